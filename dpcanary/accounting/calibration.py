@@ -1,0 +1,95 @@
+"""The noise that reaches a target epsilon."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import asinh, exp, log, log1p, sqrt
+
+from scipy.optimize import brentq
+
+from dpcanary.accounting.closed_form import gdp_mu
+from dpcanary.accounting.dispatch import (
+    accountant_for,
+    checked_real,
+    checked_setting,
+    checked_uppers,
+)
+from dpcanary.accounting.setting import Setting
+from dpcanary.adjacency import Adjacency
+
+_LOG_TOLERANCE = 2e-5
+
+
+def calibrate_noise(
+    *,
+    adjacency: Adjacency | str,
+    epsilon: float,
+    delta: float,
+    sample_rate: float,
+    num_steps: int,
+    method: str = "pld",
+) -> float:
+    """Smallest noise multiplier whose upper epsilon does not exceed a target.
+
+    Args:
+        adjacency: the neighbouring relation.
+        epsilon: the target, finite and above 0.
+        delta: between 0 and 1, both excluded.
+        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
+        num_steps: number of steps that are composed.
+        method: as for account_epsilon.
+
+    Returns:
+        Standard deviation of the noise over the clipping norm, at most 1e-4 (relative) above the
+        smallest one.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: the method cannot give a trustworthy number on the way.
+
+    Example:
+        >>> sigma = calibrate_noise(adjacency="substitute", epsilon=9.992, delta=1e-5,
+        ...                         sample_rate=1.0, num_steps=500, method="closed_form")
+        >>> round(sigma, 2)
+        22.37
+    """
+    accountant = accountant_for(method)
+    target = checked_real("epsilon", epsilon)
+    setting = checked_setting(
+        adjacency=adjacency,
+        sample_rate=sample_rate,
+        noise_multiplier=1.0,
+        num_steps=num_steps,
+        delta=delta,
+        method=method,
+    )
+
+    def excess(log_sigma: float) -> float:
+        trial = replace(setting, noise_multiplier=exp(log_sigma))
+        return checked_uppers(accountant, trial, [setting.num_steps])[0] - target
+
+    return exp(_safe_root(excess, log(_gaussian_guess(setting, target))))
+
+
+def _gaussian_guess(setting: Setting, epsilon: float) -> float:
+    """Noise by the central limit theorem for subsampled Gaussians [Bu et al., 2020]."""
+    mu = gdp_mu(epsilon=epsilon, delta=setting.delta)
+    ratio = mu / (setting.sample_rate * sqrt(setting.num_steps))
+    if setting.sample_rate == 1:
+        return setting.adjacency.sensitivity / ratio
+    # One step's likelihood ratio has the variance q^2 (exp(1/s^2) - 1), or 4 q^2 sinh(1/s^2).
+    substitute = setting.adjacency is Adjacency.SUBSTITUTE
+    return 1 / sqrt(asinh(ratio**2 / 4) if substitute else log1p(ratio**2))
+
+
+def _safe_root(excess: Callable[[float], float], guess: float) -> float:
+    """A point just above the root of a decreasing function, where it is not positive."""
+    low = high = guess
+    while excess(high) > 0:
+        low, high = high, high + 0.05
+    while excess(low) <= 0:
+        low, high = low - 0.05, low
+    root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
+    # The grids change with the noise, so the function is smooth only nearly: look, then step.
+    while excess(root) > 0:
+        root += _LOG_TOLERANCE
+    return root

@@ -1,0 +1,112 @@
+"""Checks what the user asked for and finds the accountant for it."""
+
+from math import isfinite
+from numbers import Integral, Real
+
+from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import InputError, suggestion
+
+METHODS = ("pld", "prv", "closed_form", "group_privacy")
+
+
+def accountant_for(method: str) -> Accountant:
+    """The accountant of this name; libraries load only when theirs is asked for.
+
+    Raises:
+        InputError: no method has this name.
+    """
+    if method == "pld":
+        from dpcanary.accounting import pld
+
+        return pld.accountant
+    if method == "prv":
+        from dpcanary.accounting import prv
+
+        return prv.accountant
+    if method == "closed_form":
+        from dpcanary.accounting import exact
+
+        return exact.accountant
+    if method == "group_privacy":
+        from dpcanary.accounting import group_privacy
+
+        return group_privacy.accountant
+    raise InputError(f"unknown accounting method {method!r}: {suggestion(str(method), METHODS)}")
+
+
+def checked_setting(
+    *,
+    adjacency: Adjacency | str,
+    sample_rate: float,
+    noise_multiplier: float,
+    num_steps: int,
+    delta: float,
+    method: str,
+) -> Setting:
+    """The setting that these arguments describe.
+
+    Raises:
+        InputError: an argument is out of its range; the message names it.
+    """
+    return Setting(
+        adjacency=Adjacency(adjacency),
+        sample_rate=checked_real("sample_rate", sample_rate, most=1.0, most_included=True),
+        noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
+        num_steps=checked_steps("num_steps", num_steps),
+        delta=checked_real("delta", delta, most=1.0),
+        method=method,
+    )
+
+
+def checked_real(
+    name: str, value: float, *, most: float = float("inf"), most_included: bool = False
+) -> float:
+    """A finite number above 0 and up to `most`, as a float.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool) and isfinite(value):
+        number = float(value)
+        if 0 < number < most or (most_included and number == most):
+            return number
+    limit = f" and {'at most' if most_included else 'below'} {most:g}" if isfinite(most) else ""
+    raise InputError(f"{name} is {value!r}; it must be a finite number above 0{limit}")
+
+
+def checked_steps(name: str, value: int) -> int:
+    """A whole number from 1 on, as an int.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 1:
+        return int(value)
+    raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+
+
+def checked_uppers(accountant: Accountant, setting: Setting, steps: list[int]) -> list[float]:
+    """The accountant's upper epsilons, once they are found to be numbers.
+
+    Raises:
+        AccountingError: the accountant fails, or gives something else than a finite epsilon.
+    """
+    uppers = accountant.uppers(setting, steps)
+    for upper in uppers:
+        if not (isfinite(upper) and upper >= 0):
+            reason = f"its epsilon came out as {upper}"
+            raise setting.refusal(reason, instead=accountant.instead)
+    return uppers
+
+
+def checked_bounds(accountant: Accountant, setting: Setting) -> EpsilonBounds:
+    """The accountant's bounds, once they are found to be finite and in order.
+
+    Raises:
+        AccountingError: the accountant fails, or gives anything else.
+    """
+    bounds = accountant.bounds(setting)
+    if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
+        raise setting.refusal(f"it came out as {bounds}", instead=accountant.instead)
+    return bounds

@@ -1,0 +1,155 @@
+"""Epsilon of a setting of DP-SGD, under each adjacency and by each accountant."""
+
+from collections.abc import Sequence
+
+from dpcanary.accounting.dispatch import (
+    accountant_for,
+    checked_bounds,
+    checked_setting,
+    checked_steps,
+    checked_uppers,
+)
+from dpcanary.accounting.setting import EpsilonBounds
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import InputError
+
+
+def account_epsilon(
+    *,
+    adjacency: Adjacency | str,
+    sample_rate: float,
+    noise_multiplier: float,
+    num_steps: int,
+    delta: float,
+    method: str = "pld",
+) -> EpsilonBounds:
+    """Epsilon of DP-SGD with Poisson sampling.
+
+    Args:
+        adjacency: the neighbouring relation.
+        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
+        noise_multiplier: standard deviation of the noise over the clipping norm, whichever the
+            adjacency (never over the sensitivity).
+        num_steps: number of steps that are composed.
+        delta: between 0 and 1, both excluded.
+        method: "pld" (dp-accounting), "prv" (prv-accountant), "closed_form" (sample_rate 1 only)
+            or "group_privacy" (substitute only, looser: Theorem 4.1 of Pradhan et al.).
+
+    Returns:
+        Lower bound, estimate and upper bound.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: the method cannot give a trustworthy number here; the message names the
+            inputs and what to do instead.
+
+    Example:
+        >>> bounds = account_epsilon(adjacency="substitute", sample_rate=1.0, delta=1e-5,
+        ...                          noise_multiplier=22.37, num_steps=500, method="closed_form")
+        >>> round(bounds.estimate, 3)
+        9.992
+    """
+    accountant = accountant_for(method)
+    setting = checked_setting(
+        adjacency=adjacency,
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        num_steps=num_steps,
+        delta=delta,
+        method=method,
+    )
+    return checked_bounds(accountant, setting)
+
+
+def account_epsilon_curve(
+    *,
+    adjacency: Adjacency | str,
+    sample_rate: float,
+    noise_multiplier: float,
+    steps: Sequence[int],
+    delta: float,
+    method: str = "pld",
+) -> list[float]:
+    """Upper epsilon after each of several numbers of steps.
+
+    Faster than a call for each of them: they share the discretisation of a step.
+
+    Args:
+        adjacency: the neighbouring relation.
+        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
+        noise_multiplier: standard deviation of the noise over the clipping norm.
+        steps: numbers of steps, in any order.
+        delta: between 0 and 1, both excluded.
+        method: as for account_epsilon.
+
+    Returns:
+        The upper (pessimistic) epsilons, in the order of steps.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: the method cannot give a trustworthy number here.
+
+    Example:
+        >>> curve = account_epsilon_curve(adjacency="add_remove", sample_rate=1.0, delta=1e-5,
+        ...                               noise_multiplier=4.0, steps=[125, 250],
+        ...                               method="closed_form")
+        >>> [round(epsilon, 3) for epsilon in curve]
+        [15.223, 23.995]
+    """
+    accountant = accountant_for(method)
+    counts = [checked_steps("steps", count) for count in steps]
+    if not counts:
+        raise InputError("steps is empty; it must hold at least one number of steps")
+    setting = checked_setting(
+        adjacency=adjacency,
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        num_steps=max(counts),
+        delta=delta,
+        method=method,
+    )
+    return checked_uppers(accountant, setting, counts)
+
+
+def privacy_profile(
+    *,
+    adjacency: Adjacency | str,
+    sample_rate: float,
+    noise_multiplier: float,
+    num_steps: int,
+    epsilons: Sequence[float],
+) -> list[float]:
+    """Upper delta at each of several epsilons, by privacy loss distributions.
+
+    Args:
+        adjacency: the neighbouring relation.
+        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
+        noise_multiplier: standard deviation of the noise over the clipping norm.
+        num_steps: number of steps that are composed.
+        epsilons: any finite numbers of at least 0.
+
+    Returns:
+        The deltas, in the order of epsilons.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: the losses cannot be represented.
+
+    Example:
+        >>> [delta] = privacy_profile(adjacency="add_remove", sample_rate=1.0, num_steps=1,
+        ...                           noise_multiplier=1.0, epsilons=[0.0])
+        >>> round(delta, 4)  # 2 Phi(1/2) - 1
+        0.3829
+    """
+    from dpcanary.accounting.pld import composed_losses
+
+    setting = checked_setting(
+        adjacency=adjacency,
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        num_steps=num_steps,
+        delta=0.5,  # not asked for
+        method="pld",
+    )
+    [loss] = composed_losses(setting, [setting.num_steps], pessimistic=True)
+    return [min(1.0, loss.delta(epsilon)) for epsilon in epsilons]

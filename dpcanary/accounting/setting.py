@@ -1,0 +1,78 @@
+"""What an accountant is asked and what it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import AccountingError
+
+
+@dataclass(frozen=True)
+class EpsilonBounds:
+    """An epsilon with the accountant's own numerical error around it.
+
+    Attributes:
+        lower: the true epsilon is not below this.
+        estimate: the accountant's best value.
+        upper: the true epsilon is not above this; what a guarantee may quote.
+    """
+
+    lower: float
+    estimate: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """DP-SGD with Poisson sampling, as one accountant is asked about it.
+
+    Attributes:
+        adjacency: the neighbouring relation.
+        sample_rate: probability that a record enters a step's batch.
+        noise_multiplier: standard deviation of the noise in units of the clipping norm.
+        num_steps: number of composed steps.
+        delta: the delta of (epsilon, delta).
+        method: name of the accountant, for its messages.
+    """
+
+    adjacency: Adjacency
+    sample_rate: float
+    noise_multiplier: float
+    num_steps: int
+    delta: float
+    method: str
+
+    def refusal(self, reason: str, *, instead: str) -> AccountingError:
+        """The error that says why this accountant gives no number, and what to do instead."""
+        return AccountingError(
+            f"method={self.method!r} cannot account adjacency={self.adjacency.value!r}, "
+            f"sample_rate={self.sample_rate:g}, noise_multiplier={self.noise_multiplier:g}, "
+            f"num_steps={self.num_steps}, delta={self.delta:g}: {reason}; {instead}"
+        )
+
+    def collapsed(self) -> "Setting":
+        """The same mechanism in the fewest steps.
+
+        Without sampling, T Gaussian steps are exactly one with 1/sqrt(T) of the noise, which
+        leaves no composition error.
+        """
+        if self.sample_rate < 1:
+            return self
+        sigma = self.noise_multiplier / sqrt(self.num_steps)
+        return replace(self, noise_multiplier=sigma, num_steps=1)
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """One way to account.
+
+    Attributes:
+        bounds: gives lower, estimate and upper epsilon of a setting.
+        uppers: gives the upper epsilon after each of several numbers of steps.
+        instead: what to do where it gives no usable number.
+    """
+
+    bounds: Callable[[Setting], EpsilonBounds]
+    uppers: Callable[[Setting, list[int]], list[float]]
+    instead: str

@@ -1,0 +1,26 @@
+"""The errors that a user can mend; every message says what is wrong, where, and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """A setting, file or array is not what it must be."""
+
+
+class AccountingError(ArithmeticError):
+    """An accountant cannot give a trustworthy number for these inputs."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Ends an error about an unknown name: the nearest known one, or all of them.
+
+    Example:
+        >>> suggestion("gradeint", ["gradient", "natural"])
+        "did you mean 'gradient'?"
+        >>> suggestion("xyz", ["gradient", "natural"])
+        'known: gradient, natural'
+    """
+    names = list(known)
+    close = get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"

@@ -1,0 +1,152 @@
+"""What the accountants refuse, and in which words."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from dpcanary.accounting import account_epsilon, account_epsilon_curve, calibrate_noise, dispatch
+from dpcanary.accounting.setting import Accountant, EpsilonBounds
+from dpcanary.errors import AccountingError, InputError
+
+
+def _setting(**changes):
+    base = {
+        "adjacency": "substitute",
+        "sample_rate": 0.25,
+        "noise_multiplier": 5.574,
+        "num_steps": 500,
+        "delta": 1e-5,
+    }
+    return base | changes
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sample_rate", 0.0),
+        ("sample_rate", 1.01),
+        ("sample_rate", float("nan")),
+        ("sample_rate", True),
+        ("noise_multiplier", 0.0),
+        ("noise_multiplier", -1.0),
+        ("noise_multiplier", float("inf")),
+        ("noise_multiplier", "4"),
+        ("num_steps", 0),
+        ("num_steps", 1.5),
+        ("num_steps", True),
+        ("delta", 0.0),
+        ("delta", 1.0),
+        ("delta", float("nan")),
+        ("delta", None),
+        ("adjacency", "replace"),
+        ("method", "rdp"),
+    ],
+)
+def test_bad_arguments_are_named(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=name) as caught:
+        account_epsilon(**_setting(**{name: value}))
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), True, "1"])
+def test_bad_target_is_named(epsilon: object) -> None:
+    setting = _setting()
+    del setting["noise_multiplier"]
+    with pytest.raises(InputError, match=r"epsilon is .*finite number above 0"):
+        calibrate_noise(**setting, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("steps", [[], [0], [2, 1.5]])
+def test_bad_steps_are_named(steps: list) -> None:
+    setting = _setting()
+    del setting["num_steps"]
+    with pytest.raises(InputError, match="steps"):
+        account_epsilon_curve(**setting, steps=steps)
+
+
+def test_near_misses_are_suggested() -> None:
+    with pytest.raises(InputError, match="did you mean 'closed_form'"):
+        account_epsilon(**_setting(method="closedform"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"method": "closed_form"}, "sample_rate=1 only"),
+        ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
+        ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
+        ({"method": "group_privacy", "noise_multiplier": 1.0}, "rounding errors drown"),
+        ({"method": "pld", "delta": 1e-14}, "rounding errors drown"),
+        ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
+        ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
+        ({"method": "pld", "noise_multiplier": 1e-200}, "dp-accounting failed"),
+        ({"method": "prv", "noise_multiplier": 0.005}, "too small for its quadrature"),
+        ({"method": "prv", "num_steps": 10**6}, "epsilon would be known to"),
+    ],
+)
+def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) -> None:
+    setting = _setting(**changes)
+    with pytest.raises(AccountingError, match=reason) as caught:
+        account_epsilon(**setting)
+    message = str(caught.value)
+    for name in ("adjacency", "sample_rate", "noise_multiplier", "num_steps", "delta", "method"):
+        assert f"{name}=" in message
+    assert message.rpartition("; ")[2].startswith(("use method=", "raise "))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        EpsilonBounds(0.0, 1.0, float("inf")),
+        EpsilonBounds(0.0, float("nan"), 1.0),
+        EpsilonBounds(1.0, 0.5, 2.0),
+        EpsilonBounds(-1.0, 0.5, 2.0),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(monkeypatch, bounds: EpsilonBounds) -> None:
+    broken = Accountant(
+        bounds=lambda setting: bounds,
+        uppers=lambda setting, steps: [float("nan")],
+        instead="use another",
+    )
+    from dpcanary.accounting import exact
+
+    monkeypatch.setattr(exact, "accountant", broken)
+    with pytest.raises(AccountingError, match="came out as"):
+        account_epsilon(**_setting(method="closed_form"))
+    setting = _setting(method="closed_form", steps=[1])
+    del setting["num_steps"]
+    with pytest.raises(AccountingError, match="came out as nan; use another"):
+        account_epsilon_curve(**setting)
+
+
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("Cannot compute epsilon"), ValueError("floating"), AssertionError()]
+)
+def test_failures_inside_prv_accountant_are_refusals(monkeypatch, failure: Exception) -> None:
+    from dpcanary.accounting import prv
+
+    def fail(**settings: object) -> SimpleNamespace:
+        raise failure
+
+    monkeypatch.setattr(prv, "PRVAccountant", fail)
+    with pytest.raises(AccountingError, match=r"prv-accountant failed .*use method='pld'"):
+        account_epsilon(**_setting(method="prv"))
+
+
+def test_libraries_load_only_when_used() -> None:
+    code = (
+        "import sys; from dpcanary.accounting import account_epsilon;"
+        "account_epsilon(adjacency='substitute', sample_rate=1.0, noise_multiplier=4.0,"
+        " num_steps=1, delta=1e-5, method='closed_form');"
+        "print([name for name in ('dp_accounting', 'prv_accountant') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_listed_method_has_an_accountant() -> None:
+    for method in dispatch.METHODS:
+        assert isinstance(dispatch.accountant_for(method), Accountant)
