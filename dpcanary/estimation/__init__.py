@@ -1,0 +1,121 @@
+"""From scores of two worlds to a lower bound on epsilon."""
+
+from dataclasses import dataclass
+
+from numpy.typing import ArrayLike
+
+from dpcanary.errors import InputError
+from dpcanary.estimation.conversions import CONVERSION_RULES
+from dpcanary.estimation.error_rates import checked_scores
+from dpcanary.estimation.threshold_rules import CHOOSE, Problem
+from dpcanary.vocabulary import Conversion, ThresholdRule
+
+__all__ = ["Conversion", "EpsilonEstimate", "ThresholdRule", "estimate_epsilon"]
+
+
+@dataclass(frozen=True)
+class EpsilonEstimate:
+    """A lower bound on epsilon, with all that it rests on.
+
+    Attributes:
+        epsilon_lower: the bound, at least 0.
+        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN for conversion `direct`.
+        fpr_upper: upper bound on the false positive rate at the threshold.
+        fnr_upper: upper bound on the false negative rate at the threshold.
+        threshold: scores at or above it are taken for world 0.
+        delta: the delta that epsilon goes with.
+        significance: probability with which the bound may exceed the truth.
+        conversion: how the error rates became an epsilon.
+        threshold_rule: how the threshold was chosen.
+        assumption: in words, what must hold for the bound to be one.
+    """
+
+    epsilon_lower: float
+    mu_lower: float
+    fpr_upper: float
+    fnr_upper: float
+    threshold: float
+    delta: float
+    significance: float
+    conversion: Conversion
+    threshold_rule: ThresholdRule
+    assumption: str
+
+
+def estimate_epsilon(
+    *,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
+    delta: float,
+    significance: float = 0.05,
+    conversion: Conversion | str = Conversion.GDP,
+    threshold_rule: ThresholdRule | str = ThresholdRule.SIMULTANEOUS,
+    threshold: float | None = None,
+) -> EpsilonEstimate:
+    """Bounds epsilon from below by how well a threshold on the scores tells the worlds apart.
+
+    Each world's error rate gets a Clopper-Pearson upper bound at half of the significance; by a
+    union bound both hold but for `significance`.
+
+    Args:
+        world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.
+        world1_scores: shape (n1,); one score per run of world 1.
+        delta: in (0, 1).
+        significance: probability with which the bound may exceed the truth, in (0, 1).
+        conversion: `gdp` or `direct`; see `Conversion`.
+        threshold_rule: `simultaneous`, `split`, `fixed` or `in_sample`; see `ThresholdRule`.
+        threshold: for rule `fixed` alone.
+
+    Returns:
+        The bound. Without signal it is exactly 0.
+
+    Raises:
+        InputError: if an argument is out of range, or a score is NaN (names it).
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> estimate = estimate_epsilon(
+        ...     world0_scores=rng.normal(2.0, 1.0, 1_000),
+        ...     world1_scores=rng.normal(0.0, 1.0, 1_000),
+        ...     delta=1e-5,
+        ... )
+        >>> 7.5 < estimate.epsilon_lower < 9.99  # the truth is mu = 2, epsilon = 9.99
+        True
+    """
+    rule, converted = ThresholdRule(threshold_rule), Conversion(conversion)
+    for name, value in (("delta", delta), ("significance", significance)):
+        if not 0 < value < 1:
+            raise InputError(f"{name} must be in (0, 1), not {value}")
+    if threshold is not None and rule is not ThresholdRule.FIXED:
+        raise InputError(f"a threshold goes with threshold_rule 'fixed', not with '{rule}'")
+    convert = CONVERSION_RULES[converted]
+    chosen = CHOOSE[rule](
+        Problem(
+            world0_scores=checked_scores("world0_scores", world0_scores),
+            world1_scores=checked_scores("world1_scores", world1_scores),
+            delta=delta,
+            level=significance / 2,
+            conversion=convert,
+            threshold=threshold,
+        )
+    )
+    return EpsilonEstimate(
+        epsilon_lower=convert.epsilon(chosen.strength, delta),
+        mu_lower=convert.mu(chosen.strength),
+        fpr_upper=chosen.fpr_upper,
+        fnr_upper=chosen.fnr_upper,
+        threshold=chosen.threshold,
+        delta=delta,
+        significance=significance,
+        conversion=converted,
+        threshold_rule=rule,
+        assumption=_assumption(rule, convert.assumption),
+    )
+
+
+def _assumption(rule: ThresholdRule, of_conversion: str) -> str:
+    if rule.is_valid:
+        return of_conversion
+    warning = "NOT a valid bound (the threshold was chosen on the scores it is judged by)"
+    return f"{warning}; {of_conversion}"

@@ -1,0 +1,62 @@
+"""From bounds on the two error rates to a lower bound on epsilon, at every threshold at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dpcanary.accounting.closed_form import gdp_epsilon
+from dpcanary.vocabulary import Conversion
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ConversionRule:
+    """One conversion.
+
+    Attributes:
+        strength: (fpr_upper, fnr_upper, delta) -> what the bounds prove at each threshold; the
+            threshold of largest strength gives the largest epsilon.
+        epsilon: (strength, delta) -> epsilon_lower, at least 0.
+        mu: strength -> mu_lower, at least 0, or NaN where the conversion knows no mu.
+        assumption: what must hold for the bound to be one.
+    """
+
+    strength: Callable[[Array, Array, float], Array]
+    epsilon: Callable[[float, float], float]
+    mu: Callable[[float], float]
+    assumption: str
+
+
+def _gdp_strength(fpr_upper: Array, fnr_upper: Array, delta: float) -> Array:
+    return -ndtri(fpr_upper) - ndtri(fnr_upper)
+
+
+def _direct_strength(fpr_upper: Array, fnr_upper: Array, delta: float) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.maximum(
+            np.log(np.maximum(1.0 - delta - fpr_upper, 0.0) / fnr_upper),
+            np.log(np.maximum(1.0 - delta - fnr_upper, 0.0) / fpr_upper),
+        )
+
+
+CONVERSION_RULES = {
+    Conversion.GDP: ConversionRule(
+        strength=_gdp_strength,
+        epsilon=lambda strength, delta: gdp_epsilon(mu=max(strength, 0.0), delta=delta),
+        mu=lambda strength: max(strength, 0.0),
+        assumption=(
+            "the mechanism's trade-off curve is Gaussian (mu-GDP): exact for DP-SGD at"
+            " sample_rate 1, a central-limit approximation below"
+        ),
+    ),
+    Conversion.DIRECT: ConversionRule(
+        strength=_direct_strength,
+        epsilon=lambda strength, delta: max(strength, 0.0),
+        mu=lambda strength: float("nan"),
+        assumption="none on the mechanism: the definition of (epsilon, delta)-DP alone",
+    ),
+}

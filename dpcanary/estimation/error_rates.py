@@ -1,0 +1,77 @@
+"""Errors of the attack `world 0 if score >= threshold`, at every threshold that matters."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpcanary.errors import InputError
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """Counts of errors at each of k thresholds.
+
+    Attributes:
+        thresholds: shape (k,).
+        false_positives: shape (k,); world-1 scores at or above the threshold.
+        false_negatives: shape (k,); world-0 scores below the threshold.
+        num_world0: number of world-0 scores.
+        num_world1: number of world-1 scores.
+    """
+
+    thresholds: NDArray[np.float64]
+    false_positives: NDArray[np.int64]
+    false_negatives: NDArray[np.int64]
+    num_world0: int
+    num_world1: int
+
+
+def count_errors(
+    *,
+    world0_scores: NDArray[np.float64],
+    world1_scores: NDArray[np.float64],
+    threshold: float | None = None,
+) -> ErrorCounts:
+    """Counts errors by one sort of each world's scores.
+
+    Without a threshold, the candidates are the distinct world-0 scores: between two of them the
+    false negatives stay and the false positives can only be more, so no other does better.
+
+    Args:
+        world0_scores: shape (n0,).
+        world1_scores: shape (n1,).
+        threshold: the only threshold to look at, if given.
+    """
+    sorted0, sorted1 = np.sort(world0_scores), np.sort(world1_scores)
+    thresholds = np.unique(sorted0) if threshold is None else np.array([threshold])
+    return ErrorCounts(
+        thresholds=thresholds,
+        false_positives=len(sorted1) - np.searchsorted(sorted1, thresholds, side="left"),
+        false_negatives=np.searchsorted(sorted0, thresholds, side="left"),
+        num_world0=len(sorted0),
+        num_world1=len(sorted1),
+    )
+
+
+def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:
+    """The scores as a flat float array.
+
+    Raises:
+        InputError: if they are not one-dimensional numbers, are none, or hold a NaN (names it).
+    """
+    try:
+        array = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers: {error}") from error
+    if array.ndim != 1 or array.size == 0:
+        raise InputError(
+            f"{name} must be one-dimensional and not empty; its shape is {array.shape}"
+        )
+    missing = np.flatnonzero(np.isnan(array))
+    if missing.size:
+        raise InputError(
+            f"{name}[{missing[0]}] is NaN ({missing.size} of {array.size} are): a run that"
+            " diverged must be mended or trained again, never dropped"
+        )
+    return array

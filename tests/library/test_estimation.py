@@ -1,0 +1,205 @@
+"""Estimates against a naive loop, closed forms and the ordinary corner cases."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom, norm
+
+from dpcanary import estimate_epsilon
+from dpcanary.accounting.closed_form import gdp_delta, gdp_epsilon
+from dpcanary.errors import InputError
+from dpcanary.estimation.intervals import clopper_pearson_upper_table
+from dpcanary.estimation.local_level import simultaneous_local_level
+
+DELTA = 1e-5
+
+
+def gaussian_scores(mu: float, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1.0, size), rng.normal(0.0, 1.0, size)
+
+
+def naive_upper(errors: int, trials: int, level: float) -> float:
+    return 1.0 if errors == trials else float(beta.ppf(1 - level, errors + 1, trials - errors))
+
+
+def naive_epsilon(scores0, scores1, conversion: str, level0: float, level1: float) -> float:
+    """The authors' way: a loop over all thresholds, counting anew at each."""
+    best = 0.0
+    for threshold in [*scores0, *scores1, math.inf]:
+        fpr = naive_upper(int(np.sum(scores1 >= threshold)), len(scores1), level1)
+        fnr = naive_upper(int(np.sum(scores0 < threshold)), len(scores0), level0)
+        if conversion == "gdp":
+            mu = norm.ppf(1 - fpr) - norm.ppf(fnr)
+            best = max(best, gdp_epsilon(mu=mu, delta=DELTA) if mu > 0 else 0.0)
+        else:
+            for one, other in ((fpr, fnr), (fnr, fpr)):
+                if 1 - DELTA - one > 0:
+                    best = max(best, math.log((1 - DELTA - one) / other))
+    return best
+
+
+@pytest.mark.parametrize("conversion", ["gdp", "direct"])
+@pytest.mark.parametrize("mu", [0.0, 0.7, 2.0, 5.0])
+@pytest.mark.parametrize("sizes", [(60, 60), (45, 80)])
+def test_equals_a_naive_loop_over_all_thresholds(conversion, mu, sizes):
+    rng = np.random.default_rng(3)
+    scores0, scores1 = rng.normal(mu, 1, sizes[0]).round(1), rng.normal(0, 1, sizes[1]).round(1)
+    for rule, levels in {
+        "in_sample": (0.025, 0.025),
+        "simultaneous": tuple(
+            simultaneous_local_level(num_scores=size, level=0.025) for size in sizes
+        ),
+    }.items():
+        estimate = estimate_epsilon(
+            world0_scores=scores0,
+            world1_scores=scores1,
+            delta=DELTA,
+            conversion=conversion,
+            threshold_rule=rule,
+        )
+        expected = naive_epsilon(scores0, scores1, conversion, *levels)
+        assert estimate.epsilon_lower == pytest.approx(expected, abs=1e-9)
+
+
+def test_fixed_threshold_is_one_clopper_pearson_bound_per_world():
+    scores0, scores1 = gaussian_scores(2.0, 400)
+    estimate = estimate_epsilon(
+        world0_scores=scores0,
+        world1_scores=scores1,
+        delta=DELTA,
+        significance=0.1,
+        threshold_rule="fixed",
+        threshold=0.8,
+    )
+    assert estimate.fpr_upper == pytest.approx(naive_upper(int((scores1 >= 0.8).sum()), 400, 0.05))
+    assert estimate.fnr_upper == pytest.approx(naive_upper(int((scores0 < 0.8).sum()), 400, 0.05))
+    mu = norm.ppf(1 - estimate.fpr_upper) - norm.ppf(estimate.fnr_upper)
+    assert estimate.mu_lower == pytest.approx(mu)
+    assert gdp_delta(mu=mu, epsilon=estimate.epsilon_lower) == pytest.approx(DELTA)
+    assert estimate.threshold == 0.8
+
+
+def test_clopper_pearson_covers_by_its_definition():
+    table = clopper_pearson_upper_table(num_trials=50, level=0.01)
+    for errors in range(50):
+        # The bound is the rate at which so few errors have probability `level`.
+        assert binom.cdf(errors, 50, table[errors]) == pytest.approx(0.01, rel=1e-9)
+    assert table[50] == 1.0
+
+
+def test_split_chooses_on_one_half_and_evaluates_on_the_other():
+    scores0, scores1 = gaussian_scores(2.0, 1000)
+    split = estimate_epsilon(
+        world0_scores=scores0, world1_scores=scores1, delta=DELTA, threshold_rule="split"
+    )
+    # The upper bounds are attainable with 500 trials, and not with 1,000.
+    table = clopper_pearson_upper_table(num_trials=500, level=0.025)
+    assert split.fpr_upper in table
+    assert split.fnr_upper in table
+
+
+@pytest.mark.parametrize("conversion", ["gdp", "direct"])
+@pytest.mark.parametrize("rule", ["simultaneous", "split", "in_sample"])
+class TestOrdinaryInputs:
+    def test_equal_scores_give_exactly_zero(self, rule, conversion):
+        estimate = estimate_epsilon(
+            world0_scores=np.ones(500),
+            world1_scores=np.ones(500),
+            delta=DELTA,
+            threshold_rule=rule,
+            conversion=conversion,
+        )
+        assert estimate.epsilon_lower == 0.0
+
+    def test_a_reversed_signal_gives_exactly_zero_by_gdp(self, rule, conversion):
+        scores0, scores1 = gaussian_scores(-3.0, 500)
+        estimate = estimate_epsilon(
+            world0_scores=scores0,
+            world1_scores=scores1,
+            delta=DELTA,
+            threshold_rule=rule,
+            conversion=conversion,
+        )
+        assert estimate.epsilon_lower == 0.0
+
+    def test_no_errors_give_the_ceiling(self, rule, conversion):
+        estimate = estimate_epsilon(
+            world0_scores=np.arange(500) + 1000.0,
+            world1_scores=np.arange(500),
+            delta=DELTA,
+            threshold_rule=rule,
+            conversion=conversion,
+        )
+        assert math.isfinite(estimate.epsilon_lower)
+        if conversion == "direct" and rule == "in_sample":
+            # About log(R / 3.69) with R runs per world.
+            assert estimate.epsilon_lower == pytest.approx(math.log(500 / 3.69), abs=0.02)
+
+    def test_infinite_scores_are_ordered_like_others(self, rule, conversion):
+        scores0, scores1 = gaussian_scores(4.0, 500)
+        infinite = np.where(scores0 > np.median(scores0), np.inf, scores0)
+        finite = np.where(scores0 > np.median(scores0), 1e6, scores0)
+        one, two = (
+            estimate_epsilon(
+                world0_scores=scores,
+                world1_scores=scores1,
+                delta=DELTA,
+                threshold_rule=rule,
+                conversion=conversion,
+            )
+            for scores in (infinite, finite)
+        )
+        assert one.epsilon_lower == two.epsilon_lower
+
+    def test_the_order_of_scores_is_kept_out_of_it(self, rule, conversion):
+        scores0, scores1 = gaussian_scores(2.0, 400)
+        shifted = estimate_epsilon(
+            world0_scores=scores0 * 3 + 7,  # any increasing map
+            world1_scores=scores1 * 3 + 7,
+            delta=DELTA,
+            threshold_rule=rule,
+            conversion=conversion,
+        )
+        plain = estimate_epsilon(
+            world0_scores=scores0,
+            world1_scores=scores1,
+            delta=DELTA,
+            threshold_rule=rule,
+            conversion=conversion,
+        )
+        assert shifted.epsilon_lower == plain.epsilon_lower
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"delta": 0.0}, r"delta must be in \(0, 1\), not 0.0"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": float("nan")}, "delta"),
+        ({"significance": 0.0}, "significance"),
+        ({"conversion": "gpd"}, "did you mean 'gdp'"),
+        ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
+        ({"threshold_rule": "fixed"}, "needs a threshold"),
+        ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
+        ({"world0_scores": [0.0, math.nan, 1.0]}, r"world0_scores\[1\] is NaN"),
+        ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
+        ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),
+        ({"world0_scores": ["a"]}, "world0_scores must be numbers"),
+        ({"threshold_rule": "split", "world0_scores": [1.0]}, "at least 2"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    good = {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA}
+    with pytest.raises(InputError, match=message):
+        estimate_epsilon(**{**good, **arguments})
+
+
+def test_the_assumption_is_named():
+    scores = {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA}
+    assert "Gaussian" in estimate_epsilon(**scores).assumption
+    assert "NOT a valid bound" in estimate_epsilon(**scores, threshold_rule="in_sample").assumption
+    direct = estimate_epsilon(**scores, conversion="direct")
+    assert direct.assumption.startswith("none on the mechanism")
+    assert math.isnan(direct.mu_lower)
