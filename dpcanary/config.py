@@ -1,0 +1,142 @@
+"""From a config as it is written to an `Experiment`, or to errors that name the audit and key."""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError, create_model
+from pydantic_core import ErrorDetails
+
+from dpcanary import stages
+from dpcanary.errors import InputError, suggestion
+from dpcanary.settings import Audit, Experiment, Name, Settings
+from dpcanary.vocabulary import SCORES_OF
+
+AnyModel = TypeVar("AnyModel", bound=stages.Model)
+
+# How a swept value shows in an audit's name; any other key shows as key and value.
+_ABBREVIATIONS = {
+    "canary": "",
+    "sample_rate": "q",
+    "noise_multiplier": "sigma",
+    "target_epsilon": "eps",
+    "max_grad_norm": "C",
+    "num_steps": "T",
+    "learning_rate": "lr",
+}
+
+
+def parse_experiment(config: Mapping[str, Any]) -> Experiment:
+    """Checks a config and expands its sweeps.
+
+    Args:
+        config: the parsed YAML.
+
+    Raises:
+        InputError: listing everything wrong with it.
+    """
+    shared = {key: value for key, value in config.items() if key != "audits"}
+    settings = _validated(Settings, shared, where="config", extra=("audits",))
+    sweeps = config.get("audits")
+    if not isinstance(sweeps, Mapping) or not sweeps:
+        raise InputError("config: audits: give at least one sweep, by name")
+    audits: dict[str, Audit] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    for sweep, values in sweeps.items():
+        expanded = dict(_expand(str(sweep), values, settings))
+        names[str(sweep)] = tuple(expanded)
+        audits.update(expanded)
+    _check_names(settings, names, audits)
+    return _validated(
+        Experiment,
+        {"settings": settings.model_dump(), "sweeps": names, "audits": _dumped(audits)},
+        where="config",
+    )
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON schema of a config, for editors; a sweep's keys take a value or a list of values."""
+    fields: dict[str, Any] = {
+        key: (field.rebuild_annotation() | list[field.rebuild_annotation()], field)  # type: ignore[misc]
+        for key, field in Audit.model_fields.items()
+    }
+    sweep = create_model("Sweep", __base__=stages.Model, **fields)
+    config = create_model("Config", __base__=Settings, audits=(dict[Name, sweep], ...))  # type: ignore[valid-type]
+    return config.model_json_schema()
+
+
+def _expand(sweep: str, values: object, settings: Settings) -> Iterator[tuple[str, Audit]]:
+    """One audit for every combination of the sweep's lists, with its name."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"config: audits.{sweep}: must hold an audit's settings by key")
+    swept = [key for key, value in values.items() if isinstance(value, list)]
+    for combination in itertools.product(*(values[key] for key in swept)):
+        chosen = dict(zip(swept, combination, strict=True))
+        name = "-".join([sweep, *(_label(key, value) for key, value in chosen.items())])
+        audit = _validated(Audit, {**values, **chosen}, where=f"config: audit {name}")
+        yield name, _filled(audit, settings)
+
+
+def _label(key: str, value: object) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return _ABBREVIATIONS.get(key, key) + (f"{value:g}" if number else str(value))
+
+
+def _filled(audit: Audit, settings: Settings) -> Audit:
+    seed = settings.seed if audit.seed is None else audit.seed
+    return audit.model_copy(
+        update={"seed": seed, "score": audit.score or SCORES_OF[audit.canary][0]}
+    )
+
+
+def _check_names(
+    settings: Settings, sweeps: Mapping[str, tuple[str, ...]], audits: Mapping[str, Audit]
+) -> None:
+    """Every name that is referred to must exist."""
+    for name, audit in audits.items():
+        if audit.dataset is not None and audit.dataset not in settings.datasets:
+            hint = suggestion(audit.dataset, settings.datasets)
+            raise InputError(f"config: audit {name}: dataset: no {audit.dataset!r}; {hint}")
+    for figure, shown in settings.figures.items():
+        for sweep in shown.sweeps:
+            if sweep not in sweeps:
+                hint = suggestion(sweep, sweeps)
+                raise InputError(f"config: figures.{figure}.sweeps: no {sweep!r}; {hint}")
+    total = sum(len(names) for names in sweeps.values())
+    if total != len(audits):
+        raise InputError("config: audits: two sweeps expand to the same audit name; rename one")
+
+
+def _dumped(audits: Mapping[str, Audit]) -> dict[str, Any]:
+    return {name: audit.model_dump(mode="json") for name, audit in audits.items()}
+
+
+def _validated(
+    model: type[AnyModel], values: Mapping[str, Any], *, where: str, extra: tuple[str, ...] = ()
+) -> AnyModel:
+    """Validates as JSON, where lists may stand for tuples and names for enum members."""
+    try:
+        return model.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        known = [*model.model_fields, *extra]
+        lines = [f"{where}: {_describe(detail, known)}" for detail in error.errors()]
+        raise InputError("\n".join(lines)) from None
+
+
+def _describe(detail: ErrorDetails, known: list[str]) -> str:
+    """One line: the key, what is wrong with its value, and what to do."""
+    key = ".".join(str(part) for part in detail["loc"])
+    value = detail["input"]
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {key!r}; {suggestion(str(detail['loc'][-1]), known)}"
+    if detail["type"] == "missing":
+        return f"{key}: is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in ("enum", "literal_error"):
+        expected = str(detail.get("ctx", {}).get("expected", ""))
+        options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
+        message = f"unknown name; {suggestion(str(value), options)}"
+    if isinstance(value, str) and detail["type"] in ("float_type", "int_type"):
+        message += "; YAML reads 1e-5 as text: write 1.0e-5"
+    return f"{key}: {message} (got {value!r})" if key else message

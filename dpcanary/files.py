@@ -1,0 +1,123 @@
+"""Reading and writing of files: atomic, checked, and never executing what is read."""
+
+import errno
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.errors import InputError
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Writes a file whole or not at all: first beside its place, then moved there.
+
+    Args:
+        path: where to write; missing folders are made.
+        write: writes the content to the open binary file.
+
+    Raises:
+        InputError: if the disk is full or the place cannot be written; nothing is left behind.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"{error.strerror}; free some space, then run again: finished files are kept"
+    return f"{error.strerror}"
+
+
+def write_arrays(path: Path, *, header: Mapping[str, Any], arrays: Arrays) -> None:
+    """Writes named arrays and a JSON header as one .npz, without pickle.
+
+    Args:
+        path: ends in .npz.
+        header: JSON-serialisable.
+        arrays: numbers by name; `header` is taken.
+    """
+    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, header=text, **arrays))
+
+
+def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Reads what `write_arrays` wrote: (header, arrays).
+
+    Raises:
+        InputError: if the file is missing, truncated, damaged, holds objects, or has no header.
+    """
+    arrays = read_npz(path)
+    try:
+        return json.loads(arrays.pop("header").tobytes()), arrays
+    except (KeyError, ValueError):
+        raise InputError(f"{path} was not written by dpcanary: it has no header") from None
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz; pickled objects are refused.
+
+    Raises:
+        InputError: if the file is missing, truncated, damaged or holds objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} is not a whole .npz file of numbers ({error}); if dpcanary wrote it, delete"
+            " it and run again"
+        ) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 text atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        InputError: if the file is missing or no JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}); delete it and run again") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds no JSON object; delete it and run again")
+    return value
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hash of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_text(text: str) -> str:
+    """Hash of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,161 @@
+"""The whole configuration as closed pydantic models; units are in the descriptions.
+
+A config names sweeps: audits that share most settings. A list as a value sweeps over it, and
+`Experiment.audits` holds one `Audit` for every combination.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, model_validator
+
+from dpcanary import stages
+from dpcanary.adjacency import Adjacency
+from dpcanary.vocabulary import SCORES_OF, Canary, Conversion, Score, ThresholdRule
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+FigureKind = Literal["epsilon_by_step", "epsilon_by_accounted", "score_histograms", "trade_off"]
+Stage = TypeVar("Stage", bound=stages.Model)
+
+
+class Dataset(stages.Model):
+    """A dataset and how many of its records are private."""
+
+    source: str = Field(
+        description="`digits` (bundled with scikit-learn), or the path of an .npz file with"
+        " arrays `features` (records x features, float) and `labels` (records, integers from 0)"
+    )
+    num_records: Count = Field(
+        description="private records, equally many of every class; the others are auxiliary and"
+        " test records, half each"
+    )
+
+
+class Figure(stages.Model):
+    """A figure: what it shows, of which sweeps."""
+
+    kind: FigureKind = Field(description="what is drawn")
+    sweeps: tuple[str, ...] = Field(min_length=1, description="names from `audits`")
+
+
+class Settings(stages.Model):
+    """Everything in a config but its audits."""
+
+    experiment: Name = Field(description="results go to results/<experiment>/")
+    seed: int = Field(0, ge=0, description="of all randomness")
+    delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
+    significance: Probability = Field(
+        0.05, description="probability with which each single bound may exceed the truth"
+    )
+    threshold_rules: tuple[ThresholdRule, ...] = Field(
+        (ThresholdRule.SIMULTANEOUS,), min_length=1, description="how thresholds are chosen"
+    )
+    conversions: tuple[Conversion, ...] = Field(
+        (Conversion.GDP,), min_length=1, description="how error rates become an epsilon"
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
+    datasets: dict[Name, Dataset] = Field({}, description="by name")
+    figures: dict[Name, Figure] = Field({}, description="by name, which becomes the file's")
+
+    @model_validator(mode="after")
+    def _rules_need_no_threshold(self) -> "Settings":
+        if ThresholdRule.FIXED in self.threshold_rules:
+            raise ValueError("threshold rule fixed needs a threshold: use it from the library")
+        return self
+
+
+class Audit(stages.Model):
+    """One training set-up that gets an estimate."""
+
+    canary: Canary = Field(description="how the neighbouring dataset differs")
+    score: Score | None = Field(None, description="what a run is scored by; by default canary's")
+    adjacency: Adjacency = Field(
+        Adjacency.SUBSTITUTE, description="the neighbouring relation that is audited"
+    )
+    dataset: Name | None = Field(None, description="from `datasets`; worst_case needs none")
+    model: Literal["linear"] = Field(
+        "linear", description="`linear`: softmax regression with bias, zero-initialised"
+    )
+    sample_rate: float = Field(gt=0, le=1, description="Poisson sampling rate q of a step")
+    noise_multiplier: Positive | None = Field(
+        None, description="noise standard deviation sigma, in units of max_grad_norm"
+    )
+    target_epsilon: Positive | None = Field(
+        None, description="calibrate the noise to this epsilon under the audited adjacency"
+    )
+    max_grad_norm: Positive = Field(1.0, description="clipping norm C of a record's gradient")
+    num_steps: Count = Field(description="training steps T")
+    learning_rate: Positive = Field(0.01, description="of SGD")
+    num_runs: int = Field(ge=4, multiple_of=2, description="models trained, half per world")
+    num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
+    record_every: Count | None = Field(
+        None, description="steps between estimates; without it the last step alone"
+    )
+    runs_per_shard: Count = Field(500, description="models trained by one job")
+    crafting_steps: Count = Field(5000, description="descent steps of canary crafted_input")
+    crafting_step_size: Positive = Field(
+        0.01, description="step size of that descent (Adam), in units of a feature"
+    )
+    seed: int | None = Field(None, ge=0, description="of all randomness; default: experiment's")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Audit":
+        if (self.noise_multiplier is None) == (self.target_epsilon is None):
+            raise ValueError("give either noise_multiplier or target_epsilon")
+        if self.adjacency is not Adjacency.SUBSTITUTE:
+            raise ValueError(f"canary {self.canary} audits adjacency substitute alone")
+        if self.score is not None and self.score not in SCORES_OF[self.canary]:
+            raise ValueError(f"canary {self.canary} has the scores {[*SCORES_OF[self.canary]]}")
+        if self.dataset is None and self.canary.is_trained:
+            raise ValueError(f"canary {self.canary} needs a dataset")
+        if self.num_steps % (self.record_every or 1):
+            raise ValueError(f"record_every {self.record_every} does not divide num_steps")
+        return self
+
+    @property
+    def total_runs(self) -> int:
+        """Runs of all repeats."""
+        return self.num_runs * self.num_repeats
+
+    @property
+    def shards(self) -> list[str]:
+        """Names of the shards: indices, so that more runs only add names."""
+        return [f"{index:05d}" for index in range(-(-self.total_runs // self.runs_per_shard))]
+
+    def runs_of(self, shard: str) -> range:
+        """The run indices of a shard."""
+        first = int(shard) * self.runs_per_shard
+        return range(first, min(first + self.runs_per_shard, self.total_runs))
+
+
+class Experiment(stages.Model):
+    """One config, expanded.
+
+    Attributes:
+        settings: all but the audits.
+        sweeps: the names of each sweep's audits.
+        audits: by name; score and seed are filled in.
+    """
+
+    settings: Settings
+    sweeps: dict[Name, tuple[Name, ...]]
+    audits: dict[Name, Audit]
+
+    def stage(self, model: type[Stage], *, audit: str) -> Stage:
+        """What one stage is told of one audit: the settings that the stage's model names."""
+        known: dict[str, Any] = {**dict(self.settings), **dict(self.audits[audit])}
+        known["record_steps"] = _record_steps(self.audits[audit])
+        if model is stages.NoiseStage and known["noise_multiplier"] is not None:
+            known["delta"] = None  # nothing is calibrated, so delta does not matter
+        return model(**{key: known[key] for key in model.model_fields})
+
+    def dataset_stage(self, dataset: str) -> stages.DatasetStage:
+        """What `prepare_dataset` is told."""
+        return stages.DatasetStage(**dict(self.settings.datasets[dataset]), seed=self.settings.seed)
+
+
+def _record_steps(audit: Audit) -> tuple[int, ...]:
+    every = audit.record_every or audit.num_steps
+    return tuple(range(every, audit.num_steps + 1, every))
