@@ -1,0 +1,47 @@
+# Everything a fresh machine needs: Python 3.11 or later, make, and a package registry.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+CORES ?= $(shell getconf _NPROCESSORS_ONLN)
+VENV := .venv
+READY := $(VENV)/.ready
+# The workflow's shell commands say `python`: it must be this environment's.
+RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# The kernel gives this lock back when its holder is killed, so --unlock is safe behind it.
+GUARD := $(shell command -v flock >/dev/null && echo "flock --nonblock --conflict-exit-code 75 .make.lock")
+
+.PHONY: help demo report test lint clean
+help:
+	@echo "make demo    audit the bundled digits; results in results/demo/"
+	@echo "make report  the demo as one HTML page, results/demo/report.html"
+	@echo "make test    all tests"
+	@echo "make lint    formats, lints and types"
+	@echo "make clean   remove the results of the demo"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: dpcanary needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[workflow,test]"
+	touch $@
+
+demo: $(READY)
+	@$(RUN) $(GUARD) sh -c 'snakemake --quiet --unlock --configfile config/demo.yaml >/dev/null 2>&1; \
+		exec snakemake --cores $(CORES) --configfile config/demo.yaml' \
+		|| { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
+	@echo "Done: results/demo/summary.tsv and results/demo/figures/"
+
+report: demo
+	$(RUN) snakemake --cores 1 --configfile config/demo.yaml --report results/demo/report.html
+	@echo "Open results/demo/report.html in a browser"
+
+test: $(READY)
+	$(RUN) pytest --numprocesses $(CORES) --dist worksteal
+
+lint: $(READY)
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) snakefmt --check Snakefile rules
+	$(RUN) snakemake --lint
+
+clean:
+	rm -rf results/demo

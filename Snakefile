@@ -1,0 +1,39 @@
+"""Audits of DP-SGD under substitute adjacency; see README.md and docs/stages.md."""
+
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.10")
+
+
+report: "report/workflow.rst"
+
+sys.path.insert(0, workflow.basedir)
+
+# Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)
+if "audits" not in config:
+
+    configfile: f"{workflow.basedir}/config/demo.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/data.smk"
+include: "rules/canaries.smk"
+include: "rules/accounting.smk"
+include: "rules/training.smk"
+include: "rules/estimation.smk"
+include: "rules/figures.smk"
+include: "rules/housekeeping.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RESULTS}/summary.tsv",
+        expand(
+            f"{RESULTS}/figures/{{figure}}.{{format}}",
+            figure=EXPERIMENT.settings.figures,
+            format=["pdf", "png", "tsv"],
+        ),

@@ -1,0 +1,42 @@
+"""The noise of every audit, and the epsilon that accountants give it."""
+
+
+rule calibrate_noise:
+    input:
+        program=program("calibrate_noise"),
+        library=library("calibrate_noise"),
+    output:
+        f"{RESULTS}/noise/{{audit}}.json",
+    log:
+        f"{LOGS}/calibrate_noise/{{audit}}.log",
+    conda:
+        "../envs/accounting.yaml"
+    params:
+        settings=told(stages.NoiseStage),
+    threads: 1
+    resources:
+        mem_mb=2000,
+    shell:
+        "python {input.program} --settings {params.settings:q} --output {output} 2> {log}"
+
+
+rule account:
+    input:
+        program=program("account"),
+        library=library("account"),
+        noise=f"{RESULTS}/noise/{{audit}}.json",
+    output:
+        table=f"{RESULTS}/accounting/{{audit}}.tsv",
+        profile=f"{RESULTS}/accounting/{{audit}}.profile.tsv",
+    log:
+        f"{LOGS}/account/{{audit}}.log",
+    conda:
+        "../envs/accounting.yaml"
+    params:
+        settings=told(stages.AccountingStage),
+    threads: 1
+    resources:
+        mem_mb=2000,
+    shell:
+        "python {input.program} --settings {params.settings:q} --noise {input.noise}"
+        " --output {output.table} --profile {output.profile} 2> {log}"

@@ -1,0 +1,93 @@
+"""The experiment, its paths, and the helpers that all rules share."""
+
+import hashlib
+import os
+import re
+import shlex
+
+from dpcanary import stages
+from dpcanary.config import parse_experiment
+from dpcanary.errors import InputError
+from dpcanary.files import write_text
+from dpcanary.workflow import imports_of
+from snakemake.exceptions import WorkflowError
+
+try:
+    EXPERIMENT = parse_experiment(config)
+except InputError as error:
+    raise WorkflowError(str(error)) from None
+
+RESULTS = f"results/{EXPERIMENT.settings.experiment}"
+LOGS = f"{RESULTS}/logs"
+BASE = Path(os.path.relpath(workflow.basedir))  # "." where it is run as the README says
+TRAINED = [name for name, audit in EXPERIMENT.audits.items() if audit.canary.is_trained]
+DRAWN = [name for name, audit in EXPERIMENT.audits.items() if not audit.canary.is_trained]
+
+# Jobs find the library by this, installed or not.
+shell.prefix(f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}; ")
+
+
+def resolved_config():
+    """The config as it was understood, written beside the results when it changes."""
+    path = Path(RESULTS, "experiment.json")
+    text = EXPERIMENT.model_dump_json(indent=2)
+    if not path.is_file() or path.read_text() != text:
+        write_text(path, text)
+    return str(path)
+
+
+def any_of(names):
+    """A wildcard constraint: one of these names, or nothing at all where there are none."""
+    return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def program(rule):
+    """The rule's program; it has the rule's name."""
+    return str(BASE / "scripts" / f"{rule}.py")
+
+
+def library(rule):
+    """The modules of the library that the rule's program imports."""
+    root = Path(workflow.basedir)
+    return [str(BASE / path) for path in imports_of(root / "scripts" / f"{rule}.py", root)[1:]]
+
+
+def told(model):
+    """A params function: what the stage is told of the job's audit, as JSON."""
+    return lambda wildcards: EXPERIMENT.stage(model, audit=wildcards.audit).to_json()
+
+
+def reference_of(audit):
+    """Name of the audit's reference model: audits with the same dataset and settings share it."""
+    settings = EXPERIMENT.stage(stages.ReferenceStage, audit=audit).to_json()
+    dataset = EXPERIMENT.audits[audit].dataset
+    digest = hashlib.sha256(f"{dataset}{settings}".encode()).hexdigest()[:8]
+    return f"{dataset}-{digest}"
+
+
+def data_of(wildcards):
+    """The dataset file of the job's audit."""
+    return f"{RESULTS}/data/{EXPERIMENT.audits[wildcards.audit].dataset}.npz"
+
+
+def shards_of(wildcards):
+    """The shard files of the job's audit."""
+    names = EXPERIMENT.audits[wildcards.audit].shards
+    return expand(f"{RESULTS}/shards/{wildcards.audit}/{{shard}}.npz", shard=names)
+
+
+def runs_of(wildcards):
+    """The run indices of the job's shard."""
+    return EXPERIMENT.audits[wildcards.audit].runs_of(wildcards.shard)
+
+
+RESOLVED_CONFIG = resolved_config()
+AUDIT_OF_REFERENCE = {reference_of(audit): audit for audit in TRAINED}
+
+
+wildcard_constraints:
+    audit=any_of(EXPERIMENT.audits),
+    dataset=any_of(EXPERIMENT.settings.datasets),
+    reference=any_of(AUDIT_OF_REFERENCE),
+    figure=any_of(EXPERIMENT.settings.figures),
+    shard="[0-9]+",

@@ -1,0 +1,128 @@
+"""The figures: PDF, PNG, and the plotted numbers as TSV."""
+
+
+def figures_of(kind):
+    """Names of the figures of one kind, as a wildcard constraint."""
+    figures = EXPERIMENT.settings.figures
+    return any_of([name for name, figure in figures.items() if figure.kind == kind])
+
+
+def sweeps_of(wildcards):
+    """The sweeps that the job's figure shows."""
+    return EXPERIMENT.settings.figures[wildcards.figure].sweeps
+
+
+def shown(pattern):
+    """An input function: the files of all audits that the job's figure shows."""
+    return lambda wildcards: [
+        pattern.format(audit=audit)
+        for sweep in sweeps_of(wildcards)
+        for audit in EXPERIMENT.sweeps[sweep]
+    ]
+
+
+def drawn(kind):
+    """A PNG that the report shows, with the caption of its kind."""
+    return report(
+        f"{RESULTS}/figures/{{figure}}.png",
+        caption=f"../report/figure_{kind}.rst",
+        category="Figures",
+        labels={"figure": "{figure}"},
+    )
+
+
+rule figure_epsilon_by_step:
+    input:
+        program=program("figure_epsilon_by_step"),
+        library=library("figure_epsilon_by_step"),
+        summary=f"{RESULTS}/summary.tsv",
+    output:
+        png=drawn("epsilon_by_step"),
+        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
+        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+    log:
+        f"{LOGS}/figures/{{figure}}.log",
+    wildcard_constraints:
+        figure=figures_of("epsilon_by_step"),
+    conda:
+        "../envs/figures.yaml"
+    params:
+        sweeps=sweeps_of,
+    threads: 1
+    resources:
+        mem_mb=1000,
+    shell:
+        "python {input.program} --summary {input.summary} --sweeps {params.sweeps}"
+        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+
+
+rule figure_epsilon_by_accounted:
+    input:
+        program=program("figure_epsilon_by_accounted"),
+        library=library("figure_epsilon_by_accounted"),
+        summary=f"{RESULTS}/summary.tsv",
+    output:
+        png=drawn("epsilon_by_accounted"),
+        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
+        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+    log:
+        f"{LOGS}/figures/{{figure}}.log",
+    wildcard_constraints:
+        figure=figures_of("epsilon_by_accounted"),
+    conda:
+        "../envs/figures.yaml"
+    params:
+        sweeps=sweeps_of,
+    threads: 1
+    resources:
+        mem_mb=1000,
+    shell:
+        "python {input.program} --summary {input.summary} --sweeps {params.sweeps}"
+        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+
+
+rule figure_score_histograms:
+    input:
+        program=program("figure_score_histograms"),
+        library=library("figure_score_histograms"),
+        scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
+    output:
+        png=drawn("score_histograms"),
+        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
+        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+    log:
+        f"{LOGS}/figures/{{figure}}.log",
+    wildcard_constraints:
+        figure=figures_of("score_histograms"),
+    conda:
+        "../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+    shell:
+        "python {input.program} --scores {input.scores}"
+        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+
+
+rule figure_trade_off:
+    input:
+        program=program("figure_trade_off"),
+        library=library("figure_trade_off"),
+        scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
+        profiles=shown(f"{RESULTS}/accounting/{{audit}}.profile.tsv"),
+    output:
+        png=drawn("trade_off"),
+        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
+        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+    log:
+        f"{LOGS}/figures/{{figure}}.log",
+    wildcard_constraints:
+        figure=figures_of("trade_off"),
+    conda:
+        "../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+    shell:
+        "python {input.program} --scores {input.scores} --profiles {input.profiles}"
+        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"

@@ -1,0 +1,57 @@
+"""The runs: shards of models trained in lockstep, or drawn directly for the worst case."""
+
+
+rule train_shard:
+    input:
+        program=program("train_shard"),
+        library=library("train_shard"),
+        data=data_of,
+        canary=f"{RESULTS}/canaries/{{audit}}.npz",
+        noise=f"{RESULTS}/noise/{{audit}}.json",
+    output:
+        f"{RESULTS}/shards/{{audit}}/{{shard}}.npz",
+    log:
+        f"{LOGS}/train_shard/{{audit}}/{{shard}}.log",
+    wildcard_constraints:
+        audit=any_of(TRAINED),
+    conda:
+        "../envs/training.yaml"
+    params:
+        settings=told(stages.TrainingStage),
+        first=lambda wildcards: runs_of(wildcards).start,
+        num=lambda wildcards: len(runs_of(wildcards)),
+        device=EXPERIMENT.settings.device,
+    threads: 1
+    resources:
+        mem_mb=2000,
+        gpu=0 if EXPERIMENT.settings.device == "cpu" else 1,
+    shell:
+        "python {input.program} --settings {params.settings:q} --data {input.data}"
+        " --canary {input.canary} --noise {input.noise} --first-run {params.first}"
+        " --num-runs {params.num} --device {params.device} --threads {threads}"
+        " --output {output} 2> {log}"
+
+
+rule draw_worst_case_shard:
+    input:
+        program=program("draw_worst_case_shard"),
+        library=library("draw_worst_case_shard"),
+        noise=f"{RESULTS}/noise/{{audit}}.json",
+    output:
+        f"{RESULTS}/shards/{{audit}}/{{shard}}.npz",
+    log:
+        f"{LOGS}/draw_worst_case_shard/{{audit}}/{{shard}}.log",
+    wildcard_constraints:
+        audit=any_of(DRAWN),
+    conda:
+        "../envs/estimation.yaml"
+    params:
+        settings=told(stages.TrainingStage),
+        first=lambda wildcards: runs_of(wildcards).start,
+        num=lambda wildcards: len(runs_of(wildcards)),
+    threads: 1
+    resources:
+        mem_mb=1000,
+    shell:
+        "python {input.program} --settings {params.settings:q} --noise {input.noise}"
+        " --first-run {params.first} --num-runs {params.num} --output {output} 2> {log}"

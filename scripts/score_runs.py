@@ -1,0 +1,84 @@
+"""Pools an audit's shards, checks them, and turns observations into scores."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.adjacency import world_of
+from dpcanary.canaries import InputCanary, read_canary
+from dpcanary.canaries.worst_case import log_likelihood_ratio
+from dpcanary.files import write_arrays
+from dpcanary.observations import Shard, pool_shards
+from dpcanary.program import run
+from dpcanary.scores import coordinate_score, logit_difference_score
+from dpcanary.stages import ScoringStage, TrainingStage
+from dpcanary.vocabulary import Score
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes the scores of both worlds, shape (repeats, runs per world, steps) each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--audit", required=True)
+    parser.add_argument("--settings", type=ScoringStage.model_validate_json, required=True)
+    parser.add_argument("--canary", type=Path, help="canary file; not for worst_case")
+    parser.add_argument("--shards", type=Path, nargs="+", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    stage: ScoringStage = args.settings
+    pooled = pool_shards(args.shards, num_runs=stage.num_runs * stage.num_repeats)
+    training = TrainingStage.model_validate_json(json.dumps(pooled.header["settings"]))
+    scores = scores_of(pooled, training, args.canary)
+    by_repeat = scores.reshape(stage.num_repeats, stage.num_runs, -1)
+    # num_runs is even, so every repeat begins with world 0.
+    world = world_of(pooled.run[: stage.num_runs])
+    header = {
+        "audit": args.audit,
+        "canary": training.canary,
+        "sample_rate": training.sample_rate,
+        "noise_multiplier": pooled.header["noise_multiplier"],
+        "seconds": pooled.header["seconds"],
+    }
+    arrays = {
+        "step": pooled.step,
+        "world0_scores": by_repeat[:, world == 0],
+        "world1_scores": by_repeat[:, world == 1],
+        "test_accuracy": pooled.test_accuracy.reshape(stage.num_repeats, stage.num_runs),
+    }
+    write_arrays(args.output, header=header, arrays=arrays)
+
+
+def scores_of(
+    pooled: Shard, training: TrainingStage, canary_file: Path | None
+) -> NDArray[np.float64]:
+    """Scores, shape (runs, steps)."""
+    observed = pooled.observation.astype(np.float64)
+    if training.score is Score.TRANSCRIPT:
+        return observed
+    if training.score is Score.COORDINATE:
+        return coordinate_score(observed)
+    if training.score is Score.FINAL_SUM:
+        return np.column_stack(
+            [
+                log_likelihood_ratio(
+                    observed[:, index],
+                    sample_rate=training.sample_rate,
+                    noise_multiplier=pooled.header["noise_multiplier"],
+                    num_steps=step,
+                )
+                for index, step in enumerate(training.record_steps)
+            ]
+        )
+    assert canary_file is not None
+    placed = read_canary(canary_file)
+    assert isinstance(placed.canary, InputCanary)
+    return logit_difference_score(
+        observed, target_label=placed.target_label, substitute_label=placed.canary.label
+    )
+
+
+if __name__ == "__main__":
+    run(main)
