@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from dpcanary.files import read_json
 from dpcanary.program import run
-from dpcanary.settings import Audit
+from dpcanary.settings import Experiment
 
 _SHOWN = ["canary", "dataset", "sample_rate", "noise_multiplier", "target_epsilon", "num_steps"]
 
@@ -18,17 +17,21 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", type=Path, required=True)
     args = parser.parse_args(argv)
-    print(table(read_json(args.experiment)["audits"]).to_string(na_rep="-"))
+    experiment = Experiment.model_validate_json(args.experiment.read_text(encoding="utf-8"))
+    print(table(experiment).to_string(na_rep="-"))
 
 
-def table(audits: dict[str, dict[str, object]]) -> pd.DataFrame:
+def table(experiment: Experiment) -> pd.DataFrame:
     """One row per audit."""
-    rows = {name: {key: settings[key] for key in _SHOWN} for name, settings in audits.items()}
-    counted = {name: Audit(**settings) for name, settings in audits.items()}  # type: ignore[arg-type]
-    return pd.DataFrame.from_dict(rows, orient="index").assign(
-        runs=[audit.total_runs for audit in counted.values()],
-        shards=[len(audit.shards) for audit in counted.values()],
-    )
+    rows = {
+        name: {
+            **{key: getattr(audit, key) for key in _SHOWN},
+            "runs": audit.total_runs,
+            "shards": len(audit.shards),
+        }
+        for name, audit in experiment.audits.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> None:
     header = {
         "audit": args.audit,
         "canary": training.canary,
+        "score": training.score,
         "sample_rate": training.sample_rate,
         "noise_multiplier": pooled.header["noise_multiplier"],
         "seconds": pooled.header["seconds"],

@@ -1,0 +1,85 @@
+"""One audit's scores and accounted profile, as the figures of attacks take them."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.errors import InputError
+from dpcanary.vocabulary import Canary, Score
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Accounted privacy profile of one adjacency.
+
+    Attributes:
+        delta: shape (k,).
+        epsilon: shape (k,); smallest accounted epsilon at each delta.
+    """
+
+    delta: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Scores of one repeat at one step.
+
+    Attributes:
+        audit: its name.
+        canary: how its worlds differ.
+        sample_rate: Poisson sampling rate.
+        noise_multiplier: in units of the clipping norm.
+        step: training step at which the scores were taken.
+        world0_scores: shape (n,); higher means world 0.
+        world1_scores: shape (n,).
+        score: what a run is scored by, if known.
+        profiles: by adjacency; only the trade-off figure needs them.
+    """
+
+    audit: str
+    canary: Canary
+    sample_rate: float
+    noise_multiplier: float
+    step: int
+    world0_scores: NDArray[np.float64]
+    world1_scores: NDArray[np.float64]
+    score: Score | None = None
+    profiles: dict[str, Profile] = field(default_factory=dict)
+
+    @property
+    def setting(self) -> tuple[float, float]:
+        """(sample rate, noise multiplier): a panel or a column."""
+        return self.sample_rate, self.noise_multiplier
+
+    @property
+    def series(self) -> tuple[Canary, Score | None]:
+        """(canary, score): a line or a row."""
+        return self.canary, self.score
+
+
+def settings_of(attacks: Sequence[Attack]) -> list[tuple[float, float]]:
+    """The settings there are, the highest sample rate first."""
+    return sorted({attack.setting for attack in attacks}, reverse=True)
+
+
+def ordered(attacks: Sequence[Attack]) -> list[Attack]:
+    """Attacks in the vocabulary's order of canaries.
+
+    Raises:
+        InputError: if there is none, or if two could not be told apart in a figure.
+    """
+    if not attacks:
+        raise InputError("there is no audit to show")
+    seen: dict[Hashable, str] = {}
+    for attack in attacks:
+        other = seen.setdefault((attack.setting, attack.series), attack.audit)
+        if other != attack.audit:
+            raise InputError(
+                f"audits {other} and {attack.audit} have the same canary, score, sample rate and"
+                " noise, by which this figure tells audits apart: show them in different figures"
+            )
+    canaries = list(Canary)
+    return sorted(attacks, key=lambda attack: (canaries.index(attack.canary), attack.score or ""))

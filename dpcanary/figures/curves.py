@@ -1,0 +1,68 @@
+"""Trade-off curves: the one an accountant allows, and the one an attack has."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpcanary.estimation.error_rates import count_errors
+from dpcanary.figures.attacks import Profile
+
+Array = NDArray[np.float64]
+
+
+def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLike) -> Array:
+    """Smallest false negative rate that a privacy profile allows.
+
+    Every point (epsilon, delta) of a profile is a lower bound on it, so their maximum is
+    [Dong, Roth and Su, 2022, Proposition 2.5; Wasserman and Zhou, 2010]:
+    max(0, 1 - delta - exp(epsilon) fpr, exp(-epsilon) (1 - delta - fpr)).
+
+    Args:
+        profile: accounted (delta, epsilon).
+        false_positive_rate: shape (m,), in [0, 1].
+
+    Returns:
+        Shape (m,). Never above the exact curve; below it by how coarse the profile is.
+    """
+    rates = np.asarray(false_positive_rate, dtype=np.float64)[:, None]
+    # An infinite epsilon bounds nothing; exp(700) is the largest that is a float, and steeper
+    # lines than that are below 0 at any rate that can be observed.
+    known = np.isfinite(profile.epsilon)
+    epsilon, delta = np.minimum(profile.epsilon[known], 700.0), profile.delta[known]
+    steep = 1 - delta - np.exp(epsilon) * rates
+    flat = np.exp(-epsilon) * (1 - delta - rates)
+    best: Array = np.maximum(steep, flat).max(axis=1, initial=0.0)
+    return best
+
+
+def measured_error_curve(world0_scores: Array, world1_scores: Array) -> tuple[Array, Array]:
+    """Error rates of `world 0 if score >= threshold`, at each distinct world-0 score.
+
+    Args:
+        world0_scores: shape (n0,).
+        world1_scores: shape (n1,).
+
+    Returns:
+        (false positive rates, false negative rates), both of shape (k,), by rising threshold.
+    """
+    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
+    return counts.false_positives / counts.num_world1, counts.false_negatives / counts.num_world0
+
+
+def thinned(
+    false_positive_rates: Array, false_negative_rates: Array, *, most: int
+) -> NDArray[np.intp]:
+    """Indices of at most `most` points of a curve that look like all on logarithmic axes.
+
+    Args:
+        false_positive_rates: shape (k,), positive, falling.
+        false_negative_rates: shape (k,), positive, rising.
+        most: how many points to keep.
+    """
+    size = len(false_positive_rates)
+    if size <= most:
+        return np.arange(size)
+    wanted = [
+        np.searchsorted(rates, np.geomspace(rates[0], rates[-1], most // 2))
+        for rates in (false_negative_rates, false_positive_rates[::-1])
+    ]
+    return np.unique(np.clip(np.concatenate([wanted[0], size - 1 - wanted[1]]), 0, size - 1))

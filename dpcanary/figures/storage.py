@@ -1,0 +1,138 @@
+"""What the figure programs read and write; the drawing functions know nothing of files."""
+
+import argparse
+import io
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpcanary.errors import InputError
+from dpcanary.estimation.error_rates import checked_scores
+from dpcanary.figures import style
+from dpcanary.figures.attacks import Attack, Profile
+from dpcanary.figures.bounds import POINT
+from dpcanary.files import read_arrays, write_atomically, write_text
+from dpcanary.vocabulary import Canary, Score
+
+_SUMMARY_COLUMNS = {
+    *POINT, "audit", "sweep", "canary", "score", "num_runs", "repeat", "threshold_rule",
+    "conversion", "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
+    "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
+}  # fmt: skip
+
+
+def figure_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser that knows the three files which every figure program writes."""
+    parser = argparse.ArgumentParser(description=description)
+    for output in ("pdf", "png", "tsv"):
+        parser.add_argument(f"--{output}", type=Path, required=True)
+    return parser
+
+
+def read_summaries(paths: Sequence[Path]) -> pd.DataFrame:
+    """Summary tables, one below the other.
+
+    Raises:
+        InputError: if a file is missing, empty or lacks a column.
+    """
+    return pd.concat([_read_table(path, _SUMMARY_COLUMNS) for path in paths], ignore_index=True)
+
+
+def read_attacks(scores: Sequence[Path], profiles: Sequence[Path] | None = None) -> list[Attack]:
+    """The attacks of the first repeat at the last step.
+
+    Args:
+        scores: score files.
+        profiles: accounted profiles of the same audits in the same order, if needed.
+
+    Raises:
+        InputError: if the numbers of files differ, or a file is not what it must be.
+    """
+    if profiles is not None and len(profiles) != len(scores):
+        raise InputError(
+            f"there are {len(scores)} score files and {len(profiles)} profiles; give one for each"
+        )
+    return [
+        _read_attack(path, _read_profiles(profiles[index]) if profiles is not None else {})
+        for index, path in enumerate(scores)
+    ]
+
+
+def write_figure(figure: Figure, table: pd.DataFrame, *, pdf: Path, png: Path, tsv: Path) -> None:
+    """Writes a figure twice and its numbers; the same input gives the same bytes.
+
+    Args:
+        figure: as drawn under `style.applied`.
+        table: the plotted numbers.
+        pdf: vector graphics, without the time of their creation.
+        png: at `style.RASTER_DPI`, without the name of the software.
+        tsv: the table.
+
+    Raises:
+        InputError: if a file cannot be written. Nothing is written before all is drawn.
+    """
+    rendered = {
+        pdf: _rendered(figure, "pdf", {"CreationDate": None}),
+        png: _rendered(figure, "png", {"Software": None}),
+    }
+    for path, content in rendered.items():
+        write_atomically(path, lambda file, content=content: file.write(content))  # type: ignore[misc]
+    write_text(tsv, table.to_csv(sep="\t", index=False, lineterminator="\n"))
+
+
+def _rendered(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
+    content: IO[bytes] = io.BytesIO()
+    with style.applied():
+        figure.savefig(content, format=kind, dpi=style.RASTER_DPI, metadata=metadata)
+    content.seek(0)
+    return content.read()
+
+
+def _read_table(path: Path, columns: Collection[str]) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, sep="\t", dtype={"audit": str, "sweep": str})
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is not a table of tab-separated values ({error})") from None
+    missing = sorted(set(columns) - set(table.columns))
+    if missing:
+        raise InputError(f"{path} has no column {', '.join(missing)}; delete it and run again")
+    return table
+
+
+def _read_profiles(path: Path) -> dict[str, Profile]:
+    table = _read_table(path, ("adjacency", "delta", "epsilon"))
+    return {
+        str(adjacency): Profile(
+            delta=group["delta"].to_numpy(dtype=float),
+            epsilon=group["epsilon"].to_numpy(dtype=float),
+        )
+        for adjacency, group in table.groupby("adjacency")
+    }
+
+
+def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:
+    header, arrays = read_arrays(path)
+    try:
+        score = header.get("score")
+        return Attack(
+            audit=str(header["audit"]),
+            canary=Canary(header["canary"]),
+            score=None if score is None else Score(score),
+            sample_rate=float(header["sample_rate"]),
+            noise_multiplier=float(header["noise_multiplier"]),
+            step=int(arrays["step"][-1]),
+            world0_scores=checked_scores(
+                f"{path}: world0_scores", arrays["world0_scores"][0, :, -1]
+            ),
+            world1_scores=checked_scores(
+                f"{path}: world1_scores", arrays["world1_scores"][0, :, -1]
+            ),
+            profiles=profiles,
+        )
+    except (KeyError, IndexError) as error:
+        raise InputError(f"{path} is no score file ({error}); delete it and run again") from None
