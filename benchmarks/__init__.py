@@ -1,0 +1,1 @@
+"""Programs that measure how long dpcanary takes, beside what else does the same work."""
