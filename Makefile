@@ -24,8 +24,9 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	@$(RUN) $(GUARD) sh -c 'snakemake --quiet --unlock --configfile config/demo.yaml >/dev/null 2>&1; \
-		exec snakemake --cores $(CORES) --configfile config/demo.yaml' \
+	@if [ -t 1 ]; then LOGGER="--logger rich"; fi; export LOGGER; \
+	$(RUN) $(GUARD) sh -c 'snakemake --unlock --configfile config/demo.yaml >/dev/null 2>&1; \
+		exec snakemake $$LOGGER --cores $(CORES) --configfile config/demo.yaml' \
 		|| { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
 	@echo "Done: results/demo/summary.tsv and results/demo/figures/"
 
@@ -34,7 +35,7 @@ report: demo
 	@echo "Open results/demo/report.html in a browser"
 
 test: $(READY)
-	$(RUN) pytest --numprocesses $(CORES) --dist worksteal
+	$(RUN) pytest --numprocesses $(CORES) --dist loadfile
 
 lint: $(READY)
 	$(RUN) ruff format --check .

@@ -10,6 +10,7 @@ min_version("9.10")
 
 report: "report/workflow.rst"
 
+
 sys.path.insert(0, workflow.basedir)
 
 # Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)

@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dpcanary import stages
 from dpcanary.errors import InputError, suggestion
+from dpcanary.randomness import derived_seed
 from dpcanary.settings import Audit, Experiment, Name, Settings
 from dpcanary.vocabulary import SCORES_OF
 
@@ -18,6 +19,7 @@ AnyModel = TypeVar("AnyModel", bound=stages.Model)
 # How a swept value shows in an audit's name; any other key shows as key and value.
 _ABBREVIATIONS = {
     "canary": "",
+    "score": "",
     "sample_rate": "q",
     "noise_multiplier": "sigma",
     "target_epsilon": "eps",
@@ -75,7 +77,7 @@ def _expand(sweep: str, values: object, settings: Settings) -> Iterator[tuple[st
         chosen = dict(zip(swept, combination, strict=True))
         name = "-".join([sweep, *(_label(key, value) for key, value in chosen.items())])
         audit = _validated(Audit, {**values, **chosen}, where=f"config: audit {name}")
-        yield name, _filled(audit, settings)
+        yield name, _filled(name, audit, settings)
 
 
 def _label(key: str, value: object) -> str:
@@ -83,11 +85,12 @@ def _label(key: str, value: object) -> str:
     return _ABBREVIATIONS.get(key, key) + (f"{value:g}" if number else str(value))
 
 
-def _filled(audit: Audit, settings: Settings) -> Audit:
-    seed = settings.seed if audit.seed is None else audit.seed
-    return audit.model_copy(
-        update={"seed": seed, "score": audit.score or SCORES_OF[audit.canary][0]}
-    )
+def _filled(name: str, audit: Audit, settings: Settings) -> Audit:
+    """The audit with its own score and seed, and without a dataset that it does not read."""
+    own = derived_seed(seed=settings.seed, name=name) if audit.seed is None else audit.seed
+    score = audit.score or SCORES_OF[audit.canary][0]
+    dataset = audit.dataset if audit.canary.is_trained else None
+    return audit.model_copy(update={"seed": own, "score": score, "dataset": dataset})
 
 
 def _check_names(
@@ -136,7 +139,11 @@ def _describe(detail: ErrorDetails, known: list[str]) -> str:
     if detail["type"] in ("enum", "literal_error"):
         expected = str(detail.get("ctx", {}).get("expected", ""))
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
-        message = f"unknown name; {suggestion(str(value), options)}"
+        message = f"unknown name, {suggestion(str(value), options)}"
     if isinstance(value, str) and detail["type"] in ("float_type", "int_type"):
         message += "; YAML reads 1e-5 as text: write 1.0e-5"
     return f"{key}: {message} (got {value!r})" if key else message
+
+
+if __name__ == "__main__":  # prints config/schema.json
+    print(json.dumps(config_schema(), indent=2))

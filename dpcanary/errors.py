@@ -22,5 +22,5 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         'known: gradient, natural'
     """
     names = list(known)
-    close = get_close_matches(name, names, n=1)
+    close = get_close_matches(name, names, n=1, cutoff=0.7)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"

@@ -1,5 +1,6 @@
 """Reading and writing of files: atomic, checked, and never executing what is read."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -38,7 +39,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there is no part where there is no folder
+            part.unlink()
 
 
 def _reason(error: OSError) -> str:
@@ -79,8 +81,8 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         InputError: if the file is missing, truncated, damaged or holds objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            return {name: content[name] for name in content.files}
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:

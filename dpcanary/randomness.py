@@ -1,5 +1,6 @@
 """Random streams keyed by (seed, purpose, run index), so that no shard, core or order matters."""
 
+import hashlib
 from enum import IntEnum
 
 import numpy as np
@@ -16,6 +17,20 @@ class Purpose(IntEnum):
     NOISE = 3  # DP-SGD noise of a run
     SIMULATION = 4  # Poisson sampling of the noiseless simulated training
     WORST_CASE = 5  # direct draws of the worst-case audit
+
+
+def derived_seed(*, seed: int, name: str) -> int:
+    """A seed of its own for something that has a name, such as an audit.
+
+    Audits of one experiment would otherwise share their noise run by run, and an unlucky draw
+    would show in all of them at once.
+
+    Example:
+        >>> derived_seed(seed=0, name="one") != derived_seed(seed=0, name="two")
+        True
+    """
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")
 
 
 def generator(*, seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

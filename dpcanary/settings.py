@@ -98,7 +98,12 @@ class Audit(stages.Model):
     crafting_step_size: Positive = Field(
         0.01, description="step size of that descent (Adam), in units of a feature"
     )
-    seed: int | None = Field(None, ge=0, description="of all randomness; default: experiment's")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="of the audit's runs; by default made from the experiment's seed"
+        " and the audit's name, so that audits are independent",
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Audit":

@@ -11,11 +11,13 @@ rule calibrate_noise:
         f"{LOGS}/calibrate_noise/{{audit}}.log",
     conda:
         "../envs/accounting.yaml"
-    params:
-        settings=told(stages.NoiseStage),
     threads: 1
     resources:
         mem_mb=2000,
+    params:
+        settings=told(stages.NoiseStage),
+    message:
+        "Fixing the noise of {wildcards.audit}"
     shell:
         "python {input.program} --settings {params.settings:q} --output {output} 2> {log}"
 
@@ -32,11 +34,13 @@ rule account:
         f"{LOGS}/account/{{audit}}.log",
     conda:
         "../envs/accounting.yaml"
-    params:
-        settings=told(stages.AccountingStage),
     threads: 1
     resources:
         mem_mb=2000,
+    params:
+        settings=told(stages.AccountingStage),
+    message:
+        "Accounting {wildcards.audit}"
     shell:
         "python {input.program} --settings {params.settings:q} --noise {input.noise}"
         " --output {output.table} --profile {output.profile} 2> {log}"

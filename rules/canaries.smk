@@ -14,13 +14,15 @@ rule train_reference:
         f"{LOGS}/train_reference/{{reference}}.log",
     conda:
         "../envs/training.yaml"
+    threads: 1
+    resources:
+        mem_mb=1500,
     params:
         settings=lambda wildcards: EXPERIMENT.stage(
             stages.ReferenceStage, audit=AUDIT_OF_REFERENCE[wildcards.reference]
         ).to_json(),
-    threads: 1
-    resources:
-        mem_mb=1500,
+    message:
+        "Training reference model {wildcards.reference}"
     shell:
         "python {input.program} --settings {params.settings:q} --data {input.data}"
         " --output {output} 2> {log}"
@@ -40,11 +42,13 @@ rule craft_canary:
         audit=any_of(TRAINED),
     conda:
         "../envs/training.yaml"
-    params:
-        settings=told(stages.CanaryStage),
     threads: 1
     resources:
         mem_mb=1500,
+    params:
+        settings=told(stages.CanaryStage),
+    message:
+        "Crafting the canary of {wildcards.audit}"
     shell:
         "python {input.program} --settings {params.settings:q} --data {input.data}"
         " --reference {input.reference} --output {output} 2> {log}"

@@ -1,7 +1,6 @@
 """The experiment, its paths, and the helpers that all rules share."""
 
 import hashlib
-import os
 import re
 import shlex
 
@@ -19,9 +18,12 @@ except InputError as error:
 
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
-BASE = Path(os.path.relpath(workflow.basedir))  # "." where it is run as the README says
+# Short paths where it is run as the README says, whole ones elsewhere.
+BASE = Path() if Path.cwd() == Path(workflow.basedir) else Path(workflow.basedir)
 TRAINED = [name for name, audit in EXPERIMENT.audits.items() if audit.canary.is_trained]
-DRAWN = [name for name, audit in EXPERIMENT.audits.items() if not audit.canary.is_trained]
+DRAWN = [
+    name for name, audit in EXPERIMENT.audits.items() if not audit.canary.is_trained
+]
 
 # Jobs find the library by this, installed or not.
 shell.prefix(f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}; ")
@@ -49,7 +51,10 @@ def program(rule):
 def library(rule):
     """The modules of the library that the rule's program imports."""
     root = Path(workflow.basedir)
-    return [str(BASE / path) for path in imports_of(root / "scripts" / f"{rule}.py", root)[1:]]
+    return [
+        str(BASE / path)
+        for path in imports_of(root / "scripts" / f"{rule}.py", root)[1:]
+    ]
 
 
 def told(model):
@@ -79,6 +84,51 @@ def shards_of(wildcards):
 def runs_of(wildcards):
     """The run indices of the job's shard."""
     return EXPERIMENT.audits[wildcards.audit].runs_of(wildcards.shard)
+
+
+def source_files(wildcards):
+    """The user's own file, where the dataset is one."""
+    source = EXPERIMENT.settings.datasets[wildcards.dataset].source
+    return [] if source == "digits" else source
+
+
+def canary_option(wildcards):
+    """The canary file as an option, for audits that have one."""
+    return (
+        [f"{RESULTS}/canaries/{wildcards.audit}.npz"]
+        if wildcards.audit in TRAINED
+        else []
+    )
+
+
+def figures_of(kind):
+    """Names of the figures of one kind, as a wildcard constraint."""
+    figures = EXPERIMENT.settings.figures
+    return any_of([name for name, figure in figures.items() if figure.kind == kind])
+
+
+def sweeps_of(wildcards):
+    """The sweeps that the job's figure shows."""
+    return EXPERIMENT.settings.figures[wildcards.figure].sweeps
+
+
+def shown(pattern):
+    """An input function: the files of all audits that the job's figure shows."""
+    return lambda wildcards: [
+        pattern.format(audit=audit)
+        for sweep in sweeps_of(wildcards)
+        for audit in EXPERIMENT.sweeps[sweep]
+    ]
+
+
+def drawn(kind):
+    """A PNG that the report shows, with the caption of its kind."""
+    return report(
+        f"{RESULTS}/figures/{{figure}}.png",
+        caption=f"../report/figure_{kind}.rst",
+        category="Figures",
+        labels={"figure": "{figure}"},
+    )
 
 
 RESOLVED_CONFIG = resolved_config()

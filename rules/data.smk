@@ -1,12 +1,6 @@
 """Datasets: read, checked, and cut into private, auxiliary and test records."""
 
 
-def source_files(wildcards):
-    """The user's own file, where the dataset is one."""
-    source = EXPERIMENT.settings.datasets[wildcards.dataset].source
-    return [] if source == "digits" else source
-
-
 rule prepare_dataset:
     input:
         program=program("prepare_dataset"),
@@ -18,10 +12,12 @@ rule prepare_dataset:
         f"{LOGS}/prepare_dataset/{{dataset}}.log",
     conda:
         "../envs/data.yaml"
-    params:
-        settings=lambda wildcards: EXPERIMENT.dataset_stage(wildcards.dataset).to_json(),
     threads: 1
     resources:
         mem_mb=1000,
+    params:
+        settings=lambda wildcards: EXPERIMENT.dataset_stage(wildcards.dataset).to_json(),
+    message:
+        "Cutting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
         "python {input.program} --settings {params.settings:q} --output {output} 2> {log}"

@@ -1,11 +1,6 @@
 """From shards to scores, from scores to lower bounds, and all bounds in one table."""
 
 
-def canary_option(wildcards):
-    """The canary file as an option, for audits that have one."""
-    return [f"{RESULTS}/canaries/{wildcards.audit}.npz"] if wildcards.audit in TRAINED else []
-
-
 rule score_runs:
     input:
         program=program("score_runs"),
@@ -18,12 +13,16 @@ rule score_runs:
         f"{LOGS}/score_runs/{{audit}}.log",
     conda:
         "../envs/estimation.yaml"
-    params:
-        settings=told(stages.ScoringStage),
-        canary=lambda wildcards, input: f"--canary {input.canary}" if input.canary else "",
     threads: 1
     resources:
         mem_mb=2000,
+    params:
+        settings=told(stages.ScoringStage),
+        canary=lambda wildcards, input: (
+            f"--canary {input.canary}" if input.canary else ""
+        ),
+    message:
+        "Scoring the runs of {wildcards.audit}"
     shell:
         "python {input.program} --audit {wildcards.audit} --settings {params.settings:q}"
         " {params.canary} --shards {input.shards} --output {output} 2> {log}"
@@ -40,11 +39,13 @@ rule estimate:
         f"{LOGS}/estimate/{{audit}}.log",
     conda:
         "../envs/estimation.yaml"
-    params:
-        settings=told(stages.EstimationStage),
     threads: 1
     resources:
         mem_mb=1000,
+    params:
+        settings=told(stages.EstimationStage),
+    message:
+        "Estimating epsilon of {wildcards.audit}"
     shell:
         "python {input.program} --settings {params.settings:q} --scores {input.scores}"
         " --output {output} 2> {log}"
@@ -56,7 +57,9 @@ rule summarise:
         library=library("summarise"),
         experiment=RESOLVED_CONFIG,
         estimates=expand(f"{RESULTS}/estimates/{{audit}}.tsv", audit=EXPERIMENT.audits),
-        accounting=expand(f"{RESULTS}/accounting/{{audit}}.tsv", audit=EXPERIMENT.audits),
+        accounting=expand(
+            f"{RESULTS}/accounting/{{audit}}.tsv", audit=EXPERIMENT.audits
+        ),
     output:
         report(
             f"{RESULTS}/summary.tsv",
@@ -71,6 +74,8 @@ rule summarise:
     threads: 1
     resources:
         mem_mb=1000,
+    message:
+        "Summarising all audits"
     shell:
         "python {input.program} --experiment {input.experiment} --estimates {input.estimates}"
         " --accounting {input.accounting} --output {output} 2> {log}"

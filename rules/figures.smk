@@ -1,36 +1,6 @@
 """The figures: PDF, PNG, and the plotted numbers as TSV."""
 
 
-def figures_of(kind):
-    """Names of the figures of one kind, as a wildcard constraint."""
-    figures = EXPERIMENT.settings.figures
-    return any_of([name for name, figure in figures.items() if figure.kind == kind])
-
-
-def sweeps_of(wildcards):
-    """The sweeps that the job's figure shows."""
-    return EXPERIMENT.settings.figures[wildcards.figure].sweeps
-
-
-def shown(pattern):
-    """An input function: the files of all audits that the job's figure shows."""
-    return lambda wildcards: [
-        pattern.format(audit=audit)
-        for sweep in sweeps_of(wildcards)
-        for audit in EXPERIMENT.sweeps[sweep]
-    ]
-
-
-def drawn(kind):
-    """A PNG that the report shows, with the caption of its kind."""
-    return report(
-        f"{RESULTS}/figures/{{figure}}.png",
-        caption=f"../report/figure_{kind}.rst",
-        category="Figures",
-        labels={"figure": "{figure}"},
-    )
-
-
 rule figure_epsilon_by_step:
     input:
         program=program("figure_epsilon_by_step"),
@@ -46,11 +16,13 @@ rule figure_epsilon_by_step:
         figure=figures_of("epsilon_by_step"),
     conda:
         "../envs/figures.yaml"
-    params:
-        sweeps=sweeps_of,
     threads: 1
     resources:
         mem_mb=1000,
+    params:
+        sweeps=sweeps_of,
+    message:
+        "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program} --summary {input.summary} --sweeps {params.sweeps}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
@@ -71,11 +43,13 @@ rule figure_epsilon_by_accounted:
         figure=figures_of("epsilon_by_accounted"),
     conda:
         "../envs/figures.yaml"
-    params:
-        sweeps=sweeps_of,
     threads: 1
     resources:
         mem_mb=1000,
+    params:
+        sweeps=sweeps_of,
+    message:
+        "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program} --summary {input.summary} --sweeps {params.sweeps}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
@@ -99,6 +73,8 @@ rule figure_score_histograms:
     threads: 1
     resources:
         mem_mb=1000,
+    message:
+        "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program} --scores {input.scores}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
@@ -123,6 +99,8 @@ rule figure_trade_off:
     threads: 1
     resources:
         mem_mb=1000,
+    message:
+        "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program} --scores {input.scores} --profiles {input.profiles}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"

@@ -13,5 +13,7 @@ rule list_audits:
     threads: 1
     resources:
         mem_mb=500,
+    message:
+        "Listing the audits"
     shell:
         "python {input.program} --experiment {input.experiment} 2> {log}"

@@ -16,15 +16,17 @@ rule train_shard:
         audit=any_of(TRAINED),
     conda:
         "../envs/training.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        gpu=0 if EXPERIMENT.settings.device == "cpu" else 1,
     params:
         settings=told(stages.TrainingStage),
         first=lambda wildcards: runs_of(wildcards).start,
         num=lambda wildcards: len(runs_of(wildcards)),
         device=EXPERIMENT.settings.device,
-    threads: 1
-    resources:
-        mem_mb=2000,
-        gpu=0 if EXPERIMENT.settings.device == "cpu" else 1,
+    message:
+        "Training {params.num} models of {wildcards.audit}, shard {wildcards.shard}"
     shell:
         "python {input.program} --settings {params.settings:q} --data {input.data}"
         " --canary {input.canary} --noise {input.noise} --first-run {params.first}"
@@ -45,13 +47,15 @@ rule draw_worst_case_shard:
         audit=any_of(DRAWN),
     conda:
         "../envs/estimation.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
     params:
         settings=told(stages.TrainingStage),
         first=lambda wildcards: runs_of(wildcards).start,
         num=lambda wildcards: len(runs_of(wildcards)),
-    threads: 1
-    resources:
-        mem_mb=1000,
+    message:
+        "Drawing {params.num} runs of {wildcards.audit}, shard {wildcards.shard}"
     shell:
         "python {input.program} --settings {params.settings:q} --noise {input.noise}"
         " --first-run {params.first} --num-runs {params.num} --output {output} 2> {log}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpcanary.canaries import InputCanary
 from dpcanary.errors import InputError
-from dpcanary.training.linear import with_bias
+from dpcanary.features import with_bias
 
 
 def crafted_input(

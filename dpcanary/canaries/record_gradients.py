@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from dpcanary.features import with_bias
+
 
 @dataclass(frozen=True)
 class RecordGradients:
@@ -35,10 +37,10 @@ def record_gradients(
         features: shape (n, features).
         labels: shape (n,).
     """
-    with_bias = np.column_stack([features, np.ones(len(features))]).astype(np.float64)
-    residuals = softmax(with_bias @ weights.T.astype(np.float64), axis=1)
+    inputs = with_bias(features.astype(np.float64))
+    residuals = softmax(inputs @ weights.T.astype(np.float64), axis=1)
     residuals[np.arange(len(labels)), labels] -= 1.0
-    return RecordGradients(residuals=residuals, features=with_bias)
+    return RecordGradients(residuals=residuals, features=inputs)
 
 
 def cosine_similarity(gradients: RecordGradients, target: RecordGradients) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ _BLOCK = 2**21
 
 def draw_final_sums(
     *,
-    runs: Sequence[int],
+    runs: range,
     sample_rate: float,
     noise_multiplier: float,
     record_steps: Sequence[int],
@@ -38,7 +38,7 @@ def draw_final_sums(
     noise Gaussian, so steps need not be drawn one by one.
 
     Args:
-        runs: run indices, consecutive; they fix each run's world and randomness.
+        runs: run indices, step 1; they fix each run's world and randomness.
         sample_rate: q.
         noise_multiplier: sigma.
         record_steps: ascending.
@@ -59,7 +59,7 @@ def draw_final_sums(
 
 def draw_transcript_scores(
     *,
-    runs: Sequence[int],
+    runs: range,
     sample_rate: float,
     noise_multiplier: float,
     record_steps: Sequence[int],
@@ -70,7 +70,7 @@ def draw_transcript_scores(
     Ours, beside the paper's score of the final sum: the exact tight attack at sample_rate < 1.
 
     Args:
-        runs: run indices, consecutive; they fix each run's world and randomness.
+        runs: run indices, step 1; they fix each run's world and randomness.
         sample_rate: q.
         noise_multiplier: sigma.
         record_steps: ascending.
@@ -128,10 +128,10 @@ def log_likelihood_ratio(
 
 
 def _streams(
-    runs: Sequence[int], seed: int
+    runs: range, seed: int
 ) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
     """For each stream that the runs touch: the stream, its runs' rows, and their +1 or -1."""
-    first, last = runs[0], runs[-1]
+    first, last = runs.start, runs.stop - 1
     for index in range(first // _RUNS_PER_STREAM, last // _RUNS_PER_STREAM + 1):
         start = index * _RUNS_PER_STREAM
         own = np.arange(max(first, start), min(last, start + _RUNS_PER_STREAM - 1) + 1)

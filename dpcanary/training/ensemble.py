@@ -196,16 +196,15 @@ class _Trainer:
         return torch.cat([inclusion, substitute.unsqueeze(2)], dim=2), None
 
     def observed(self, step: int, runs: Sequence[int]) -> NDArray[np.float32]:
-        """The block's observations, all finite."""
-        seen = self._observe().cpu().numpy()
-        finite = np.isfinite(seen).reshape(len(runs), -1).all(axis=1)
+        """The block's observations, of models that are all finite."""
+        finite = torch.isfinite(self._weights).flatten(start_dim=1).all(dim=1).cpu()
         if not finite.all():
-            run = runs[int(np.argmin(finite))]
+            run = runs[int(finite.int().argmin())]
             raise InputError(
                 f"run {run} diverged by step {step}; lower learning_rate"
                 f" ({self._dpsgd.learning_rate:g}) or noise_multiplier"
             )
-        return seen
+        return self._observe().cpu().numpy()
 
     def _observe(self) -> Tensor:
         if isinstance(self._canary, GradientCanary):

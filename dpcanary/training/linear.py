@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpcanary.features import with_bias
+
 
 @dataclass(frozen=True)
 class LinearProblem:
@@ -40,11 +42,6 @@ class LinearProblem:
         return self.num_classes * self.features.shape[1]
 
 
-def with_bias(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Appends the constant feature 1, shape (records, features + 1)."""
-    return np.column_stack([features, np.ones(len(features), np.float32)]).astype(np.float32)
-
-
 def linear_problem(
     *,
     features: NDArray[np.float32],
@@ -60,7 +57,7 @@ def linear_problem(
         num_classes: classes, also those that no record here has.
         device: where to train.
     """
-    matrix = torch.from_numpy(with_bias(features)).to(device)
+    matrix = torch.from_numpy(with_bias(features.astype(np.float32))).to(device)
     target = torch.from_numpy(labels.astype(np.int64)).to(device)
     return LinearProblem(
         features=matrix,

@@ -1,0 +1,176 @@
+"""Configs: expansion, resolution, and an error for every mistake that names audit and key."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpcanary import stages
+from dpcanary.config import config_schema, parse_experiment
+from dpcanary.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+GOOD = {
+    "experiment": "test",
+    "delta": 1e-5,
+    "datasets": {"digits": {"source": "digits", "num_records": 100}},
+    "audits": {
+        "steps": {
+            "canary": ["gradient", "natural"],
+            "sample_rate": [1.0, 0.25],
+            "dataset": "digits",
+            "noise_multiplier": 2.0,
+            "num_steps": 100,
+            "num_runs": 10,
+        }
+    },
+}
+
+
+def changed(path: str, value: object) -> dict:
+    config = copy.deepcopy(GOOD)
+    *folders, key = path.split("/")
+    place = config
+    for folder in folders:
+        place = place.setdefault(folder, {})
+    if value is None:
+        place.pop(key)
+    else:
+        place[key] = value
+    return config
+
+
+def test_lists_sweep_and_name_the_audits():
+    experiment = parse_experiment(GOOD)
+    assert experiment.sweeps == {
+        "steps": (
+            "steps-gradient-q1",
+            "steps-gradient-q0.25",
+            "steps-natural-q1",
+            "steps-natural-q0.25",
+        )
+    }
+    assert experiment.audits["steps-natural-q0.25"].sample_rate == 0.25
+    assert experiment.audits["steps-natural-q0.25"].score == "logit_difference"
+
+
+def test_audits_have_seeds_of_their_own_that_others_do_not_move():
+    one, more = parse_experiment(GOOD), parse_experiment(changed("audits/steps/sample_rate", [1.0]))
+    seeds = {audit.seed for audit in one.audits.values()}
+    assert len(seeds) == 4
+    assert one.audits["steps-gradient-q1"].seed == more.audits["steps-gradient-q1"].seed
+    fixed = parse_experiment(changed("audits/steps/seed", 3))
+    assert {audit.seed for audit in fixed.audits.values()} == {3}
+
+
+def test_shards_are_indices_and_more_runs_only_add():
+    small = parse_experiment(changed("audits/steps/runs_per_shard", 5)).audits["steps-gradient-q1"]
+    config = changed("audits/steps/runs_per_shard", 5)
+    config["audits"]["steps"]["num_runs"] = 16
+    large = parse_experiment(config).audits["steps-gradient-q1"]
+    assert small.shards == ["00000", "00001"]
+    assert large.shards == ["00000", "00001", "00002", "00003"]
+    assert [small.runs_of(shard) for shard in small.shards] == [range(0, 5), range(5, 10)]
+    assert large.runs_of("00003") == range(15, 16)
+
+
+def test_each_stage_is_told_only_what_it_uses():
+    experiment = parse_experiment(GOOD)
+    other = parse_experiment(changed("significance", 0.01))
+    audit = "steps-gradient-q1"
+    for stage in (stages.TrainingStage, stages.NoiseStage, stages.CanaryStage):
+        assert experiment.stage(stage, audit=audit) == other.stage(stage, audit=audit)
+    assert experiment.stage(stages.EstimationStage, audit=audit) != other.stage(
+        stages.EstimationStage, audit=audit
+    )
+
+
+def test_delta_moves_the_noise_only_where_it_is_calibrated():
+    audit = "steps-gradient-q1"
+    one, two = parse_experiment(GOOD), parse_experiment(changed("delta", 1e-6))
+    assert one.stage(stages.NoiseStage, audit=audit) == two.stage(stages.NoiseStage, audit=audit)
+    config = changed("audits/steps/noise_multiplier", None)
+    config["audits"]["steps"]["target_epsilon"] = 4.0
+    one, two = parse_experiment(config), parse_experiment({**config, "delta": 1e-6})
+    assert one.stage(stages.NoiseStage, audit=audit) != two.stage(stages.NoiseStage, audit=audit)
+
+
+def test_stages_survive_the_command_line():
+    experiment = parse_experiment(GOOD)
+    for stage in (stages.TrainingStage, stages.EstimationStage, stages.ScoringStage):
+        told = experiment.stage(stage, audit="steps-gradient-q1")
+        assert stage.model_validate_json(told.to_json()) == told
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("experimnt", "x", "unknown key 'experimnt'; did you mean 'experiment'"),
+        ("audits/steps/lerning_rate", 0.1, "unknown key 'lerning_rate'; did you mean 'learning_r"),
+        ("experiment", None, "experiment: is missing"),
+        ("experiment", "../up", "experiment: String should match pattern"),
+        ("delta", 0.0, "delta: Input should be greater than 0"),
+        ("delta", 1.0, "delta: Input should be less than 1"),
+        ("delta", "1e-5", "YAML reads 1e-5 as text: write 1.0e-5"),
+        ("significance", 1.5, "significance: .* less than 1"),
+        ("threshold_rules", ["simultanous"], "did you mean 'simultaneous'"),
+        ("threshold_rules", ["fixed"], "needs a threshold"),
+        ("device", "gpu", "device: unknown name, known: cpu, cuda, auto"),
+        ("audits", {}, "audits: give at least one sweep"),
+        ("audits/steps", [], "audits.steps: must hold an audit's settings"),
+        ("audits/steps/canary", "gradeint", "audit steps.*: canary: .*did you mean 'gradient'"),
+        ("audits/steps/sample_rate", 0.0, "sample_rate: Input should be greater than 0"),
+        ("audits/steps/sample_rate", [0.5, 1.5], "audit steps-.*-q1.5: sample_rate: .* or equal"),
+        ("audits/steps/noise_multiplier", 0, "noise_multiplier: Input should be greater than 0"),
+        ("audits/steps/noise_multiplier", float("nan"), "noise_multiplier"),
+        ("audits/steps/noise_multiplier", None, "give either noise_multiplier or target_epsilon"),
+        ("audits/steps/target_epsilon", 1.0, "give either noise_multiplier or target_epsilon"),
+        ("audits/steps/num_runs", 11, "num_runs: Input should be a multiple of 2"),
+        ("audits/steps/num_runs", 10.5, "num_runs"),
+        ("audits/steps/num_runs", True, "num_runs: Input should be a valid integer"),
+        ("audits/steps/num_steps", "many", "num_steps: Input should be a valid integer"),
+        ("audits/steps/record_every", 30, "record_every 30 does not divide num_steps"),
+        ("audits/steps/dataset", "digit", "dataset: no 'digit'; did you mean 'digits'"),
+        ("audits/steps/dataset", None, "needs a dataset"),
+        ("audits/steps/score", "transcript", "has the scores"),
+        ("audits/steps/adjacency", "add_remove", "audits adjacency substitute alone"),
+        ("audits/bad name", GOOD["audits"]["steps"], "bad name"),
+        ("figures/one", {"kind": "trade_of", "sweeps": ["steps"]}, "did you mean 'trade_off'"),
+        ("figures/one", {"kind": "trade_off", "sweeps": ["step"]}, "did you mean 'steps'"),
+    ],
+)
+def test_mistakes_are_named(path, value, message):
+    with pytest.raises(InputError, match=message):
+        parse_experiment(changed(path, value))
+
+
+def test_two_sweeps_that_make_the_same_name_are_refused():
+    config = changed("audits/steps-gradient-q1", {**GOOD["audits"]["steps"], "canary": "natural"})
+    config["audits"]["steps-gradient-q1"]["sample_rate"] = 1.0
+    with pytest.raises(InputError, match="same audit name"):
+        parse_experiment(config)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("config/*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configs_are_valid(path):
+    assert parse_experiment(yaml.safe_load(path.read_text())).audits
+
+
+def test_the_editors_schema_is_current_and_admits_the_demo():
+    import jsonschema
+
+    schema = json.loads((ROOT / "config/schema.json").read_text())
+    assert schema == config_schema(), "run: python -m dpcanary.config > config/schema.json"
+    demo = yaml.safe_load((ROOT / "config/demo.yaml").read_text())
+    jsonschema.validate(demo, schema)
+    demo["audits"]["steps"]["lerning_rate"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(demo, schema)
+
+
+def test_the_demo_is_the_one_that_the_readme_describes():
+    experiment = parse_experiment(yaml.safe_load((ROOT / "config/demo.yaml").read_text()))
+    assert len(experiment.sweeps["steps"]) == 10
+    assert sum(len(experiment.sweeps[name]) for name in experiment.sweeps if "grid" in name) == 17

@@ -1,0 +1,132 @@
+"""Files are written whole or not at all, and nothing foreign is read."""
+
+import errno
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcanary import files
+from dpcanary.errors import InputError
+
+
+def test_arrays_and_header_come_back(tmp_path):
+    path = tmp_path / "new" / "x.npz"
+    files.write_arrays(path, header={"a": [1, "é"]}, arrays={"x": np.arange(3.0)})
+    header, arrays = files.read_arrays(path)
+    assert header == {"a": [1, "é"]}
+    np.testing.assert_array_equal(arrays["x"], np.arange(3.0))
+
+
+def test_the_same_content_is_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        files.write_arrays(tmp_path / f"{name}.npz", header={}, arrays={"x": np.arange(3)})
+    assert files.sha256_of_file(tmp_path / "a.npz") == files.sha256_of_file(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, number):
+    path = tmp_path / "x.txt"
+    files.write_text(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"cannot write .*x\.txt: .*; free some space"):
+        files.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_really_refuses_more_bytes(tmp_path):
+    """The operating system stops the write half way, as on a full disk."""
+    program = (
+        "import sys, signal, numpy as np\n"
+        "from pathlib import Path\n"
+        "import resource\n"
+        "from dpcanary.files import write_arrays\n"
+        "from dpcanary.program import run\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
+        "run(lambda argv: write_arrays(Path(argv[0]), header={}, arrays={'x': np.ones(10_000)}))\n"
+    )
+    assert resource.RLIMIT_FSIZE is not None
+    path = tmp_path / "x.npz"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot write {path}:")
+    assert "free some space" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        files.write_text(tmp_path / "file" / "x.txt", "text")
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    def interrupted(file) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomically(tmp_path / "x", interrupted)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_truncated_files_are_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    files.write_arrays(path, header={}, arrays={"x": np.arange(1000)})
+    whole = path.read_bytes()
+    for length in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"x\.npz"):
+            files.read_arrays(path)
+
+
+def test_flipped_bytes_are_noticed(tmp_path):
+    path = tmp_path / "x.npz"
+    files.write_arrays(path, header={}, arrays={"x": np.zeros(1000)})
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="not a whole"):
+        files.read_arrays(path)
+
+
+class Exploit:
+    def __reduce__(self):
+        return (os.mkdir, ("exploited",))
+
+
+def test_pickles_are_never_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "object.npz", x=np.array([Exploit()], dtype=object))
+    Path("plain.npz").write_bytes(pickle.dumps(Exploit()))
+    for name in ("object.npz", "plain.npz"):
+        with pytest.raises(InputError, match=name):
+            files.read_npz(tmp_path / name)
+    assert not Path("exploited").exists()
+
+
+def test_missing_and_foreign_files_are_named(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        files.read_npz(tmp_path / "none.npz")
+    np.savez(tmp_path / "foreign.npz", x=np.arange(3))
+    with pytest.raises(InputError, match="was not written by dpcanary"):
+        files.read_arrays(tmp_path / "foreign.npz")
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(InputError, match="no JSON object"):
+        files.read_json(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(InputError, match="is not JSON"):
+        files.read_json(tmp_path / "x.json")

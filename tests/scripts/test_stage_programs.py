@@ -1,0 +1,277 @@
+"""The workflow's programs, chained by hand on a small dataset: files in, files out."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpcanary import account_epsilon
+from dpcanary.accounting.closed_form import gdp_epsilon
+from dpcanary.canaries import GradientCanary, InputCanary, read_canary
+from dpcanary.config import parse_experiment
+from dpcanary.datasets import read_split
+from dpcanary.errors import InputError
+from dpcanary.files import read_arrays, read_json, write_text
+from dpcanary.observations import read_shard
+from dpcanary.stages import (
+    AccountingStage,
+    CanaryStage,
+    EstimationStage,
+    NoiseStage,
+    ReferenceStage,
+    ScoringStage,
+    TrainingStage,
+)
+from dpcanary.training.reference import read_reference
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+CONFIG = {
+    "experiment": "chained",
+    "delta": 1e-5,
+    "datasets": {"digits": {"source": "digits", "num_records": 60}},
+    "audits": {
+        "a": {
+            "canary": ["gradient", "crafted_input", "mislabeled", "natural"],
+            "sample_rate": 1.0,
+            "dataset": "digits",
+            "target_epsilon": 10.0,
+            "num_steps": 10,
+            "learning_rate": 0.1,
+            "num_runs": 12,
+            "num_repeats": 2,
+            "record_every": 5,
+            "crafting_steps": 30,
+        },
+        "w": {
+            "canary": "worst_case",
+            "score": ["final_sum", "transcript"],
+            "sample_rate": 0.5,
+            "noise_multiplier": 3.0,
+            "num_steps": 10,
+            "num_runs": 40,
+        },
+    },
+}
+EXPERIMENT = parse_experiment(CONFIG)
+TRAINED = [name for name in EXPERIMENT.audits if name.startswith("a-")]
+DRAWN = [name for name in EXPERIMENT.audits if name.startswith("w-")]
+
+
+def program(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"program_{name}", SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name: str, **options: object) -> None:
+    argv: list[str] = []
+    for key, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        argv += [f"--{key.replace('_', '-')}", *map(str, values)]
+    program(name).main(argv)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """All stages of all audits, in two shards each."""
+    root = tmp_path_factory.mktemp("chained")
+    data, reference = root / "data.npz", root / "reference.npz"
+    run("prepare_dataset", settings=EXPERIMENT.dataset_stage("digits").to_json(), output=data)
+    told = EXPERIMENT.stage(ReferenceStage, audit=TRAINED[0]).to_json()
+    run("train_reference", settings=told, data=data, output=reference)
+    for audit in EXPERIMENT.audits:
+        place = root / audit
+        noise = place / "noise.json"
+
+        def told_to(stage, audit=audit):
+            return EXPERIMENT.stage(stage, audit=audit).to_json()
+
+        run("calibrate_noise", settings=told_to(NoiseStage), output=noise)
+        run(
+            "account",
+            settings=told_to(AccountingStage),
+            noise=noise,
+            output=root / "accounting" / f"{audit}.tsv",
+            profile=place / "profile.tsv",
+        )
+        shards = [place / "00000.npz", place / "00001.npz"]
+        total = EXPERIMENT.audits[audit].total_runs
+        canary: dict[str, Path] = {}
+        inputs: dict[str, Path] = {}
+        if audit in TRAINED:
+            canary = {"canary": place / "canary.npz"}
+            inputs = {"data": data, **canary}
+            run(
+                "craft_canary",
+                settings=told_to(CanaryStage),
+                data=data,
+                reference=reference,
+                output=canary["canary"],
+            )
+        for first, num, path in ((0, 7, shards[0]), (7, total - 7, shards[1])):
+            run(
+                "train_shard" if audit in TRAINED else "draw_worst_case_shard",
+                settings=told_to(TrainingStage),
+                **inputs,
+                noise=noise,
+                first_run=first,
+                num_runs=num,
+                output=path,
+            )
+        scores = place / "scores.npz"
+        run(
+            "score_runs",
+            audit=audit,
+            settings=told_to(ScoringStage),
+            **canary,
+            shards=shards[::-1],
+            output=scores,
+        )
+        run(
+            "estimate",
+            settings=told_to(EstimationStage),
+            scores=scores,
+            output=root / "estimates" / f"{audit}.tsv",
+        )
+    write_text(root / "experiment.json", EXPERIMENT.model_dump_json())
+    run(
+        "summarise",
+        experiment=root / "experiment.json",
+        estimates=[root / "estimates" / f"{audit}.tsv" for audit in EXPERIMENT.audits],
+        accounting=[root / "accounting" / f"{audit}.tsv" for audit in EXPERIMENT.audits],
+        output=root / "summary.tsv",
+    )
+    return root
+
+
+def test_noise_is_calibrated_or_as_given(folder):
+    sigma = read_json(folder / TRAINED[0] / "noise.json")["noise_multiplier"]
+    assert gdp_epsilon(mu=2 * np.sqrt(10) / sigma, delta=1e-5) == pytest.approx(10.0, rel=1e-3)
+    assert read_json(folder / DRAWN[0] / "noise.json") == {"noise_multiplier": 3.0}
+
+
+def test_accounting_is_the_librarys(folder):
+    table = pd.read_csv(folder / "accounting" / f"{DRAWN[0]}.tsv", sep="\t")
+    for adjacency in ("substitute", "add_remove"):
+        bounds = account_epsilon(
+            adjacency=adjacency, sample_rate=0.5, noise_multiplier=3.0, num_steps=10, delta=1e-5
+        )
+        assert table[f"epsilon_upper_{adjacency}"].iloc[-1] == pytest.approx(bounds.upper, rel=1e-6)
+    assert (table.epsilon_upper_group_privacy >= table.epsilon_upper_substitute).all()
+    profile = pd.read_csv(folder / DRAWN[0] / "profile.tsv", sep="\t")
+    for _, part in profile.groupby("adjacency"):
+        assert (part.delta.diff().dropna() <= 0).all()
+        assert part.delta.iloc[-1] < 1e-8
+
+
+def test_canaries_are_of_their_kind(folder):
+    data, reference = read_split(folder / "data.npz"), read_reference(folder / "reference.npz")
+    for audit in TRAINED:
+        placed = read_canary(folder / audit / "canary.npz")
+        assert placed.target == reference.target
+        assert placed.target_label == data.labels[reference.target]
+        kind = GradientCanary if "gradient" in audit else InputCanary
+        assert isinstance(placed.canary, kind)
+
+
+def test_shards_say_where_they_come_from(folder):
+    shard = read_shard(folder / TRAINED[0] / "00000.npz")
+    assert shard.header["settings"] == json.loads(
+        EXPERIMENT.stage(TrainingStage, audit=TRAINED[0]).to_json()
+    )
+    assert set(shard.header["inputs"]) == {"data", "canary"}
+    assert shard.header["seconds"] > 0
+    assert {"python", "numpy", "torch"} <= shard.header["software"].keys()
+    assert shard.step.tolist() == [5, 10]
+
+
+def test_scores_are_cut_into_repeats_and_worlds(folder):
+    header, arrays = read_arrays(folder / TRAINED[0] / "scores.npz")
+    assert arrays["world0_scores"].shape == arrays["world1_scores"].shape == (2, 6, 2)
+    shards = [read_shard(folder / TRAINED[0] / f"0000{index}.npz") for index in (0, 1)]
+    changes = np.concatenate([shard.observation for shard in shards])
+    # Run 12 is the first of the second repeat, and of world 0.
+    np.testing.assert_allclose(arrays["world0_scores"][1, 0], -changes[12])
+    np.testing.assert_allclose(arrays["world1_scores"][1, 5], -changes[23])
+    assert header["canary"] == "gradient"
+
+
+def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
+    table = pd.read_csv(folder / "summary.tsv", sep="\t")
+    assert len(table) == 4 * 2 * 2 + 2
+    assert set(table.audit) == set(EXPERIMENT.audits)
+    trained = table[table.audit.isin(TRAINED)]
+    assert trained.test_accuracy.between(0.05, 1.0).all()
+    assert set(trained.sweep) == {"a"}
+    assert set(trained.repeat) == {0, 1}
+    drawn = table[table.audit.isin(DRAWN)]
+    assert drawn.test_accuracy.isna().all()
+    assert set(drawn.dataset) == {"crafted"}
+    assert (table.epsilon_lower <= table.epsilon_upper_substitute).all()
+
+
+def test_estimates_of_another_mechanism_are_refused(folder, tmp_path):
+    wrong = tmp_path / f"{TRAINED[0]}.tsv"
+    table = pd.read_csv(folder / "accounting" / f"{TRAINED[0]}.tsv", sep="\t")
+    table.assign(noise_multiplier=99.0).to_csv(wrong, sep="\t", index=False)
+    with pytest.raises(InputError, match="differ in steps or noise"):
+        run(
+            "summarise",
+            experiment=folder / "experiment.json",
+            estimates=folder / "estimates" / f"{TRAINED[0]}.tsv",
+            accounting=wrong,
+            output=tmp_path / "summary.tsv",
+        )
+    assert not (tmp_path / "summary.tsv").exists()
+
+
+def test_missing_shards_leave_no_scores(folder, tmp_path):
+    with pytest.raises(InputError, match="run 0 is missing"):
+        run(
+            "score_runs",
+            audit=TRAINED[0],
+            settings=EXPERIMENT.stage(ScoringStage, audit=TRAINED[0]).to_json(),
+            canary=folder / TRAINED[0] / "canary.npz",
+            shards=folder / TRAINED[0] / "00001.npz",
+            output=tmp_path / "scores.npz",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_of_two_settings_leave_no_scores(folder, tmp_path):
+    with pytest.raises(InputError, match="differ in"):
+        run(
+            "score_runs",
+            audit=TRAINED[0],
+            settings=EXPERIMENT.stage(ScoringStage, audit=TRAINED[0]).to_json(),
+            canary=folder / TRAINED[0] / "canary.npz",
+            shards=[folder / TRAINED[0] / "00000.npz", folder / TRAINED[1] / "00001.npz"],
+            output=tmp_path / "scores.npz",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_absent_gpu_is_named():
+    module = program("train_shard")
+    if module.torch.cuda.is_available():
+        assert module.chosen_device("cuda").type == "cuda"
+    else:
+        with pytest.raises(InputError, match="set device to cpu or auto"):
+            module.chosen_device("cuda")
+        assert module.chosen_device("auto").type == "cpu"
+
+
+def test_audits_are_listed(folder, capsys):
+    run("list_audits", experiment=folder / "experiment.json")
+    printed = capsys.readouterr().out
+    assert "a-gradient" in printed
+    assert len(printed.splitlines()) == 1 + len(EXPERIMENT.audits)

@@ -1,0 +1,311 @@
+"""The whole workflow on a small experiment: what it makes, and what it does again and what not."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from dpcanary.files import read_arrays, sha256_of_file
+
+ROOT = Path(__file__).parents[2]
+TINY = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
+COPIED = ("Snakefile", "rules", "scripts", "dpcanary", "profiles", "envs", "report", "config")
+
+
+class Project:
+    """A copy of the project with a config, as a user would have it."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any] = TINY) -> None:
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, folder / name)
+        self.folder = folder
+        self.results = folder / "results" / "tiny"
+        self.write(config)
+
+    def write(self, config: Mapping[str, Any]) -> None:
+        (self.folder / "experiment.yaml").write_text(yaml.safe_dump(dict(config)))
+
+    def command(self, *options: str) -> list[str]:
+        snakemake = [sys.executable, "-m", "snakemake", "--cores", "2"]
+        return [*snakemake, *options, "--configfile", "experiment.yaml"]
+
+    def run(self, *options: str, fails: bool = False) -> str:
+        """Runs Snakemake and returns what it printed."""
+        done = subprocess.run(
+            self.command(*options),
+            cwd=self.folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def planned(self) -> dict[str, int]:
+        """Jobs that a run would do, by rule."""
+        jobs: dict[str, int] = {}
+        for line in self.run("--dry-run", "--quiet", "rules").splitlines():
+            words = line.split()
+            if len(words) == 2 and words[1].isdigit() and words[0] not in ("total", "all"):
+                jobs[words[0]] = int(words[1])
+        return jobs
+
+    def planned_outputs(self, rule: str) -> set[str]:
+        """Outputs that a run would make by one program, relative to the results."""
+        printed = self.run("--dry-run", "--printshellcmds")
+        commands = re.findall(rf"scripts/{rule}\.py .*--output results/tiny/(\S+)", printed)
+        return set(commands)
+
+    def content(self, pattern: str) -> dict[str, str]:
+        """Hashes of result files."""
+        return {
+            str(path.relative_to(self.results)): sha256_of_file(path)
+            for path in sorted(self.results.glob(pattern))
+            if path.is_file()
+        }
+
+
+def environment() -> dict[str, str]:
+    """The jobs' `python` is this one."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path}
+
+
+def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:
+    audits = {**config["audits"], sweep: {**config["audits"][sweep], **changes}}
+    return {**config, "audits": audits}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A finished experiment. Tests that change it put it back."""
+    made = Project(tmp_path_factory.mktemp("project"))
+    made.run()
+    return made
+
+
+@pytest.fixture
+def config(project: Project):
+    """Lets a test write another config; puts the first one back."""
+    yield project.write
+    project.write(TINY)
+
+
+def test_everything_is_made(project):
+    summary = pd.read_csv(project.results / "summary.tsv", sep="\t")
+    steps = summary[summary.sweep == "steps"]
+    assert set(steps.canary) == {
+        "worst_case",
+        "gradient",
+        "crafted_input",
+        "mislabeled",
+        "natural",
+    }
+    assert len(steps) == 5 * 2 * 3 * 2  # audits x steps x rules x conversions
+    assert len(summary[summary.sweep == "grid"]) == 2 * 2 * 3 * 2  # audits x repeats x ...
+    valid = summary[summary.threshold_rule != "in_sample"]
+    assert (valid.epsilon_lower <= valid.epsilon_upper_substitute).all()
+    assert (summary.epsilon_upper_add_remove < summary.epsilon_upper_substitute).all()
+    for name in TINY["figures"]:
+        for suffix in ("pdf", "png", "tsv"):
+            assert (project.results / f"figures/{name}.{suffix}").stat().st_size > 200
+    assert "steps-gradient" in (project.results / "experiment.json").read_text()
+    assert not list(project.results.rglob("*.part"))
+
+
+def test_a_second_run_does_nothing_in_seconds(project):
+    before = project.content("**/*")
+    start = time.monotonic()
+    assert "Nothing to be done" in project.run()
+    assert time.monotonic() - start < 15
+    assert project.content("**/*") == before
+
+
+def test_a_touched_program_reruns_nothing(project):
+    (project.folder / "scripts/train_shard.py").touch()
+    assert project.planned() == {}
+
+
+def test_editing_a_figure_module_reruns_only_figures(project):
+    module = project.folder / "dpcanary/figures/style.py"
+    text = module.read_text()
+    module.write_text(text + "\n# edited\n")
+    planned = project.planned()
+    module.write_text(text)
+    assert set(planned) == {
+        "figure_epsilon_by_step",
+        "figure_epsilon_by_accounted",
+        "figure_score_histograms",
+        "figure_trade_off",
+    }
+
+
+def test_editing_the_estimation_reruns_no_training(project):
+    module = project.folder / "dpcanary/estimation/intervals.py"
+    text = module.read_text()
+    module.write_text(text + "\n# edited\n")
+    planned = project.planned()
+    module.write_text(text)
+    assert "estimate" in planned
+    assert not {"train_shard", "draw_worst_case_shard", "score_runs", "account"} & set(planned)
+
+
+def test_changing_one_audits_noise_reruns_only_its_shards(project, config):
+    config(with_audit(TINY, "full_batch", target_epsilon=5.0))
+    outputs = project.planned_outputs("train_shard")
+    assert outputs == {f"shards/full_batch/0000{index}.npz" for index in (0, 1)}
+    planned = project.planned()
+    assert planned["calibrate_noise"] == planned["account"] == planned["estimate"] == 1
+    assert "draw_worst_case_shard" not in planned
+    assert "craft_canary" not in planned
+
+
+def test_changing_the_significance_reruns_only_estimates(project, config):
+    config({**TINY, "significance": 0.1})
+    assert set(project.planned()) <= {
+        "estimate",
+        "summarise",
+        "figure_epsilon_by_step",
+        "figure_epsilon_by_accounted",
+        "figure_score_histograms",
+        "figure_trade_off",
+    }
+    assert project.planned()["estimate"] == 8
+
+
+def test_more_runs_add_only_new_shards(project, config):
+    config(with_audit(TINY, "full_batch", num_runs=60))
+    assert project.planned_outputs("train_shard") == {"shards/full_batch/00002.npz"}
+    assert set(project.planned()) >= {"train_shard", "score_runs", "estimate", "summarise"}
+    assert project.planned()["score_runs"] == 1
+
+
+def test_the_same_runs_in_other_shards_score_the_same(project, tmp_path):
+    other = Project(tmp_path, with_audit(TINY, "full_batch", runs_per_shard=7))
+    other.run("results/tiny/scores/full_batch.npz", "--until", "score_runs")
+    _, one = read_arrays(project.results / "scores/full_batch.npz")
+    _, two = read_arrays(other.results / "scores/full_batch.npz")
+    for world in ("world0_scores", "world1_scores"):
+        np.testing.assert_allclose(two[world], one[world], rtol=1e-4, atol=1e-6)
+
+
+def test_a_killed_run_retrains_only_what_was_lost(project, tmp_path):
+    """SIGKILL to Snakemake and all its jobs, as a power cut would, then the same command."""
+    slower = {
+        **TINY["audits"]["full_batch"],
+        "canary": ["gradient", "natural"],
+        "num_steps": 2000,
+        "record_every": 1000,
+        "num_runs": 80,
+    }
+    other = Project(tmp_path, {**TINY, "audits": {"slower": slower}, "figures": {}})
+    running = subprocess.Popen(
+        other.command(),
+        cwd=other.folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    shards = other.results / "shards"
+    wait_until(lambda: len(list(shards.glob("slower-*/*.npz"))) >= 4)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    kept = other.content("shards/**/*.npz")
+    times = {name: (other.results / name).stat().st_mtime_ns for name in kept}
+    other.run("--unlock")
+    other.run()
+    retrained = [name for name in kept if (other.results / name).stat().st_mtime_ns != times[name]]
+    # Two jobs ran at once: what they had just finished may not yet have been on record.
+    assert len(retrained) <= 2
+    assert len(kept) >= 4
+    assert (other.results / "summary.tsv").is_file()
+    assert not list(other.results.rglob("*.part"))
+
+
+def wait_until(condition, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.02)
+
+
+def test_a_damaged_shard_is_named_and_its_audit_alone_stops(project):
+    shard = project.results / "shards/full_batch/00001.npz"
+    scores = project.results / "scores/full_batch.npz"
+    whole, times = shard.read_bytes(), shard.stat()
+    shard.write_bytes(whole[:-30])
+    scores.unlink()
+    printed = project.run("results/tiny/scores/full_batch.npz", fails=True)
+    assert "shards/full_batch/00001.npz is not a whole .npz file" in printed
+    assert not scores.exists()
+    shard.write_bytes(whole)
+    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
+    project.run("results/tiny/scores/full_batch.npz")
+    assert scores.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"significanse": 0.1}, "unknown key 'significanse'; did you mean 'significance'"),
+        ({"delta": 2.0}, "config: delta: Input should be less than 1"),
+        (
+            with_audit(TINY, "steps", canary="gradeint"),
+            "config: audit steps: canary: unknown name, did you mean 'gradient'?",
+        ),
+    ],
+)
+def test_a_bad_config_stops_before_anything_is_written(tmp_path, changes, message):
+    project = Project(tmp_path, {**TINY, **changes})
+    assert message in project.run(fails=True)
+    assert not (tmp_path / "results").exists()
+
+
+def test_bad_data_is_named_and_leaves_no_dataset(tmp_path):
+    features = np.random.default_rng(0).normal(size=(200, 3))
+    features[11, 0] = np.nan
+    np.savez(tmp_path / "mine.npz", features=features, labels=np.arange(200) % 4)
+    datasets = {"digits": {"source": "mine.npz", "num_records": 40}}
+    project = Project(tmp_path, {**TINY, "datasets": datasets})
+    printed = project.run("results/tiny/data/digits.npz", fails=True)
+    assert "mine.npz: record 11 has a feature that is NaN" in printed
+    assert not list((tmp_path / "results").rglob("*.npz"))
+
+
+def test_audits_are_listed(project):
+    assert "full_batch" in project.run("list_audits")
+
+
+def test_it_runs_from_another_folder(project, tmp_path):
+    """A user's own folder, with the project's Snakefile elsewhere."""
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(TINY))
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--snakefile"]
+    target = "results/tiny/estimates/grid-final_sum.tsv"
+    done = subprocess.run(
+        [*command, str(project.folder / "Snakefile"), target, "--configfile", "mine.yaml"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    here, there = (
+        pd.read_csv(path, sep="\t").drop(columns="seconds")
+        for path in (tmp_path / target, project.folder / target)
+    )
+    pd.testing.assert_frame_equal(here, there, check_exact=True)
