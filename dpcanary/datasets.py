@@ -1,43 +1,14 @@
-"""Datasets: read, check, and cut into private, auxiliary and test records."""
+"""Sources of data: read, checked, and cut into private, auxiliary and test records."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, read_npz, write_arrays
+from dpcanary.files import read_npz
 from dpcanary.randomness import Purpose, generator
-
-Features = NDArray[np.float32]
-Labels = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class SplitDataset:
-    """Features and labels by role.
-
-    Attributes:
-        features: shape (N, F); the private records D.
-        labels: shape (N,), from 0.
-        auxiliary_features: shape (A, F); known to the adversary, disjoint from D.
-        auxiliary_labels: shape (A,).
-        test_features: shape (M, F).
-        test_labels: shape (M,).
-    """
-
-    features: Features
-    labels: Labels
-    auxiliary_features: Features
-    auxiliary_labels: Labels
-    test_features: Features
-    test_labels: Labels
-
-    @property
-    def num_classes(self) -> int:
-        """Classes; every one has private records."""
-        return int(self.labels.max()) + 1
+from dpcanary.splits import Labels, SplitDataset
 
 
 def load_source(source: str) -> tuple[NDArray[np.float64], Labels]:
@@ -135,21 +106,3 @@ def _balanced(
         )
     chosen = [order[labels[order] == label][:per_class] for label in range(num_classes)]
     return np.concatenate(chosen)
-
-
-def write_split(path: Path, split: SplitDataset, *, settings: dict[str, object]) -> None:
-    """Writes a split dataset, with the settings that made it."""
-    write_arrays(path, header={"settings": settings}, arrays=vars(split))
-
-
-def read_split(path: Path) -> SplitDataset:
-    """Reads a split dataset.
-
-    Raises:
-        InputError: if the file is damaged or holds something else.
-    """
-    _, arrays = read_arrays(path)
-    try:
-        return SplitDataset(**arrays)
-    except TypeError:
-        raise InputError(f"{path} holds no split dataset; delete it and run again") from None

@@ -1,10 +1,14 @@
 """Feature matrices as the linear models see them."""
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+Float = TypeVar("Float", bound=np.floating)
 
-def with_bias(features: NDArray[np.floating]) -> NDArray[np.floating]:
+
+def with_bias(features: NDArray[Float]) -> NDArray[Float]:
     """Appends the constant feature 1, which carries the bias.
 
     Args:

@@ -8,8 +8,8 @@ from dpcanary.canaries import GradientCanary, InputCanary, PlacedCanary, write_c
 from dpcanary.canaries.crafted import crafted_input
 from dpcanary.canaries.gradient import least_updated_coordinate
 from dpcanary.canaries.natural import mislabeled, natural
-from dpcanary.datasets import SplitDataset, read_split
 from dpcanary.program import progress, run
+from dpcanary.splits import SplitDataset, read_split
 from dpcanary.stages import CanaryStage
 from dpcanary.training.reference import Reference, accumulated_updates, read_reference
 from dpcanary.vocabulary import Canary

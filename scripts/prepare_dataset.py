@@ -4,8 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.datasets import split_dataset, write_split
+from dpcanary.datasets import split_dataset
 from dpcanary.program import run
+from dpcanary.splits import write_split
 from dpcanary.stages import DatasetStage
 
 

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.datasets import read_split
 from dpcanary.program import run
+from dpcanary.splits import read_split
 from dpcanary.stages import ReferenceStage
 from dpcanary.training.reference import train_reference, write_reference
 

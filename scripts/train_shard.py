@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from dpcanary.canaries import PlacedCanary, read_canary
-from dpcanary.datasets import SplitDataset, read_split
 from dpcanary.errors import InputError
 from dpcanary.files import read_json
 from dpcanary.observations import Shard, shard_header, write_shard
 from dpcanary.program import progress, run
+from dpcanary.splits import SplitDataset, read_split
 from dpcanary.stages import TrainingStage
 from dpcanary.training.ensemble import DPSGD, EnsembleResult, Records, train_ensemble
 

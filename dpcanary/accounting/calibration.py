@@ -6,7 +6,6 @@ from math import asinh, exp, log, log1p, sqrt
 
 from scipy.optimize import brentq
 
-from dpcanary.accounting.closed_form import gdp_mu
 from dpcanary.accounting.dispatch import (
     accountant_for,
     checked_real,
@@ -15,6 +14,7 @@ from dpcanary.accounting.dispatch import (
 )
 from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.gdp import gdp_mu
 
 _LOG_TOLERANCE = 2e-5
 

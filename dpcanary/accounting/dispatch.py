@@ -25,9 +25,9 @@ def accountant_for(method: str) -> Accountant:
 
         return prv.accountant
     if method == "closed_form":
-        from dpcanary.accounting import exact
+        from dpcanary.accounting import closed_form
 
-        return exact.accountant
+        return closed_form.accountant
     if method == "group_privacy":
         from dpcanary.accounting import group_privacy
 

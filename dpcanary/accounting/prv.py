@@ -13,10 +13,10 @@ import numpy as np
 from prv_accountant.accountant import PRVAccountant, compute_safe_domain_size
 from scipy.integrate import IntegrationWarning
 
-from dpcanary.accounting.closed_form import gdp_epsilon
 from dpcanary.accounting.losses import AddLoss, MixtureLoss, RemoveLoss, SubstituteLoss
 from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.gdp import gdp_epsilon
 
 _INSTEAD = "use method='pld'"
 _POINTS = 1_000_000

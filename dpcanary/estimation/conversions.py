@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpcanary.accounting.closed_form import gdp_epsilon
+from dpcanary.gdp import gdp_epsilon
 from dpcanary.vocabulary import Conversion
 
 Array = NDArray[np.float64]

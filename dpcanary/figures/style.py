@@ -26,11 +26,11 @@ _MARKERS = {
     Canary.NATURAL: "D",
 }
 _CANARY_NAMES = {
-    Canary.WORST_CASE: "worst-case datasets",
-    Canary.GRADIENT: "gradient canary",
+    Canary.WORST_CASE: "worst case",
+    Canary.GRADIENT: "gradient",
     Canary.CRAFTED_INPUT: "crafted input",
-    Canary.MISLABELED: "mislabeled record",
-    Canary.NATURAL: "natural record",
+    Canary.MISLABELED: "mislabeled",
+    Canary.NATURAL: "natural",
 }
 # Not a canary's colours: in a histogram, colour tells the worlds apart.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
@@ -94,7 +94,7 @@ def canary_name(canary: Canary, score: Score | None = None) -> str:
 
     Example:
         >>> canary_name(Canary.WORST_CASE, Score.TRANSCRIPT)
-        'worst-case datasets (transcript)'
+        'worst case (transcript)'
     """
     name = _CANARY_NAMES[canary]
     if score is None or score is SCORES_OF[canary][0]:

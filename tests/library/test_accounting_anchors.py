@@ -8,8 +8,8 @@ import pytest
 from scipy.integrate import quad
 
 from dpcanary.accounting import account_epsilon, account_epsilon_curve
-from dpcanary.accounting.closed_form import gdp_delta, gdp_epsilon, gdp_mu
 from dpcanary.errors import InputError
+from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 
 # (sample_rate, noise_multiplier): epsilon as add/remove, substitute, group privacy at
 # delta 1e-5 after 500 steps, printed to three digits.

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dpcanary.datasets import load_source, read_split, split_dataset, write_split
+from dpcanary.datasets import load_source, split_dataset
 from dpcanary.errors import InputError
+from dpcanary.splits import read_split, write_split
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 from dpcanary import estimate_epsilon
-from dpcanary.accounting.closed_form import gdp_delta, gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
+from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 DELTA = 1e-5
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.accounting.closed_form import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
+from dpcanary.gdp import gdp_epsilon
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _KINDS = ["epsilon_by_step", "epsilon_by_accounted", "score_histograms", "trade_off"]

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from dpcanary import account_epsilon
-from dpcanary.accounting.closed_form import gdp_epsilon
 from dpcanary.canaries import GradientCanary, InputCanary, read_canary
 from dpcanary.config import parse_experiment
-from dpcanary.datasets import read_split
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, read_json, write_text
+from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import read_shard
+from dpcanary.splits import read_split
 from dpcanary.stages import (
     AccountingStage,
     CanaryStage,

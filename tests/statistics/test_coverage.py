@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcanary import estimate_epsilon
-from dpcanary.accounting.closed_form import gdp_epsilon
+from dpcanary.gdp import gdp_epsilon
 
 SIGNIFICANCE = 0.05
 DELTA = 1e-5

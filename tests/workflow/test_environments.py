@@ -1,0 +1,77 @@
+"""Environments: versions agree everywhere, and each role's environment has what it imports."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpcanary.workflow import imports_of
+
+ROOT = Path(__file__).parents[2]
+PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+
+
+def constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def listed(environment: str) -> dict[str, str]:
+    """Versions by PyPI name."""
+    found: dict[str, str] = {}
+    for item in yaml.safe_load((ROOT / "envs" / f"{environment}.yaml").read_text())["dependencies"]:
+        for requirement in item["pip"] if isinstance(item, dict) else [item]:
+            name, _, version = re.sub("==", "=", requirement).partition("=")
+            found[PYPI_NAME.get(name, name)] = version
+    return found
+
+
+def rules() -> dict[str, str]:
+    """The text of every rule."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "rules").glob("*.smk")))
+    parts = re.split(r"^rule (\w+):\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_versions_are_the_tested_ones(environment):
+    pinned = constraints()
+    for name, version in listed(environment).items():
+        if name not in ("python", "pip"):
+            assert version == pinned[name]
+
+
+@pytest.mark.parametrize("rule", sorted(rules()))
+def test_every_rule_names_environment_log_threads_and_memory(rule):
+    text = rules()[rule]
+    for directive in ("log:", "conda:", "threads:", "mem_mb=", "message:", "program=program("):
+        assert directive in text
+    assert f'program("{rule}")' in text
+    assert len(text.split("shell:")[0].splitlines()) <= 36
+
+
+@pytest.mark.parametrize("rule", sorted(rules()))
+def test_a_rules_environment_has_what_its_program_imports(rule):
+    [environment] = re.findall(r"envs/(\w+)\.yaml", rules()[rule])
+    missing = third_party(rule) - listed(environment).keys()
+    assert not missing, f"envs/{environment}.yaml lacks {missing}"
+
+
+def third_party(rule: str) -> set[str]:
+    """Distributions that the rule's program and its part of the library import."""
+    found = set()
+    for path in imports_of(ROOT / "scripts" / f"{rule}.py", ROOT):
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ImportFrom):
+                found.add((node.module or "").split(".")[0])
+            elif isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+    ours = {*sys.stdlib_module_names, "dpcanary"}
+    return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found - ours}
