@@ -16,7 +16,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
-FigureKind = Literal["epsilon_by_step", "epsilon_by_accounted", "score_histograms", "trade_off"]
+FigureKind = Literal["epsilon_by_step", "epsilon_by_noise", "score_histograms", "trade_off"]
 Stage = TypeVar("Stage", bound=stages.Model)
 
 

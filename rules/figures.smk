@@ -28,19 +28,19 @@ rule figure_epsilon_by_step:
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
-rule figure_epsilon_by_accounted:
+rule figure_epsilon_by_noise:
     input:
-        program=program("figure_epsilon_by_accounted"),
-        library=library("figure_epsilon_by_accounted"),
+        program=program("figure_epsilon_by_noise"),
+        library=library("figure_epsilon_by_noise"),
         summary=f"{RESULTS}/summary.tsv",
     output:
-        png=drawn("epsilon_by_accounted"),
+        png=drawn("epsilon_by_noise"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
         f"{LOGS}/figures/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("epsilon_by_accounted"),
+        figure=figures_of("epsilon_by_noise"),
     conda:
         "../envs/figures.yaml"
     threads: 1

@@ -111,9 +111,9 @@ def test_numbers_that_cannot_be_are_refused(monkeypatch, bounds: EpsilonBounds) 
         uppers=lambda setting, steps: [float("nan")],
         instead="use another",
     )
-    from dpcanary.accounting import exact
+    from dpcanary.accounting import closed_form
 
-    monkeypatch.setattr(exact, "accountant", broken)
+    monkeypatch.setattr(closed_form, "accountant", broken)
     with pytest.raises(AccountingError, match="came out as"):
         account_epsilon(**_setting(method="closed_form"))
     setting = _setting(method="closed_form", steps=[1])

@@ -179,7 +179,7 @@ class TestOrdinaryInputs:
         ({"delta": 1.0}, "delta"),
         ({"delta": float("nan")}, "delta"),
         ({"significance": 0.0}, "significance"),
-        ({"conversion": "gpd"}, "did you mean 'gdp'"),
+        ({"conversion": "gpd"}, "known: gdp, direct"),
         ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
         ({"threshold_rule": "fixed"}, "needs a threshold"),
         ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),

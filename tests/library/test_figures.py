@@ -13,7 +13,7 @@ from dpcanary.errors import InputError
 from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.bounds import selected_sweeps
 from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve, thinned
-from dpcanary.figures.epsilon_by_accounted import draw_epsilon_by_accounted
+from dpcanary.figures.epsilon_by_noise import draw_epsilon_by_noise
 from dpcanary.figures.epsilon_by_step import draw_epsilon_by_step
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
@@ -176,7 +176,7 @@ def test_the_note_states_what_the_bounds_assume() -> None:
     )
 
 
-@pytest.mark.parametrize("draw", [draw_epsilon_by_step, draw_epsilon_by_accounted])
+@pytest.mark.parametrize("draw", [draw_epsilon_by_step, draw_epsilon_by_noise])
 def test_accounted_epsilons_of_one_point_are_visible(draw) -> None:
     summary = _summary()
     figure, _ = draw(summary[summary["step"] == 500])
@@ -188,7 +188,7 @@ def test_accounted_epsilons_of_one_point_are_visible(draw) -> None:
 
 
 def test_by_noise_shows_each_audits_last_step() -> None:
-    figure, table = draw_epsilon_by_accounted(_summary())
+    figure, table = draw_epsilon_by_noise(_summary())
     assert set(table["step"]) == {500}
     assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
@@ -199,9 +199,9 @@ def test_by_noise_shows_each_audits_last_step() -> None:
 
 def test_a_bound_of_zero_stays_visible() -> None:
     summary = _summary()
-    assert draw_epsilon_by_accounted(summary)[0].axes[0].get_yscale() == "log"
+    assert draw_epsilon_by_noise(summary)[0].axes[0].get_yscale() == "log"
     summary["epsilon_lower"] = 0.0
-    figure, table = draw_epsilon_by_accounted(summary)
+    figure, table = draw_epsilon_by_noise(summary)
     assert (table.loc[table["series"] == "audited", "epsilon"] == 0).all()
     assert figure.axes[0].get_yscale() == "linear"
 
@@ -212,7 +212,7 @@ def test_scores_of_one_canary_are_told_apart() -> None:
         _row(**shared, audit=score, score=score, epsilon_lower=epsilon)
         for score, epsilon in (("final_sum", 8.0), ("transcript", 9.0))
     ]
-    _, table = draw_epsilon_by_accounted(pd.DataFrame(rows))
+    _, table = draw_epsilon_by_noise(pd.DataFrame(rows))
     audited = table[table["series"] == "audited"].set_index("score")["epsilon"]
     assert audited.to_dict() == {"final_sum": 8.0, "transcript": 9.0}
 

@@ -13,7 +13,7 @@ from dpcanary.files import write_arrays
 from dpcanary.gdp import gdp_epsilon
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-_KINDS = ["epsilon_by_step", "epsilon_by_accounted", "score_histograms", "trade_off"]
+_KINDS = ["epsilon_by_step", "epsilon_by_noise", "score_histograms", "trade_off"]
 
 
 def _main(kind: str) -> Callable[[list[str]], None]:
@@ -79,7 +79,7 @@ def _arguments(kind: str, inputs: Path, *, sweep: str = "2024") -> list[str]:
     scores = ["--scores", str(inputs / "scores.npz")]
     return {
         "epsilon_by_step": summary,
-        "epsilon_by_accounted": summary,
+        "epsilon_by_noise": summary,
         "score_histograms": scores,
         "trade_off": [*scores, "--profiles", str(inputs / "fig.profile.tsv")],
     }[kind]
@@ -115,7 +115,7 @@ def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     audited = tables["epsilon_by_step"].query("series == 'audited'")
     assert audited["epsilon"].tolist() == pytest.approx([3.0, 5.5])
     assert audited["error_bar"].tolist() == pytest.approx([1.0, 1.0])
-    assert tables["epsilon_by_accounted"].query("series == 'audited'")["epsilon"].tolist() == [5.5]
+    assert tables["epsilon_by_noise"].query("series == 'audited'")["epsilon"].tolist() == [5.5]
     # The first repeat at the last step.
     scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
     both = [*(scores[0, 0, :, 1] + 1), *(scores[1, 0, :, 1] - 1)]
@@ -126,7 +126,7 @@ def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     assert {"measured", "accounted_substitute"} < set(tables["trade_off"]["series"])
 
 
-@pytest.mark.parametrize("kind", ["epsilon_by_step", "epsilon_by_accounted"])
+@pytest.mark.parametrize("kind", ["epsilon_by_step", "epsilon_by_noise"])
 def test_a_sweep_without_rows_is_an_error_and_leaves_no_file(
     kind: str, inputs: Path, tmp_path: Path
 ) -> None:

@@ -147,7 +147,7 @@ def test_editing_a_figure_module_reruns_only_figures(project):
     module.write_text(text)
     assert set(planned) == {
         "figure_epsilon_by_step",
-        "figure_epsilon_by_accounted",
+        "figure_epsilon_by_noise",
         "figure_score_histograms",
         "figure_trade_off",
     }
@@ -179,7 +179,7 @@ def test_changing_the_significance_reruns_only_estimates(project, config):
         "estimate",
         "summarise",
         "figure_epsilon_by_step",
-        "figure_epsilon_by_accounted",
+        "figure_epsilon_by_noise",
         "figure_score_histograms",
         "figure_trade_off",
     }

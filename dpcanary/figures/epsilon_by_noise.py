@@ -12,7 +12,7 @@ from dpcanary.figures.layout import grid_shape, log_ticks, make_frame
 _PANEL = (4.2, 3.7)
 
 
-def draw_epsilon_by_accounted(summary: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+def draw_epsilon_by_noise(summary: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate, with the noise multiplier as its axis.
 
     Args:

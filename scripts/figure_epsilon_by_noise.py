@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.figures.bounds import selected_sweeps
-from dpcanary.figures.epsilon_by_accounted import draw_epsilon_by_accounted
+from dpcanary.figures.epsilon_by_noise import draw_epsilon_by_noise
 from dpcanary.figures.storage import figure_parser, read_summaries, write_figure
 from dpcanary.program import run
 
@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--sweeps", nargs="+", required=True)
     args = parser.parse_args(argv)
     rows = selected_sweeps(read_summaries(args.summary), args.sweeps)
-    figure, table = draw_epsilon_by_accounted(rows)
+    figure, table = draw_epsilon_by_noise(rows)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 
 
