@@ -14,7 +14,7 @@ report: "report/workflow.rst"
 sys.path.insert(0, workflow.basedir)
 
 # Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)
-if "audits" not in config:
+if not workflow.overwrite_configfiles:
 
     configfile: f"{workflow.basedir}/config/demo.yaml"
 

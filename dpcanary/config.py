@@ -2,7 +2,10 @@
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from pydantic import ValidationError, create_model
@@ -11,7 +14,7 @@ from pydantic_core import ErrorDetails
 from dpcanary import stages
 from dpcanary.errors import InputError, suggestion
 from dpcanary.randomness import derived_seed
-from dpcanary.settings import Audit, Experiment, Name, Settings
+from dpcanary.settings import NAME_PATTERN, Audit, Dataset, Experiment, Figure, Name, Settings
 from dpcanary.vocabulary import SCORES_OF
 
 AnyModel = TypeVar("AnyModel", bound=stages.Model)
@@ -46,9 +49,12 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     audits: dict[str, Audit] = {}
     names: dict[str, tuple[str, ...]] = {}
     for sweep, values in sweeps.items():
-        expanded = dict(_expand(str(sweep), values, settings))
-        names[str(sweep)] = tuple(expanded)
-        audits.update(expanded)
+        expanded = list(_expand(str(sweep), values, settings))
+        names[str(sweep)] = tuple(name for name, _ in expanded)
+        for name, audit in expanded:
+            if name in audits:
+                raise InputError(f"config: audits: {name!r} is made twice; rename or drop one")
+            audits[name] = audit
     _check_names(settings, names, audits)
     return _validated(
         Experiment,
@@ -70,9 +76,16 @@ def config_schema() -> dict[str, Any]:
 
 def _expand(sweep: str, values: object, settings: Settings) -> Iterator[tuple[str, Audit]]:
     """One audit for every combination of the sweep's lists, with its name."""
+    if not re.fullmatch(NAME_PATTERN, sweep):
+        raise InputError(
+            f"config: audits: {sweep!r} is no name; use letters, digits, '.', '_', '-'"
+        )
     if not isinstance(values, Mapping):
         raise InputError(f"config: audits.{sweep}: must hold an audit's settings by key")
     swept = [key for key, value in values.items() if isinstance(value, list)]
+    for key in swept:
+        if not values[key]:
+            raise InputError(f"config: audits.{sweep}: {key}: is an empty list; give a value")
     for combination in itertools.product(*(values[key] for key in swept)):
         chosen = dict(zip(swept, combination, strict=True))
         name = "-".join([sweep, *(_label(key, value) for key, value in chosen.items())])
@@ -81,8 +94,9 @@ def _expand(sweep: str, values: object, settings: Settings) -> Iterator[tuple[st
 
 
 def _label(key: str, value: object) -> str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return _ABBREVIATIONS.get(key, key) + (f"{value:g}" if number else str(value))
+    if isinstance(value, float) and math.isfinite(value):
+        value = f"{Decimal(repr(value)).normalize():f}"  # all digits, and never 1e+06
+    return f"{_ABBREVIATIONS.get(key, key)}{value}"
 
 
 def _filled(name: str, audit: Audit, settings: Settings) -> Audit:
@@ -106,9 +120,6 @@ def _check_names(
             if sweep not in sweeps:
                 hint = suggestion(sweep, sweeps)
                 raise InputError(f"config: figures.{figure}.sweeps: no {sweep!r}; {hint}")
-    total = sum(len(names) for names in sweeps.values())
-    if total != len(audits):
-        raise InputError("config: audits: two sweeps expand to the same audit name; rename one")
 
 
 def _dumped(audits: Mapping[str, Audit]) -> dict[str, Any]:
@@ -122,9 +133,22 @@ def _validated(
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        known = [*model.model_fields, *extra]
-        lines = [f"{where}: {_describe(detail, known)}" for detail in error.errors()]
+        lines = [
+            f"{where}: {_describe(detail, _known_keys(model, detail, extra))}"
+            for detail in error.errors()
+        ]
         raise InputError("\n".join(lines)) from None
+
+
+def _known_keys(
+    model: type[stages.Model], detail: ErrorDetails, extra: tuple[str, ...]
+) -> list[str]:
+    """The keys that could stand where the error is."""
+    inner: dict[str, type[stages.Model]] = {"datasets": Dataset, "figures": Figure}
+    where = str(detail["loc"][0]) if detail["loc"] else ""
+    if len(detail["loc"]) > 1 and where in inner:
+        return [*inner[where].model_fields]
+    return [*model.model_fields, *extra]
 
 
 def _describe(detail: ErrorDetails, known: list[str]) -> str:

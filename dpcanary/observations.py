@@ -39,28 +39,34 @@ class Shard:
     test_accuracy: NDArray[np.float32]
 
 
-def shard_header(
+def make_shard(
     stage: TrainingStage,
     *,
+    runs: range,
+    observation: NDArray[Any],
+    test_accuracy: NDArray[np.float32],
     noise_multiplier: float,
     inputs: Mapping[str, Path],
     device: str,
     seconds: float,
-) -> dict[str, Any]:
-    """Where a shard comes from.
+) -> Shard:
+    """Observations with where they come from.
 
     Args:
         stage: what the runs were told.
+        runs: run indices.
+        observation: shape (n, s, ...).
+        test_accuracy: shape (n,).
         noise_multiplier: sigma.
         inputs: files that the runs read, by role; their hashes are kept.
         device: where the runs were trained.
         seconds: how long that took.
     """
     loaded = [name for name in ("numpy", "torch") if name in sys.modules]
-    return {
+    header: dict[str, Any] = {
         "settings": stage.model_dump(mode="json"),
         "noise_multiplier": noise_multiplier,
-        "inputs": {role: sha256_of_file(path) for role, path in inputs.items()},
+        "inputs": hashes_of(inputs),
         "device": device,
         "seconds": seconds,
         "software": {
@@ -68,6 +74,38 @@ def shard_header(
             **{name: str(sys.modules[name].__version__) for name in loaded},
         },
     }
+    run, step = np.array(runs, dtype=np.int64), np.array(stage.record_steps, dtype=np.int64)
+    return Shard(header, run, step, observation, test_accuracy)
+
+
+def hashes_of(inputs: Mapping[str, Path]) -> dict[str, str]:
+    """Hash of each input's bytes, by role."""
+    return {role: sha256_of_file(path) for role, path in inputs.items()}
+
+
+def check_origin(shard: Shard, stage: TrainingStage, *, canary: Path | None, place: Path) -> None:
+    """Shards must be of the audit that they are taken for, not just of one another's.
+
+    Args:
+        shard: the pooled shards.
+        stage: what the audit's runs are told.
+        canary: the audit's canary file, where it has one.
+        place: the shards' folder, for the message.
+
+    Raises:
+        InputError: if the runs were told something else, or had another canary.
+    """
+    expected = {} if canary is None else hashes_of({"canary": canary})
+    had = {role: digest for role, digest in shard.header["inputs"].items() if role == "canary"}
+    for what, matches in (
+        ("settings", shard.header["settings"] == stage.model_dump(mode="json")),
+        ("canary", had == expected),
+    ):
+        if not matches:
+            raise InputError(
+                f"{place}: its shards were made with another {what}: they are of another audit, or"
+                " out of date; delete them and run again"
+            )
 
 
 def write_shard(path: Path, shard: Shard) -> None:

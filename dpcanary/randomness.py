@@ -40,7 +40,7 @@ def generator(*, seed: int, purpose: Purpose, index: int = 0) -> np.random.Gener
     would keep 32 bits of it, and among thousands of runs two would then share their noise.
 
     Args:
-        seed: the experiment's seed, >= 0.
+        seed: the audit's seed, >= 0.
         purpose: what the stream is for.
         index: the run index (or the index of a block of runs), >= 0.
 

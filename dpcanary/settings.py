@@ -12,7 +12,8 @@ from dpcanary import stages
 from dpcanary.adjacency import Adjacency
 from dpcanary.vocabulary import SCORES_OF, Canary, Conversion, Score, ThresholdRule
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -60,9 +61,12 @@ class Settings(stages.Model):
     figures: dict[Name, Figure] = Field({}, description="by name, which becomes the file's")
 
     @model_validator(mode="after")
-    def _rules_need_no_threshold(self) -> "Settings":
+    def _choices_make_sense(self) -> "Settings":
         if ThresholdRule.FIXED in self.threshold_rules:
             raise ValueError("threshold rule fixed needs a threshold: use it from the library")
+        for chosen in (self.threshold_rules, self.conversions):
+            if len(set(chosen)) < len(chosen):
+                raise ValueError("threshold_rules and conversions must not repeat a name")
         return self
 
 
@@ -152,6 +156,8 @@ class Experiment(stages.Model):
         """What one stage is told of one audit: the settings that the stage's model names."""
         known: dict[str, Any] = {**dict(self.settings), **dict(self.audits[audit])}
         known["record_steps"] = _record_steps(self.audits[audit])
+        if "training" in model.model_fields:
+            known["training"] = self.stage(stages.TrainingStage, audit=audit)
         if model is stages.NoiseStage and known["noise_multiplier"] is not None:
             known["delta"] = None  # nothing is calibrated, so delta does not matter
         return model(**{key: known[key] for key in model.model_fields})

@@ -85,8 +85,9 @@ class TrainingStage(Model):
 
 
 class ScoringStage(Model):
-    """Which runs an audit has, and how they are cut into repeats."""
+    """Which runs an audit has, what they must have been told, how they are cut into repeats."""
 
+    training: TrainingStage
     num_runs: int
     num_repeats: int
 

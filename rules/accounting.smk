@@ -19,7 +19,7 @@ rule calibrate_noise:
     message:
         "Fixing the noise of {wildcards.audit}"
     shell:
-        "python {input.program} --settings {params.settings:q} --output {output} 2> {log}"
+        "python {input.program:q} --settings {params.settings:q} --output {output} 2> {log}"
 
 
 rule account:
@@ -42,5 +42,5 @@ rule account:
     message:
         "Accounting {wildcards.audit}"
     shell:
-        "python {input.program} --settings {params.settings:q} --noise {input.noise}"
+        "python {input.program:q} --settings {params.settings:q} --noise {input.noise}"
         " --output {output.table} --profile {output.profile} 2> {log}"

@@ -24,7 +24,7 @@ rule train_reference:
     message:
         "Training reference model {wildcards.reference}"
     shell:
-        "python {input.program} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --output {output} 2> {log}"
 
 
@@ -50,5 +50,5 @@ rule craft_canary:
     message:
         "Crafting the canary of {wildcards.audit}"
     shell:
-        "python {input.program} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --reference {input.reference} --output {output} 2> {log}"

@@ -1,13 +1,14 @@
 """The experiment, its paths, and the helpers that all rules share."""
 
-import hashlib
+import json
 import re
 import shlex
+import shutil
 
 from dpcanary import stages
 from dpcanary.config import parse_experiment
 from dpcanary.errors import InputError
-from dpcanary.files import write_text
+from dpcanary.files import sha256_of_text, write_text
 from dpcanary.workflow import imports_of
 from snakemake.exceptions import WorkflowError
 
@@ -18,6 +19,7 @@ except InputError as error:
 
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
+RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
 # Short paths where it is run as the README says, whole ones elsewhere.
 BASE = Path() if Path.cwd() == Path(workflow.basedir) else Path(workflow.basedir)
 TRAINED = [name for name, audit in EXPERIMENT.audits.items() if audit.canary.is_trained]
@@ -29,13 +31,10 @@ DRAWN = [
 shell.prefix(f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}; ")
 
 
-def resolved_config():
-    """The config as it was understood, written beside the results when it changes."""
-    path = Path(RESULTS, "experiment.json")
-    text = EXPERIMENT.model_dump_json(indent=2)
-    if not path.is_file() or path.read_text() != text:
-        write_text(path, text)
-    return str(path)
+def gpus_of(device):
+    """GPUs that a shard asks for: `auto` asks where it can see that there is one."""
+    wanted = device == "cuda" or (device == "auto" and shutil.which("nvidia-smi"))
+    return 1 if wanted else 0
 
 
 def any_of(names):
@@ -66,8 +65,7 @@ def reference_of(audit):
     """Name of the audit's reference model: audits with the same dataset and settings share it."""
     settings = EXPERIMENT.stage(stages.ReferenceStage, audit=audit).to_json()
     dataset = EXPERIMENT.audits[audit].dataset
-    digest = hashlib.sha256(f"{dataset}{settings}".encode()).hexdigest()[:8]
-    return f"{dataset}-{digest}"
+    return f"{dataset}-{sha256_of_text(settings)[:8]}"
 
 
 def data_of(wildcards):
@@ -131,7 +129,6 @@ def drawn(kind):
     )
 
 
-RESOLVED_CONFIG = resolved_config()
 AUDIT_OF_REFERENCE = {reference_of(audit): audit for audit in TRAINED}
 
 

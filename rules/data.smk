@@ -20,4 +20,4 @@ rule prepare_dataset:
     message:
         "Cutting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
-        "python {input.program} --settings {params.settings:q} --output {output} 2> {log}"
+        "python {input.program:q} --settings {params.settings:q} --output {output} 2> {log}"

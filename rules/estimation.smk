@@ -24,7 +24,7 @@ rule score_runs:
     message:
         "Scoring the runs of {wildcards.audit}"
     shell:
-        "python {input.program} --audit {wildcards.audit} --settings {params.settings:q}"
+        "python {input.program:q} --audit {wildcards.audit} --settings {params.settings:q}"
         " {params.canary} --shards {input.shards} --output {output} 2> {log}"
 
 
@@ -47,7 +47,7 @@ rule estimate:
     message:
         "Estimating epsilon of {wildcards.audit}"
     shell:
-        "python {input.program} --settings {params.settings:q} --scores {input.scores}"
+        "python {input.program:q} --settings {params.settings:q} --scores {input.scores}"
         " --output {output} 2> {log}"
 
 
@@ -77,5 +77,5 @@ rule summarise:
     message:
         "Summarising all audits"
     shell:
-        "python {input.program} --experiment {input.experiment} --estimates {input.estimates}"
+        "python {input.program:q} --experiment {input.experiment} --estimates {input.estimates}"
         " --accounting {input.accounting} --output {output} 2> {log}"

@@ -24,7 +24,7 @@ rule figure_epsilon_by_step:
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program} --summary {input.summary} --sweeps {params.sweeps}"
+        "python {input.program:q} --summary {input.summary} --sweeps {params.sweeps}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
@@ -51,7 +51,7 @@ rule figure_epsilon_by_noise:
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program} --summary {input.summary} --sweeps {params.sweeps}"
+        "python {input.program:q} --summary {input.summary} --sweeps {params.sweeps}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
@@ -76,7 +76,7 @@ rule figure_score_histograms:
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program} --scores {input.scores}"
+        "python {input.program:q} --scores {input.scores}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
@@ -102,5 +102,5 @@ rule figure_trade_off:
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program} --scores {input.scores} --profiles {input.profiles}"
+        "python {input.program:q} --scores {input.scores} --profiles {input.profiles}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"

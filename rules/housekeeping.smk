@@ -1,6 +1,24 @@
 """What looks at an experiment without computing anything."""
 
 
+localrules:
+    resolve_config,
+    list_audits,
+
+
+rule resolve_config:
+    output:
+        RESOLVED_CONFIG,
+    log:
+        f"{LOGS}/resolve_config.log",
+    params:
+        experiment=EXPERIMENT.to_json(),
+    message:
+        "Writing the resolved config"
+    run:
+        write_text(Path(output[0]), json.dumps(json.loads(params.experiment), indent=2))
+
+
 rule list_audits:
     input:
         program=program("list_audits"),
@@ -16,4 +34,4 @@ rule list_audits:
     message:
         "Listing the audits"
     shell:
-        "python {input.program} --experiment {input.experiment} 2> {log}"
+        "python {input.program:q} --experiment {input.experiment} 2> {log}"

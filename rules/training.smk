@@ -19,7 +19,7 @@ rule train_shard:
     threads: 1
     resources:
         mem_mb=2000,
-        gpu=0 if EXPERIMENT.settings.device == "cpu" else 1,
+        gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         settings=told(stages.TrainingStage),
         first=lambda wildcards: runs_of(wildcards).start,
@@ -28,7 +28,7 @@ rule train_shard:
     message:
         "Training {params.num} models of {wildcards.audit}, shard {wildcards.shard}"
     shell:
-        "python {input.program} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --canary {input.canary} --noise {input.noise} --first-run {params.first}"
         " --num-runs {params.num} --device {params.device} --threads {threads}"
         " --output {output} 2> {log}"
@@ -57,5 +57,5 @@ rule draw_worst_case_shard:
     message:
         "Drawing {params.num} runs of {wildcards.audit}, shard {wildcards.shard}"
     shell:
-        "python {input.program} --settings {params.settings:q} --noise {input.noise}"
+        "python {input.program:q} --settings {params.settings:q} --noise {input.noise}"
         " --first-run {params.first} --num-runs {params.num} --output {output} 2> {log}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpcanary.canaries.worst_case import draw_final_sums, draw_transcript_scores
 from dpcanary.files import read_json
-from dpcanary.observations import Shard, shard_header, write_shard
+from dpcanary.observations import make_shard, write_shard
 from dpcanary.program import run
 from dpcanary.stages import TrainingStage
 from dpcanary.vocabulary import Score
@@ -36,19 +36,15 @@ def main(argv: Sequence[str]) -> None:
         record_steps=stage.record_steps,
         seed=stage.seed,
     )
-    header = shard_header(
+    shard = make_shard(
         stage,
+        runs=runs,
+        observation=observation,
+        test_accuracy=np.full(len(runs), np.nan, dtype=np.float32),
         noise_multiplier=noise_multiplier,
         inputs={},
         device="cpu",
         seconds=time.perf_counter() - start,
-    )
-    shard = Shard(
-        header=header,
-        run=np.array(runs, dtype=np.int64),
-        step=np.array(stage.record_steps, dtype=np.int64),
-        observation=observation,
-        test_accuracy=np.full(len(runs), np.nan, dtype=np.float32),
     )
     write_shard(args.output, shard)
 

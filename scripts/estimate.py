@@ -46,7 +46,9 @@ def estimates(stage: EstimationStage, arrays: dict[str, Any]) -> list[dict[str, 
             conversion=conversion,
             threshold_rule=rule,
         )
-        accuracy = arrays["test_accuracy"][repeat].mean()
+        # Accuracy is measured on the last step's models alone.
+        last = step == arrays["step"][-1]
+        accuracy = arrays["test_accuracy"][repeat].mean() if last else float("nan")
         rows.append({"repeat": repeat, "step": step, **vars(estimate), "test_accuracy": accuracy})
     return rows
 

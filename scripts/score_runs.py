@@ -1,7 +1,6 @@
 """Pools an audit's shards, checks them, and turns observations into scores."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 from dpcanary.adjacency import world_of
 from dpcanary.canaries import InputCanary, read_canary
 from dpcanary.canaries.worst_case import log_likelihood_ratio
+from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
-from dpcanary.observations import Shard, pool_shards
+from dpcanary.observations import Shard, check_origin, pool_shards
 from dpcanary.program import run
 from dpcanary.scores import coordinate_score, logit_difference_score
 from dpcanary.stages import ScoringStage, TrainingStage
@@ -30,7 +30,8 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     stage: ScoringStage = args.settings
     pooled = pool_shards(args.shards, num_runs=stage.num_runs * stage.num_repeats)
-    training = TrainingStage.model_validate_json(json.dumps(pooled.header["settings"]))
+    training = stage.training
+    check_origin(pooled, training, canary=args.canary, place=args.shards[0].parent)
     scores = scores_of(pooled, training, args.canary)
     by_repeat = scores.reshape(stage.num_repeats, stage.num_runs, -1)
     # num_runs is even, so every repeat begins with world 0.
@@ -73,9 +74,9 @@ def scores_of(
                 for index, step in enumerate(training.record_steps)
             ]
         )
-    assert canary_file is not None
-    placed = read_canary(canary_file)
-    assert isinstance(placed.canary, InputCanary)
+    placed = None if canary_file is None else read_canary(canary_file)
+    if placed is None or not isinstance(placed.canary, InputCanary):
+        raise InputError(f"score {training.score} needs the file of an input canary")
     return logit_difference_score(
         observed, target_label=placed.target_label, substitute_label=placed.canary.label
     )

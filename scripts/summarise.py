@@ -38,6 +38,7 @@ _COLUMNS = [
     "epsilon_upper_substitute",
     "epsilon_upper_add_remove",
     "epsilon_upper_group_privacy",
+    "accounting_method",
     "test_accuracy",
     "seconds",
     "fpr_upper",

@@ -5,13 +5,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from dpcanary.canaries import PlacedCanary, read_canary
 from dpcanary.errors import InputError
 from dpcanary.files import read_json
-from dpcanary.observations import Shard, shard_header, write_shard
+from dpcanary.observations import make_shard, write_shard
 from dpcanary.program import progress, run
 from dpcanary.splits import SplitDataset, read_split
 from dpcanary.stages import TrainingStage
@@ -20,17 +19,7 @@ from dpcanary.training.ensemble import DPSGD, EnsembleResult, Records, train_ens
 
 def main(argv: Sequence[str]) -> None:
     """Trains runs first, ..., first + num_runs - 1 and writes the shard file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--canary", type=Path, required=True)
-    parser.add_argument("--noise", type=Path, required=True)
-    parser.add_argument("--first-run", type=int, required=True)
-    parser.add_argument("--num-runs", type=int, required=True)
-    parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(argv)
     torch.set_num_threads(args.threads)
     stage: TrainingStage = args.settings
     noise_multiplier = read_json(args.noise)["noise_multiplier"]
@@ -46,21 +35,32 @@ def main(argv: Sequence[str]) -> None:
         device=device,
         num_threads=args.threads,
     )
-    header = shard_header(
+    shard = make_shard(
         stage,
+        runs=runs,
+        observation=result.observations,
+        test_accuracy=result.test_accuracy,
         noise_multiplier=noise_multiplier,
         inputs={"data": args.data, "canary": args.canary},
         device=str(device),
         seconds=time.perf_counter() - start,
     )
-    shard = Shard(
-        header=header,
-        run=np.array(runs, dtype=np.int64),
-        step=np.array(stage.record_steps, dtype=np.int64),
-        observation=result.observations,
-        test_accuracy=result.test_accuracy,
-    )
     write_shard(args.output, shard)
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--canary", type=Path, required=True)
+    parser.add_argument("--noise", type=Path, required=True)
+    parser.add_argument("--first-run", type=int, required=True)
+    parser.add_argument("--num-runs", type=int, required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, required=True)
+    return parser.parse_args(argv)
 
 
 def chosen_device(name: str) -> torch.device:

@@ -8,15 +8,18 @@ from scipy.optimize import brentq
 
 from dpcanary.accounting.dispatch import (
     accountant_for,
-    checked_real,
     checked_setting,
     checked_uppers,
 )
 from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_real
 from dpcanary.gdp import gdp_mu
 
 _LOG_TOLERANCE = 2e-5
+_LARGEST_EPSILON = 10_000.0
+# Noise multipliers that are searched.
+_LEAST, _MOST = 1e-4, 1e9
 
 
 def calibrate_noise(
@@ -53,7 +56,7 @@ def calibrate_noise(
         22.37
     """
     accountant = accountant_for(method)
-    target = checked_real("epsilon", epsilon)
+    target = checked_real("epsilon", epsilon, most=_LARGEST_EPSILON)
     setting = checked_setting(
         adjacency=adjacency,
         sample_rate=sample_rate,
@@ -67,7 +70,14 @@ def calibrate_noise(
         trial = replace(setting, noise_multiplier=exp(log_sigma))
         return checked_uppers(accountant, trial, [setting.num_steps])[0] - target
 
-    return exp(_safe_root(excess, log(_gaussian_guess(setting, target))))
+    low, high = _bracket(excess, log(_gaussian_guess(setting, target)))
+    if exp(low) < _LEAST or exp(high) > _MOST:
+        raise setting.refusal(
+            f"no noise multiplier between {_LEAST:g} and {_MOST:g} has epsilon {target:g}"
+            " (delta may cover the leak whatever the noise)",
+            instead="choose another epsilon or delta",
+        )
+    return exp(_safe_root(excess, low, high))
 
 
 def _gaussian_guess(setting: Setting, epsilon: float) -> float:
@@ -81,13 +91,19 @@ def _gaussian_guess(setting: Setting, epsilon: float) -> float:
     return 1 / sqrt(asinh(ratio**2 / 4) if substitute else log1p(ratio**2))
 
 
-def _safe_root(excess: Callable[[float], float], guess: float) -> float:
-    """A point just above the root of a decreasing function, where it is not positive."""
+def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, float]:
+    """Logs of noise around the root of a decreasing function, or beyond what is searched."""
     low = high = guess
-    while excess(high) > 0:
-        low, high = high, high + 0.05
-    while excess(low) <= 0:
-        low, high = low - 0.05, low
+    stride = 0.05
+    while exp(high) <= _MOST and excess(high) > 0:
+        low, high, stride = high, high + stride, 1.5 * stride
+    while exp(low) >= _LEAST and excess(low) <= 0:
+        low, high, stride = low - stride, low, 1.5 * stride
+    return low, high
+
+
+def _safe_root(excess: Callable[[float], float], low: float, high: float) -> float:
+    """A point just above the root of a decreasing function, where it is not positive."""
     root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
     # The grids change with the noise, so the function is smooth only nearly: look, then step.
     while excess(root) > 0:

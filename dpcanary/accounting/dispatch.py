@@ -1,10 +1,10 @@
 """Checks what the user asked for and finds the accountant for it."""
 
 from math import isfinite
-from numbers import Integral, Real
 
 from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError, suggestion
 
 METHODS = ("pld", "prv", "closed_form", "group_privacy")
@@ -53,37 +53,10 @@ def checked_setting(
         adjacency=Adjacency(adjacency),
         sample_rate=checked_real("sample_rate", sample_rate, most=1.0, most_included=True),
         noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
-        num_steps=checked_steps("num_steps", num_steps),
+        num_steps=checked_count("num_steps", num_steps),
         delta=checked_real("delta", delta, most=1.0),
         method=method,
     )
-
-
-def checked_real(
-    name: str, value: float, *, most: float = float("inf"), most_included: bool = False
-) -> float:
-    """A finite number above 0 and up to `most`, as a float.
-
-    Raises:
-        InputError: it is something else.
-    """
-    if isinstance(value, Real) and not isinstance(value, bool) and isfinite(value):
-        number = float(value)
-        if 0 < number < most or (most_included and number == most):
-            return number
-    limit = f" and {'at most' if most_included else 'below'} {most:g}" if isfinite(most) else ""
-    raise InputError(f"{name} is {value!r}; it must be a finite number above 0{limit}")
-
-
-def checked_steps(name: str, value: int) -> int:
-    """A whole number from 1 on, as an int.
-
-    Raises:
-        InputError: it is something else.
-    """
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 1:
-        return int(value)
-    raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
 
 
 def checked_uppers(accountant: Accountant, setting: Setting, steps: list[int]) -> list[float]:

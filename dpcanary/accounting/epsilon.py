@@ -6,11 +6,11 @@ from dpcanary.accounting.dispatch import (
     accountant_for,
     checked_bounds,
     checked_setting,
-    checked_steps,
     checked_uppers,
 )
 from dpcanary.accounting.setting import EpsilonBounds
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
 
 
@@ -97,7 +97,7 @@ def account_epsilon_curve(
         [15.223, 23.995]
     """
     accountant = accountant_for(method)
-    counts = [checked_steps("steps", count) for count in steps]
+    counts = [checked_count("steps", count) for count in steps]
     if not counts:
         raise InputError("steps is empty; it must hold at least one number of steps")
     setting = checked_setting(

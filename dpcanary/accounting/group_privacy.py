@@ -19,6 +19,7 @@ from dpcanary.accounting.pld import (
 )
 from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.errors import AccountingError
 
 
 def _epsilons(setting: Setting, steps: list[int], *, pessimistic: bool) -> list[float]:
@@ -27,11 +28,17 @@ def _epsilons(setting: Setting, steps: list[int], *, pessimistic: bool) -> list[
             "group privacy bounds the substitute epsilon only", instead="use method='pld'"
         )
     single = replace(setting, adjacency=Adjacency.ADD_REMOVE)
-    losses = composed_losses(single, steps, pessimistic=pessimistic)
-    return [
-        _doubled(replace(setting, num_steps=num_steps), loss)
-        for num_steps, loss in zip(steps, losses, strict=True)
-    ]
+    try:
+        losses = composed_losses(single, steps, pessimistic=pessimistic)
+        return [
+            _doubled(replace(single, num_steps=num_steps), loss)
+            for num_steps, loss in zip(steps, losses, strict=True)
+        ]
+    except AccountingError as error:
+        raise setting.refusal(
+            f"it rests on an add/remove epsilon that cannot be told ({error})",
+            instead="use method='pld', which accounts the substitution itself",
+        ) from None
 
 
 def _doubled(setting: Setting, loss: ComposedLoss) -> float:

@@ -13,7 +13,8 @@ class EpsilonBounds:
     """An epsilon with the accountant's own numerical error around it.
 
     Attributes:
-        lower: the true epsilon is not below this.
+        lower: the true epsilon is not below this. By method "pld" it rounds every step's loss
+            down, so it is loose, or 0, where sampling is rare or steps are many; "prv" is tighter.
         estimate: the accountant's best value.
         upper: the true epsilon is not above this; what a guarantee may quote.
     """

@@ -42,7 +42,7 @@ def draw_final_sums(
         sample_rate: q.
         noise_multiplier: sigma.
         record_steps: ascending.
-        seed: the experiment's seed.
+        seed: the audit's seed.
 
     Returns:
         Shape (runs, steps).
@@ -74,7 +74,7 @@ def draw_transcript_scores(
         sample_rate: q.
         noise_multiplier: sigma.
         record_steps: ascending.
-        seed: the experiment's seed.
+        seed: the audit's seed.
 
     Returns:
         Shape (runs, steps); higher means world 0 is likelier.
@@ -100,8 +100,8 @@ def log_likelihood_ratio(
 ) -> Array:
     """Log-likelihood ratio of world 0 to world 1 from the sum of some steps' noisy gradients.
 
-    With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1). The
-    exact binomial mixture is used.
+    With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1). All
+    components of the binomial mixture count whose probability is within e^-80 of the largest.
 
     Args:
         sums: any shape, in units of C.

@@ -58,12 +58,18 @@ def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     """The scores as a flat float array.
 
     Raises:
-        InputError: if they are not one-dimensional numbers, are none, or hold a NaN (names it).
+        InputError: if they are not one-dimensional real numbers, are none, are masked, or hold a
+            NaN (names it).
     """
+    if np.ma.isMaskedArray(scores):
+        raise InputError(f"{name} is a masked array: a missing score must be mended, not masked")
     try:
-        array = np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from error
+        given = np.asarray(scores)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from error
+    if given.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be real numbers, not {given.dtype}")
+    array = given.astype(np.float64)
     if array.ndim != 1 or array.size == 0:
         raise InputError(
             f"{name} must be one-dimensional and not empty; its shape is {array.shape}"

@@ -34,7 +34,7 @@ def simultaneous_local_level(*, num_scores: int, level: float) -> float:
 
     Args:
         num_scores: number of scores of one world, n >= 1.
-        level: probability with which any of the bounds may fail, in (0, 1).
+        level: probability with which any of the bounds may fail, in [1e-9, 1).
 
     Returns:
         The local level `eta`, in (0, level].
@@ -46,7 +46,8 @@ def simultaneous_local_level(*, num_scores: int, level: float) -> float:
         >>> f"{simultaneous_local_level(num_scores=1250, level=0.025):.1e}"
         '5.0e-04'
     """
-    if num_scores < 1 or not 0 < level < 1:
+    # Below it, the probability that is solved for drowns in its own rounding errors.
+    if num_scores < 1 or not 1e-9 <= level < 1:
         raise InputError(f"no local level for num_scores={num_scores}, level={level}")
     sizes = [size for size, _ in LOCAL_LEVELS]
     if num_scores > _EXACT_UP_TO and level == LEVEL and num_scores <= sizes[-1]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,9 +85,10 @@ def _at(problem: Problem, threshold: float) -> BoundedThreshold:
 
 
 def _fixed(problem: Problem) -> BoundedThreshold:
-    if problem.threshold is None or np.isnan(problem.threshold):
+    given = problem.threshold
+    if not isinstance(given, Real) or np.isnan(float(given)):
         raise InputError("threshold_rule 'fixed' needs a threshold, chosen beforehand")
-    return _at(problem, problem.threshold)
+    return _at(problem, float(given))
 
 
 def _split(problem: Problem) -> BoundedThreshold:

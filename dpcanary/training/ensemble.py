@@ -23,8 +23,8 @@ from dpcanary.training.sampling import RunStreams
 
 # Runs in lockstep: enough to fill the matrix products, few enough for the caches.
 RUNS_AT_ONCE = 64
-# Noise drawn ahead for a block of runs, in bytes.
-_NOISE_BYTES = 32 * 2**20
+# Noise and batches drawn ahead for a block of runs, in bytes.
+_BYTES_AHEAD = 32 * 2**20
 
 Canary = GradientCanary | InputCanary
 
@@ -104,7 +104,7 @@ def train_ensemble(
         canary: what stands in the target's place.
         dpsgd: settings of the mechanism.
         runs: run indices, which fix each run's world and randomness.
-        seed: the experiment's seed.
+        seed: the audit's seed.
         device: where to compute; noise and batches are drawn on the host.
         num_threads: threads that draw noise.
         on_progress: told the number of model-steps just done.
@@ -153,7 +153,9 @@ class _Trainer:
             num_records=len(self._records.labels),
             width=problem.num_parameters,
         )
-        ahead = max(1, _NOISE_BYTES // (4 * len(runs) * problem.num_parameters))
+        # Four bytes a parameter; five a record: whether it is sampled, then its weight.
+        per_step = len(runs) * (4 * problem.num_parameters + 5 * len(problem.features))
+        ahead = max(1, _BYTES_AHEAD // per_step)
         step = 0
         for record_step in dpsgd.record_steps:
             while step < record_step:
@@ -182,7 +184,9 @@ class _Trainer:
 
         The second part is the coordinate and, for every run and step, +C or -C or 0.
         """
-        inclusion = torch.from_numpy(sampled).to(self._device).float()
+        runs, steps, num_records = sampled.shape
+        inclusion = torch.empty(runs, steps, len(self._problem.features), device=self._device)
+        inclusion[:, :, :num_records] = torch.from_numpy(sampled).to(self._device)
         target = inclusion[:, :, self._records.target].clone()
         sign = 1.0 - 2.0 * world1.float().unsqueeze(1)
         if isinstance(self._canary, GradientCanary):
@@ -193,7 +197,8 @@ class _Trainer:
             )
         substitute = target * world1.float().unsqueeze(1)
         inclusion[:, :, self._records.target] -= substitute
-        return torch.cat([inclusion, substitute.unsqueeze(2)], dim=2), None
+        inclusion[:, :, num_records] = substitute
+        return inclusion, None
 
     def observed(self, step: int, runs: Sequence[int]) -> NDArray[np.float32]:
         """The block's observations, of models that are all finite."""

@@ -85,7 +85,7 @@ def accumulated_updates(
         max_grad_norm: clipping norm.
         learning_rate: of SGD.
         num_steps: steps.
-        seed: the experiment's seed; the simulation has a stream of its own.
+        seed: the audit's seed; the simulation has a stream of its own.
 
     Returns:
         Shape (parameters,): the sum over steps of absolute updates (Pradhan et al., Algorithm 2).

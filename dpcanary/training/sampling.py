@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from dpcanary.randomness import Purpose, generator
 
+_RARE = 1e-3
+
 
 @dataclass(frozen=True)
 class Draws:
@@ -36,7 +38,7 @@ class RunStreams:
         """Opens the streams.
 
         Args:
-            seed: the experiment's seed.
+            seed: the audit's seed.
             runs: run indices.
             sample_rate: probability that a record is in a step's batch.
             num_records: records that are sampled.
@@ -45,6 +47,8 @@ class RunStreams:
         self._batches = [generator(seed=seed, purpose=Purpose.BATCHES, index=i) for i in runs]
         self._noise = [generator(seed=seed, purpose=Purpose.NOISE, index=i) for i in runs]
         self._sample_rate = sample_rate
+        # Single precision has 2^-24 between uniforms: too coarse for rare sampling.
+        self._uniform = np.float32 if sample_rate >= _RARE else np.float64
         self._num_records = num_records
         self._width = width
 
@@ -57,8 +61,8 @@ class RunStreams:
         def fill(run: int) -> None:
             self._noise[run].standard_normal(out=noise[run], dtype=np.float32)
             if self._sample_rate < 1.0:
-                uniform = self._batches[run].random(sampled[run].shape, np.float32)
-                np.less(uniform, np.float32(self._sample_rate), out=sampled[run])
+                uniform = self._batches[run].random(sampled[run].shape, self._uniform)
+                np.less(uniform, self._uniform(self._sample_rate), out=sampled[run])
 
         list(pool.map(fill, range(runs)))
         return Draws(sampled=sampled, noise=noise)

@@ -150,3 +150,40 @@ def test_libraries_load_only_when_used() -> None:
 def test_every_listed_method_has_an_accountant() -> None:
     for method in dispatch.METHODS:
         assert isinstance(dispatch.accountant_for(method), Accountant)
+
+
+def test_a_target_that_any_noise_meets_is_refused_in_time() -> None:
+    """Delta covers the leak of so rare a sampling whatever the noise."""
+    with pytest.raises(AccountingError, match=r"sample_rate=0\.01, .*: no noise multiplier"):
+        calibrate_noise(
+            adjacency="substitute", epsilon=1.0, delta=0.5, sample_rate=0.01, num_steps=1
+        )
+
+
+@pytest.mark.parametrize("epsilon", [1e300, 1e5, float("inf"), 0.0])
+def test_targets_beyond_reach_are_named(epsilon: float) -> None:
+    with pytest.raises(InputError, match="epsilon is"):
+        calibrate_noise(
+            adjacency="substitute",
+            epsilon=epsilon,
+            delta=1e-5,
+            sample_rate=1.0,
+            num_steps=1,
+            method="closed_form",
+        )
+
+
+def test_numbers_beyond_floats_are_named() -> None:
+    with pytest.raises(InputError, match="noise_multiplier is 1000"):
+        account_epsilon(**_setting(noise_multiplier=10**400))
+
+
+def test_group_privacy_refuses_in_its_own_name() -> None:
+    with pytest.raises(AccountingError) as refusal:
+        account_epsilon(
+            **_setting(
+                adjacency="substitute", method="group_privacy", sample_rate=0.25, delta=1e-12
+            )
+        )
+    assert str(refusal.value).startswith("method='group_privacy' cannot account adjacency='subst")
+    assert str(refusal.value).endswith("use method='pld', which accounts the substitution itself")

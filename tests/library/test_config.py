@@ -56,6 +56,16 @@ def test_lists_sweep_and_name_the_audits():
     assert experiment.audits["steps-natural-q0.25"].score == "logit_difference"
 
 
+def test_close_and_large_values_keep_all_their_digits():
+    config = changed("audits/steps/noise_multiplier", [20.0000001, 20.0000002, 168.076])
+    config["audits"]["steps"] |= {"canary": "natural", "sample_rate": 1.0}
+    config["audits"]["steps"] |= {"num_steps": [1_000_000, 500], "learning_rate": [1e-05]}
+    names = parse_experiment(config).sweeps["steps"]
+    assert len(names) == 6
+    assert "steps-sigma20.0000001-T1000000-lr0.00001" in names
+    assert "steps-sigma168.076-T500-lr0.00001" in names
+
+
 def test_audits_have_seeds_of_their_own_that_others_do_not_move():
     one, more = parse_experiment(GOOD), parse_experiment(changed("audits/steps/sample_rate", [1.0]))
     seeds = {audit.seed for audit in one.audits.values()}
@@ -136,7 +146,11 @@ def test_stages_survive_the_command_line():
         ("audits/steps/dataset", None, "needs a dataset"),
         ("audits/steps/score", "transcript", "has the scores"),
         ("audits/steps/adjacency", "add_remove", "audits adjacency substitute alone"),
-        ("audits/bad name", GOOD["audits"]["steps"], "bad name"),
+        ("audits/bad name", GOOD["audits"]["steps"], "audits: 'bad name' is no name; use letters"),
+        ("audits/steps/noise_multiplier", [], "audits.steps: noise_multiplier: is an empty list"),
+        ("audits/steps/noise_multiplier", [2.0, 2], "'steps-.*-sigma2' is made twice"),
+        ("threshold_rules", ["split", "split"], "must not repeat a name"),
+        ("datasets/digits/num_record", 1, "did you mean 'num_records'"),
         ("figures/one", {"kind": "trade_of", "sweeps": ["steps"]}, "did you mean 'trade_off'"),
         ("figures/one", {"kind": "trade_off", "sweeps": ["step"]}, "did you mean 'steps'"),
     ],
@@ -149,7 +163,7 @@ def test_mistakes_are_named(path, value, message):
 def test_two_sweeps_that_make_the_same_name_are_refused():
     config = changed("audits/steps-gradient-q1", {**GOOD["audits"]["steps"], "canary": "natural"})
     config["audits"]["steps-gradient-q1"]["sample_rate"] = 1.0
-    with pytest.raises(InputError, match="same audit name"):
+    with pytest.raises(InputError, match="is made twice"):
         parse_experiment(config)
 
 

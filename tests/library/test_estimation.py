@@ -175,7 +175,14 @@ class TestOrdinaryInputs:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"delta": 0.0}, r"delta must be in \(0, 1\), not 0.0"),
+        ({"delta": 0.0}, "delta is 0.0; it must be a finite number above 0 and below 1"),
+        ({"delta": "1e-5"}, "delta is '1e-5'"),
+        ({"delta": None}, "delta is None"),
+        ({"delta": np.array([1e-5, 1e-5])}, "delta is array"),
+        ({"significance": 1e-15}, "no local level"),
+        ({"threshold_rule": "fixed", "threshold": "a"}, "needs a threshold"),
+        ({"world0_scores": [1j, 2.0]}, "world0_scores must be real numbers, not complex128"),
+        ({"world0_scores": np.ma.masked_array([1.0, 2.0], [0, 1])}, "masked"),
         ({"delta": 1.0}, "delta"),
         ({"delta": float("nan")}, "delta"),
         ({"significance": 0.0}, "significance"),
@@ -186,7 +193,7 @@ class TestOrdinaryInputs:
         ({"world0_scores": [0.0, math.nan, 1.0]}, r"world0_scores\[1\] is NaN"),
         ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
         ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),
-        ({"world0_scores": ["a"]}, "world0_scores must be numbers"),
+        ({"world0_scores": ["1", "2"]}, "world0_scores must be real numbers"),
         ({"threshold_rule": "split", "world0_scores": [1.0]}, "at least 2"),
     ],
 )

@@ -201,9 +201,9 @@ def test_same_cutting_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> No
     assert_same_bits(once, train(np.asarray(runs)))
     for num_threads in (2, 5):
         assert_same_bits(once, train(runs, num_threads=num_threads))
-    monkeypatch.setattr(ensemble, "_NOISE_BYTES", 1)  # one step drawn ahead
+    monkeypatch.setattr(ensemble, "_BYTES_AHEAD", 1)  # one step drawn ahead
     assert_same_bits(once, train(runs))
-    monkeypatch.setattr(ensemble, "_NOISE_BYTES", 2 * 4 * 64 * WIDTH)  # two steps
+    monkeypatch.setattr(ensemble, "_BYTES_AHEAD", 2 * 4 * 64 * WIDTH)  # two steps
     assert_same_bits(once, train(runs))
 
 
@@ -488,3 +488,30 @@ def test_record_without_a_gradient_is_no_division_by_zero() -> None:
     dpsgd = replace(SETTINGS, noise_multiplier=0.0, record_steps=(30,))
     result = train(range(4), records=replace(RECORDS, features=features), dpsgd=dpsgd)
     assert np.isfinite(result.observations).all()
+
+
+def test_what_is_drawn_ahead_is_bounded_by_records_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few parameters and many records: it is the batches that fill the memory."""
+    drawn: list[int] = []
+    whole = ensemble.RunStreams.draw
+
+    def counted(self, num_steps, pool):
+        draws = whole(self, num_steps, pool)
+        drawn.append(draws.noise.nbytes + draws.sampled.nbytes + 4 * draws.sampled.size)
+        return draws
+
+    monkeypatch.setattr(ensemble.RunStreams, "draw", counted)
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(20_000, 2)).astype(np.float32), rng.integers(0, 2, 20_000)
+    records = Records(features, labels, features[:5], labels[:5], 2, target=0)
+    dpsgd = replace(SETTINGS, sample_rate=0.1, record_steps=(30,))
+    train_ensemble(
+        records=records,
+        canary=GradientCanary(coordinate=0),
+        dpsgd=dpsgd,
+        runs=range(32),
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    assert len(drawn) > 1
+    assert max(drawn) <= 33 * 2**20

@@ -210,7 +210,8 @@ def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
     assert len(table) == 4 * 2 * 2 + 2
     assert set(table.audit) == set(EXPERIMENT.audits)
     trained = table[table.audit.isin(TRAINED)]
-    assert trained.test_accuracy.between(0.05, 1.0).all()
+    assert trained.test_accuracy[trained.step == 10].between(0.05, 1.0).all()
+    assert trained.test_accuracy[trained.step == 5].isna().all()
     assert set(trained.sweep) == {"a"}
     assert set(trained.repeat) == {0, 1}
     drawn = table[table.audit.isin(DRAWN)]
@@ -258,6 +259,59 @@ def test_shards_of_two_settings_leave_no_scores(folder, tmp_path):
             output=tmp_path / "scores.npz",
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taken_for", [TRAINED[0], TRAINED[1]])
+def test_whole_shards_of_another_audit_leave_no_scores(folder, tmp_path, taken_for):
+    """They agree with one another, and not with the audit that they are taken for."""
+    foreign = TRAINED[3]
+    with pytest.raises(InputError, match="made with another settings: they are of another audit"):
+        run(
+            "score_runs",
+            audit=taken_for,
+            settings=EXPERIMENT.stage(ScoringStage, audit=taken_for).to_json(),
+            canary=folder / taken_for / "canary.npz",
+            shards=[folder / foreign / "00000.npz", folder / foreign / "00001.npz"],
+            output=tmp_path / "scores.npz",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_of_another_canary_leave_no_scores(folder, tmp_path):
+    audit = TRAINED[1]
+    with pytest.raises(InputError, match="made with another canary"):
+        run(
+            "score_runs",
+            audit=audit,
+            settings=EXPERIMENT.stage(ScoringStage, audit=audit).to_json(),
+            canary=folder / TRAINED[3] / "canary.npz",
+            shards=[folder / audit / "00000.npz", folder / audit / "00001.npz"],
+            output=tmp_path / "scores.npz",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_accounting_falls_back_and_says_so(tmp_path, capsys):
+    """A setting that the first accountant refuses: rare sampling with little noise."""
+    stage = AccountingStage(sample_rate=1e-3, record_steps=(10_000,), delta=1e-5)
+    write_text(tmp_path / "noise.json", '{"noise_multiplier": 0.7}')
+    run(
+        "account",
+        settings=stage.to_json(),
+        noise=tmp_path / "noise.json",
+        output=tmp_path / "table.tsv",
+        profile=tmp_path / "profile.tsv",
+    )
+    table = pd.read_csv(tmp_path / "table.tsv", sep="\t")
+    assert table.accounting_method.tolist() == ["prv"]
+    assert table.epsilon_upper_substitute[0] == pytest.approx(1.588, rel=0.02)
+    warnings = capsys.readouterr().err
+    assert "warning: falling back to prv: method='pld' cannot account" in warnings
+    assert pd.read_csv(tmp_path / "profile.tsv", sep="\t").columns.tolist() == [
+        "adjacency",
+        "delta",
+        "epsilon",
+    ]
 
 
 def test_an_absent_gpu_is_named():

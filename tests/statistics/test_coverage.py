@@ -13,7 +13,7 @@ from dpcanary.gdp import gdp_epsilon
 
 SIGNIFICANCE = 0.05
 DELTA = 1e-5
-NUM_AUDITS = 600
+NUM_AUDITS = 2000
 ALLOWED = SIGNIFICANCE + 3 * np.sqrt(SIGNIFICANCE * (1 - SIGNIFICANCE) / NUM_AUDITS)
 
 

@@ -177,6 +177,7 @@ def test_changing_the_significance_reruns_only_estimates(project, config):
     config({**TINY, "significance": 0.1})
     assert set(project.planned()) <= {
         "estimate",
+        "resolve_config",
         "summarise",
         "figure_epsilon_by_step",
         "figure_epsilon_by_noise",
@@ -288,6 +289,49 @@ def test_bad_data_is_named_and_leaves_no_dataset(tmp_path):
 
 def test_audits_are_listed(project):
     assert "full_batch" in project.run("list_audits")
+
+
+def test_the_readmes_commands_are_understood(tmp_path):
+    """Each of its Snakemake lines, as a dry run, which writes nothing."""
+    Project(tmp_path)
+    lines = re.findall(r"^    (snakemake .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) >= 2
+    for line in lines:
+        done = subprocess.run(
+            [*line.split(), "--dry-run"],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_config_without_audits_is_not_the_demo(tmp_path):
+    project = Project(tmp_path, {"experiment": "mine", "delta": 1e-5})
+    assert "config: audits: give at least one sweep" in project.run(fails=True)
+
+
+def test_folders_with_spaces(tmp_path):
+    home, elsewhere = tmp_path / "my clone", tmp_path / "my work"
+    home.mkdir()
+    elsewhere.mkdir()
+    project = Project(home)
+    target = "results/tiny/noise/grid-final_sum.json"
+    config = ["--configfile", str(home / "experiment.yaml")]
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", target, "--snakefile"]
+    done = subprocess.run(
+        [*command, str(project.folder / "Snakefile"), *config],
+        cwd=elsewhere,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (elsewhere / target).exists()
 
 
 def test_it_runs_from_another_folder(project, tmp_path):
