@@ -25,6 +25,7 @@ include: "rules/canaries.smk"
 include: "rules/accounting.smk"
 include: "rules/training.smk"
 include: "rules/estimation.smk"
+include: "rules/common_figures.smk"
 include: "rules/figures.smk"
 include: "rules/housekeeping.smk"
 

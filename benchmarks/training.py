@@ -21,7 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary.canaries import GradientCanary
-from dpcanary.training.ensemble import DPSGD, Records, train_ensemble
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
 
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 500, 768, 10
 WIDTH = NUM_CLASSES * (NUM_FEATURES + 1)

@@ -4,7 +4,63 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from dpcanary.canaries import InputCanary, PlacedCanary
+from dpcanary.canaries.worst_case import log_likelihood_ratio
+from dpcanary.errors import InputError
+from dpcanary.observations import Shard
+from dpcanary.stages import TrainingStage
+from dpcanary.vocabulary import Score
+
 Array = NDArray[np.float64]
+
+
+def scores_of(pooled: Shard, stage: TrainingStage, placed: PlacedCanary | None) -> Array:
+    """Scores of an audit's runs.
+
+    Args:
+        pooled: all of its runs.
+        stage: what they were told.
+        placed: its canary, where it has one.
+
+    Returns:
+        Shape (runs, steps).
+
+    Raises:
+        InputError: if the score needs an input canary and there is none.
+    """
+    observed = pooled.observation.astype(np.float64)
+    if stage.score is Score.TRANSCRIPT:
+        return observed
+    if stage.score is Score.COORDINATE:
+        return coordinate_score(observed)
+    if stage.score is Score.FINAL_SUM:
+        sigma = pooled.header["noise_multiplier"]
+        return final_sum_score(observed, stage=stage, noise_multiplier=sigma)
+    if placed is None or not isinstance(placed.canary, InputCanary):
+        raise InputError(f"score {stage.score} needs the file of an input canary")
+    return logit_difference_score(
+        observed, target_label=placed.target_label, substitute_label=placed.canary.label
+    )
+
+
+def final_sum_score(sums: Array, *, stage: TrainingStage, noise_multiplier: float) -> Array:
+    """Log-likelihood ratios of the summed noisy gradients.
+
+    Args:
+        sums: shape (runs, steps), in units of C.
+        stage: sample rate and recorded steps.
+        noise_multiplier: sigma.
+    """
+    columns = [
+        log_likelihood_ratio(
+            sums[:, index],
+            sample_rate=stage.sample_rate,
+            noise_multiplier=noise_multiplier,
+            num_steps=step,
+        )
+        for index, step in enumerate(stage.record_steps)
+    ]
+    return np.column_stack(columns)
 
 
 def coordinate_score(changes: Array) -> Array:

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.errors import AccountingError, InputError
 from dpcanary.files import write_text
 from dpcanary.program import run
 from dpcanary.stages import NoiseStage
@@ -21,17 +23,28 @@ def main(argv: Sequence[str]) -> None:
 
 def noise_multiplier(stage: NoiseStage) -> float:
     """The noise standard deviation in units of the clipping norm."""
-    if stage.target_epsilon is None or stage.delta is None:
-        assert stage.noise_multiplier is not None
+    if stage.noise_multiplier is not None:
         return stage.noise_multiplier
+    try:
+        return calibrated(stage, method="pld")
+    except AccountingError as error:
+        print(f"warning: falling back to prv: {error}", file=sys.stderr)
+        return calibrated(stage, method="prv")
+
+
+def calibrated(stage: NoiseStage, *, method: str) -> float:
+    """The noise that reaches the stage's target, by one accountant."""
     from dpcanary.accounting import calibrate_noise
 
+    if stage.target_epsilon is None or stage.delta is None:
+        raise InputError("settings: give noise_multiplier, or target_epsilon and delta")
     return calibrate_noise(
         adjacency=stage.adjacency,
         epsilon=stage.target_epsilon,
         delta=stage.delta,
         sample_rate=stage.sample_rate,
         num_steps=stage.num_steps,
+        method=method,
     )
 
 

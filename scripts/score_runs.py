@@ -4,19 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpcanary.adjacency import world_of
-from dpcanary.canaries import InputCanary, read_canary
-from dpcanary.canaries.worst_case import log_likelihood_ratio
-from dpcanary.errors import InputError
+from dpcanary.canaries import read_canary
 from dpcanary.files import write_arrays
-from dpcanary.observations import Shard, check_origin, pool_shards
+from dpcanary.observations import check_origin, pool_shards
 from dpcanary.program import run
-from dpcanary.scores import coordinate_score, logit_difference_score
-from dpcanary.stages import ScoringStage, TrainingStage
-from dpcanary.vocabulary import Score
+from dpcanary.scores import scores_of
+from dpcanary.stages import ScoringStage
 
 
 def main(argv: Sequence[str]) -> None:
@@ -32,7 +26,8 @@ def main(argv: Sequence[str]) -> None:
     pooled = pool_shards(args.shards, num_runs=stage.num_runs * stage.num_repeats)
     training = stage.training
     check_origin(pooled, training, canary=args.canary, place=args.shards[0].parent)
-    scores = scores_of(pooled, training, args.canary)
+    placed = None if args.canary is None else read_canary(args.canary)
+    scores = scores_of(pooled, training, placed)
     by_repeat = scores.reshape(stage.num_repeats, stage.num_runs, -1)
     # num_runs is even, so every repeat begins with world 0.
     world = world_of(pooled.run[: stage.num_runs])
@@ -51,35 +46,6 @@ def main(argv: Sequence[str]) -> None:
         "test_accuracy": pooled.test_accuracy.reshape(stage.num_repeats, stage.num_runs),
     }
     write_arrays(args.output, header=header, arrays=arrays)
-
-
-def scores_of(
-    pooled: Shard, training: TrainingStage, canary_file: Path | None
-) -> NDArray[np.float64]:
-    """Scores, shape (runs, steps)."""
-    observed = pooled.observation.astype(np.float64)
-    if training.score is Score.TRANSCRIPT:
-        return observed
-    if training.score is Score.COORDINATE:
-        return coordinate_score(observed)
-    if training.score is Score.FINAL_SUM:
-        return np.column_stack(
-            [
-                log_likelihood_ratio(
-                    observed[:, index],
-                    sample_rate=training.sample_rate,
-                    noise_multiplier=pooled.header["noise_multiplier"],
-                    num_steps=step,
-                )
-                for index, step in enumerate(training.record_steps)
-            ]
-        )
-    placed = None if canary_file is None else read_canary(canary_file)
-    if placed is None or not isinstance(placed.canary, InputCanary):
-        raise InputError(f"score {training.score} needs the file of an input canary")
-    return logit_difference_score(
-        observed, target_label=placed.target_label, substitute_label=placed.canary.label
-    )
 
 
 if __name__ == "__main__":

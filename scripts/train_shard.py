@@ -7,14 +7,15 @@ from pathlib import Path
 
 import torch
 
-from dpcanary.canaries import PlacedCanary, read_canary
-from dpcanary.errors import InputError
+from dpcanary.canaries import read_canary
 from dpcanary.files import read_json
 from dpcanary.observations import make_shard, write_shard
 from dpcanary.program import progress, run
-from dpcanary.splits import SplitDataset, read_split
+from dpcanary.splits import read_split
 from dpcanary.stages import TrainingStage
-from dpcanary.training.ensemble import DPSGD, EnsembleResult, Records, train_ensemble
+from dpcanary.training.devices import chosen_device
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
 
 
 def main(argv: Sequence[str]) -> None:
@@ -26,15 +27,18 @@ def main(argv: Sequence[str]) -> None:
     device = chosen_device(args.device)
     runs = range(args.first_run, args.first_run + args.num_runs)
     start = time.perf_counter()
-    result = train(
-        stage,
-        noise_multiplier=noise_multiplier,
-        data=read_split(args.data),
-        placed=read_canary(args.canary),
-        runs=runs,
-        device=device,
-        num_threads=args.threads,
-    )
+    placed = read_canary(args.canary)
+    with progress(len(runs) * stage.record_steps[-1], "model-step") as bar:
+        result = train_ensemble(
+            records=Records.from_split(read_split(args.data), target=placed.target),
+            canary=placed.canary,
+            dpsgd=DPSGD.from_stage(stage, noise_multiplier=noise_multiplier),
+            runs=runs,
+            seed=stage.seed,
+            device=device,
+            num_threads=args.threads,
+            on_progress=bar.update,
+        )
     shard = make_shard(
         stage,
         runs=runs,
@@ -61,53 +65,6 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
     return parser.parse_args(argv)
-
-
-def chosen_device(name: str) -> torch.device:
-    """The device of this name; `auto` takes a GPU where there is one."""
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise InputError("device is cuda, but PyTorch finds no GPU; set device to cpu or auto")
-    return torch.device("cuda" if available and name != "cpu" else "cpu")
-
-
-def train(
-    stage: TrainingStage,
-    *,
-    noise_multiplier: float,
-    data: SplitDataset,
-    placed: PlacedCanary,
-    runs: range,
-    device: torch.device,
-    num_threads: int,
-) -> EnsembleResult:
-    """Trains the runs, with a progress bar in model-steps."""
-    records = Records(
-        features=data.features,
-        labels=data.labels,
-        test_features=data.test_features,
-        test_labels=data.test_labels,
-        num_classes=data.num_classes,
-        target=placed.target,
-    )
-    dpsgd = DPSGD(
-        sample_rate=stage.sample_rate,
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=stage.max_grad_norm,
-        learning_rate=stage.learning_rate,
-        record_steps=stage.record_steps,
-    )
-    with progress(len(runs) * stage.record_steps[-1], "model-step") as bar:
-        return train_ensemble(
-            records=records,
-            canary=placed.canary,
-            dpsgd=dpsgd,
-            runs=runs,
-            seed=stage.seed,
-            device=device,
-            num_threads=num_threads,
-            on_progress=bar.update,
-        )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch import Tensor
 from dpcanary.adjacency import world_of
 from dpcanary.canaries import GradientCanary, InputCanary
 from dpcanary.errors import InputError
+from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.linear import (
     LinearProblem,
     clipped_residuals,
@@ -27,46 +28,6 @@ RUNS_AT_ONCE = 64
 _BYTES_AHEAD = 32 * 2**20
 
 Canary = GradientCanary | InputCanary
-
-
-@dataclass(frozen=True)
-class DPSGD:
-    """Settings of DP-SGD with Poisson sampling.
-
-    Attributes:
-        sample_rate: q.
-        noise_multiplier: sigma, in units of max_grad_norm.
-        max_grad_norm: C.
-        learning_rate: of SGD.
-        record_steps: steps to observe, ascending; training ends with the last one.
-    """
-
-    sample_rate: float
-    noise_multiplier: float
-    max_grad_norm: float
-    learning_rate: float
-    record_steps: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Records:
-    """The private records and the records that accuracy is measured on.
-
-    Attributes:
-        features: shape (N, F).
-        labels: shape (N,).
-        test_features: shape (M, F).
-        test_labels: shape (M,).
-        num_classes: classes.
-        target: index of the target record.
-    """
-
-    features: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    test_features: NDArray[np.float32]
-    test_labels: NDArray[np.int64]
-    num_classes: int
-    target: int
 
 
 @dataclass(frozen=True)

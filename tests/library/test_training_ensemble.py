@@ -15,7 +15,8 @@ from dpcanary.canaries import GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator
 from dpcanary.training import ensemble
-from dpcanary.training.ensemble import DPSGD, EnsembleResult, Records, train_ensemble
+from dpcanary.training.ensemble import EnsembleResult, train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.sampling import Draws, RunStreams
 
 CPU = torch.device("cpu")

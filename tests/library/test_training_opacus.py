@@ -12,7 +12,8 @@ from opacus.optimizers import DPOptimizer, optimizer
 from torch import Tensor, nn
 
 from dpcanary.canaries import GradientCanary, InputCanary
-from dpcanary.training.ensemble import DPSGD, Records, train_ensemble
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.linear import clipped_residuals, descend, linear_problem
 from dpcanary.training.sampling import RunStreams
 

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from dpcanary import account_epsilon
 from dpcanary.canaries import GradientCanary, InputCanary, read_canary
@@ -27,6 +28,7 @@ from dpcanary.stages import (
     ScoringStage,
     TrainingStage,
 )
+from dpcanary.training.devices import chosen_device
 from dpcanary.training.reference import read_reference
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -315,13 +317,12 @@ def test_accounting_falls_back_and_says_so(tmp_path, capsys):
 
 
 def test_an_absent_gpu_is_named():
-    module = program("train_shard")
-    if module.torch.cuda.is_available():
-        assert module.chosen_device("cuda").type == "cuda"
+    if torch.cuda.is_available():
+        assert chosen_device("cuda").type == "cuda"
     else:
         with pytest.raises(InputError, match="set device to cpu or auto"):
-            module.chosen_device("cuda")
-        assert module.chosen_device("auto").type == "cpu"
+            chosen_device("cuda")
+        assert chosen_device("auto").type == "cpu"
 
 
 def test_audits_are_listed(folder, capsys):

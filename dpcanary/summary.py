@@ -1,0 +1,89 @@
+"""The summary: settings, audited and accounted bounds of every audit in one table."""
+
+from typing import Any
+
+import pandas as pd
+
+from dpcanary.errors import InputError
+from dpcanary.vocabulary import Canary
+
+_COLUMNS = [
+    "audit",
+    "sweep",
+    "canary",
+    "score",
+    "adjacency",
+    "dataset",
+    "model",
+    "sample_rate",
+    "noise_multiplier",
+    "max_grad_norm",
+    "num_steps",
+    "learning_rate",
+    "num_runs",
+    "repeat",
+    "step",
+    "threshold_rule",
+    "conversion",
+    "significance",
+    "delta",
+    "epsilon_lower",
+    "mu_lower",
+    "epsilon_upper_substitute",
+    "epsilon_upper_add_remove",
+    "epsilon_upper_group_privacy",
+    "accounting_method",
+    "test_accuracy",
+    "seconds",
+    "fpr_upper",
+    "fnr_upper",
+    "threshold",
+    "assumption",
+]
+
+
+# Settings of an audit that the summary repeats.
+_SETTINGS = [
+    "canary",
+    "score",
+    "adjacency",
+    "dataset",
+    "model",
+    "sample_rate",
+    "max_grad_norm",
+    "num_steps",
+    "learning_rate",
+    "num_runs",
+]
+
+
+def summary_rows(
+    experiment: dict[str, Any], audit: str, *, estimates: pd.DataFrame, accounting: pd.DataFrame
+) -> pd.DataFrame:
+    """The rows of one audit.
+
+    Args:
+        experiment: the resolved config.
+        audit: its name.
+        estimates: a row per repeat, step, threshold rule and conversion.
+        accounting: a row per step.
+
+    Raises:
+        InputError: if the two tables were not made for the same mechanism.
+    """
+    merged = estimates.merge(accounting, on=["step", "noise_multiplier"], validate="many_to_one")
+    if len(merged) != len(estimates):
+        raise InputError(
+            f"audit {audit}: estimates and accounting differ in steps or noise: one is out of date;"
+            " delete both and run again"
+        )
+    return merged.assign(**_described(experiment, audit))[_COLUMNS]
+
+
+def _described(experiment: dict[str, Any], audit: str) -> dict[str, Any]:
+    """An audit's name, sweep and settings."""
+    settings = {key: experiment["audits"][audit][key] for key in _SETTINGS}
+    if not Canary(settings["canary"]).is_trained:
+        settings |= {"dataset": "crafted", "model": "gradient_sum"}
+    [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
+    return {"audit": audit, "sweep": sweep, **settings}
