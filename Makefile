@@ -5,17 +5,19 @@ VENV := .venv
 READY := $(VENV)/.ready
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
-# The kernel takes this lock back when its holder is killed, and Snakemake's own is not needed
-# behind it. Where there is no flock, a killed run must be unlocked: Snakemake says how.
+# One demo at a time: the kernel takes this lock back when its holder is killed, so that no stale
+# lock of Snakemake's stands in the way of the next one. Beside it, do not start Snakemake by hand
+# on the same config. Where there is no flock, a killed run must be unlocked: Snakemake says how.
 GUARD := $(shell command -v flock >/dev/null && echo "flock --nonblock --conflict-exit-code 75 .make.lock")
 SNAKEMAKE = $(RUN) $(GUARD) snakemake $(if $(GUARD),--nolock) --cores $(CORES) --configfile config/demo.yaml
+BUSY := { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
 
 .PHONY: help demo report test lint clean
 help:
 	@echo "make demo    audit the bundled digits; results in results/demo/"
 	@echo "make report  the demo as one HTML page, results/demo/report.html"
 	@echo "make test    all tests"
-	@echo "make lint    formats, lints and types"
+	@echo "make lint    checks format, lint and types"
 	@echo "make clean   remove the results of the demo"
 
 $(READY): pyproject.toml constraints.txt
@@ -26,12 +28,11 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	@if [ -t 1 ]; then BARS="--logger rich"; fi; $(SNAKEMAKE) $$BARS || { status=$$?; \
-		[ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
+	@if [ -t 1 ]; then BARS="--logger rich"; fi; $(SNAKEMAKE) $$BARS || $(BUSY)
 	@echo "Done: results/demo/summary.tsv and results/demo/figures/"
 
 report: demo
-	$(SNAKEMAKE) --report results/demo/report.html
+	@$(SNAKEMAKE) --report results/demo/report.html || $(BUSY)
 	@echo "Open results/demo/report.html in a browser"
 
 test: $(READY)

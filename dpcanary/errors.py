@@ -9,7 +9,13 @@ class InputError(ValueError):
 
 
 class AccountingError(ArithmeticError):
-    """An accountant cannot give a trustworthy number for these inputs."""
+    """An accountant cannot give a trustworthy number for these inputs.
+
+    Attributes:
+        reason: why, without the inputs and the way out that the message adds.
+    """
+
+    reason: str = ""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

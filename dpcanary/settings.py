@@ -47,8 +47,11 @@ class Settings(stages.Model):
     experiment: Name = Field(description="results go to results/<experiment>/")
     seed: int = Field(0, ge=0, description="of all randomness")
     delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
-    significance: Probability = Field(
-        0.05, description="probability with which each single bound may exceed the truth"
+    significance: float = Field(
+        0.05,
+        ge=1e-6,
+        lt=1,
+        description="probability with which each single bound may exceed the truth",
     )
     threshold_rules: tuple[ThresholdRule, ...] = Field(
         (ThresholdRule.SIMULTANEOUS,), min_length=1, description="how thresholds are chosen"

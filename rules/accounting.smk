@@ -29,7 +29,7 @@ rule account:
         noise=f"{RESULTS}/noise/{{audit}}.json",
     output:
         table=f"{RESULTS}/accounting/{{audit}}.tsv",
-        profile=f"{RESULTS}/accounting/{{audit}}.profile.tsv",
+        profile=f"{RESULTS}/profiles/{{audit}}.tsv",
     log:
         f"{LOGS}/account/{{audit}}.log",
     conda:

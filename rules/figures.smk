@@ -85,7 +85,7 @@ rule figure_trade_off:
         program=program("figure_trade_off"),
         library=library("figure_trade_off"),
         scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
-        profiles=shown(f"{RESULTS}/accounting/{{audit}}.profile.tsv"),
+        profiles=shown(f"{RESULTS}/profiles/{{audit}}.tsv"),
     output:
         png=drawn("trade_off"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",

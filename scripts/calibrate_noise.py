@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.errors import AccountingError, InputError
+from dpcanary.errors import InputError
 from dpcanary.files import write_text
 from dpcanary.program import run
 from dpcanary.stages import NoiseStage
@@ -25,19 +24,18 @@ def noise_multiplier(stage: NoiseStage) -> float:
     """The noise standard deviation in units of the clipping norm."""
     if stage.noise_multiplier is not None:
         return stage.noise_multiplier
-    try:
-        return calibrated(stage, method="pld")
-    except AccountingError as error:
-        print(f"warning: falling back to prv: {error}", file=sys.stderr)
-        return calibrated(stage, method="prv")
+    from dpcanary.accounting.overview import with_fallback  # loads slowly, and is seldom needed
+
+    sigma, _ = with_fallback(lambda method: calibrated(stage, method=method))
+    return sigma
 
 
 def calibrated(stage: NoiseStage, *, method: str) -> float:
     """The noise that reaches the stage's target, by one accountant."""
-    from dpcanary.accounting import calibrate_noise
-
     if stage.target_epsilon is None or stage.delta is None:
         raise InputError("settings: give noise_multiplier, or target_epsilon and delta")
+    from dpcanary.accounting import calibrate_noise
+
     return calibrate_noise(
         adjacency=stage.adjacency,
         epsilon=stage.target_epsilon,

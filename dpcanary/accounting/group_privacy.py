@@ -36,9 +36,9 @@ def _epsilons(setting: Setting, steps: list[int], *, pessimistic: bool) -> list[
         ]
     except AccountingError as error:
         raise setting.refusal(
-            f"it rests on an add/remove epsilon that cannot be told ({error})",
-            instead="use method='pld', which accounts the substitution itself",
-        ) from None
+            f"the add/remove epsilon that it rests on cannot be told ({error.reason})",
+            instead="use method='pld' or 'prv', which account the substitution itself",
+        ) from error
 
 
 def _doubled(setting: Setting, loss: ComposedLoss) -> float:

@@ -1,25 +1,49 @@
 """What a summary says of a mechanism: its upper bounds along training, and its profile."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
-from dpcanary.accounting.epsilon import account_epsilon_curve, privacy_profile
+from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 from dpcanary.stages import AccountingStage
 
 # Smallest delta of the profile: far below one over any number of runs.
 _PROFILE_DELTA = 1e-9
-_PROFILE_POINTS = 300
+_PROFILE_POINTS, _FEW_POINTS = 300, 12
+
+Result = TypeVar("Result")
+
+
+def with_fallback(account: Callable[[str], Result]) -> tuple[Result, str]:
+    """What the first method gives, or else the second, and which one it was.
+
+    Args:
+        account: takes `pld` or `prv`.
+
+    Raises:
+        AccountingError: the first method's refusal, if both refuse.
+    """
+    try:
+        return account("pld"), "pld"
+    except AccountingError as first:
+        print(f"warning: trying prv instead: {first}", file=sys.stderr)
+        try:
+            return account("prv"), "prv"
+        except AccountingError as second:
+            print(f"warning: prv refuses too: {second}", file=sys.stderr)
+        raise
 
 
 def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Upper bounds, one row per recorded step.
 
-    Where the first accountant refuses, the second one serves, and `accounting_method` says so.
+    Where the first accountant refuses either adjacency, the second one gives both, and
+    `accounting_method` says so. Group privacy always rests on the first.
 
     Args:
         stage: the mechanism, beside its noise.
@@ -28,8 +52,12 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     Raises:
         AccountingError: if both refuse.
     """
-    substitute, method = _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, ("pld", "prv"))
-    add_remove, _ = _curve(stage, noise_multiplier, Adjacency.ADD_REMOVE, ("pld", "prv"))
+    (substitute, add_remove), method = with_fallback(
+        lambda name: (
+            _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, name),
+            _curve(stage, noise_multiplier, Adjacency.ADD_REMOVE, name),
+        )
+    )
     return pd.DataFrame(
         {
             "step": stage.record_steps,
@@ -43,31 +71,22 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
 
 
 def _curve(
-    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, methods: Sequence[str]
-) -> tuple[list[float], str]:
-    """Upper epsilons by the first method that gives them, and that method."""
-    method, *others = methods
-    try:
-        curve = account_epsilon_curve(
-            adjacency=adjacency,
-            sample_rate=stage.sample_rate,
-            noise_multiplier=noise_multiplier,
-            steps=stage.record_steps,
-            delta=stage.delta,
-            method=method,
-        )
-    except AccountingError as error:
-        if not others:
-            raise
-        print(f"warning: falling back to {others[0]}: {error}", file=sys.stderr)
-        return _curve(stage, noise_multiplier, adjacency, others)
-    return curve, method
+    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, method: str
+) -> list[float]:
+    return account_epsilon_curve(
+        adjacency=adjacency,
+        sample_rate=stage.sample_rate,
+        noise_multiplier=noise_multiplier,
+        steps=stage.record_steps,
+        delta=stage.delta,
+        method=method,
+    )
 
 
 def _group_privacy(stage: AccountingStage, noise_multiplier: float) -> list[float]:
     """The loose bound; where it cannot be told, no reason to give up the tight ones."""
     try:
-        return _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, ("group_privacy",))[0]
+        return _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, "group_privacy")
     except AccountingError as error:
         print(f"warning: no group privacy bound: {error}", file=sys.stderr)
         return [float("nan")] * len(stage.record_steps)
@@ -76,31 +95,33 @@ def _group_privacy(stage: AccountingStage, noise_multiplier: float) -> list[floa
 def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Points (epsilon, delta) of the privacy profile at the last step, by adjacency.
 
-    Where losses cannot be represented on a grid there are none: the upper bounds stand without.
+    Where losses cannot be represented on a grid, a few points of the second accountant stand in:
+    each is a bound, so a trade-off curve that they span lies below the exact one.
 
     Args:
         stage: the mechanism, beside its noise.
         noise_multiplier: sigma.
     """
-    columns = ["adjacency", "delta", "epsilon"]
-    try:
-        points = [
-            _profile(stage, noise_multiplier, adjacency)
-            for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
-        ]
-    except AccountingError as error:
-        print(f"warning: no privacy profile: {error}", file=sys.stderr)
-        return pd.DataFrame(columns=columns)
-    return pd.concat(points)[columns]
+    tables = []
+    for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE):
+        try:
+            points = _fine_profile(stage, noise_multiplier, adjacency)
+        except AccountingError as error:
+            print(f"warning: a coarse privacy profile: {error}", file=sys.stderr)
+            points = _coarse_profile(stage, noise_multiplier, adjacency)
+        tables.append(points.assign(adjacency=adjacency.value))
+    return pd.concat(tables)[["adjacency", "delta", "epsilon"]]
 
 
-def _profile(stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency) -> pd.DataFrame:
+def _fine_profile(
+    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency
+) -> pd.DataFrame:
     last = AccountingStage(
         sample_rate=stage.sample_rate,
         record_steps=stage.record_steps[-1:],
         delta=min(stage.delta, _PROFILE_DELTA),
     )
-    [highest], _ = _curve(last, noise_multiplier, adjacency, ("pld",))
+    [highest] = _curve(last, noise_multiplier, adjacency, "pld")
     epsilons = np.linspace(0.0, highest, _PROFILE_POINTS).tolist()
     deltas = privacy_profile(
         adjacency=adjacency,
@@ -109,4 +130,24 @@ def _profile(stage: AccountingStage, noise_multiplier: float, adjacency: Adjacen
         num_steps=stage.record_steps[-1],
         epsilons=epsilons,
     )
-    return pd.DataFrame({"adjacency": adjacency, "delta": deltas, "epsilon": epsilons})
+    return pd.DataFrame({"delta": deltas, "epsilon": epsilons})
+
+
+def _coarse_profile(
+    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency
+) -> pd.DataFrame:
+    points = []
+    for delta in sorted({stage.delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
+        try:
+            bounds = account_epsilon(
+                adjacency=adjacency,
+                sample_rate=stage.sample_rate,
+                noise_multiplier=noise_multiplier,
+                num_steps=stage.record_steps[-1],
+                delta=delta,
+                method="prv",
+            )
+        except AccountingError:
+            continue  # the upper bounds have shown that at least the stage's own delta can be told
+        points.append({"delta": delta, "epsilon": bounds.upper})
+    return pd.DataFrame(points, columns=["delta", "epsilon"])

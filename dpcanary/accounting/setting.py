@@ -46,11 +46,13 @@ class Setting:
 
     def refusal(self, reason: str, *, instead: str) -> AccountingError:
         """The error that says why this accountant gives no number, and what to do instead."""
-        return AccountingError(
+        error = AccountingError(
             f"method={self.method!r} cannot account adjacency={self.adjacency.value!r}, "
             f"sample_rate={self.sample_rate:g}, noise_multiplier={self.noise_multiplier:g}, "
             f"num_steps={self.num_steps}, delta={self.delta:g}: {reason}; {instead}"
         )
+        error.reason = reason
+        return error
 
     def collapsed(self) -> "Setting":
         """The same mechanism in the fewest steps.

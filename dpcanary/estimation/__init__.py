@@ -14,6 +14,10 @@ from dpcanary.vocabulary import Conversion, ThresholdRule
 __all__ = ["Conversion", "EpsilonEstimate", "ThresholdRule", "estimate_epsilon"]
 
 
+# The simultaneous level is known down to half of it.
+_LEAST_SIGNIFICANCE = 2e-9
+
+
 @dataclass(frozen=True)
 class EpsilonEstimate:
     """A lower bound on epsilon, with all that it rests on.
@@ -62,7 +66,7 @@ def estimate_epsilon(
         world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.
         world1_scores: shape (n1,); one score per run of world 1.
         delta: in (0, 1).
-        significance: probability with which the bound may exceed the truth, in (0, 1). Rule
+        significance: probability with which the bound may exceed the truth, in [2e-9, 1). Rule
             `simultaneous` reads its level from a table for .05 and up to 250,000 scores per
             world; otherwise it computes it once (seconds at 25,000 scores, minutes at a million).
         conversion: `gdp` or `direct`; see `Conversion`.
@@ -89,6 +93,8 @@ def estimate_epsilon(
     rule, converted = ThresholdRule(threshold_rule), Conversion(conversion)
     delta = checked_real("delta", delta, most=1.0)
     significance = checked_real("significance", significance, most=1.0)
+    if significance < _LEAST_SIGNIFICANCE:
+        raise InputError(f"significance is {significance}; it must be at least 2e-9")
     if threshold is not None and rule is not ThresholdRule.FIXED:
         raise InputError(f"a threshold goes with threshold_rule 'fixed', not with '{rule}'")
     convert = CONVERSION_RULES[converted]

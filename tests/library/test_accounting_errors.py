@@ -186,4 +186,4 @@ def test_group_privacy_refuses_in_its_own_name() -> None:
             )
         )
     assert str(refusal.value).startswith("method='group_privacy' cannot account adjacency='subst")
-    assert str(refusal.value).endswith("use method='pld', which accounts the substitution itself")
+    assert str(refusal.value).endswith("'pld' or 'prv', which account the substitution itself")

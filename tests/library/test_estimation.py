@@ -179,7 +179,7 @@ class TestOrdinaryInputs:
         ({"delta": "1e-5"}, "delta is '1e-5'"),
         ({"delta": None}, "delta is None"),
         ({"delta": np.array([1e-5, 1e-5])}, "delta is array"),
-        ({"significance": 1e-15}, "no local level"),
+        ({"significance": 1e-15}, "significance is 1e-15; it must be at least 2e-9"),
         ({"threshold_rule": "fixed", "threshold": "a"}, "needs a threshold"),
         ({"world0_scores": [1j, 2.0]}, "world0_scores must be real numbers, not complex128"),
         ({"world0_scores": np.ma.masked_array([1.0, 2.0], [0, 1])}, "masked"),

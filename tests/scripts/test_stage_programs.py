@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from dpcanary import account_epsilon
+from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import GradientCanary, InputCanary, read_canary
 from dpcanary.config import parse_experiment
-from dpcanary.errors import InputError
+from dpcanary.errors import AccountingError, InputError
 from dpcanary.files import read_arrays, read_json, write_text
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import read_shard
@@ -308,12 +309,26 @@ def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     assert table.accounting_method.tolist() == ["prv"]
     assert table.epsilon_upper_substitute[0] == pytest.approx(1.588, rel=0.02)
     warnings = capsys.readouterr().err
-    assert "warning: falling back to prv: method='pld' cannot account" in warnings
-    assert pd.read_csv(tmp_path / "profile.tsv", sep="\t").columns.tolist() == [
-        "adjacency",
-        "delta",
-        "epsilon",
-    ]
+    assert "warning: trying prv instead: method='pld' cannot account" in warnings
+    profile = pd.read_csv(tmp_path / "profile.tsv", sep="\t")
+    assert profile.columns.tolist() == ["adjacency", "delta", "epsilon"]
+    assert set(profile.adjacency) == {"substitute", "add_remove"}
+    own = profile[(profile.adjacency == "substitute") & np.isclose(profile.delta, 1e-5)]
+    assert own.epsilon.item() == pytest.approx(table.epsilon_upper_substitute[0], rel=1e-6)
+
+
+def test_two_refusals_lead_with_the_first(capsys):
+    stage = NoiseStage(
+        adjacency=Adjacency.SUBSTITUTE,
+        sample_rate=0.01,
+        num_steps=1,
+        noise_multiplier=None,
+        target_epsilon=1.0,
+        delta=0.5,
+    )
+    with pytest.raises(AccountingError, match="no noise multiplier between"):
+        program("calibrate_noise").noise_multiplier(stage)
+    assert "warning: prv refuses too" in capsys.readouterr().err
 
 
 def test_an_absent_gpu_is_named():
