@@ -124,7 +124,7 @@ def test_stages_survive_the_command_line():
         ("delta", 0.0, "delta: Input should be greater than 0"),
         ("delta", 1.0, "delta: Input should be less than 1"),
         ("delta", "1e-5", "YAML reads 1e-5 as text: write 1.0e-5"),
-        ("significance", 1e-9, "significance: Input should be greater than or equal to 1e-06"),
+        ("significance", 1e-9, "significance: Input should be greater than or equal to"),
         ("significance", 1.5, "significance: .* less than 1"),
         ("threshold_rules", ["simultanous"], "did you mean 'simultaneous'"),
         ("threshold_rules", ["fixed"], "needs a threshold"),
