@@ -56,11 +56,7 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
                 raise InputError(f"config: audits: {name!r} is made twice; rename or drop one")
             audits[name] = audit
     _check_names(settings, names, audits)
-    return _validated(
-        Experiment,
-        {"settings": settings.model_dump(), "sweeps": names, "audits": _dumped(audits)},
-        where="config",
-    )
+    return Experiment(settings=settings, sweeps=names, audits=audits)
 
 
 def config_schema() -> dict[str, Any]:
@@ -120,10 +116,6 @@ def _check_names(
             if sweep not in sweeps:
                 hint = suggestion(sweep, sweeps)
                 raise InputError(f"config: figures.{figure}.sweeps: no {sweep!r}; {hint}")
-
-
-def _dumped(audits: Mapping[str, Audit]) -> dict[str, Any]:
-    return {name: audit.model_dump(mode="json") for name, audit in audits.items()}
 
 
 def _validated(

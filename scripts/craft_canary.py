@@ -38,24 +38,22 @@ def craft(
     """The canary of the audit's kind."""
     if stage.canary is Canary.GRADIENT:
         return _gradient(stage, data)
-    weights = reference.weights
-    features = data.features[reference.target]
-    label = int(data.labels[reference.target])
+    known = {
+        "weights": reference.weights,
+        "target_features": data.features[reference.target],
+        "target_label": int(data.labels[reference.target]),
+    }
     if stage.canary is Canary.MISLABELED:
-        return mislabeled(weights=weights, target_features=features, target_label=label)
+        return mislabeled(**known)
     if stage.canary is Canary.NATURAL:
         return natural(
-            weights=weights,
+            **known,
             auxiliary_features=data.auxiliary_features,
             auxiliary_labels=data.auxiliary_labels,
-            target_features=features,
-            target_label=label,
         )
     with progress(stage.crafting_steps, "step") as bar:
         return crafted_input(
-            weights=weights,
-            target_features=features,
-            target_label=label,
+            **known,
             num_steps=stage.crafting_steps,
             step_size=stage.crafting_step_size,
             on_progress=bar.update,
