@@ -15,7 +15,7 @@ from dpcanary import stages
 from dpcanary.errors import InputError, suggestion
 from dpcanary.randomness import derived_seed
 from dpcanary.settings import NAME_PATTERN, Audit, Dataset, Experiment, Figure, Name, Settings
-from dpcanary.vocabulary import SCORES_OF
+from dpcanary.vocabulary import SCORES_OF, Initialisation, ModelKind
 
 AnyModel = TypeVar("AnyModel", bound=stages.Model)
 
@@ -23,6 +23,10 @@ AnyModel = TypeVar("AnyModel", bound=stages.Model)
 _ABBREVIATIONS = {
     "canary": "",
     "score": "",
+    "model": "",
+    "optimizer": "",
+    "batch_size": "B",
+    "canary_period": "k",
     "sample_rate": "q",
     "noise_multiplier": "sigma",
     "target_epsilon": "eps",
@@ -78,7 +82,7 @@ def _expand(sweep: str, values: object, settings: Settings) -> Iterator[tuple[st
         )
     if not isinstance(values, Mapping):
         raise InputError(f"config: audits.{sweep}: must hold an audit's settings by key")
-    swept = [key for key, value in values.items() if isinstance(value, list)]
+    swept = [key for key, value in values.items() if _is_swept(key, value)]
     for key in swept:
         if not values[key]:
             raise InputError(f"config: audits.{sweep}: {key}: is an empty list; give a value")
@@ -89,18 +93,35 @@ def _expand(sweep: str, values: object, settings: Settings) -> Iterator[tuple[st
         yield name, _filled(name, audit, settings)
 
 
+def _is_swept(key: str, value: object) -> bool:
+    """Whether a value is a list of values; hidden_sizes is a list itself."""
+    if key == "hidden_sizes":
+        return isinstance(value, list) and any(isinstance(item, list) for item in value)
+    return isinstance(value, list)
+
+
 def _label(key: str, value: object) -> str:
+    if isinstance(value, list):
+        value = "x".join(map(str, value)) or "none"
     if isinstance(value, float) and math.isfinite(value):
         value = f"{Decimal(repr(value)).normalize():f}"  # all digits, and never 1e+06
     return f"{_ABBREVIATIONS.get(key, key)}{value}"
 
 
 def _filled(name: str, audit: Audit, settings: Settings) -> Audit:
-    """The audit with its own score and seed, and without a dataset that it does not read."""
+    """The audit with its own score, seed and start, and without a dataset that it does not read."""
     own = derived_seed(seed=settings.seed, name=name) if audit.seed is None else audit.seed
     score = audit.score or SCORES_OF[audit.canary][0]
     dataset = audit.dataset if audit.canary.is_trained else None
-    return audit.model_copy(update={"seed": own, "score": score, "dataset": dataset})
+    linear = audit.model is ModelKind.LINEAR
+    usual = Initialisation.ZEROS if linear else Initialisation.PER_RUN
+    filled = {
+        "seed": own,
+        "score": score,
+        "dataset": dataset,
+        "initialisation": audit.initialisation or usual,
+    }
+    return audit.model_copy(update=filled)
 
 
 def _check_names(

@@ -4,6 +4,7 @@ import hashlib
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
@@ -17,6 +18,9 @@ class Purpose(IntEnum):
     NOISE = 3  # DP-SGD noise of a run
     SIMULATION = 4  # Poisson sampling of the noiseless simulated training
     WORST_CASE = 5  # direct draws of the worst-case audit
+    INITIALISATION = 6  # random parameters of a run, or of all
+    FIXED_BATCHES = 7  # the order of records in each epoch of known batches
+    OUT_OF_SPAN = 8  # a run's noise outside of the span of its records
 
 
 def derived_seed(*, seed: int, name: str) -> int:
@@ -31,6 +35,11 @@ def derived_seed(*, seed: int, name: str) -> int:
     """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:6], "big")
+
+
+def philox_key(*, seed: int) -> NDArray[np.uint32]:
+    """The key of an audit's counter-based draws, shape (2,); see `training.philox`."""
+    return np.random.SeedSequence(entropy=seed).generate_state(2, np.uint32).astype(np.uint32)
 
 
 def generator(*, seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

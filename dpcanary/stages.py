@@ -4,12 +4,23 @@ A stage reruns when one of *its* settings changes, so none is told more than it 
 """
 
 import json
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.vocabulary import Canary, Conversion, Score, ThresholdRule
+from dpcanary.vocabulary import (
+    Activation,
+    Canary,
+    Conversion,
+    Initialisation,
+    LearningRateSchedule,
+    Loss,
+    ModelKind,
+    Optimizer,
+    Precision,
+    Sampling,
+    Score,
+    ThresholdRule,
+)
 
 
 class Model(BaseModel):
@@ -46,41 +57,56 @@ class AccountingStage(Model):
 
     sample_rate: float
     record_steps: tuple[int, ...]
+    canary_period: int | None
     delta: float
+
+    @property
+    def insertions(self) -> tuple[int, ...]:
+        """Steps up to each recorded one in which the canary may come in: these are accounted."""
+        return tuple(step // (self.canary_period or 1) for step in self.record_steps)
 
 
 class ReferenceStage(Model):
-    """The reference model, trained without privacy on the private records."""
+    """A model and its descent: what the reference, trained without privacy, depends on."""
 
-    model: Literal["linear"]
-    num_steps: int
+    model: ModelKind
+    model_seed: int
+    hidden_sizes: tuple[int, ...]
+    activation: Activation
+    initialisation: Initialisation
+    loss: Loss
+    optimizer: Optimizer
+    momentum: float
     learning_rate: float
+    learning_rate_schedule: LearningRateSchedule
+    num_steps: int
 
 
-class CanaryStage(Model):
-    """What a canary is made from, beside data and reference."""
+class MechanismStage(ReferenceStage):
+    """DP-SGD, beside its noise multiplier."""
 
     seed: int
     canary: Canary
+    adjacency: Adjacency
+    sampling: Sampling
     sample_rate: float
+    batch_size: int | None
+    canary_period: int | None
     max_grad_norm: float
-    num_steps: int
-    learning_rate: float
+
+
+class CanaryStage(MechanismStage):
+    """What a canary is made from, beside data and reference."""
+
     crafting_steps: int
     crafting_step_size: float
 
 
-class TrainingStage(Model):
+class TrainingStage(MechanismStage):
     """What a run depends on, beside its noise multiplier, data and canary."""
 
-    seed: int
-    canary: Canary
     score: Score
-    adjacency: Adjacency
-    model: Literal["linear"]
-    sample_rate: float
-    max_grad_norm: float
-    learning_rate: float
+    precision: Precision
     record_steps: tuple[int, ...]
 
 

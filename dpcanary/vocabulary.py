@@ -63,6 +63,111 @@ SCORES_OF = {
 }
 
 
+class ModelKind(_Choice):
+    """What is trained.
+
+    Attributes:
+        LINEAR: a linear head with bias on flat features.
+        MLP: a multilayer perceptron on flat features.
+        CONVNET: LeNet-5 on images of 32 x 32 pixels: 62,006 parameters with 3 channels and 10
+            classes.
+        RESNET18: on images, with group norm in place of batch norm.
+    """
+
+    LINEAR = "linear"
+    MLP = "mlp"
+    CONVNET = "convnet"
+    RESNET18 = "resnet18"
+
+
+class Activation(_Choice):
+    """What comes between the layers of a perceptron."""
+
+    TANH = "tanh"
+    RELU = "relu"
+    SIGMOID = "sigmoid"
+
+
+class LearningRateSchedule(_Choice):
+    """What the learning rate is multiplied with at step t of T.
+
+    Attributes:
+        CONSTANT: 1.
+        LINEAR: 1 - t / T.
+        COSINE: (1 + cos(pi t / T)) / 2.
+    """
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class Optimizer(_Choice):
+    """What a noisy gradient sum does to the parameters.
+
+    Attributes:
+        SGD: plain descent.
+        MOMENTUM: descent along a decaying sum of gradients, as torch.optim.SGD.
+        ADAM: as torch.optim.Adam.
+    """
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+
+
+class Sampling(_Choice):
+    """How a step's batch is chosen.
+
+    Attributes:
+        POISSON: every record enters with probability q, in every run and step anew.
+        FIXED: batches of one size are the same in every run and known to the adversary; the canary
+            comes on top, in every k-th step (Cebere et al., Algorithm 4).
+    """
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+
+
+class Initialisation(_Choice):
+    """Where training starts.
+
+    Attributes:
+        ZEROS: all parameters 0.
+        FIXED: the same random parameters in every run, known to the adversary.
+        PER_RUN: random parameters of each run's own.
+    """
+
+    ZEROS = "zeros"
+    FIXED = "fixed"
+    PER_RUN = "per_run"
+
+
+class Loss(_Choice):
+    """What a model minimises.
+
+    Attributes:
+        CROSS_ENTROPY: of the softmax over the outputs.
+        BINARY_CROSS_ENTROPY: of each output's sigmoid, averaged over the outputs.
+    """
+
+    CROSS_ENTROPY = "cross_entropy"
+    BINARY_CROSS_ENTROPY = "binary_cross_entropy"
+
+
+class Precision(_Choice):
+    """Of the matrix products in training; sums, norms and noise are float32 in either.
+
+    Attributes:
+        FLOAT32: the default.
+        BFLOAT16: inputs and results of products are rounded to 8 bits; docs/validity.md says what
+            that does to epsilon.
+    """
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 class Conversion(_Choice):
     """How bounds on error rates become an epsilon.
 

@@ -17,15 +17,17 @@ rule train_reference:
     threads: 1
     resources:
         mem_mb=1500,
+        gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         settings=lambda wildcards: EXPERIMENT.stage(
             stages.ReferenceStage, audit=AUDIT_OF_REFERENCE[wildcards.reference]
         ).to_json(),
+        device=EXPERIMENT.settings.device,
     message:
         "Training reference model {wildcards.reference}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " --output {output} 2> {log}"
+        " --device {params.device} --output {output} 2> {log}"
 
 
 rule craft_canary:
@@ -45,10 +47,12 @@ rule craft_canary:
     threads: 1
     resources:
         mem_mb=1500,
+        gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         settings=told(stages.CanaryStage),
+        device=EXPERIMENT.settings.device,
     message:
         "Crafting the canary of {wildcards.audit}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " --reference {input.reference} --output {output} 2> {log}"
+        " --reference {input.reference} --device {params.device} --output {output} 2> {log}"

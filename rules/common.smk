@@ -84,6 +84,12 @@ def runs_of(wildcards):
     return EXPERIMENT.audits[wildcards.audit].runs_of(wildcards.shard)
 
 
+def runs_at_once(wildcards):
+    """The option, where the config says how many runs may be in memory at once."""
+    at_once = EXPERIMENT.audits[wildcards.audit].runs_at_once
+    return "" if at_once is None else f"--runs-at-once {at_once}"
+
+
 def source_files(wildcards):
     """The user's own file, where the dataset is one."""
     source = EXPERIMENT.settings.datasets[wildcards.dataset].source

@@ -4,10 +4,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.program import run
+from dpcanary.program import progress, run
 from dpcanary.splits import read_split
 from dpcanary.stages import ReferenceStage
-from dpcanary.training.reference import train_reference, write_reference
+from dpcanary.training.devices import chosen_device
+from dpcanary.training.inputs import Records
+from dpcanary.training.models import descent_of, module_of
+from dpcanary.training.reference import write_reference
+from dpcanary.training.simulation import train_reference
 
 
 def main(argv: Sequence[str]) -> None:
@@ -15,17 +19,20 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=ReferenceStage.model_validate_json, required=True)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     stage: ReferenceStage = args.settings
     data = read_split(args.data)
-    reference = train_reference(
-        features=data.features,
-        labels=data.labels,
-        num_classes=data.num_classes,
-        num_steps=stage.num_steps,
-        learning_rate=stage.learning_rate,
-    )
+    with progress(stage.num_steps, "step") as bar:
+        reference = train_reference(
+            module=module_of(stage, shape=data.features.shape[1:], num_classes=data.num_classes),
+            records=Records.from_split(data, target=0),
+            dpsgd=descent_of(stage),
+            initialisation=stage.initialisation,
+            device=chosen_device(args.device),
+            on_progress=bar.update,
+        )
     write_reference(args.output, reference)
 
 

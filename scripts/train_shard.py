@@ -1,6 +1,7 @@
 """Trains the models of one shard and records what the adversary observes."""
 
 import argparse
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,34 +15,22 @@ from dpcanary.program import progress, run
 from dpcanary.splits import read_split
 from dpcanary.stages import TrainingStage
 from dpcanary.training.devices import chosen_device
-from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.ensemble import EnsembleResult, train_ensemble
+from dpcanary.training.inputs import Records
+from dpcanary.training.models import mechanism_of, module_of
 
 
 def main(argv: Sequence[str]) -> None:
     """Trains runs first, ..., first + num_runs - 1 and writes the shard file."""
     args = parsed(argv)
-    torch.set_num_threads(args.threads)
-    stage: TrainingStage = args.settings
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     noise_multiplier = read_json(args.noise)["noise_multiplier"]
     device = chosen_device(args.device)
-    runs = range(args.first_run, args.first_run + args.num_runs)
     start = time.perf_counter()
-    placed = read_canary(args.canary)
-    with progress(len(runs) * stage.record_steps[-1], "model-step") as bar:
-        result = train_ensemble(
-            records=Records.from_split(read_split(args.data), target=placed.target),
-            canary=placed.canary,
-            dpsgd=DPSGD.from_stage(stage, noise_multiplier=noise_multiplier),
-            runs=runs,
-            seed=stage.seed,
-            device=device,
-            num_threads=args.threads,
-            on_progress=bar.update,
-        )
+    result = trained(args, noise_multiplier, device)
     shard = make_shard(
-        stage,
-        runs=runs,
+        args.settings,
+        runs=range(args.first_run, args.first_run + args.num_runs),
         observation=result.observations,
         test_accuracy=result.test_accuracy,
         noise_multiplier=noise_multiplier,
@@ -52,18 +41,42 @@ def main(argv: Sequence[str]) -> None:
     write_shard(args.output, shard)
 
 
+def trained(
+    args: argparse.Namespace, noise_multiplier: float, device: torch.device
+) -> EnsembleResult:
+    """What the runs showed."""
+    stage: TrainingStage = args.settings
+    data, placed = read_split(args.data), read_canary(args.canary)
+    with progress(args.num_runs * stage.num_steps, "model-step") as bar:
+        return train_ensemble(
+            module=module_of(stage, shape=data.features.shape[1:], num_classes=data.num_classes),
+            records=Records.from_split(data, target=placed.target),
+            canary=placed.canary,
+            dpsgd=mechanism_of(
+                stage, record_steps=stage.record_steps, noise_multiplier=noise_multiplier
+            ),
+            runs=range(args.first_run, args.first_run + args.num_runs),
+            seed=stage.seed,
+            device=device,
+            initialisation=stage.initialisation,
+            precision=stage.precision,
+            num_threads=args.threads,
+            runs_at_once=args.runs_at_once,
+            on_progress=bar.update,
+        )
+
+
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--canary", type=Path, required=True)
-    parser.add_argument("--noise", type=Path, required=True)
+    for name in ("--data", "--canary", "--noise", "--output"):
+        parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--first-run", type=int, required=True)
     parser.add_argument("--num-runs", type=int, required=True)
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--runs-at-once", type=int, help="in memory, per thread; else as many fit")
     return parser.parse_args(argv)
 
 

@@ -77,7 +77,7 @@ def _curve(
         adjacency=adjacency,
         sample_rate=stage.sample_rate,
         noise_multiplier=noise_multiplier,
-        steps=stage.record_steps,
+        steps=stage.insertions,
         delta=stage.delta,
         method=method,
     )
@@ -119,6 +119,7 @@ def _fine_profile(
     last = AccountingStage(
         sample_rate=stage.sample_rate,
         record_steps=stage.record_steps[-1:],
+        canary_period=stage.canary_period,
         delta=min(stage.delta, _PROFILE_DELTA),
     )
     [highest] = _curve(last, noise_multiplier, adjacency, "pld")
@@ -127,7 +128,7 @@ def _fine_profile(
         adjacency=adjacency,
         sample_rate=stage.sample_rate,
         noise_multiplier=noise_multiplier,
-        num_steps=stage.record_steps[-1],
+        num_steps=stage.insertions[-1],
         epsilons=epsilons,
     )
     return pd.DataFrame({"delta": deltas, "epsilon": epsilons})
@@ -143,7 +144,7 @@ def _coarse_profile(
                 adjacency=adjacency,
                 sample_rate=stage.sample_rate,
                 noise_multiplier=noise_multiplier,
-                num_steps=stage.record_steps[-1],
+                num_steps=stage.insertions[-1],
                 delta=delta,
                 method="prv",
             )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,27 @@ class InputCanary:
 
 @dataclass(frozen=True)
 class GradientCanary:
-    """A gradient that replaces the target's: +C in world 0, -C in world 1, in one coordinate.
+    """A gradient of length C in one coordinate; its negative in world 1 under `substitute`.
 
     Attributes:
-        coordinate: index into the flattened parameters.
+        coordinate: index into the parameters, flattened in the module's order.
     """
 
     coordinate: int
+
+
+@dataclass(frozen=True)
+class DirectionCanary:
+    """A gradient in any direction; its negative in world 1 under `substitute`.
+
+    Attributes:
+        gradient: shape (parameters,), in the module's order, no longer than C.
+    """
+
+    gradient: NDArray[np.float32]
+
+
+AnyCanary = InputCanary | GradientCanary | DirectionCanary
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class PlacedCanary:
         target_label: its label.
     """
 
-    canary: InputCanary | GradientCanary
+    canary: AnyCanary
     target: int
     target_label: int
 
@@ -56,6 +71,9 @@ def write_canary(path: Path, placed: PlacedCanary) -> None:
     if isinstance(canary, InputCanary):
         features = np.asarray(canary.features, np.float32)
         write_arrays(path, header={**header, "label": canary.label}, arrays={"features": features})
+    elif isinstance(canary, DirectionCanary):
+        gradient = np.asarray(canary.gradient, np.float32)
+        write_arrays(path, header=header, arrays={"gradient": gradient})
     else:
         write_arrays(path, header={**header, "coordinate": canary.coordinate}, arrays={})
 
@@ -68,11 +86,14 @@ def read_canary(path: Path) -> PlacedCanary:
     """
     header, arrays = read_arrays(path)
     try:
-        canary = (
-            GradientCanary(coordinate=header["coordinate"])
-            if "coordinate" in header
-            else InputCanary(features=arrays["features"], label=header["label"])
-        )
-        return PlacedCanary(canary, header["target"], header["target_label"])
+        return PlacedCanary(_canary(header, arrays), header["target"], header["target_label"])
     except KeyError as error:
         raise InputError(f"{path} holds no canary: {error} is missing; delete it") from None
+
+
+def _canary(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> AnyCanary:
+    if "coordinate" in header:
+        return GradientCanary(coordinate=header["coordinate"])
+    if "gradient" in arrays:
+        return DirectionCanary(gradient=arrays["gradient"])
+    return InputCanary(features=arrays["features"], label=header["label"])

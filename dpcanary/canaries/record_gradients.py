@@ -1,56 +1,80 @@
-"""Loss gradients of single records through a linear reference model, in factored form.
+"""Loss gradients of single records through the reference model, of any kind."""
 
-The gradient of softmax cross-entropy is the outer product of residual (probabilities minus
-one-hot label) and features with a bias of 1, so inner products of gradients are products of inner
-products, and no gradient need be built.
-"""
-
-from dataclasses import dataclass
+import copy
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.special import softmax
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
-from dpcanary.features import with_bias
+from dpcanary.losses import record_losses
+from dpcanary.vocabulary import Loss
+
+# Gradients that are held at once, in bytes.
+_BYTES_AT_ONCE = 2**28
 
 
-@dataclass(frozen=True)
 class RecordGradients:
-    """Gradients of n records.
+    """Gradients of records at one model, in double precision."""
 
-    Attributes:
-        residuals: shape (n, classes).
-        features: shape (n, features + 1), the last 1.
-    """
+    def __init__(self, module: nn.Module, parameters: NDArray[np.float32], loss: Loss) -> None:
+        """Places the parameters.
 
-    residuals: NDArray[np.float64]
-    features: NDArray[np.float64]
+        Args:
+            module: the architecture.
+            parameters: shape (parameters,), in the module's order.
+            loss: which one.
+        """
+        self._module = copy.deepcopy(module).cpu().double()
+        named = dict(self._module.named_parameters())
+        values = torch.from_numpy(parameters.astype(np.float64))
+        pieces = torch.split(values, [parameter.numel() for parameter in named.values()])
+        self._parameters = {
+            name: piece.view_as(parameter)
+            for (name, parameter), piece in zip(named.items(), pieces, strict=True)
+        }
+        self._loss = loss
+
+    def of(self, features: Tensor, label: Tensor) -> Tensor:
+        """Gradient of one record, shape (parameters,); differentiable in the features.
+
+        Args:
+            features: as in a dataset, without the first axis.
+            label: class index, shape ().
+        """
+        gradients = grad(self._record_loss)(self._parameters, features, label)
+        return torch.cat([gradient.flatten() for gradient in gradients.values()])
+
+    def cosines(
+        self, features: NDArray[np.float32], labels: NDArray[np.int64], target: Tensor
+    ) -> NDArray[np.float64]:
+        """Cosine between records' gradients and a target gradient, 0 for a null one.
+
+        Args:
+            features: shape (n, ...).
+            labels: shape (n,).
+            target: shape (parameters,).
+
+        Returns:
+            Shape (n,).
+        """
+
+        def cosine(record: Tensor, label: Tensor) -> Tensor:
+            return torch.nn.functional.cosine_similarity(self.of(record, label), target, dim=0)
+
+        chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
+        inputs = as_inputs(features), torch.from_numpy(labels)
+        return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).detach().numpy())
+
+    def _record_loss(
+        self, parameters: dict[str, Tensor], features: Tensor, label: Tensor
+    ) -> Tensor:
+        outputs = functional_call(self._module, parameters, (features.unsqueeze(0),))
+        return record_losses(outputs, label.unsqueeze(0), self._loss)[0]
 
 
-def record_gradients(
-    *, weights: NDArray[np.float32], features: NDArray[np.float32], labels: NDArray[np.int64]
-) -> RecordGradients:
-    """Gradients of records at a model.
-
-    Args:
-        weights: shape (classes, features + 1), the bias last.
-        features: shape (n, features).
-        labels: shape (n,).
-    """
-    inputs = with_bias(features.astype(np.float64))
-    residuals = softmax(inputs @ weights.T.astype(np.float64), axis=1)
-    residuals[np.arange(len(labels)), labels] -= 1.0
-    return RecordGradients(residuals=residuals, features=inputs)
-
-
-def cosine_similarity(gradients: RecordGradients, target: RecordGradients) -> NDArray[np.float64]:
-    """Cosine between each of n gradients and one target gradient, shape (n,); 0 for a null one."""
-    inner = (gradients.residuals @ target.residuals[0]) * (gradients.features @ target.features[0])
-    norms = _norms(gradients) * _norms(target)[0]
-    return np.asarray(np.divide(inner, norms, out=np.zeros_like(inner), where=norms > 0))
-
-
-def _norms(gradients: RecordGradients) -> NDArray[np.float64]:
-    return np.asarray(
-        np.linalg.norm(gradients.residuals, axis=1) * np.linalg.norm(gradients.features, axis=1)
-    )
+def as_inputs(features: NDArray[np.float32]) -> Tensor:
+    """Features in double precision, token ids as they are."""
+    inputs = torch.from_numpy(np.ascontiguousarray(features))
+    return inputs.double() if inputs.is_floating_point() else inputs

@@ -1,33 +1,29 @@
 """DP-SGD for many models at once, each with its own batches and noise."""
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import nn
 
-from dpcanary.adjacency import world_of
-from dpcanary.canaries import GradientCanary, InputCanary
+from dpcanary.canaries import AnyCanary
 from dpcanary.errors import InputError
+from dpcanary.training.accuracy import accuracy_of
+from dpcanary.training.block import Block, Plan
+from dpcanary.training.choose import basis_of, path_of
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.linear import (
-    LinearProblem,
-    clipped_residuals,
-    descend,
-    linear_problem,
-    logits,
-)
-from dpcanary.training.sampling import RunStreams
+from dpcanary.training.memory import free_bytes, is_out_of_memory, release, runs_that_fit
+from dpcanary.training.optimizers import state_tensors
+from dpcanary.training.placement import placement_of, table_of
+from dpcanary.vocabulary import Initialisation, Precision
 
-# Runs in lockstep: enough to fill the matrix products, few enough for the caches.
-RUNS_AT_ONCE = 64
-# Noise and batches drawn ahead for a block of runs, in bytes.
-_BYTES_AHEAD = 32 * 2**20
-
-Canary = GradientCanary | InputCanary
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,170 +31,189 @@ class EnsembleResult:
     """What is kept of the runs.
 
     Attributes:
-        observations: shape (runs, steps) for a gradient canary: the change of its coordinate; or
-            (runs, steps, 2, classes) for an input canary: logits of target and substitute.
-        test_accuracy: shape (runs,), of the last step's models.
+        observations: shape (runs, steps) for a canary in one coordinate: its change; (runs, steps,
+            2) for a canary in any direction: the change along it, and the length of the whole
+            change; (runs, steps, 2, outputs) for an input canary: logits of target and canary.
+        test_accuracy: shape (runs,), of the last step's models; NaN without test records.
+        parameters: shape (runs, parameters), in the module's order, of the last step's models, or
+            None if not asked for.
     """
 
     observations: NDArray[np.float32]
     test_accuracy: NDArray[np.float32]
+    parameters: NDArray[np.float32] | None
 
 
 def train_ensemble(
     *,
+    module: nn.Module,
     records: Records,
-    canary: Canary,
+    canary: AnyCanary,
     dpsgd: DPSGD,
     runs: Sequence[int],
     seed: int,
     device: torch.device,
+    initialisation: Initialisation = Initialisation.ZEROS,
+    precision: Precision = Precision.FLOAT32,
     num_threads: int = 1,
+    runs_at_once: int | None = None,
+    keep_parameters: bool = False,
+    rotate: bool = True,
     on_progress: Callable[[int], object] = lambda model_steps: None,
 ) -> EnsembleResult:
-    """Trains one zero-initialised linear head per run.
+    """Trains one model per run.
 
-    Runs of world 0 train on the records with the target, runs of world 1 with the canary in its
-    place (see `world_of`). A gradient canary replaces the target's gradient in both worlds.
+    What a run draws depends on the seed and its index alone: not on the runs beside it, the
+    threads, or the device.
 
     Args:
+        module: the architecture, of any kind without batch statistics; linear heads and
+            perceptrons have fast paths of their own.
         records: private and test records.
-        canary: what stands in the target's place.
+        canary: what is inserted; see `placement_of`.
         dpsgd: settings of the mechanism.
         runs: run indices, which fix each run's world and randomness.
         seed: the audit's seed.
-        device: where to compute; noise and batches are drawn on the host.
-        num_threads: threads that draw noise.
-        on_progress: told the number of model-steps just done.
+        device: where to compute.
+        initialisation: where runs start.
+        precision: of matrix products.
+        num_threads: threads of the host, each of which trains runs of its own.
+        runs_at_once: runs in memory at once, per thread; by default as many as are fastest
+            together and fit in half of the free memory.
+        keep_parameters: whether to return the models.
+        rotate: whether linear heads may be trained in the span of their records, which changes no
+            distribution; see `rotation`.
+        on_progress: told the number of model-steps just done (below 0 for those done in vain).
 
     Raises:
-        InputError: if a run diverges; names the run and the step.
+        InputError: if the module cannot be trained, the canary does not fit, a run diverges (names
+            the run and the step), or one run alone does not fit in memory.
     """
-    trainer = _Trainer(records, canary, dpsgd, seed, device)
-    observations, accuracies = [], []
-    with ThreadPoolExecutor(num_threads) as pool:
-        for first in range(0, len(runs), RUNS_AT_ONCE):
-            block = runs[first : first + RUNS_AT_ONCE]
-            seen = [
-                trainer.observed(step, block) for step in trainer.steps(block, pool, on_progress)
-            ]
-            observations.append(np.stack(seen, axis=1))
-            accuracies.append(trainer.test_accuracy())
-    return EnsembleResult(np.concatenate(observations), np.concatenate(accuracies))
+    plan = _plan(module, records, canary, dpsgd, seed, device, initialisation, precision, rotate)
+    workers = num_threads if device.type == "cpu" else 1
+    at_once = runs_at_once or _runs_at_once(plan, num_runs=len(runs), workers=workers)
+    _LOG.info("%s path, %d runs at once on %s", plan.path.name, at_once, device)
+    blocks = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
+    job = _Job(plan, keep_parameters, on_progress)
+    with _one_torch_thread(device), ThreadPoolExecutor(workers) as pool:
+        done = [result for results in pool.map(job.train, blocks) for result in results]
+    kept = [result.parameters for result in done if result.parameters is not None]
+    return EnsembleResult(
+        observations=np.concatenate([result.observations for result in done]),
+        test_accuracy=np.concatenate([result.test_accuracy for result in done]),
+        parameters=np.concatenate(kept) if kept else None,
+    )
 
 
-class _Trainer:
-    """One block of runs at a time: the weights, and what they are trained on."""
+def _plan(
+    module: nn.Module,
+    records: Records,
+    canary: AnyCanary,
+    dpsgd: DPSGD,
+    seed: int,
+    device: torch.device,
+    initialisation: Initialisation,
+    precision: Precision,
+    rotate: bool,
+) -> Plan:
+    table = table_of(records, canary, device)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    placement = placement_of(canary, records=records, dpsgd=dpsgd, num_parameters=count)
+    evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
+    path, basis = evaluator, None
+    if rotate:
+        basis = basis_of(module, table, placement, dpsgd=dpsgd, initialisation=initialisation)
+    if basis is not None:
+        path = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=basis)
+    return Plan(
+        module=module,
+        records=records,
+        canary=canary,
+        dpsgd=dpsgd,
+        table=table,
+        placement=placement,
+        path=path,
+        evaluator=evaluator,
+        basis=basis,
+        initialisation=initialisation,
+        seed=seed,
+        device=device,
+    )
+
+
+def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
+    size = round(plan.dpsgd.expected_batch_size(len(plan.records.labels)))
+    # Parameters, gradient sums, and what the optimiser keeps.
+    states = 1 + state_tensors(plan.dpsgd.optimizer)
+    return runs_that_fit(
+        bytes_per_run=plan.path.bytes_per_run(size) + 4 * states * plan.path.num_parameters,
+        free=free_bytes(plan.device),
+        num_workers=workers,
+        num_runs=num_runs,
+        together=plan.path.runs_together,
+    )
+
+
+class _Job:
+    """Trains blocks, in several threads at once."""
 
     def __init__(
-        self, records: Records, canary: Canary, dpsgd: DPSGD, seed: int, device: torch.device
+        self, plan: Plan, keep_parameters: bool, on_progress: Callable[[int], object]
     ) -> None:
-        self._records, self._canary, self._dpsgd = records, canary, dpsgd
-        self._seed, self._device = seed, device
-        self._problem = _problem_with_canary(records, canary, device)
-        self._rate = dpsgd.learning_rate / (dpsgd.sample_rate * len(records.labels))
-        self._noise_scale = dpsgd.noise_multiplier * dpsgd.max_grad_norm
-        self._weights = torch.empty(0)
+        self._plan, self._keep, self._on_progress = plan, keep_parameters, on_progress
+        self._lock = threading.Lock()
 
-    def steps(
-        self, runs: Sequence[int], pool: ThreadPoolExecutor, on_progress: Callable[[int], object]
-    ) -> Iterator[int]:
-        """Trains a block, pausing at each step to observe."""
-        problem, dpsgd = self._problem, self._dpsgd
-        shape = (len(runs), problem.num_classes, problem.features.shape[1])
-        self._weights = torch.zeros(shape, device=self._device)
-        world1 = torch.from_numpy(world_of(np.asarray(runs)) == 1).to(self._device)
-        streams = RunStreams(
-            seed=self._seed,
-            runs=runs,
-            sample_rate=dpsgd.sample_rate,
-            num_records=len(self._records.labels),
-            width=problem.num_parameters,
-        )
-        # Four bytes a parameter; five a record: whether it is sampled, then its weight.
-        per_step = len(runs) * (4 * problem.num_parameters + 5 * len(problem.features))
-        ahead = max(1, _BYTES_AHEAD // per_step)
-        step = 0
-        for record_step in dpsgd.record_steps:
-            while step < record_step:
-                count = min(ahead, record_step - step)
-                draws = streams.draw(count, pool)
-                inclusion, injected = self._inclusion(draws.sampled, world1)
-                noise = torch.from_numpy(draws.noise).to(self._device).mul_(self._noise_scale)
-                if injected is not None:
-                    noise[:, :, injected[0]] += injected[1]
-                for index in range(count):
-                    self._advance(inclusion[:, index], noise[:, index])
-                step += count
-                on_progress(count * len(runs))
-            yield step
+    def train(self, runs: Sequence[int]) -> list[EnsembleResult]:
+        """Trains a block, or its halves if it does not fit in memory."""
+        done = 0
 
-    def _advance(self, inclusion: Tensor, noise: Tensor) -> None:
-        residuals = clipped_residuals(
-            self._problem, self._weights, inclusion, self._dpsgd.max_grad_norm
-        )
-        descend(self._problem, self._weights, residuals, noise, self._rate)
+        def on_step() -> None:
+            nonlocal done
+            done += len(runs)
+            self._report(len(runs))
 
-    def _inclusion(
-        self, sampled: NDArray[np.bool_], world1: Tensor
-    ) -> tuple[Tensor, tuple[int, Tensor] | None]:
-        """Batches as 0/1 weights, (runs, steps, records), and what a gradient canary adds.
-
-        The second part is the coordinate and, for every run and step, +C or -C or 0.
-        """
-        runs, steps, num_records = sampled.shape
-        inclusion = torch.empty(runs, steps, len(self._problem.features), device=self._device)
-        inclusion[:, :, :num_records] = torch.from_numpy(sampled).to(self._device)
-        target = inclusion[:, :, self._records.target].clone()
-        sign = 1.0 - 2.0 * world1.float().unsqueeze(1)
-        if isinstance(self._canary, GradientCanary):
-            inclusion[:, :, self._records.target] = 0.0
-            return inclusion, (
-                self._canary.coordinate,
-                target * sign * self._dpsgd.max_grad_norm,
-            )
-        substitute = target * world1.float().unsqueeze(1)
-        inclusion[:, :, self._records.target] -= substitute
-        inclusion[:, :, num_records] = substitute
-        return inclusion, None
-
-    def observed(self, step: int, runs: Sequence[int]) -> NDArray[np.float32]:
-        """The block's observations, of models that are all finite."""
-        finite = torch.isfinite(self._weights).flatten(start_dim=1).all(dim=1).cpu()
-        if not finite.all():
-            run = runs[int(finite.int().argmin())]
+        try:
+            return [self._trained(runs, on_step)]
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Out of the handler, whose traceback held the block's memory.
+        self._report(-done)
+        release(self._plan.device)
+        if len(runs) == 1:
             raise InputError(
-                f"run {run} diverged by step {step}; lower learning_rate"
-                f" ({self._dpsgd.learning_rate:g}) or noise_multiplier"
+                f"one run alone does not fit in the memory of {self._plan.device}: use a smaller"
+                " model or a lower sample_rate"
             )
-        return self._observe().cpu().numpy()
+        half = len(runs) // 2
+        _LOG.warning("out of memory with %d runs at once: trying %d", len(runs), half)
+        return self.train(runs[:half]) + self.train(runs[half:])
 
-    def _observe(self) -> Tensor:
-        if isinstance(self._canary, GradientCanary):
-            return self._weights.view(len(self._weights), -1)[:, self._canary.coordinate].clone()
-        pair = [self._records.target, len(self._records.labels)]
-        columns = self._problem.features[pair]  # the target, and its substitute behind the others
-        return torch.einsum("rcf,pf->rpc", self._weights, columns)
+    def _trained(self, runs: Sequence[int], on_step: Callable[[], None]) -> EnsembleResult:
+        plan = self._plan
+        with self._lock:  # layers draw their initial parameters from PyTorch's one generator
+            block = Block(plan, runs)
+        observations = block.train(on_step)
+        measured = len(plan.records.test_labels) > 0
+        parameters = block.parameters() if measured or self._keep else None
+        accuracy = np.full(len(runs), np.nan, np.float32)
+        if measured and parameters is not None:
+            accuracy = accuracy_of(plan.evaluator, parameters, plan.records)
+        kept = parameters.cpu().numpy() if parameters is not None and self._keep else None
+        return EnsembleResult(observations, accuracy, kept)
 
-    def test_accuracy(self) -> NDArray[np.float32]:
-        """Share of test records that each run's model gets right, shape (runs,)."""
-        records = self._records
-        test = linear_problem(
-            features=records.test_features,
-            labels=records.test_labels,
-            num_classes=records.num_classes,
-            device=self._device,
-        )
-        predicted = logits(test, self._weights).argmax(dim=1)
-        right = predicted == test.one_hot.argmax(dim=0)
-        return right.float().mean(dim=1).cpu().numpy()
+    def _report(self, model_steps: int) -> None:
+        with self._lock:
+            self._on_progress(model_steps)
 
 
-def _problem_with_canary(records: Records, canary: Canary, device: torch.device) -> LinearProblem:
-    """The private records, with an input canary as one record more."""
-    features, labels = records.features, records.labels
-    if isinstance(canary, InputCanary):
-        features = np.vstack([features, canary.features[None, :]]).astype(np.float32)
-        labels = np.append(labels, canary.label)
-    return linear_problem(
-        features=features, labels=labels, num_classes=records.num_classes, device=device
-    )
+@contextmanager
+def _one_torch_thread(device: torch.device) -> Iterator[None]:
+    """On the host, PyTorch's own threads rest: each worker trains other runs, and none waits."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

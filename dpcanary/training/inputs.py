@@ -1,42 +1,67 @@
 """What an ensemble is trained on: the mechanism's settings and the records."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import InputError
 from dpcanary.splits import SplitDataset
-from dpcanary.stages import TrainingStage
+from dpcanary.vocabulary import Loss, Optimizer, Sampling
+
+Schedule = Callable[[int], float]
 
 
 @dataclass(frozen=True)
 class DPSGD:
-    """Settings of DP-SGD with Poisson sampling.
+    """Settings of DP-SGD.
 
     Attributes:
-        sample_rate: q.
         noise_multiplier: sigma, in units of max_grad_norm.
         max_grad_norm: C.
-        learning_rate: of SGD.
+        learning_rate: a number, or a function of the step (0 for the first).
         record_steps: steps to observe, ascending; training ends with the last one.
+        sample_rate: q of Poisson sampling.
+        adjacency: what the worlds are; see `placement`.
+        sampling: Poisson or fixed batches.
+        batch_size: of fixed batches.
+        canary_period: k: with fixed batches, the canary comes in at steps k, 2 k, ...
+        optimizer: which one.
+        momentum: of Optimizer.MOMENTUM.
+        loss: which one.
     """
 
-    sample_rate: float
     noise_multiplier: float
     max_grad_norm: float
-    learning_rate: float
+    learning_rate: float | Schedule
     record_steps: tuple[int, ...]
+    sample_rate: float = 1.0
+    adjacency: Adjacency = Adjacency.SUBSTITUTE
+    sampling: Sampling = Sampling.POISSON
+    batch_size: int | None = None
+    canary_period: int | None = None
+    optimizer: Optimizer = Optimizer.SGD
+    momentum: float = 0.9
+    loss: Loss = Loss.CROSS_ENTROPY
 
-    @classmethod
-    def from_stage(cls, stage: TrainingStage, *, noise_multiplier: float) -> "DPSGD":
-        """The mechanism that a training stage is told, with its noise."""
-        return cls(
-            sample_rate=stage.sample_rate,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=stage.max_grad_norm,
-            learning_rate=stage.learning_rate,
-            record_steps=stage.record_steps,
-        )
+    def __post_init__(self) -> None:
+        fixed = self.sampling is Sampling.FIXED
+        if fixed != (self.batch_size is not None) or fixed != (self.canary_period is not None):
+            raise InputError("fixed sampling, and it alone, needs batch_size and canary_period")
+        if fixed and self.sample_rate != 1.0:
+            raise InputError("fixed sampling has no sample_rate; leave it at 1")
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of a step, 0 for the first."""
+        rate = self.learning_rate
+        return rate(step) if callable(rate) else rate
+
+    def expected_batch_size(self, num_records: int) -> float:
+        """What gradient sums are divided by: never the size that was drawn."""
+        return float(self.batch_size or self.sample_rate * num_records)
 
 
 @dataclass(frozen=True)
@@ -44,17 +69,17 @@ class Records:
     """The private records and the records that accuracy is measured on.
 
     Attributes:
-        features: shape (N, F).
+        features: shape (N, ...).
         labels: shape (N,).
-        test_features: shape (M, F).
+        test_features: shape (M, ...).
         test_labels: shape (M,).
         num_classes: classes.
         target: index of the target record.
     """
 
-    features: NDArray[np.float32]
+    features: NDArray[Any]
     labels: NDArray[np.int64]
-    test_features: NDArray[np.float32]
+    test_features: NDArray[Any]
     test_labels: NDArray[np.int64]
     num_classes: int
     target: int

@@ -1,5 +1,6 @@
 """Canaries against autograd and brute force; the worst-case draws against their exact law."""
 
+import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -10,18 +11,22 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom, ks_2samp, kstest, norm
 from torch import nn
+from torch.nn.utils import vector_to_parameters
 
 from dpcanary.canaries.crafted import crafted_input
 from dpcanary.canaries.gradient import least_updated_coordinate
 from dpcanary.canaries.natural import mislabeled, natural
-from dpcanary.canaries.record_gradients import cosine_similarity, record_gradients
+from dpcanary.canaries.record_gradients import RecordGradients
 from dpcanary.canaries.worst_case import (
     draw_final_sums,
     draw_transcript_scores,
     log_likelihood_ratio,
 )
 from dpcanary.errors import InputError
-from dpcanary.training.reference import Reference, accumulated_updates, train_reference
+from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.reference import Reference
+from dpcanary.training.simulation import accumulated_updates, train_reference
+from dpcanary.vocabulary import Initialisation, Loss, Optimizer
 
 Floats = NDArray[np.float64]
 NUM_FEATURES, NUM_CLASSES = 9, 5
@@ -42,32 +47,50 @@ FEATURES, LABELS = some_records(120, seed=0)
 AUXILIARY, AUXILIARY_LABELS = some_records(200, seed=1)
 
 
-def reference_of(num_steps: int = 200, learning_rate: float = 0.5) -> Reference:
+CPU = torch.device("cpu")
+
+
+def private(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Records:
+    return Records(features, labels, features[:0], labels[:0], NUM_CLASSES, target=0)
+
+
+def module_of(kind: str, num_features: int = NUM_FEATURES) -> nn.Module:
+    torch.manual_seed(7)
+    if kind == "linear":
+        return nn.Linear(num_features, NUM_CLASSES)
+    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(8, NUM_CLASSES))
+
+
+def reference_of(
+    module: nn.Module, *, records: Records | None = None, num_steps: int = 200, rate: float = 0.5
+) -> Reference:
+    linear = isinstance(module, nn.Linear)
     return train_reference(
-        features=FEATURES,
-        labels=LABELS,
-        num_classes=NUM_CLASSES,
-        num_steps=num_steps,
-        learning_rate=learning_rate,
+        module=module,
+        records=records or private(FEATURES, LABELS),
+        dpsgd=DPSGD(0.0, float("inf"), rate, (num_steps,)),
+        initialisation=Initialisation.ZEROS if linear else Initialisation.PER_RUN,
+        device=CPU,
     )
 
 
-@pytest.fixture(scope="module")
-def reference() -> Reference:
-    return reference_of()
+@pytest.fixture(scope="module", params=["linear", "mlp"])
+def attack(request: pytest.FixtureRequest) -> tuple[nn.Module, Reference, RecordGradients]:
+    """A module, its reference training, and gradients there."""
+    module = module_of(request.param)
+    reference = reference_of(module)
+    return module, reference, RecordGradients(module, reference.parameters, Loss.CROSS_ENTROPY)
 
 
 def autograd_gradient(
-    weights: NDArray[np.float32], features: NDArray[np.float32], label: int
+    module: nn.Module, parameters: NDArray[np.float32], features: NDArray[np.float32], label: int
 ) -> Floats:
-    """Gradient of one record's cross-entropy in weight and bias, by autograd, flattened."""
-    linear = nn.Linear(weights.shape[1] - 1, len(weights), dtype=torch.float64)
-    with torch.no_grad():
-        linear.weight.copy_(torch.from_numpy(weights[:, :-1]))
-        linear.bias.copy_(torch.from_numpy(weights[:, -1]))
+    """Gradient of one record's cross-entropy in all parameters, by autograd, flattened."""
+    trained = copy.deepcopy(module).double()
+    vector_to_parameters(torch.from_numpy(parameters).double(), trained.parameters())
     inputs = torch.from_numpy(features.astype(np.float64))[None, :]
-    nn.CrossEntropyLoss()(linear(inputs), torch.tensor([label])).backward()
-    return torch.column_stack([linear.weight.grad, linear.bias.grad]).flatten().numpy()
+    nn.CrossEntropyLoss()(trained(inputs), torch.tensor([label])).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in trained.parameters()]).numpy()
 
 
 def cosine(one: Floats, two: Floats) -> float:
@@ -77,41 +100,56 @@ def cosine(one: Floats, two: Floats) -> float:
 # --- gradients of single records ---------------------------------------------------------------
 
 
-def test_factored_gradients_equal_autograd(reference: Reference) -> None:
-    weights = reference.weights
-    found = record_gradients(weights=weights, features=FEATURES, labels=LABELS)
-    gradients = np.einsum("nc,nf->ncf", found.residuals, found.features).reshape(len(LABELS), -1)
+def test_record_gradients_equal_autograd(attack) -> None:
+    module, reference, gradients = attack
     expected = np.array(
-        [autograd_gradient(weights, x, int(y)) for x, y in zip(FEATURES, LABELS, strict=True)]
+        [
+            autograd_gradient(module, reference.parameters, x, int(y))
+            for x, y in zip(FEATURES, LABELS, strict=True)
+        ]
     )
-    np.testing.assert_allclose(gradients, expected, rtol=1e-9, atol=1e-12)
-    target = record_gradients(weights=weights, features=FEATURES[3:4], labels=LABELS[3:4])
-    cosines = cosine_similarity(found, target)
+    found = gradients.of(torch.from_numpy(FEATURES[3]).double(), torch.tensor(LABELS[3]))
+    np.testing.assert_allclose(found.numpy(), expected[3], rtol=1e-9, atol=1e-12)
+    cosines = gradients.cosines(FEATURES, LABELS, found)
     np.testing.assert_allclose(cosines, [cosine(g, expected[3]) for g in expected], atol=1e-9)
     assert cosines[3] == pytest.approx(1.0)
 
 
+def test_chunks_of_records_change_nothing(attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, gradients = attack
+    target = gradients.of(torch.from_numpy(FEATURES[3]).double(), torch.tensor(LABELS[3]))
+    whole = gradients.cosines(FEATURES, LABELS, target)
+    monkeypatch.setattr("dpcanary.canaries.record_gradients._BYTES_AT_ONCE", 8 * len(target) * 7)
+    np.testing.assert_allclose(gradients.cosines(FEATURES, LABELS, target), whole, rtol=1e-12)
+
+
 def test_null_gradient_has_cosine_zero() -> None:
-    weights = np.array([[4000.0, 0.0], [0.0, 0.0]], np.float32)
+    module = nn.Linear(1, 2)
+    parameters = np.array([4000.0, 0.0, 0.0, 0.0], np.float32)
+    gradients = RecordGradients(module, parameters, Loss.CROSS_ENTROPY)
     features, labels = np.array([[1.0], [-1.0]], np.float32), np.array([0, 0])
-    gradients = record_gradients(weights=weights, features=features, labels=labels)
-    assert not gradients.residuals[0].any()
-    target = record_gradients(weights=weights, features=features[1:], labels=labels[1:])
-    assert cosine_similarity(gradients, target).tolist() == [0.0, pytest.approx(1.0)]
+    target = gradients.of(torch.from_numpy(features[1]).double(), torch.tensor(0))
+    assert gradients.cosines(features, labels, target).tolist() == [0.0, pytest.approx(1.0)]
 
 
 # --- mislabeled and natural --------------------------------------------------------------------
 
 
-def test_mislabeled_is_the_most_opposed_label(reference: Reference) -> None:
+def test_mislabeled_is_the_most_opposed_label(attack) -> None:
+    module, reference, gradients = attack
     for record in range(40):
         features, label = FEATURES[record], int(LABELS[record])
-        own = autograd_gradient(reference.weights, features, label)
+        own = autograd_gradient(module, reference.parameters, features, label)
         cosines = [
-            cosine(autograd_gradient(reference.weights, features, other), own)
+            cosine(autograd_gradient(module, reference.parameters, features, other), own)
             for other in range(NUM_CLASSES)
         ]
-        found = mislabeled(weights=reference.weights, target_features=features, target_label=label)
+        found = mislabeled(
+            gradients=gradients,
+            num_classes=NUM_CLASSES,
+            target_features=features,
+            target_label=label,
+        )
         assert found.label == int(np.argmin(cosines))
         assert found.label != label
         assert np.array_equal(found.features, features)
@@ -119,24 +157,31 @@ def test_mislabeled_is_the_most_opposed_label(reference: Reference) -> None:
 
 
 def test_mislabeled_at_an_untrained_model_is_another_label() -> None:
-    weights = np.zeros((NUM_CLASSES, NUM_FEATURES + 1), np.float32)
+    parameters = np.zeros(NUM_CLASSES * (NUM_FEATURES + 1), np.float32)
+    gradients = RecordGradients(module_of("linear"), parameters, Loss.CROSS_ENTROPY)
     for label in range(NUM_CLASSES):
-        found = mislabeled(weights=weights, target_features=FEATURES[0], target_label=label)
+        found = mislabeled(
+            gradients=gradients,
+            num_classes=NUM_CLASSES,
+            target_features=FEATURES[0],
+            target_label=label,
+        )
         assert found.label != label
 
 
-def test_natural_is_the_most_opposed_auxiliary_record(reference: Reference) -> None:
-    gradients = [
-        autograd_gradient(reference.weights, x, int(y))
+def test_natural_is_the_most_opposed_auxiliary_record(attack) -> None:
+    module, reference, gradients = attack
+    candidates = [
+        autograd_gradient(module, reference.parameters, x, int(y))
         for x, y in zip(AUXILIARY, AUXILIARY_LABELS, strict=True)
     ]
     chosen = set()
     for record in range(40):
         features, label = FEATURES[record], int(LABELS[record])
-        own = autograd_gradient(reference.weights, features, label)
-        best = int(np.argmin([cosine(gradient, own) for gradient in gradients]))
+        own = autograd_gradient(module, reference.parameters, features, label)
+        best = int(np.argmin([cosine(gradient, own) for gradient in candidates]))
         found = natural(
-            weights=reference.weights,
+            gradients=gradients,
             auxiliary_features=AUXILIARY,
             auxiliary_labels=AUXILIARY_LABELS,
             target_features=features,
@@ -159,14 +204,13 @@ def objective(gradient: Floats, target: Floats) -> float:
 @pytest.mark.parametrize("num_features", [9, 30])
 def test_crafted_input_opposes_the_target(record: int | None, num_features: int) -> None:
     records, labels = some_records(120, seed=0, num_features=num_features)
-    model = train_reference(
-        features=records, labels=labels, num_classes=NUM_CLASSES, num_steps=200, learning_rate=0.5
-    )
-    weights, record = model.weights, model.target if record is None else record
+    module = module_of("linear", num_features)
+    model = reference_of(module, records=private(records, labels))
+    weights, record = model.parameters, model.target if record is None else record
     features, label = records[record], int(labels[record])
     ticks: list[int] = []
     found = crafted_input(
-        weights=weights,
+        gradients=RecordGradients(module, weights, Loss.CROSS_ENTROPY),
         target_features=features,
         target_label=label,
         num_steps=1_000,
@@ -178,87 +222,134 @@ def test_crafted_input_opposes_the_target(record: int | None, num_features: int)
     assert found.features.dtype == np.float32
     assert np.isfinite(found.features).all()
     assert sum(ticks) == 1_000
-    own = autograd_gradient(weights, features, label)
-    crafted = autograd_gradient(weights, found.features, label)
+    own = autograd_gradient(module, weights, features, label)
+    crafted = autograd_gradient(module, weights, found.features, label)
     assert cosine(crafted, own) < -0.3
-    start = autograd_gradient(weights, np.zeros_like(features), label)
+    start = autograd_gradient(module, weights, np.zeros_like(features), label)
     assert objective(crafted, own) < objective(start, own)
     # A minimum: the objective falls no further in any direction nearby.
     rng = np.random.default_rng(record)
     for direction in rng.normal(size=(50, num_features)).astype(np.float32):
         near = found.features + 0.05 * direction / np.linalg.norm(direction)
-        assert objective(autograd_gradient(weights, near, label), own) > objective(crafted, own)
+        assert objective(autograd_gradient(module, weights, near, label), own) > objective(
+            crafted, own
+        )
     if num_features < 30:
         return  # too few directions: the minimum next to zero is not a good one
     assert cosine(crafted, own) < -0.65
     auxiliary = zip(*some_records(200, seed=1, num_features=num_features), strict=True)
-    real = [autograd_gradient(weights, x, int(y)) for x, y in auxiliary]
+    real = [autograd_gradient(module, weights, x, int(y)) for x, y in auxiliary]
     assert objective(crafted, own) < min(objective(gradient, own) for gradient in real)
     assert cosine(crafted, own) < min(cosine(gradient, own) for gradient in real)
 
 
-def test_crafted_input_that_diverges_is_an_error(reference: Reference) -> None:
+def test_crafted_input_of_a_perceptron_opposes_the_target() -> None:
+    module = module_of("mlp")
+    reference = reference_of(module)
+    features, label = FEATURES[reference.target], int(LABELS[reference.target])
+    found = crafted_input(
+        gradients=RecordGradients(module, reference.parameters, Loss.CROSS_ENTROPY),
+        target_features=features,
+        target_label=label,
+        num_steps=500,
+        step_size=0.02,
+    )
+    own = autograd_gradient(module, reference.parameters, features, label)
+    crafted = autograd_gradient(module, reference.parameters, found.features, label)
+    start = autograd_gradient(module, reference.parameters, np.zeros_like(features), label)
+    assert objective(crafted, own) < min(objective(start, own), 0.0)
+
+
+def test_crafted_input_that_diverges_is_an_error(attack) -> None:
+    _, _, gradients = attack
     with pytest.raises(InputError, match="crafted_input diverged; lower crafting_step_size"):
         crafted_input(
-            weights=reference.weights,
+            gradients=gradients,
             target_features=FEATURES[0],
             target_label=int(LABELS[0]),
             num_steps=20,
-            step_size=1e30,
+            step_size=float("inf"),
+        )
+
+
+def test_crafted_input_needs_real_features(attack) -> None:
+    _, _, gradients = attack
+    with pytest.raises(InputError, match="needs features that are real numbers"):
+        crafted_input(
+            gradients=gradients,
+            target_features=np.arange(NUM_FEATURES),
+            target_label=0,
+            num_steps=1,
+            step_size=1.0,
         )
 
 
 # --- reference and simulated training ----------------------------------------------------------
 
 
-def test_reference_equals_plain_torch() -> None:
-    num_steps, learning_rate = 200, 0.5
-    found = reference_of(num_steps, learning_rate)
-    linear = nn.Linear(NUM_FEATURES, NUM_CLASSES)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    optimiser = torch.optim.SGD(linear.parameters(), lr=learning_rate)
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAM])
+def test_reference_equals_plain_torch(kind: str, optimizer: Optimizer) -> None:
+    num_steps, rate = (200, 0.5) if optimizer is Optimizer.SGD else (20, 0.01)
+    module = module_of(kind)
+    ticks: list[int] = []
+    found = train_reference(
+        module=module,
+        records=private(FEATURES, LABELS),
+        dpsgd=DPSGD(0.0, float("inf"), rate, (num_steps,), optimizer=optimizer),
+        initialisation=Initialisation.ZEROS if kind == "linear" else Initialisation.PER_RUN,
+        device=CPU,
+        on_progress=ticks.append,
+    )
+    twin = copy.deepcopy(module)
+    if kind == "linear":
+        nn.init.zeros_(twin.weight)
+        nn.init.zeros_(twin.bias)
+    kinds = {Optimizer.SGD: torch.optim.SGD, Optimizer.ADAM: torch.optim.Adam}
+    optimiser = kinds[optimizer](twin.parameters(), lr=rate)
     features, labels = torch.from_numpy(FEATURES), torch.from_numpy(LABELS)
     confidences = []
     for _ in range(num_steps):
         optimiser.zero_grad()
-        nn.CrossEntropyLoss()(linear(features), labels).backward()
+        nn.CrossEntropyLoss()(twin(features), labels).backward()
         optimiser.step()
         with torch.no_grad():
-            probabilities = torch.softmax(linear(features), dim=1)
+            probabilities = torch.softmax(twin(features), dim=1)
         confidences.append(probabilities[torch.arange(len(labels)), labels].double().numpy())
-    weights = torch.column_stack([linear.weight, linear.bias]).detach().numpy()
-    np.testing.assert_allclose(found.weights, weights, rtol=0, atol=1e-4)
+    trained = torch.cat([parameter.flatten() for parameter in twin.parameters()]).detach().numpy()
+    np.testing.assert_allclose(found.parameters, trained, rtol=0, atol=1e-4)
     np.testing.assert_allclose(found.mean_confidence, np.mean(confidences, axis=0), atol=1e-5)
     assert found.target == int(np.argmin(np.mean(confidences, axis=0)))
-    assert np.abs(weights).max() > 0.5
+    assert np.abs(trained).max() > 0.15
+    assert sum(ticks) == num_steps
 
 
-def test_accumulated_updates_equal_a_loop() -> None:
-    q, norm_bound, learning_rate, seed = 0.2, 1.1, 0.7, 6
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_accumulated_updates_equal_a_loop(kind: str) -> None:
+    module = module_of(kind)
+    q, norm_bound, rate, seed = 0.2, 2.5, 0.7, 6
     arguments = {
-        "features": FEATURES,
-        "labels": LABELS,
-        "num_classes": NUM_CLASSES,
-        "sample_rate": q,
-        "max_grad_norm": norm_bound,
-        "learning_rate": learning_rate,
-        "num_steps": 15,
+        "module": module,
+        "records": private(FEATURES, LABELS),
+        "dpsgd": DPSGD(0.0, norm_bound, lambda step: rate / (1 + step), (15,), sample_rate=q),
+        "initialisation": Initialisation.ZEROS if kind == "linear" else Initialisation.FIXED,
+        "device": CPU,
     }
     found = accumulated_updates(**arguments, seed=seed)
     # Purpose 4, index 0, in the documented key.
     stream = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(4, 0))))
-    weights = np.zeros((NUM_CLASSES, NUM_FEATURES + 1))
+    start = torch.cat([parameter.flatten() for parameter in module.parameters()]).detach().numpy()
+    weights = np.zeros(len(start)) if kind == "linear" else start.astype(np.float64)
     moved, clipped, taken = np.zeros(weights.size), 0, 0
-    for _ in range(15):
+    for step in range(15):
         total = np.zeros(weights.size)
         for record in np.flatnonzero(stream.random(len(LABELS)) < q):
-            gradient = autograd_gradient(weights, FEATURES[record], int(LABELS[record]))
+            gradient = autograd_gradient(module, weights, FEATURES[record], int(LABELS[record]))
             size = np.linalg.norm(gradient)
             total += gradient * min(1.0, norm_bound / size)
             clipped, taken = clipped + (size > norm_bound), taken + 1
-        update = learning_rate / (q * len(LABELS)) * total
-        weights -= update.reshape(weights.shape)
+        update = rate / (1 + step) / (q * len(LABELS)) * total
+        weights -= update
         moved += np.abs(update)
     assert 0 < clipped < taken
     np.testing.assert_allclose(found, moved, rtol=0, atol=1e-5 * moved.max())
@@ -269,16 +360,14 @@ def test_least_updated_coordinate_is_a_dead_feature() -> None:
     features = FEATURES.copy()
     features[:, 5] = 0.0
     moved = accumulated_updates(
-        features=features,
-        labels=LABELS,
-        num_classes=NUM_CLASSES,
-        sample_rate=0.2,
-        max_grad_norm=1.0,
-        learning_rate=0.5,
-        num_steps=10,
+        module=module_of("linear"),
+        records=private(features, LABELS),
+        dpsgd=DPSGD(0.0, 1.0, 0.5, (10,), sample_rate=0.2),
+        initialisation=Initialisation.ZEROS,
+        device=CPU,
         seed=0,
     )
-    dead = np.arange(NUM_CLASSES) * (NUM_FEATURES + 1) + 5
+    dead = np.arange(NUM_CLASSES) * NUM_FEATURES + 5  # weights come before biases
     assert np.flatnonzero(moved == 0).tolist() == dead.tolist()
     assert least_updated_coordinate(moved).coordinate == dead[0]
     moved[dead] = 1.0

@@ -296,7 +296,9 @@ def test_shards_of_another_canary_leave_no_scores(folder, tmp_path):
 
 def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     """A setting that the first accountant refuses: rare sampling with little noise."""
-    stage = AccountingStage(sample_rate=1e-3, record_steps=(10_000,), delta=1e-5)
+    stage = AccountingStage(
+        sample_rate=1e-3, record_steps=(10_000,), canary_period=None, delta=1e-5
+    )
     write_text(tmp_path / "noise.json", '{"noise_multiplier": 0.7}')
     run(
         "account",

@@ -12,7 +12,7 @@ from dpcanary.workflow import imports_of
 
 ROOT = Path(__file__).parents[2]
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
-DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml", "triton": "torch"}  # comes with it
 
 
 def constraints() -> dict[str, str]:

@@ -1,0 +1,36 @@
+"""Accuracy of many models on the test records."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpcanary.training.inputs import Records
+from dpcanary.training.path import Path
+
+_RECORDS_AT_ONCE = 512
+
+
+@torch.no_grad()
+def accuracy_of(path: Path, parameters: Tensor, records: Records) -> NDArray[np.float32]:
+    """Share of test records that each model gets right.
+
+    Args:
+        path: computes logits.
+        parameters: shape (runs, parameters), in the module's order.
+        records: with test records.
+
+    Returns:
+        Shape (runs,).
+    """
+    buffer = path.encode(parameters)
+    features = torch.from_numpy(records.test_features)
+    labels = torch.from_numpy(records.test_labels).to(buffer.device)
+    right = torch.zeros(len(buffer), device=buffer.device)
+    for first in range(0, len(labels), _RECORDS_AT_ONCE):
+        part = slice(first, first + _RECORDS_AT_ONCE)
+        logits = path.logits(buffer, path.lift(features[part].to(buffer.device)))
+        binary = logits.shape[-1] == 1
+        predicted = (logits[..., 0] > 0).long() if binary else logits.argmax(dim=-1)
+        right += (predicted == labels[part]).sum(dim=1)
+    return (right / len(labels)).cpu().numpy()

@@ -1,0 +1,82 @@
+"""The two networks that audits of CIFAR-10 train (Cebere et al., 2024)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+# Groups of every normalisation of the residual network: what Opacus puts in place of batch norm.
+_GROUPS = 32
+
+
+def convnet(num_classes: int = 10) -> nn.Module:
+    """LeNet-5 (LeCun et al., 1998) for 3 x 32 x 32 images: 62,006 parameters with ten classes.
+
+    The ReLU comes after the maximum, on a quarter of the values: the same function.
+
+    Args:
+        num_classes: outputs.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 5 * 5, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, num_classes),
+    )
+
+
+class _Block(nn.Module):
+    """Two convolutions and a way around them (He et al., 2016)."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False),
+            _norm(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            _norm(channels),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), _norm(channels)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps (n, channels_in, h, w) to (n, channels, h / stride, w / stride)."""
+        return torch.relu(self.body(images) + self.shortcut(images))
+
+
+def resnet18(num_classes: int = 10) -> nn.Module:
+    """ResNet-18 for 3 x 32 x 32 images: 11,173,962 parameters with ten classes.
+
+    As for CIFAR-10 (3 x 3 stem, no pooling after it), with group normalisation in place of batch
+    normalisation, which would mix the records of a batch.
+
+    Args:
+        num_classes: outputs.
+    """
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, padding=1, bias=False), _norm(64), nn.ReLU()]
+    channels_in = 64
+    for channels in (64, 128, 256, 512):
+        layers.append(_Block(channels_in, channels, stride=channels // channels_in))
+        layers.append(_Block(channels, channels, stride=1))
+        channels_in = channels
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)]
+    return nn.Sequential(*layers)
+
+
+def _norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(_GROUPS, channels)
+
+
+ARCHITECTURES: dict[str, Callable[[int], nn.Module]] = {"convnet": convnet, "resnet18": resnet18}

@@ -1,0 +1,99 @@
+"""Which gradient path a module takes."""
+
+import torch
+from torch import Tensor, nn
+
+from dpcanary.errors import InputError
+from dpcanary.training.inputs import DPSGD
+from dpcanary.training.linear_path import LinearPath, as_matrix
+from dpcanary.training.mlp_path import ACTIVATIONS, MLPPath
+from dpcanary.training.module_path import ModulePath
+from dpcanary.training.path import Path, Table
+from dpcanary.training.placement import Placement
+from dpcanary.training.rotation import spanning_basis
+from dpcanary.vocabulary import Initialisation, Optimizer, Precision
+
+
+def path_of(
+    module: nn.Module, table: Table, *, dpsgd: DPSGD, precision: Precision, basis: Tensor | None
+) -> Path:
+    """The fastest path that knows the module.
+
+    Args:
+        module: the architecture.
+        table: the records.
+        dpsgd: the mechanism.
+        precision: of matrix products.
+        basis: of a linear head that is trained in the span of its records.
+
+    Raises:
+        InputError: if no path can train the module, or not at this precision.
+    """
+    flat = table.features.dim() == 2 and table.features.is_floating_point()
+    if flat and is_linear(module):
+        assert isinstance(module, nn.Linear)
+        _check_width(module, table)
+        return LinearPath(
+            table,
+            num_outputs=module.out_features,
+            loss=dpsgd.loss,
+            precision=precision,
+            basis=basis,
+        )
+    if flat and _is_perceptron(module):
+        assert isinstance(module, nn.Sequential)
+        _check_width(module[0], table)
+        return MLPPath(table, module, loss=dpsgd.loss, precision=precision)
+    if precision is not Precision.FLOAT32:
+        raise InputError(
+            f"precision {precision} is for linear heads and perceptrons; use float32 for a"
+            f" {type(module).__name__}"
+        )
+    vectorise = table.features.device.type != "cpu"
+    return ModulePath(module, table, dpsgd.loss, vectorise_runs=vectorise)
+
+
+def basis_of(
+    module: nn.Module,
+    table: Table,
+    placement: Placement,
+    *,
+    dpsgd: DPSGD,
+    initialisation: Initialisation,
+) -> Tensor | None:
+    """A basis in which to train a linear head, where that takes less work; see `rotation`.
+
+    It spans the records and, for a gradient canary, its gradient. A canary in any direction is
+    observed by the length of the whole change as well, which a part of the parameters cannot tell.
+    """
+    commutes = dpsgd.optimizer is not Optimizer.ADAM
+    if not is_linear(module) or not commutes or initialisation is not Initialisation.ZEROS:
+        return None
+    features = table.features
+    vectors = torch.cat([features, features.new_ones(len(features), 1)], dim=1)[: table.null]
+    if placement.gradient is not None:
+        gradient = as_matrix(placement.gradient.unsqueeze(0), features.shape[1])[0]
+        touched = gradient[gradient.any(dim=1)].to(features.device)
+        if len(touched) > 1:
+            return None
+        vectors = torch.cat([vectors[: table.canary], touched])
+    return spanning_basis(vectors)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether the linear path knows the module."""
+    return type(module) is nn.Linear and module.bias is not None
+
+
+def _is_perceptron(module: nn.Module) -> bool:
+    if type(module) is not nn.Sequential:
+        return False
+    layers = list(module)
+    alternate = len(layers) % 2 == 1 and all(is_linear(layer) for layer in layers[::2])
+    return alternate and all(type(layer) in ACTIVATIONS for layer in layers[1::2])
+
+
+def _check_width(layer: nn.Module, table: Table) -> None:
+    width = table.features.shape[1]
+    if layer.in_features != width:
+        raise InputError(f"the model takes {layer.in_features} features, the records have {width}")

@@ -1,0 +1,188 @@
+"""Clipped gradient sums of convolutions, which are linear layers over patches.
+
+Patches overlap, so unfolding all of them would multiply the input by the kernel's size. Here all
+dimensions but the first are unfolded; along the first, the patches of each kernel offset are a
+contiguous stretch of the same rows, which a matrix product reads where they are. A stride along
+the first dimension splits the rows into as many phases.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn.functional import pad
+from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
+
+from dpcanary.training.outer_products import Contribution, joined, keeps_gradients, kept
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_SUMS: dict[int, Callable[..., Tensor]] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
+# Patches of this many bytes at a time: on a CPU they stay in the cache.
+_CPU_BYTES, _GPU_BYTES = 1 << 21, 1 << 28
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """A convolution of one dimension is one of two, with a first of size 1."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def of(cls, layer: Convolution) -> "_Geometry":
+        lead = (1,) if len(layer.kernel_size) == 1 else ()
+        return cls(
+            lead + layer.kernel_size, lead + layer.stride, lead + layer.dilation, layer.groups
+        )
+
+
+def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tensor) -> Contribution:
+    """The contribution of a convolution.
+
+    Args:
+        layer: the convolution.
+        inputs: shape (runs, n, channels in, ...).
+        gradient: in the outputs, shape (runs, n, channels out, ...).
+    """
+    runs, records = gradient.shape[:2]
+    padded = _padded(layer, inputs.flatten(0, 1))
+    flat = gradient.flatten(0, 1)
+    geometry = _Geometry.of(layer)
+    patch, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
+    positions = flat[0, 0].numel()
+    if keeps_gradients(positions, patch, outputs):
+        gradients = _record_gradients(geometry, padded, flat)
+        weight = kept(gradients.view(runs, records, -1), _arranged(layer))
+    else:
+        norms = _pair_products(geometry, padded, flat).view(runs, records)
+        weight = Contribution(norms, _later_sums(layer, padded, gradient))
+    bias = kept(gradient.flatten(3).sum(dim=3)) if layer.bias is not None else None
+    return joined(weight, bias, layer.weight.numel())
+
+
+def _padded(layer: Convolution, inputs: Tensor) -> Tensor:
+    amounts = layer._reversed_padding_repeated_twice
+    if not any(amounts):
+        return inputs
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return pad(inputs, amounts, mode=mode)
+
+
+def _chunks(
+    geometry: _Geometry, inputs: Tensor, gradient: Tensor
+) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
+    """Some records at a time: which, their patches, and their output gradient.
+
+    Yields:
+        The records; for each offset along the first kernel dimension, the patches, shape (m, D, L)
+        for m records times groups; and the gradient, shape (m, channels out of a group, L).
+    """
+    if inputs.dim() == 3:
+        inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)
+    size = inputs[0].numel() * inputs.element_size()
+    for kernel, stride in zip(geometry.kernel[1:], geometry.stride[1:], strict=True):
+        size = size * kernel // stride
+    limit = _GPU_BYTES if inputs.is_cuda else _CPU_BYTES
+    step = max(1, limit // max(size, 1))
+    for start in range(0, len(inputs), step):
+        records = slice(start, start + step)
+        own = gradient[records]
+        patches = _patches(geometry, inputs[records], gradient.shape[2])
+        yield records, patches, own.reshape(len(own) * geometry.groups, -1, own[0, 0].numel())
+
+
+def _patches(geometry: _Geometry, inputs: Tensor, rows_out: int) -> list[Tensor]:
+    """The patches of each offset along the first dimension, shape (records x groups, D, L)."""
+    kernel, stride, dilation = geometry.kernel[0], geometry.stride[0], geometry.dilation[0]
+    rows = rows_out + dilation * (kernel - 1) // stride  # of each phase
+    surplus = inputs.shape[2] - rows * stride
+    if surplus:
+        inputs = pad(inputs, [0, 0] * (inputs.dim() - 3) + [0, -surplus])
+    windows = inputs.reshape(*inputs.shape[:2], rows, stride, *inputs.shape[3:])
+    trailing = inputs.dim() - 3
+    for i in range(trailing):
+        extent = geometry.dilation[i + 1] * (geometry.kernel[i + 1] - 1) + 1
+        windows = windows.unfold(4 + i, extent, geometry.stride[i + 1])
+        windows = windows[..., :: geometry.dilation[i + 1]]
+    # (n, channels, rows, phase, places..., kernel...) to (n, channels, kernel..., phase, rows, ...)
+    places, kernels = range(4, 4 + trailing), range(4 + trailing, 4 + 2 * trailing)
+    across = math.prod(windows.shape[i] for i in places)
+    laid = windows.permute(0, 1, *kernels, 3, 2, *places).contiguous()
+    laid = laid.view(len(inputs) * geometry.groups, -1, stride, rows, across)
+    shifts = [dilation * i for i in range(kernel)]
+    return [
+        laid[:, :, shift % stride, shift // stride : shift // stride + rows_out].flatten(2)
+        for shift in shifts
+    ]
+
+
+def _record_gradients(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Each record's gradient in the weight, with the dimensions that `_arranged` permutes.
+
+    Returns:
+        Shape (records, groups, kernel along the first dimension, D, channels out of a group).
+    """
+    gradients = None
+    for records, patches, own in _chunks(geometry, inputs, gradient):
+        if gradients is None:
+            shape = (len(inputs), geometry.groups, len(patches), patches[0].shape[1], own.shape[1])
+            gradients = inputs.new_empty(shape)
+        by_place = own.transpose(1, 2)
+        for offset, patch in enumerate(patches):
+            torch.bmm(patch, by_place, out=gradients[records].flatten(0, 1)[:, offset])
+    assert gradients is not None
+    return gradients
+
+
+def _arranged(layer: Convolution) -> Callable[[Tensor], Tensor]:
+    """Brings sums of `_record_gradients` into the order of the layer's weight."""
+    first = layer.kernel_size[0] if len(layer.kernel_size) > 1 else 1
+    channels = layer.in_channels // layer.groups
+
+    def arrange(sums: Tensor) -> Tensor:
+        outputs = layer.out_channels // layer.groups
+        split = sums.view(len(sums), layer.groups, first, channels, -1, outputs)
+        return split.permute(0, 1, 5, 3, 2, 4).flatten(1)
+
+    return arrange
+
+
+def _pair_products(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Squared norm of each record's gradient in the weight, shape (records,)."""
+    norms = inputs.new_empty(len(inputs))
+    for records, patches, own in _chunks(geometry, inputs, gradient):
+        pairs = torch.bmm(patches[0].transpose(1, 2), patches[0])
+        for patch in patches[1:]:
+            pairs.baddbmm_(patch.transpose(1, 2), patch)
+        pairs *= torch.bmm(own.transpose(1, 2), own)
+        torch.sum(pairs.view(-1, geometry.groups * pairs[0].numel()), dim=1, out=norms[records])
+    return norms.clamp_(min=0.0)  # rounding may leave a norm near zero below it
+
+
+def _later_sums(
+    layer: Convolution, inputs: Tensor, gradient: Tensor
+) -> Callable[[Tensor, Tensor], None]:
+    """Inputs have shape (runs x n, ...), the gradient (runs, n, ...)."""
+
+    def one(own: Tensor, scaled: Tensor) -> Tensor:
+        return _SUMS[own.dim() - 2](
+            own,
+            layer.weight.shape,
+            scaled,
+            stride=layer.stride,
+            dilation=layer.dilation,
+            groups=layer.groups,
+        )
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        scaled = gradient * scales.view(*scales.shape, *[1] * (gradient.dim() - 2))
+        by_run = inputs.view(*gradient.shape[:2], *inputs.shape[1:])
+        sums = one(by_run[0], scaled[0])[None] if len(out) == 1 else vmap(one)(by_run, scaled)
+        out.copy_(sums.flatten(1))
+
+    return write

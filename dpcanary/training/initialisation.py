@@ -1,0 +1,60 @@
+"""Where training starts: zeros, the module's own parameters, or random ones of each run's own."""
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from dpcanary.errors import InputError
+from dpcanary.randomness import Purpose, generator
+from dpcanary.vocabulary import Initialisation
+
+
+def initial_parameters(
+    module: nn.Module, initialisation: Initialisation, *, seed: int, runs: list[int]
+) -> Tensor:
+    """Parameters before the first step, in the module's order, shape (runs, parameters).
+
+    Args:
+        module: the architecture; under `FIXED`, its parameters are where every run starts.
+        initialisation: how runs start.
+        seed: the audit's seed.
+        runs: run indices.
+    """
+    if initialisation is Initialisation.PER_RUN:
+        return torch.stack([_drawn(module, seed=seed, run=run) for run in runs])
+    start = parameters_to_vector(module.parameters()).detach().cpu()
+    if initialisation is Initialisation.ZEROS:
+        start = torch.zeros_like(start)
+    return start.expand(len(runs), -1).clone()
+
+
+def _drawn(module: nn.Module, *, seed: int, run: int) -> Tensor:
+    drawn = copy.deepcopy(module).cpu()
+    redraw(drawn, seed=seed, run=run)
+    return parameters_to_vector(drawn.parameters()).detach()
+
+
+def redraw(module: nn.Module, *, seed: int, run: int) -> None:
+    """Draws a module's parameters anew, in place, as PyTorch initialises each layer.
+
+    PyTorch's initialisers take 32 bits of seed: among thousands of runs two may start alike, which
+    tells nothing of their worlds. Not to be called from several threads at once: the layers draw
+    from PyTorch's one generator, which is put back as it was.
+
+    Raises:
+        InputError: if a layer with parameters of its own cannot draw them anew.
+    """
+    stream = generator(seed=seed, purpose=Purpose.INITIALISATION, index=run)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream.integers(np.iinfo(np.int32).max)))
+        for name, layer in module.named_modules():
+            if hasattr(layer, "reset_parameters"):
+                layer.reset_parameters()
+            elif any(True for _ in layer.parameters(recurse=False)):
+                raise InputError(
+                    f"layer {name or 'module'} ({type(layer).__name__}) has no reset_parameters, so"
+                    " runs cannot draw their own: give it one, or start all runs alike"
+                )

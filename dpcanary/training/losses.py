@@ -1,0 +1,1 @@
+from dpcanary.losses import record_losses as record_losses

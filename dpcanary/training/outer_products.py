@@ -1,0 +1,103 @@
+"""Clipped gradient sums of layers whose gradients are sums of outer products.
+
+The gradient of a record in a linear layer's weight is the sum over its positions of output
+gradient times input. Where that takes no more room than input and output gradient do, it is
+formed and kept. Elsewhere its norm follows from the products of all pairs of positions, and the
+sum over records from one product at the end (Bu et al., 2022 and 2023).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a unit adds to a step.
+
+    Attributes:
+        squared_norms: of each record's gradient in the unit's parameters, shape (runs, n).
+        write_sums: given the scale of each record, shape (runs, n), and a slice of the buffer,
+            shape (runs, the unit's parameters), overwrites the slice with the scaled sum.
+    """
+
+    squared_norms: Tensor
+    write_sums: Callable[[Tensor, Tensor], None]
+
+
+def kept(
+    gradients: Tensor, arrange: Callable[[Tensor], Tensor] = torch.Tensor.detach
+) -> Contribution:
+    """The contribution of gradients that are there.
+
+    Args:
+        gradients: shape (runs, n, width), in any fixed order of the parameters.
+        arrange: brings sums, shape (runs, width), into the order of the buffer.
+    """
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        out.copy_(arrange(torch.bmm(scales.unsqueeze(1), gradients).squeeze(1)))
+
+    return Contribution(torch.linalg.vector_norm(gradients, dim=2).square_(), write)
+
+
+def joined(weight: Contribution, bias: Contribution | None, width: int) -> Contribution:
+    """The contribution of a layer with a bias, whose parameters follow the weight's `width`."""
+    if bias is None:
+        return weight
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        weight.write_sums(scales, out[:, :width])
+        bias.write_sums(scales, out[:, width:])
+
+    return Contribution(weight.squared_norms + bias.squared_norms, write)
+
+
+def keeps_gradients(positions: int, inputs: int, outputs: int) -> bool:
+    """Whether a record's gradient takes no more room, and time, than the products of pairs.
+
+    Args:
+        positions: L, where the weight is used.
+        inputs: D, numbers that an output at one position depends on.
+        outputs: O, numbers at one position.
+    """
+    return outputs * inputs <= positions * (outputs + inputs)
+
+
+def linear_contribution(inputs: Tensor, gradient: Tensor, *, bias: bool) -> Contribution:
+    """The contribution of a linear layer.
+
+    Args:
+        inputs: shape (runs, n, L, D).
+        gradient: in the outputs, shape (runs, n, L, O).
+        bias: whether the layer has one.
+    """
+    _, _, length, width_in = inputs.shape
+    width_out = gradient.shape[3]
+    if keeps_gradients(length, width_in, width_out):
+        weight = kept((gradient.transpose(2, 3) @ inputs).flatten(2))
+    else:
+        weight = Contribution(_pair_products(inputs, gradient), _later_sums(inputs, gradient))
+    offset = kept(gradient.sum(dim=2)) if bias else None
+    return joined(weight, offset, width_in * width_out)
+
+
+def _pair_products(inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Squared norms of sums of outer products, shape (runs, n)."""
+    if inputs.shape[2] == 1:
+        return (inputs.square().sum(dim=3) * gradient.square().sum(dim=3)).squeeze(2)
+    pairs = inputs @ inputs.transpose(2, 3)
+    pairs *= gradient @ gradient.transpose(2, 3)
+    # Rounding may leave a norm near zero below it.
+    return pairs.sum(dim=(2, 3)).clamp_(min=0.0)
+
+
+def _later_sums(inputs: Tensor, gradient: Tensor) -> Callable[[Tensor, Tensor], None]:
+    def write(scales: Tensor, out: Tensor) -> None:
+        scaled = (gradient * scales[:, :, None, None]).flatten(1, 2)
+        product = torch.bmm(scaled.transpose(1, 2), inputs.flatten(1, 2))
+        out.copy_(product.flatten(1))
+
+    return write

@@ -1,0 +1,199 @@
+"""Philox4x32-10 on the host: noise and batches as a pure function of where they are used.
+
+A counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
+turns a key and a counter into four random words. The key is the audit's seed, the counter is
+(block of four positions, step, run, purpose): any draw can be made alone, in any order and on any
+device, and no two draws of an audit can share their randomness.
+
+Position p of n belongs to block p mod ceil(n / 4), as its word p div ceil(n / 4): each quarter of
+a row is then contiguous, which the compiler turns into vector instructions. Pairs of words become
+pairs of normals (Box and Muller, 1958); the logarithm and sine are polynomials of Cephes (Moshier),
+good to about 1e-7, since library calls would not vectorise.
+"""
+
+import math
+
+import numba
+import numpy as np
+
+from dpcanary.training.float_bits import as_bits, as_float
+
+_U, _U64, _I, _F = np.uint32, np.uint64, np.int32, np.float32
+_MULTIPLIER_0, _MULTIPLIER_1 = _U64(0xD2511F53), _U64(0xCD9E8D57)
+_WEYL_0, _WEYL_1 = _U(0x9E3779B9), _U(0xBB67AE85)
+_WORD = _U64(32)
+_HALF_SQRT2_BITS = _U(0x3F3504F3)  # of float32 sqrt(1/2)
+_ANGLE = _F(math.pi / 2 * 2.0**-31)
+
+
+@numba.njit(inline="always")
+def words(c0, c1, c2, c3, k0, k1):
+    """Four random words from a counter (c0, c1, c2, c3) and a key (k0, k1)."""
+    for _ in range(10):
+        p0 = _U64(c0) * _MULTIPLIER_0
+        p1 = _U64(c2) * _MULTIPLIER_1
+        c0 = _U(_U(p1 >> _WORD) ^ c1 ^ k0)
+        c2 = _U(_U(p0 >> _WORD) ^ c3 ^ k1)
+        c1, c3 = _U(p1), _U(p0)
+        k0, k1 = _U(k0 + _WEYL_0), _U(k1 + _WEYL_1)
+    return c0, c1, c2, c3
+
+
+@numba.njit(inline="always", fastmath=True)
+def _log(x):
+    """Natural logarithm of a normal float32 in (0, 1]."""
+    bits = as_bits(x)
+    exponent = _I(_U(bits - _HALF_SQRT2_BITS)) >> _I(23)
+    f = as_float(_U(bits - _U(exponent << _I(23)))) - _F(1.0)  # mantissa - 1, near 0
+    e = _F(exponent)
+    y = _F(7.0376836292e-2)
+    y = y * f + _F(-1.1514610310e-1)
+    y = y * f + _F(1.1676998740e-1)
+    y = y * f + _F(-1.2420140846e-1)
+    y = y * f + _F(1.4249322787e-1)
+    y = y * f + _F(-1.6668057665e-1)
+    y = y * f + _F(2.0000714765e-1)
+    y = y * f + _F(-2.4999993993e-1)
+    y = y * f + _F(3.3333331174e-1)
+    square = f * f
+    return f + (y * f * square - _F(0.5) * square + e * _F(-2.12194440e-4)) + e * _F(0.693359375)
+
+
+@numba.njit(inline="always", fastmath=True)
+def _normals(a, b):
+    """Two standard normals from two words; at most 6.7 in size."""
+    uniform = (_F(_I(a >> _U(1))) + _F(0.5)) * _F(2.0**-31)
+    radius = math.sqrt(_F(-2.0) * _log(uniform))
+    # Thirty bits give an angle between -pi/4 and pi/4, the other two the quadrant.
+    t = (_F(_I((b << _U(2)) >> _U(1))) - _F(2.0**30)) * _ANGLE
+    s = t * t
+    sine = ((_F(-1.9515295891e-4) * s + _F(8.3321608736e-3)) * s + _F(-1.6666654611e-1)) * s * t + t
+    cosine = (_F(2.443315711809948e-5) * s + _F(-1.388731625493765e-3)) * s
+    cosine = (cosine + _F(4.166664568298827e-2)) * s * s - _F(0.5) * s + _F(1.0)
+    turned = (b >> _U(30)) & _U(1)
+    signed = as_float(as_bits(_F(radius)) | ((b >> _U(31)) << _U(31)))
+    return signed * (sine if turned else cosine), signed * (cosine if turned else sine)
+
+
+@numba.njit(nogil=True, fastmath=True, cache=True)
+def add_normals(out, factor, scale, key, step, runs, purpose):
+    """out = factor * out + scale * standard normals, in place.
+
+    Args:
+        out: float32, shape (runs, n), rows contiguous.
+        factor: float32.
+        scale: float32.
+        key: uint32, shape (2,).
+        step: of the draws.
+        runs: int64, shape (runs,); run indices.
+        purpose: of the draws.
+    """
+    width = out.shape[1]
+    blocks = (width + 3) // 4
+    full = width - 3 * blocks  # blocks whose fourth word is used; may be below 0 for width < 3
+    k0, k1, c1, c3 = key[0], key[1], _U(step), _U(purpose)
+    for index in range(len(runs)):
+        run = _U(runs[index])
+        row = out[index]
+        q0, q1, q2 = row[:blocks], row[blocks : 2 * blocks], row[2 * blocks : 3 * blocks]
+        q3 = row[3 * blocks :]
+        for i in range(full):
+            w0, w1, w2, w3 = words(_U(i), c1, run, c3, k0, k1)
+            n0, n1 = _normals(w0, w1)
+            n2, n3 = _normals(w2, w3)
+            q0[i] = factor * q0[i] + scale * n0
+            q1[i] = factor * q1[i] + scale * n1
+            q2[i] = factor * q2[i] + scale * n2
+            q3[i] = factor * q3[i] + scale * n3
+        for i in range(max(full, 0), blocks):
+            w0, w1, w2, w3 = words(_U(i), c1, run, c3, k0, k1)
+            n0, n1 = _normals(w0, w1)
+            n2, n3 = _normals(w2, w3)
+            q0[i] = factor * q0[i] + scale * n0
+            if i < len(q1):
+                q1[i] = factor * q1[i] + scale * n1
+            if i < len(q2):
+                q2[i] = factor * q2[i] + scale * n2
+
+
+@numba.njit(inline="always")
+def _fill_words(out, key, step, run, purpose):
+    """Fills a uint32 vector, whose length is a multiple of 4, with random words."""
+    blocks = len(out) // 4
+    q0, q1 = out[:blocks], out[blocks : 2 * blocks]
+    q2, q3 = out[2 * blocks : 3 * blocks], out[3 * blocks :]
+    for i in range(blocks):
+        w0, w1, w2, w3 = words(_U(i), _U(step), _U(run), _U(purpose), key[0], key[1])
+        q0[i] = w0
+        q1[i] = w1
+        q2[i] = w2
+        q3[i] = w3
+
+
+@numba.njit(nogil=True, cache=True)
+def sample_mask(out, threshold, key, step, runs, purpose):
+    """Poisson samples: out = 1 where a record is sampled, else 0.
+
+    Args:
+        out: float32, shape (runs, records).
+        threshold: uint64, at most 2^32; a record is sampled if its word is below.
+        key: uint32, shape (2,).
+        step: of the draws.
+        runs: int64, shape (runs,); run indices.
+        purpose: of the draws.
+    """
+    num_records = out.shape[1]
+    drawn = np.empty((num_records + 3) // 4 * 4, np.uint32)
+    for index in range(len(runs)):
+        _fill_words(drawn, key, step, runs[index], purpose)
+        for record in range(num_records):
+            out[index, record] = _F(_U64(drawn[record]) < threshold)
+
+
+@numba.njit(nogil=True, cache=True)
+def sample_rows(
+    out, sampled, target, replacements, null, num_records, threshold, key, step, runs, purpose
+):
+    """Poisson samples as lists of rows, each run's filled up with the null row.
+
+    Args:
+        out: int64, shape (runs, capacity).
+        sampled: float32, shape (runs,); overwritten by 1 where the target is sampled, else 0.
+        target: a record, or -1.
+        replacements: int64, shape (runs,): the row that stands for the target, or -1 for none.
+        null: the row to fill up with.
+        num_records: records 0, ..., num_records - 1 are sampled.
+        threshold: uint64, at most 2^32; a record is sampled if its word is below.
+        key: uint32, shape (2,).
+        step: of the draws.
+        runs: int64, shape (runs,); run indices.
+        purpose: of the draws.
+
+    Returns:
+        The size of the largest sample; where it exceeds the capacity, `out` is incomplete.
+    """
+    capacity = out.shape[1]
+    drawn = np.empty((num_records + 3) // 4 * 4, np.uint32)
+    largest = 0
+    for index in range(len(runs)):
+        _fill_words(drawn, key, step, runs[index], purpose)
+        rows = out[index]
+        count, place = 0, -1
+        for record in range(num_records):
+            inside = _U64(drawn[record]) < threshold
+            if count < capacity:
+                rows[count] = record  # kept only if the count moves on
+            if record == target and inside:
+                place = count
+            count += inside
+        largest = max(largest, count)
+        if count > capacity:
+            continue
+        sampled[index] = _F(place >= 0)
+        if place >= 0 and replacements[index] >= 0:
+            rows[place] = replacements[index]
+        elif place >= 0:  # the last one takes its place
+            count -= 1
+            rows[place] = rows[count]
+        rows[count:] = null
+    return largest

@@ -1,0 +1,273 @@
+"""Philox4x32-10 on a CUDA device: the words of `training.philox`, drawn where they are used.
+
+Key, counter and the layout of a row are those of the host, so that a run can be repeated on
+another device: the words are the same bit for bit, the normals to about 1e-6. The logarithm, sine
+and cosine are the host's polynomials, since the device's fast logarithm is poor near 1.
+
+A program serves a tile of blocks of one run: each block's four words go to the row's four quarters.
+Programs are numbered along the grid's first axis alone, the only one that may pass 65535, and
+places in memory are 64-bit numbers, since a row as well as all of them may pass 2^31 elements.
+"""
+
+import math
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpcanary.randomness import Purpose
+
+_MULTIPLIER_0, _MULTIPLIER_1 = tl.constexpr(0xD2511F53), tl.constexpr(0xCD9E8D57)
+_WEYL_0, _WEYL_1 = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)
+_HALF_SQRT2_BITS = tl.constexpr(0x3F3504F3)  # of float32 sqrt(1/2)
+_ANGLE = tl.constexpr(math.pi / 2 * 2.0**-31)
+_SIGN = tl.constexpr(0x80000000)
+
+_LARGEST_TILE = 512  # blocks of a program
+_PER_THREAD = 4  # blocks of a thread
+# The compiler would otherwise make one kernel for steps that 16 divides and one for the others.
+_VARYING = ["width", "tiles", "threshold", "key_0", "key_1", "step", "purpose"]
+
+
+def add_normals(
+    out: Tensor,
+    *,
+    factor: float,
+    scale: float,
+    key: NDArray[np.uint32],
+    step: int,
+    runs: Tensor,
+    purpose: Purpose,
+) -> None:
+    """out = factor * out + scale * standard normals, in place, without waiting for the device.
+
+    A CUDA graph would replay the step that it captured: the same noise again.
+
+    Args:
+        out: float32, shape (runs, n), contiguous.
+        factor: on what is there.
+        scale: standard deviation of the normals.
+        key: shape (2,).
+        step: of the draws.
+        runs: int64, shape (runs,); run indices, on the same device.
+        purpose: of the draws.
+    """
+    grid, tiles, tile, num_warps = _plan(out, runs)
+    with torch.cuda.device_of(out):  # kernels start on the current device, which may be another
+        _add_normals[grid](
+            out,
+            runs,
+            factor,
+            scale,
+            out.shape[1],
+            tiles,
+            int(key[0]),
+            int(key[1]),
+            step,
+            purpose.value,
+            tile=tile,
+            num_warps=num_warps,
+        )
+
+
+def sample_mask(
+    out: Tensor,
+    *,
+    threshold: int,
+    key: NDArray[np.uint32],
+    step: int,
+    runs: Tensor,
+    purpose: Purpose,
+) -> None:
+    """Poisson samples: out = 1 where a record is sampled, else 0; does not wait for the device.
+
+    A CUDA graph would replay the step that it captured: the same samples again.
+
+    Args:
+        out: float32, shape (runs, records), contiguous.
+        threshold: at most 2^32; a record is sampled if its word is below.
+        key: shape (2,).
+        step: of the draws.
+        runs: int64, shape (runs,); run indices, on the same device.
+        purpose: of the draws.
+    """
+    grid, tiles, tile, num_warps = _plan(out, runs)
+    with torch.cuda.device_of(out):
+        _sample_mask[grid](
+            out,
+            runs,
+            threshold,
+            out.shape[1],
+            tiles,
+            int(key[0]),
+            int(key[1]),
+            step,
+            purpose.value,
+            tile=tile,
+            num_warps=num_warps,
+        )
+
+
+def _plan(out: Tensor, runs: Tensor) -> tuple[tuple[int], int, int, int]:
+    """The grid, tiles of a run, blocks of a tile and warps of a program."""
+    assert out.dtype == torch.float32 and out.is_contiguous(), "rows are addressed as float32"
+    assert runs.dtype == torch.int64 and runs.is_contiguous() and runs.device == out.device
+    num_runs, width = out.shape
+    assert runs.shape == (num_runs,)
+    blocks = -(-width // 4)
+    tile = min(max(triton.next_power_of_2(blocks), 32), _LARGEST_TILE)
+    tiles = -(-blocks // tile)
+    return (num_runs * tiles,), tiles, tile, max(tile // (32 * _PER_THREAD), 1)
+
+
+@triton.jit
+def _words(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+    """Four random words from a counter (c0, c1, c2, c3) and a key (k0, k1), all uint32."""
+    for _ in tl.static_range(10):
+        # One wide product is one instruction, where its halves would be two.
+        p0 = c0.to(tl.uint64) * _MULTIPLIER_0
+        p1 = c2.to(tl.uint64) * _MULTIPLIER_1
+        c0 = (p1 >> 32).to(tl.uint32) ^ c1 ^ k0
+        c2 = (p0 >> 32).to(tl.uint32) ^ c3 ^ k1
+        c1, c3 = p1.to(tl.uint32), p0.to(tl.uint32)
+        k0, k1 = k0 + _WEYL_0, k1 + _WEYL_1
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _log(x):  # type: ignore[no-untyped-def]
+    """Natural logarithm of a normal float32 in (0, 1]."""
+    bits = x.to(tl.uint32, bitcast=True)
+    exponent = (bits - _HALF_SQRT2_BITS).to(tl.int32) >> 23
+    f = (bits - (exponent << 23).to(tl.uint32)).to(tl.float32, bitcast=True) - 1.0
+    e = exponent.to(tl.float32)
+    y = f * 7.0376836292e-2 + -1.1514610310e-1
+    y = y * f + 1.1676998740e-1
+    y = y * f + -1.2420140846e-1
+    y = y * f + 1.4249322787e-1
+    y = y * f + -1.6668057665e-1
+    y = y * f + 2.0000714765e-1
+    y = y * f + -2.4999993993e-1
+    y = y * f + 3.3333331174e-1
+    square = f * f
+    return f + (y * f * square - 0.5 * square + e * -2.12194440e-4) + e * 0.693359375
+
+
+@triton.jit
+def _normals(a, b):  # type: ignore[no-untyped-def]
+    """Two standard normals from two words; at most 6.7 in size."""
+    uniform = ((a >> 1).to(tl.int32).to(tl.float32) + 0.5) * 2.0**-31
+    radius = tl.sqrt(-2.0 * _log(uniform))
+    # Thirty bits give an angle between -pi/4 and pi/4, the other two the quadrant.
+    t = (((b << 2) >> 1).to(tl.int32).to(tl.float32) - 2.0**30) * _ANGLE
+    s = t * t
+    sine = ((s * -1.9515295891e-4 + 8.3321608736e-3) * s + -1.6666654611e-1) * s * t + t
+    cosine = (s * 2.443315711809948e-5 + -1.388731625493765e-3) * s
+    cosine = (cosine + 4.166664568298827e-2) * s * s - 0.5 * s + 1.0
+    turned = ((b >> 30) & 1) != 0
+    signed = (radius.to(tl.uint32, bitcast=True) | (b & _SIGN)).to(tl.float32, bitcast=True)
+    return signed * tl.where(turned, sine, cosine), signed * tl.where(turned, cosine, sine)
+
+
+@triton.jit
+def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of this program's tile, and where they belong.
+
+    Returns:
+        Four words, shape (tile,) each; where the tile starts in the row's first quarter; how many
+        blocks it has left from there, and elements; the blocks of a row.
+    """
+    program = tl.program_id(0)
+    row = (program // tiles).to(tl.int64)
+    start = (program % tiles).to(tl.int64) * tile
+    blocks = (width.to(tl.int64) + 3) // 4
+    run = tl.load(runs + row).to(tl.uint32)
+    block = start.to(tl.uint32) + tl.arange(0, tile).to(tl.uint32)
+    w0, w1, w2, w3 = _words(
+        block,
+        step.to(tl.uint32),
+        run,
+        purpose.to(tl.uint32),
+        key_0.to(tl.uint32),
+        key_1.to(tl.uint32),
+    )
+    return w0, w1, w2, w3, out + row * width + start, blocks - start, width - start, blocks
+
+
+@triton.jit
+def _inside(left, rest, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of a tile's elements lie in this quarter, of `left` blocks, and in the row."""
+    return tl.arange(0, tile) < tl.minimum(tl.minimum(left, rest), tile).to(tl.int32)
+
+
+@triton.jit
+def _add(quarter, inside, normals, factor, scale, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Adds normals to a tile of a quarter."""
+    places = quarter + tl.arange(0, tile)
+    there = tl.load(places, mask=inside)
+    tl.store(places, factor * there + scale * normals, mask=inside)
+
+
+@triton.jit(do_not_specialize=_VARYING)
+def _add_normals(  # type: ignore[no-untyped-def]
+    out,
+    runs,
+    factor: tl.float32,
+    scale: tl.float32,
+    width: tl.int64,
+    tiles: tl.int32,
+    key_0: tl.uint32,
+    key_1: tl.uint32,
+    step: tl.uint32,
+    purpose: tl.uint32,
+    tile: tl.constexpr,
+):
+    """One program of `add_normals`."""
+    w0, w1, w2, w3, first, left, rest, blocks = _draw(
+        out, runs, width, tiles, key_0, key_1, step, purpose, tile
+    )
+    n0, n1 = _normals(w0, w1)
+    n2, n3 = _normals(w2, w3)
+    _add(first, _inside(left, rest, tile), n0, factor, scale, tile)
+    first, rest = first + blocks, rest - blocks
+    _add(first, _inside(left, rest, tile), n1, factor, scale, tile)
+    first, rest = first + blocks, rest - blocks
+    _add(first, _inside(left, rest, tile), n2, factor, scale, tile)
+    first, rest = first + blocks, rest - blocks
+    _add(first, _inside(left, rest, tile), n3, factor, scale, tile)
+
+
+@triton.jit
+def _mark(quarter, inside, words, threshold, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Writes which records of a tile of a quarter are sampled."""
+    sampled = (words.to(tl.int64) < threshold).to(tl.float32)
+    tl.store(quarter + tl.arange(0, tile), sampled, mask=inside)
+
+
+@triton.jit(do_not_specialize=_VARYING)
+def _sample_mask(  # type: ignore[no-untyped-def]
+    out,
+    runs,
+    threshold: tl.int64,
+    width: tl.int64,
+    tiles: tl.int32,
+    key_0: tl.uint32,
+    key_1: tl.uint32,
+    step: tl.uint32,
+    purpose: tl.uint32,
+    tile: tl.constexpr,
+):
+    """One program of `sample_mask`."""
+    w0, w1, w2, w3, first, left, rest, blocks = _draw(
+        out, runs, width, tiles, key_0, key_1, step, purpose, tile
+    )
+    _mark(first, _inside(left, rest, tile), w0, threshold, tile)
+    first, rest = first + blocks, rest - blocks
+    _mark(first, _inside(left, rest, tile), w1, threshold, tile)
+    first, rest = first + blocks, rest - blocks
+    _mark(first, _inside(left, rest, tile), w2, threshold, tile)
+    first, rest = first + blocks, rest - blocks
+    _mark(first, _inside(left, rest, tile), w3, threshold, tile)

@@ -1,0 +1,134 @@
+"""Which modules DP-SGD can train here: those that treat every record alone and the same way."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from dpcanary.errors import InputError
+
+_TOLERANCE = 1e-3  # of outputs that should be the same; float32, sums in another order
+
+
+def check_supported(module: nn.Module, features: Tensor) -> None:
+    """Refuses a module whose gradients of single records would be wrong or not reproducible.
+
+    Args:
+        module: the model.
+        features: two records, shape (2, ...).
+
+    Raises:
+        InputError: naming the layer, the parameter or the buffer, and what to use instead.
+    """
+    for name, layer in module.named_modules():
+        _check_layer(name, layer)
+    _check_parameters(module)
+    _check_behaviour(module, features)
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    where = f"layer {name!r} ({type(layer).__name__})" if name else f"{type(layer).__name__}"
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise InputError(
+            f"{where} mixes the records of a batch, so no record has a gradient of its own; "
+            "use GroupNorm"
+        )
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise InputError(
+            f"{where} keeps statistics of the records; use track_running_stats=False or GroupNorm"
+        )
+    dropped = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else 0.0
+    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+        dropped = layer.dropout
+    if dropped > 0:
+        raise InputError(
+            f"{where} drops units at random, outside the audit's keyed streams; "
+            "set its probability to 0"
+        )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        raise InputError(f"{where} changes its weights as it is used; set max_norm to None")
+
+
+def _check_parameters(module: nn.Module) -> None:
+    parameters = list(module.named_parameters(remove_duplicate=False))
+    if not parameters:
+        raise InputError(f"{type(module).__name__} has no parameters to train")
+    owners: dict[int, str] = {}
+    for name, parameter in parameters:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InputError(f"parameter {name!r} has no shape yet; run the module once before")
+        if parameter.dtype != torch.float32:
+            raise InputError(f"parameter {name!r} is {parameter.dtype}; convert it to float32")
+        if not parameter.requires_grad:
+            raise InputError(
+                f"parameter {name!r} is frozen, but all parameters are trained; "
+                "register it as a buffer, or set requires_grad"
+            )
+        first = owners.setdefault(id(parameter), name)
+        if first != name:
+            raise InputError(
+                f"parameters {first!r} and {name!r} are the same tensor; give each layer its own, "
+                "or call one layer twice"
+            )
+
+
+def _check_behaviour(module: nn.Module, features: Tensor) -> None:
+    """Runs a copy of the module and compares what should be the same."""
+    module = copy.deepcopy(module).train()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    outputs = _outputs(module, features, seed=0)
+    for name, buffer in module.named_buffers():
+        if name not in before or not torch.equal(before[name], buffer):
+            raise InputError(
+                f"buffer {name!r} changes in the forward pass; use a layer without such state"
+            )
+    if not _close(outputs, _outputs(module, features, seed=1)):
+        raise InputError(
+            "the module's outputs are random, outside the audit's keyed streams; "
+            "take the randomness out"
+        )
+    alone = [_outputs(module, features[i : i + 1], seed=0) for i in range(2)]
+    if not _close(outputs, torch.cat(alone)):
+        raise InputError(
+            "the module's output for a record depends on the other records of the batch; "
+            "use layers that treat each record alone"
+        )
+    if not _close(outputs, _outputs(module.eval(), features, seed=0)):
+        raise InputError(
+            "the module's outputs differ between training and evaluation; "
+            "use layers that do the same in both"
+        )
+
+
+def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
+    """The module's outputs, checked for shape; the global random state is as before.
+
+    Raises:
+        InputError: if the module does not run on the records or returns no logits.
+    """
+    devices = [features.device] if features.is_cuda else []
+    # With gradients: PyTorch's fused layers for inference alone are not what will run.
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        torch.manual_seed(seed)
+        try:
+            outputs = module(features.clone())
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"the module does not run on records of shape {tuple(features.shape[1:])} "
+                f"and type {features.dtype}: {error}"
+            ) from error
+    if not isinstance(outputs, Tensor) or outputs.shape[:-1] != features.shape[:1]:
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise InputError(
+            f"the module returns {shape} for {len(features)} records; "
+            f"it must return logits of shape ({len(features)}, outputs)"
+        )
+    if not outputs.isfinite().all():
+        raise InputError("the module's outputs on the first records are not finite numbers")
+    return outputs.detach()
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    return torch.allclose(
+        first, second, rtol=_TOLERANCE, atol=_TOLERANCE * float(first.abs().max())
+    )

@@ -1,0 +1,90 @@
+"""Tries units' gradients of single records against differentiation of the module as a whole."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from dpcanary.errors import InputError
+from dpcanary.losses import record_losses
+from dpcanary.training.layerwise import contributions, used_by_one
+from dpcanary.training.outer_products import Contribution
+from dpcanary.training.recording import Recorder, Unit
+from dpcanary.vocabulary import Loss
+
+# What is wrong is wrong by about as much as it is large; single precision and a GPU's reduced
+# precision in convolutions stay well below.
+_TOLERANCE = 5e-3
+_NEGLIGIBLE = 1e-5  # of the whole gradient: rounding where a unit's own gradient is zero
+_SPREAD = 0.05  # of the parameters around those of the module, lest zeros hide what is wrong
+
+
+class WrongUnits:
+    """Finds units whose gradients are wrong on two records.
+
+    Args:
+        module: as the user gave it.
+        rewritten: its copy from `prepared`.
+        features: two records, shape (2, ...).
+        labels: shape (2,).
+        loss: of each record.
+    """
+
+    def __init__(
+        self, module: nn.Module, rewritten: nn.Module, features: Tensor, labels: Tensor, loss: Loss
+    ) -> None:
+        flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+        noise = torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
+        self._row = flat + _SPREAD * noise.to(flat.device)
+        self._rewritten, self._features, self._labels = rewritten, features, labels
+        self._loss = loss
+        # The gradients of both records, shape (2, parameters).
+        self._truth = torch.stack([self._gradient(module, i) for i in range(2)])
+
+    def __call__(self, units: tuple[Unit, ...]) -> set[str]:
+        """Names of the units whose gradients are wrong, or cannot be found."""
+        recorder = Recorder(self._rewritten, units)
+        recorder.load(self._row)
+        used = used_by_one(recorder, self._features, self._labels, self._loss)
+        wrong = set()
+        for index, unit in enumerate(units):
+            truth = self._truth[:, unit.start : unit.stop]
+            alone = [calls if i == index else [] for i, calls in enumerate(used)]
+            try:
+                found = list(contributions(recorder, self._row[None], alone))[index]
+                if not self._agrees(found, truth):
+                    wrong.add(unit.name)
+            except RuntimeError:  # from an operation that torch.func does not know
+                wrong.add(unit.name)
+        return wrong
+
+    def _agrees(self, found: Contribution | None, truth: Tensor) -> bool:
+        """Whether norms and a weighted sum are the truth's, shape (2, parameters of the unit)."""
+        squared, sums = truth.new_zeros(1, 2), truth.new_zeros(1, truth.shape[1])
+        scales = truth.new_tensor([[1.0, 2.0]])
+        if found is not None:
+            squared = found.squared_norms
+            found.write_sums(scales, sums)
+        norms = torch.linalg.vector_norm(truth, dim=1)
+        far = torch.linalg.vector_norm(sums - scales @ truth)
+        limit = _TOLERANCE * norms.sum() + _NEGLIGIBLE * self._truth.norm()
+        return bool((squared.sqrt() - norms).abs().max() <= limit and far <= 2 * limit)
+
+    def _gradient(self, module: nn.Module, record: int) -> Tensor:
+        """Gradient of one record's loss in all parameters."""
+        module = copy.deepcopy(module).train()
+        nn.utils.vector_to_parameters(self._row, module.parameters())
+        one = slice(record, record + 1)
+        try:
+            with torch.enable_grad():
+                outputs = module(self._features[one].clone())
+                losses = record_losses(outputs, self._labels[one], self._loss)
+                parts = torch.autograd.grad(
+                    losses.sum(),
+                    list(module.parameters()),
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+        except RuntimeError as error:
+            raise InputError(f"the module cannot be differentiated: {error}") from error
+        return torch.cat([part.flatten() for part in parts])
