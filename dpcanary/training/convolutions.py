@@ -57,7 +57,7 @@ def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tenso
     positions = flat[0, 0].numel()
     if keeps_gradients(positions, patch, outputs):
         gradients = _record_gradients(geometry, padded, flat)
-        weight = kept(gradients.view(runs, records, -1), _arranged(layer))
+        weight = _kept(layer, gradients.view(len(gradients), runs, records, -1))
     else:
         norms = _pair_products(geometry, padded, flat).view(runs, records)
         weight = Contribution(norms, _later_sums(layer, padded, gradient))
@@ -122,34 +122,36 @@ def _patches(geometry: _Geometry, inputs: Tensor, rows_out: int) -> list[Tensor]
 
 
 def _record_gradients(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
-    """Each record's gradient in the weight, with the dimensions that `_arranged` permutes.
+    """Each record's gradient in the weight, in an order that matrix products can write.
 
     Returns:
-        Shape (records, groups, kernel along the first dimension, D, channels out of a group).
+        Shape (offsets along the first kernel dimension, records x groups, D, channels out of a
+        group).
     """
+    groups = geometry.groups
     gradients = None
     for records, patches, own in _chunks(geometry, inputs, gradient):
         if gradients is None:
-            shape = (len(inputs), geometry.groups, len(patches), patches[0].shape[1], own.shape[1])
+            shape = (len(patches), len(inputs) * groups, patches[0].shape[1], own.shape[1])
             gradients = inputs.new_empty(shape)
         by_place = own.transpose(1, 2)
-        for offset, patch in enumerate(patches):
-            torch.bmm(patch, by_place, out=gradients[records].flatten(0, 1)[:, offset])
+        for sums, patch in zip(gradients, patches, strict=True):
+            target = sums[records.start * groups : records.stop * groups]
+            torch.bmm(patch, by_place, out=target)
     assert gradients is not None
     return gradients
 
 
-def _arranged(layer: Convolution) -> Callable[[Tensor], Tensor]:
-    """Brings sums of `_record_gradients` into the order of the layer's weight."""
-    first = layer.kernel_size[0] if len(layer.kernel_size) > 1 else 1
-    channels = layer.in_channels // layer.groups
+def _kept(layer: Convolution, gradients: Tensor) -> Contribution:
+    """The contribution of gradients from `_record_gradients`, shape (offsets, runs, n, ...)."""
+    channels, outputs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
 
-    def arrange(sums: Tensor) -> Tensor:
-        outputs = layer.out_channels // layer.groups
-        split = sums.view(len(sums), layer.groups, first, channels, -1, outputs)
-        return split.permute(0, 1, 5, 3, 2, 4).flatten(1)
+    def write(scales: Tensor, out: Tensor) -> None:
+        sums = scales.unsqueeze(1) @ gradients  # (offsets, runs, 1, groups x D x outputs)
+        split = sums.view(*sums.shape[:2], layer.groups, channels, -1, outputs)
+        out.copy_(split.permute(1, 2, 5, 3, 0, 4).flatten(1))
 
-    return arrange
+    return Contribution(torch.linalg.vector_norm(gradients, dim=(0, 3)).square_(), write)
 
 
 def _pair_products(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:

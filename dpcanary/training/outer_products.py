@@ -27,18 +27,15 @@ class Contribution:
     write_sums: Callable[[Tensor, Tensor], None]
 
 
-def kept(
-    gradients: Tensor, arrange: Callable[[Tensor], Tensor] = torch.Tensor.detach
-) -> Contribution:
+def kept(gradients: Tensor) -> Contribution:
     """The contribution of gradients that are there.
 
     Args:
-        gradients: shape (runs, n, width), in any fixed order of the parameters.
-        arrange: brings sums, shape (runs, width), into the order of the buffer.
+        gradients: shape (runs, n, width).
     """
 
     def write(scales: Tensor, out: Tensor) -> None:
-        out.copy_(arrange(torch.bmm(scales.unsqueeze(1), gradients).squeeze(1)))
+        out.copy_(torch.bmm(scales.unsqueeze(1), gradients).squeeze(1))
 
     return Contribution(torch.linalg.vector_norm(gradients, dim=2).square_(), write)
 

@@ -65,7 +65,8 @@ def _normals(a, b):
     uniform = (_F(_I(a >> _U(1))) + _F(0.5)) * _F(2.0**-31)
     radius = math.sqrt(_F(-2.0) * _log(uniform))
     # Thirty bits give an angle between -pi/4 and pi/4, the other two the quadrant.
-    t = (_F(_I((b << _U(2)) >> _U(1))) - _F(2.0**30)) * _ANGLE
+    # Numba widens shifts to 64 bits: without the cast, the two top bits would stay.
+    t = (_F(_I(_U(b << _U(2)) >> _U(1))) - _F(2.0**30)) * _ANGLE
     s = t * t
     sine = ((_F(-1.9515295891e-4) * s + _F(8.3321608736e-3)) * s + _F(-1.6666654611e-1)) * s * t + t
     cosine = (_F(2.443315711809948e-5) * s + _F(-1.388731625493765e-3)) * s

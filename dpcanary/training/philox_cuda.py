@@ -28,7 +28,8 @@ _SIGN = tl.constexpr(0x80000000)
 
 _LARGEST_TILE = 512  # blocks of a program
 _PER_THREAD = 4  # blocks of a thread
-# The compiler would otherwise make one kernel for steps that 16 divides and one for the others.
+# Numbers that the compiler must not look at: it would make one kernel for those that 16 divides and
+# others for 1 and the rest, and so compile again in the middle of a training.
 _VARYING = ["width", "tiles", "threshold", "key_0", "key_1", "step", "purpose"]
 
 
@@ -42,7 +43,7 @@ def add_normals(
     runs: Tensor,
     purpose: Purpose,
 ) -> None:
-    """out = factor * out + scale * standard normals, in place, without waiting for the device.
+    """Makes of out factor * out + scale * standard normals, without waiting for the device.
 
     A CUDA graph would replay the step that it captured: the same noise again.
 
@@ -113,8 +114,10 @@ def sample_mask(
 
 def _plan(out: Tensor, runs: Tensor) -> tuple[tuple[int], int, int, int]:
     """The grid, tiles of a run, blocks of a tile and warps of a program."""
-    assert out.dtype == torch.float32 and out.is_contiguous(), "rows are addressed as float32"
-    assert runs.dtype == torch.int64 and runs.is_contiguous() and runs.device == out.device
+    assert (out.dtype, runs.dtype) == (torch.float32, torch.int64)
+    assert out.is_contiguous(), "rows follow each other"
+    assert runs.is_contiguous()
+    assert runs.device == out.device
     num_runs, width = out.shape
     assert runs.shape == (num_runs,)
     blocks = -(-width // 4)
@@ -124,7 +127,7 @@ def _plan(out: Tensor, runs: Tensor) -> tuple[tuple[int], int, int, int]:
 
 
 @triton.jit
-def _words(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+def _words(c0, c1, c2, c3, k0, k1):
     """Four random words from a counter (c0, c1, c2, c3) and a key (k0, k1), all uint32."""
     for _ in tl.static_range(10):
         # One wide product is one instruction, where its halves would be two.
@@ -138,7 +141,7 @@ def _words(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _log(x):  # type: ignore[no-untyped-def]
+def _log(x):
     """Natural logarithm of a normal float32 in (0, 1]."""
     bits = x.to(tl.uint32, bitcast=True)
     exponent = (bits - _HALF_SQRT2_BITS).to(tl.int32) >> 23
@@ -157,7 +160,7 @@ def _log(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _normals(a, b):  # type: ignore[no-untyped-def]
+def _normals(a, b):
     """Two standard normals from two words; at most 6.7 in size."""
     uniform = ((a >> 1).to(tl.int32).to(tl.float32) + 0.5) * 2.0**-31
     radius = tl.sqrt(-2.0 * _log(uniform))
@@ -173,7 +176,7 @@ def _normals(a, b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constexpr):
     """The words of this program's tile, and where they belong.
 
     Returns:
@@ -198,13 +201,13 @@ def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constex
 
 
 @triton.jit
-def _inside(left, rest, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _inside(left, rest, tile: tl.constexpr):
     """Which of a tile's elements lie in this quarter, of `left` blocks, and in the row."""
     return tl.arange(0, tile) < tl.minimum(tl.minimum(left, rest), tile).to(tl.int32)
 
 
 @triton.jit
-def _add(quarter, inside, normals, factor, scale, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add(quarter, inside, normals, factor, scale, tile: tl.constexpr):
     """Adds normals to a tile of a quarter."""
     places = quarter + tl.arange(0, tile)
     there = tl.load(places, mask=inside)
@@ -212,7 +215,7 @@ def _add(quarter, inside, normals, factor, scale, tile: tl.constexpr):  # type: 
 
 
 @triton.jit(do_not_specialize=_VARYING)
-def _add_normals(  # type: ignore[no-untyped-def]
+def _add_normals(
     out,
     runs,
     factor: tl.float32,
@@ -241,14 +244,14 @@ def _add_normals(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _mark(quarter, inside, words, threshold, tile: tl.constexpr):  # type: ignore[no-untyped-def]
+def _mark(quarter, inside, words, threshold, tile: tl.constexpr):
     """Writes which records of a tile of a quarter are sampled."""
     sampled = (words.to(tl.int64) < threshold).to(tl.float32)
     tl.store(quarter + tl.arange(0, tile), sampled, mask=inside)
 
 
 @triton.jit(do_not_specialize=_VARYING)
-def _sample_mask(  # type: ignore[no-untyped-def]
+def _sample_mask(
     out,
     runs,
     threshold: tl.int64,

@@ -112,7 +112,8 @@ class Recorder:
 
     def record(self, features: Tensor) -> tuple[Tensor, list[Call]]:
         """One model: outputs of the loaded module, and its units' calls in order."""
-        self._calls = calls = []
+        calls: list[Call] = []
+        self._calls = calls
         try:
             with torch.enable_grad():
                 outputs: Tensor = self.module(features)

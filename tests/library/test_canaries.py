@@ -292,17 +292,19 @@ def test_crafted_input_needs_real_features(attack) -> None:
 def test_reference_equals_plain_torch(kind: str, optimizer: Optimizer) -> None:
     num_steps, rate = (200, 0.5) if optimizer is Optimizer.SGD else (20, 0.01)
     module = module_of(kind)
+    # From zeros, one gradient is exactly 0 but for rounding, of which Adam keeps the sign.
+    zeros = kind == "linear" and optimizer is Optimizer.SGD
     ticks: list[int] = []
     found = train_reference(
         module=module,
         records=private(FEATURES, LABELS),
         dpsgd=DPSGD(0.0, float("inf"), rate, (num_steps,), optimizer=optimizer),
-        initialisation=Initialisation.ZEROS if kind == "linear" else Initialisation.PER_RUN,
+        initialisation=Initialisation.ZEROS if zeros else Initialisation.PER_RUN,
         device=CPU,
         on_progress=ticks.append,
     )
     twin = copy.deepcopy(module)
-    if kind == "linear":
+    if zeros:
         nn.init.zeros_(twin.weight)
         nn.init.zeros_(twin.bias)
     kinds = {Optimizer.SGD: torch.optim.SGD, Optimizer.ADAM: torch.optim.Adam}

@@ -17,7 +17,8 @@ DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml", "triton": "torch"} 
 
 def constraints() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines if not line.startswith("#"))
+    pins = (line.split(";")[0].strip() for line in lines if not line.startswith("#"))
+    return dict(pin.split("==") for pin in pins)
 
 
 def listed(environment: str) -> dict[str, str]:

@@ -1,0 +1,218 @@
+"""What the training benchmark times: ours, Opacus in each of its modes, and the floor."""
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpcanary.canaries import GradientCanary
+from dpcanary.training.architectures import convnet
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.noise import Noise
+from dpcanary.vocabulary import Initialisation, Optimizer, Precision
+
+NOISE_MULTIPLIER, MAX_GRAD_NORM, LEARNING_RATE = 5.0, 2.0, 0.01
+MODES = ("hooks", "functorch", "ew", "ghost")
+
+# Trains for a number of steps; the return value is the number of model-steps done.
+Contender = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its records and its optimiser.
+
+    Attributes:
+        name: of the model.
+        module: makes it.
+        shape: of one record's features.
+        num_classes: outputs.
+        num_records: private records.
+        optimizer: which one.
+        sample_rates: that are timed.
+    """
+
+    name: str
+    module: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    num_classes: int
+    num_records: int
+    optimizer: Optimizer
+    sample_rates: tuple[float, ...]
+
+    def records(self) -> Records:
+        """Standard normal features, random labels; the time depends on their shape alone."""
+        rng = np.random.default_rng(0)
+        features = rng.standard_normal((self.num_records, *self.shape), np.float32)
+        labels = rng.integers(0, self.num_classes, self.num_records)
+        return Records(features, labels, features[:0], labels[:0], self.num_classes, target=0)
+
+
+CASES = {
+    "linear": Case(
+        "linear",
+        lambda: nn.Linear(768, 10),
+        (768,),
+        10,
+        500,
+        Optimizer.SGD,
+        (1.0, 0.25, 0.0625),
+    ),
+    "mlp": Case(
+        "mlp",
+        lambda: nn.Sequential(nn.Linear(600, 128), nn.Tanh(), nn.Linear(128, 100)),
+        (600,),
+        100,
+        500,
+        Optimizer.ADAM,
+        (1.0, 0.25, 0.0625),
+    ),
+    "convnet": Case("convnet", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,)),
+}
+
+
+def ours(
+    case: Case,
+    rate: float,
+    *,
+    runs: int,
+    steps: int,
+    threads: int,
+    device: torch.device,
+    rotate: bool = True,
+    precision: Precision = Precision.FLOAT32,
+) -> Contender:
+    """train_ensemble from start to end, its set-up included."""
+    module, records = case.module(), case.records()
+    linear = isinstance(module, nn.Linear)
+    dpsgd = DPSGD(
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=MAX_GRAD_NORM,
+        learning_rate=LEARNING_RATE,
+        record_steps=(steps,),
+        sample_rate=rate,
+        optimizer=case.optimizer,
+    )
+
+    def train() -> int:
+        train_ensemble(
+            module=module,
+            records=records,
+            canary=GradientCanary(coordinate=0),
+            dpsgd=dpsgd,
+            runs=range(runs),
+            seed=0,
+            device=device,
+            initialisation=Initialisation.ZEROS if linear else Initialisation.FIXED,
+            precision=precision,
+            num_threads=threads,
+            rotate=rotate,
+        )
+        return runs * steps
+
+    return train
+
+
+def opacus(
+    case: Case, rate: float, *, steps: int, mode: str, from_loader: bool, device: torch.device
+) -> Contender:
+    """One model by Opacus; engine and loader are made beforehand.
+
+    With `from_loader`, the loop of its tutorials: batches come from the Poisson loader that
+    `make_private` returns. Without, batches are ready beforehand: the bare steps.
+    """
+    records, module = case.records(), case.module().to(device)
+    features, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)
+    kind = torch.optim.Adam if case.optimizer is Optimizer.ADAM else torch.optim.SGD
+    made = PrivacyEngine().make_private(
+        module=module,
+        optimizer=kind(module.parameters(), lr=LEARNING_RATE),
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(
+            TensorDataset(features, labels), batch_size=round(rate * case.num_records)
+        ),
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=MAX_GRAD_NORM,
+        grad_sample_mode=mode,
+    )
+    model, optimizer, loader = made[0], made[1], made[-1]
+    # Ghost clipping alone returns a criterion: it runs the two backward passes.
+    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    rng = np.random.default_rng(1)
+    chosen = [torch.from_numpy(rng.random(case.num_records) < rate) for _ in range(steps)]
+    batches = [(features[batch].to(device), labels[batch].to(device)) for batch in chosen]
+
+    def train() -> int:
+        epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+        for inputs, targets in itertools.islice(epochs, steps) if from_loader else batches:
+            optimizer.zero_grad()
+            criterion(model(inputs.to(device)), targets.to(device)).backward()
+            optimizer.step()
+        synchronise(device)
+        return steps
+
+    return train
+
+
+def floor(
+    case: Case, rate: float, *, runs: int, steps: int, threads: int, device: torch.device
+) -> Contender:
+    """The two matrix products of every layer on q N records, and the noise; nothing else.
+
+    The products run as if all runs had the same batch, at the shapes that the model has before any
+    rotation; the noise is added by our own kernel, the fastest that we know. Each thread works on
+    runs of its own, as ours does.
+    """
+    expected = round(rate * case.num_records)
+    layers = [layer for layer in case.module().modules() if isinstance(layer, nn.Linear)]
+    shapes = [(layer.out_features, layer.in_features + 1) for layer in layers]
+    width = sum(outs * ins for outs, ins in shapes)
+    together = max(1, min(runs // threads, 2**22 // width))
+
+    def compute(first: int) -> None:
+        noise = Noise(seed=0)
+        indices = torch.arange(first, first + together, device=device)
+        gradients = torch.zeros(together, width, device=device)
+        products = [_products(outs, ins, expected, together, device) for outs, ins in shapes]
+        for step in range(steps):
+            for product in products:
+                product()
+            noise.add(gradients, factor=1.0, scale=1.0, runs=indices, step=step)
+        synchronise(device)
+
+    def train() -> int:
+        firsts = range(0, runs, together)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(compute, firsts))
+        return len(firsts) * together * steps
+
+    return train
+
+
+def _products(
+    outs: int, ins: int, records: int, runs: int, device: torch.device
+) -> Callable[[], None]:
+    """Outputs and gradient sums of one layer, (runs x outs, ins) by (ins, records) and back."""
+    inputs = torch.randn(records, ins, device=device)
+    weights = torch.randn(runs * outs, ins, device=device)
+    slopes = torch.randn(runs * outs, records, device=device)
+    outputs, sums = torch.empty_like(slopes), torch.empty_like(weights)
+
+    def multiply() -> None:
+        torch.mm(weights, inputs.T, out=outputs)
+        torch.mm(slopes, inputs, out=sums)
+
+    return multiply
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

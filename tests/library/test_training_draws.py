@@ -1,0 +1,256 @@
+"""Philox and the normals drawn from it, against published answers, plain NumPy and their law."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.stats import binomtest, kstest, norm
+
+from dpcanary.randomness import Purpose, generator, philox_key
+from dpcanary.training import philox
+from dpcanary.training.noise import Noise, normals_like
+
+SEED = 11
+ALL_ONES = 0xFFFFFFFF
+# Counter, key and words of philox4x32-10 in Random123's kat_vectors.
+KNOWN_ANSWERS = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((ALL_ONES,) * 4, (ALL_ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+def draw(
+    width: int,
+    runs: Sequence[int],
+    *,
+    step: int = 0,
+    seed: int = SEED,
+    purpose: Purpose = Purpose.NOISE,
+) -> NDArray[np.float64]:
+    """Standard normals as the ensemble gets them, shape (runs, width)."""
+    out = torch.zeros(len(runs), width)
+    indices = torch.tensor(runs, dtype=torch.int64)
+    Noise(seed=seed).add(out, factor=0.0, scale=1.0, runs=indices, step=step, purpose=purpose)
+    return out.numpy().astype(np.float64)
+
+
+# --- a plain Philox and Box-Muller -------------------------------------------------------------
+
+
+def plain_words(
+    counter: Sequence[NDArray[np.int64] | int], key: Sequence[int]
+) -> tuple[NDArray[np.uint64], ...]:
+    """Philox4x32-10 as its paper has it, on 64-bit numbers that never hold more than 32 bits."""
+    mask, shift = np.uint64(ALL_ONES), np.uint64(32)
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c).astype(np.uint64) for c in counter))
+    k0, k1 = int(key[0]), int(key[1])
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (p1 >> shift) ^ c1 ^ np.uint64(k0), p1 & mask
+        c2, c3 = (p0 >> shift) ^ c3 ^ np.uint64(k1), p0 & mask
+        k0, k1 = (k0 + 0x9E3779B9) & ALL_ONES, (k1 + 0xBB67AE85) & ALL_ONES
+    return c0, c1, c2, c3
+
+
+def plain_row_of_words(
+    width: int, *, key: Sequence[int], step: int, run: int, purpose: int
+) -> NDArray[np.uint64]:
+    """Word p of a row is word p div n of block p mod n, of n = ceil(width / 4) blocks."""
+    blocks = -(-width // 4)
+    positions = np.arange(width)
+    words = np.stack(plain_words((np.arange(blocks), step, run, purpose), key))
+    return words[positions // blocks, positions % blocks]
+
+
+def plain_normals(
+    width: int, *, key: Sequence[int], step: int, run: int, purpose: int
+) -> NDArray[np.float64]:
+    """Box-Muller in double precision on the words of whole blocks, laid out in quarters."""
+    blocks = -(-width // 4)
+    words = plain_row_of_words(4 * blocks, key=key, step=step, run=run, purpose=purpose)
+    a, b = words.reshape(4, blocks)[0::2], words.reshape(4, blocks)[1::2]
+    # The uniform is a float32, so rounded to 24 bits: near 1, where the radius is close to 0, that
+    # is more than the rounding of all that follows.
+    uniform = ((a >> np.uint64(1)).astype(np.float32) + np.float32(0.5)).astype(np.float64) / 2**31
+    radius = np.sqrt(-2.0 * np.log(uniform))
+    sign = np.where(b >> np.uint64(31), -1.0, 1.0)
+    turned = (b >> np.uint64(30)) & np.uint64(1) == 1
+    angle = ((b & np.uint64(2**30 - 1)).astype(np.float64) / 2**30 - 0.5) * np.pi / 2
+    angle = np.where(turned, np.pi / 2 - angle, angle)
+    normals = np.empty((4, blocks))
+    normals[0::2], normals[1::2] = sign * radius * np.cos(angle), sign * radius * np.sin(angle)
+    return normals.ravel()[:width]
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN_ANSWERS)
+def test_words_are_the_published_ones(
+    counter: tuple[int, ...], key: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    found = philox.words(*(np.uint32(c) for c in counter), *(np.uint32(k) for k in key))
+    assert tuple(int(word) for word in found) == expected
+    assert tuple(int(word) for word in plain_words(counter, key)) == expected
+
+
+def test_the_key_is_expanded_from_the_whole_seed() -> None:
+    for seed in (0, SEED, 2**40 + 3, 2**63):
+        expected = np.random.SeedSequence(seed).generate_state(2, np.uint32)
+        assert philox_key(seed=seed).tolist() == expected.tolist()
+    # Seeds that agree in their low 32 bits.
+    assert philox_key(seed=3).tolist() != philox_key(seed=2**32 + 3).tolist()
+
+
+@pytest.mark.parametrize("width", [*range(1, 10), 64, 1000])
+def test_normals_are_box_muller_of_the_documented_words(width: int) -> None:
+    runs, steps = [0, 1, 7, 1_000_003, 2**32 - 1], [0, 1, 999, 2**31 + 5]
+    key = philox_key(seed=SEED)
+    for step in steps:
+        for purpose in (Purpose.NOISE, Purpose.OUT_OF_SPAN):
+            found = draw(width, runs, step=step, purpose=purpose)
+            for row, run in enumerate(runs):
+                expected = plain_normals(width, key=key, step=step, run=run, purpose=purpose.value)
+                np.testing.assert_allclose(found[row], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_samples_are_the_documented_words_below_the_rate() -> None:
+    key, runs, step = philox_key(seed=SEED), np.array([0, 5, 2**31 + 1]), 3
+    for num_records in (1, 2, 3, 4, 5, 9, 102, 1000):
+        for rate in (0.01, 0.3, 0.97, 1.0):
+            mask = np.full((len(runs), num_records), np.nan, np.float32)
+            philox.sample_mask(
+                mask, np.uint64(round(rate * 2**32)), key, step, runs, Purpose.BATCHES.value
+            )
+            for row, run in enumerate(runs):
+                words = plain_row_of_words(
+                    num_records, key=key, step=step, run=int(run), purpose=Purpose.BATCHES.value
+                )
+                assert np.array_equal(mask[row], (words < rate * 2**32).astype(np.float32))
+
+
+def test_what_is_there_is_multiplied_and_the_noise_is_scaled() -> None:
+    runs, width = [4, 9, 2], 37
+    unit = draw(width, runs, step=6)
+    there = np.random.default_rng(0).normal(size=unit.shape).astype(np.float32)
+    for factor, scale in ((1.0, 0.0), (0.0, 2.5), (0.04, 1.7), (-2.0, 1.0)):
+        out = torch.from_numpy(there.copy())
+        Noise(seed=SEED).add(out, factor=factor, scale=scale, runs=torch.tensor(runs), step=6)
+        expected = factor * there.astype(np.float64) + scale * unit
+        np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_draws_once_a_run_are_those_of_the_first_step() -> None:
+    drawn = normals_like(
+        (3, 10), Noise(seed=SEED), runs=torch.arange(3), purpose=Purpose.SIMULATION
+    )
+    assert np.array_equal(drawn.numpy(), draw(10, range(3), purpose=Purpose.SIMULATION))
+
+
+# --- what a draw depends on --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 3, 6, 64, 101])
+def test_a_run_draws_the_same_beside_any_others_and_in_any_order(width: int) -> None:
+    whole = draw(width, range(40), step=5)
+    assert np.array_equal(draw(width, range(39, -1, -1), step=5), whole[::-1])
+    assert np.array_equal(draw(width, [17], step=5)[0], whole[17])
+    assert np.array_equal(draw(width, [8, 31, 8], step=5), whole[[8, 31, 8]])
+    # Neighbours do differ, so that the comparisons above mean something.
+    assert (whole[1:] != whole[:-1]).all()
+
+
+def test_steps_purposes_seeds_and_runs_all_change_a_draw() -> None:
+    drawn = [
+        draw(50, [run], step=step, seed=seed, purpose=purpose)[0]
+        for run in (0, 1, 2)
+        for step in (0, 1, 2)
+        for seed in (0, 1, 2**32)
+        for purpose in (Purpose.BATCHES, Purpose.NOISE, Purpose.OUT_OF_SPAN)
+    ]
+    for one, two in combinations(drawn, 2):
+        assert not np.isin(one, two).any()
+
+
+def test_streams_have_the_documented_keys() -> None:
+    keys = {"RECORDS": 1, "BATCHES": 2, "NOISE": 3, "SIMULATION": 4, "WORST_CASE": 5}
+    keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8}
+    assert {purpose.name: purpose.value for purpose in Purpose} == keys
+    for purpose in Purpose:
+        sequence = np.random.SeedSequence(SEED, spawn_key=(purpose.value, 7))
+        twin = np.random.Generator(np.random.SFC64(sequence))
+        own = generator(seed=SEED, purpose=purpose, index=7)
+        assert np.array_equal(own.random(9), twin.random(9))
+
+
+# --- their law ---------------------------------------------------------------------------------
+
+
+def test_normals_are_standard_normal() -> None:
+    """Moments within 4.5 standard errors of n draws, frequencies of tails by the binomial law."""
+    drawn = draw(4_000, range(1_000))
+    count = drawn.size
+    # Of a normal, the variances of x, x^2, x^3 and x^4 are 1, 2, 15 and 96.
+    for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((drawn**power).mean() - expected) < 4.5 * np.sqrt(variance / count)
+    for deviations in (3.0, 4.0, 4.5):
+        for tail in (drawn > deviations, drawn < -deviations):
+            test = binomtest(int(tail.sum()), count, float(norm.sf(deviations)))
+            assert test.pvalue > 1e-4
+    assert np.abs(drawn).max() < 6.7
+    assert kstest(drawn[::4].ravel(), norm.cdf).pvalue > 1e-3
+
+
+def test_every_position_is_standard_normal() -> None:
+    for width in (1, 2, 3, 5, 40):
+        drawn = np.concatenate([draw(width, range(2_000), step=step) for step in range(10)])
+        assert np.abs(drawn.mean(axis=0)).max() < 4.5 / np.sqrt(len(drawn))
+        assert np.abs(drawn.var(axis=0) - 1.0).max() < 4.5 * np.sqrt(2.0 / len(drawn))
+        for position in range(0, width, 7):
+            assert kstest(drawn[:, position], norm.cdf).pvalue > 1e-3
+
+
+def assert_uncorrelated(rows: NDArray[np.float64]) -> None:
+    """Correlations of independent rows of n values are about N(0, 1/n), pair by pair.
+
+    Their squares are compared as well: both normals of a pair come from one radius.
+    """
+    for values in (rows, rows**2):
+        pairs = np.corrcoef(values)[np.triu_indices(len(rows), 1)] * np.sqrt(rows.shape[1])
+        assert np.abs(pairs).max() < norm.isf(1e-4 / len(pairs))
+        assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
+
+
+def test_runs_are_independent() -> None:
+    assert_uncorrelated(draw(20_000, [*range(40), 10**6, 2**31, 2**32 - 1]))
+
+
+def test_steps_are_independent() -> None:
+    drawn = [draw(20, range(1_000), step=step).ravel() for step in [*range(40), 2**31, 2**32 - 1]]
+    assert_uncorrelated(np.stack(drawn))
+
+
+def test_positions_are_independent() -> None:
+    """All words of a block, and the same words of all blocks."""
+    assert_uncorrelated(draw(40, range(20_000)).T)
+    assert_uncorrelated(draw(7, range(20_000)).T)
+
+
+def test_purposes_and_seeds_are_independent() -> None:
+    drawn = [
+        draw(20, range(1_000), seed=seed, purpose=purpose).ravel()
+        for seed in (0, 1, 2, 3, 2**32)
+        for purpose in Purpose
+    ]
+    assert_uncorrelated(np.stack(drawn))
+
+
+def test_streams_of_different_purposes_seeds_and_indices_are_independent() -> None:
+    keys = [(seed, purpose, run) for seed in (0, 1, 2) for purpose in Purpose for run in (0, 1, 2)]
+    streams = [generator(seed=s, purpose=p, index=i).standard_normal(4_000) for s, p, i in keys]
+    assert_uncorrelated(np.stack(streams))

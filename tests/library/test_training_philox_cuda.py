@@ -1,0 +1,207 @@
+"""The device's draws against the host's, word by word.
+
+Without a GPU, Triton interprets the kernels on the host; where there is one, they also run on it.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpcanary.randomness import Purpose, philox_key
+from dpcanary.training import philox
+
+if sys.platform != "linux":
+    pytest.skip("there is no Triton for this system", allow_module_level=True)
+
+import triton  # on Linux its absence is a failure: nothing else looks at these kernels
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+SOURCE = Path(philox.__file__).with_name("philox_cuda.py")
+KEY = philox_key(seed=11)
+RUNS = torch.tensor([4097, 0, 2**31 + 5])
+WIDTHS = [1, 2, 3, 5, 64, 1000, 7690]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+    ),
+]
+
+
+def loaded(name: str) -> ModuleType:
+    """A copy of the module of its own: Triton decides as it is loaded who runs its kernels."""
+    spec = importlib.util.spec_from_file_location(name, SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        return loaded("interpreted_philox_cuda")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        yield loaded("compiled_philox_cuda")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def kernels(device: str, interpreted: ModuleType, compiled: ModuleType) -> ModuleType:
+    return interpreted if device == "cpu" else compiled
+
+
+def reference_words(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
+    """Philox4x32-10 as its authors write it, in Python's integers."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        high_0, low_0 = divmod(0xD2511F53 * c[0], 2**32)
+        high_1, low_1 = divmod(0xCD9E8D57 * c[2], 2**32)
+        c = [high_1 ^ c[1] ^ k[0], low_1, high_0 ^ c[3] ^ k[1], low_0]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c
+
+
+def test_the_reference_is_philox():
+    """The known answer of the authors' library."""
+    expected = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert reference_words((0, 0, 0, 0), (0, 0)) == expected
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 4500])
+def test_words_are_philox_bit_for_bit(kernels, device, width):
+    """A record is sampled by a threshold right above its word, and not by the word itself."""
+    blocks, key, step = -(-width // 4), (int(KEY[0]), int(KEY[1])), 2**31 + 3
+    runs = RUNS.to(device)
+    for position in {0, width // 2, width - 1}:
+        block, word = position % blocks, position // blocks
+        for index, run in enumerate(RUNS.tolist()):
+            drawn = reference_words((block, step, run, Purpose.BATCHES.value), key)[word]
+            for threshold, sampled in ((drawn, 0.0), (drawn + 1, 1.0)):
+                mask = torch.full((len(runs), width), torch.nan, device=device)
+                kernels.sample_mask(
+                    mask,
+                    threshold=threshold,
+                    key=KEY,
+                    step=step,
+                    runs=runs,
+                    purpose=Purpose.BATCHES,
+                )
+                assert mask[index, position].item() == sampled
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 2**26, 2**31, 2**31 + 5, 2**32 - 1, 2**32])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_masks_are_the_hosts(kernels, device, width, threshold):
+    host = torch.full((len(RUNS), width), torch.nan)
+    drawn = host.to(device, copy=True)
+    purpose, step = Purpose.BATCHES, 16
+    philox.sample_mask(host.numpy(), np.uint64(threshold), KEY, step, RUNS.numpy(), purpose.value)
+    kernels.sample_mask(
+        drawn, threshold=threshold, key=KEY, step=step, runs=RUNS.to(device), purpose=purpose
+    )
+    assert torch.equal(drawn.cpu(), host)
+    assert threshold not in (0, 2**32) or bool((host == threshold / 2**32).all())
+
+
+@pytest.mark.parametrize(("step", "purpose"), [(0, Purpose.NOISE), (70001, Purpose.OUT_OF_SPAN)])
+@pytest.mark.parametrize(("factor", "scale"), [(0.0, 1.0), (-0.7, 1.3)])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_normals_are_the_hosts(kernels, device, width, factor, scale, step, purpose):
+    host = torch.linspace(-2, 2, len(RUNS) * width).reshape(len(RUNS), width)
+    drawn = host.to(device, copy=True)
+    philox.add_normals(
+        host.numpy(), np.float32(factor), np.float32(scale), KEY, step, RUNS.numpy(), purpose.value
+    )
+    kernels.add_normals(
+        drawn,
+        factor=factor,
+        scale=scale,
+        key=KEY,
+        step=step,
+        runs=RUNS.to(device),
+        purpose=purpose,
+    )
+    torch.testing.assert_close(drawn.cpu(), host, rtol=1e-6, atol=2e-6)
+
+
+def test_normals_are_standard_and_independent(kernels, device):
+    """In each quarter of a row, and across quarters: a pair shares its radius and its angle."""
+    drawn = torch.zeros(2, 2**16, device=device)
+    kernels.add_normals(
+        drawn,
+        factor=0.0,
+        scale=1.0,
+        key=KEY,
+        step=1,
+        runs=torch.arange(2, device=device),
+        purpose=Purpose.NOISE,
+    )
+    quarters = drawn.cpu().numpy().reshape(2, 4, -1).swapaxes(0, 1).reshape(4, -1)
+    for quarter in quarters:
+        assert stats.kstest(quarter, "norm").pvalue > 1e-4
+    for function in (np.sign, np.abs, np.square, lambda x: x):
+        correlation = np.corrcoef(function(quarters))[np.triu_indices(4, 1)]
+        assert np.abs(correlation).max() < 4.5 / np.sqrt(quarters.shape[1])
+
+
+def test_no_runs_and_no_records(kernels, device):
+    for shape in ((0, 5), (2, 0)):
+        kernels.add_normals(
+            torch.zeros(shape, device=device),
+            factor=1.0,
+            scale=1.0,
+            key=KEY,
+            step=0,
+            runs=torch.arange(shape[0], device=device),
+            purpose=Purpose.NOISE,
+        )
+
+
+def test_rows_with_gaps_are_refused(interpreted):
+    with pytest.raises(AssertionError, match="rows"):
+        interpreted.add_normals(
+            torch.zeros(2, 6)[:, :5],
+            factor=1.0,
+            scale=1.0,
+            key=KEY,
+            step=0,
+            runs=torch.arange(2),
+            purpose=Purpose.NOISE,
+        )
+
+
+@pytest.mark.parametrize(("tile", "num_warps"), [(32, 1), (512, 4)])
+@pytest.mark.parametrize("name", ["_add_normals", "_sample_mask"])
+def test_kernels_compile_once_for_a_gpu(compiled, name, tile, num_warps, tmp_path, monkeypatch):
+    """To machine code of compute capability 9.0, by the assembler that comes with Triton."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = getattr(compiled, name)
+    signature = {"out": "*fp32", "runs": "*i64", "tile": "constexpr"}
+    for parameter in kernel.params:
+        if parameter.name not in signature:  # neither its value nor its type may vary
+            assert parameter.annotation_type
+            assert parameter.do_not_specialize or parameter.annotation_type == "fp32"
+            signature[parameter.name] = parameter.annotation_type
+    source = ASTSource(kernel, {p.name: signature[p.name] for p in kernel.params}, {"tile": tile})
+    target = GPUTarget("cuda", 90, 32)
+    assert triton.compile(source, target=target, options={"num_warps": num_warps}).asm["cubin"]
