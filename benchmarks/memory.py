@@ -87,4 +87,3 @@ class Point:
     runs: int
     records: int
     size: int
-

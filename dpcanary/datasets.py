@@ -37,15 +37,16 @@ def load_source(source: str) -> tuple[NDArray[np.float64], Labels]:
 def _checked(
     source: str, features: NDArray[np.generic], labels: NDArray[np.generic]
 ) -> tuple[NDArray[np.float64], Labels]:
-    if features.ndim != 2 or labels.shape != features.shape[:1]:
+    if features.ndim < 2 or labels.shape != features.shape[:1]:
         raise InputError(
-            f"{source}: features must be records x features and labels one per record; their shapes"
-            f" are {features.shape} and {labels.shape}"
+            f"{source}: features must be records x features, or records x channels x height x"
+            f" width, and labels one per record; their shapes are {features.shape} and"
+            f" {labels.shape}"
         )
     if not np.issubdtype(labels.dtype, np.integer) or labels.min(initial=0) < 0:
         raise InputError(f"{source}: labels must be integers from 0")
     numbers = features.astype(np.float64)
-    bad = ~np.isfinite(numbers).all(axis=1)
+    bad = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
     if bad.any():
         raise InputError(
             f"{source}: record {int(np.argmax(bad))} has a feature that is NaN or infinite"
@@ -58,7 +59,8 @@ def split_dataset(*, source: str, num_records: int, seed: int) -> SplitDataset:
     """Cuts a source at random: private records, equally many of each class, and the others.
 
     Of the others, half are auxiliary and half test records. Features are standardised by the mean
-    and standard deviation of the auxiliary records, so that scaling reads nothing private.
+    and standard deviation of the auxiliary records, so that scaling reads nothing private; images
+    by those of each channel.
 
     Args:
         source: see `load_source`.
@@ -75,7 +77,10 @@ def split_dataset(*, source: str, num_records: int, seed: int) -> SplitDataset:
     auxiliary, test = others[: len(others) // 2], others[len(others) // 2 :]
     if len(auxiliary) == 0:
         raise InputError(f"{source}: {num_records} of its {len(labels)} records leave none to test")
-    mean, scale = features[auxiliary].mean(axis=0), features[auxiliary].std(axis=0)
+    # Of a channel, all pixels of all records together.
+    axes = (0, *range(2, features.ndim))
+    mean = features[auxiliary].mean(axis=axes, keepdims=True)
+    scale = features[auxiliary].std(axis=axes, keepdims=True)
     standard = ((features - mean) / np.where(scale > 0, scale, 1.0)).astype(np.float32)
     return SplitDataset(
         features=standard[private],

@@ -40,7 +40,8 @@ class Dataset(stages.Model):
 
     source: str = Field(
         description="`digits` (bundled with scikit-learn), or the path of an .npz file with"
-        " arrays `features` (records x features, float) and `labels` (records, integers from 0)"
+        " arrays `features` (records x features, or records x channels x height x width) and"
+        " `labels` (records, integers from 0)"
     )
     num_records: Count = Field(
         description="private records, equally many of every class; the others are auxiliary and"

@@ -1,7 +1,6 @@
 """Trains the models of one shard and records what the adversary observes."""
 
 import argparse
-import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from dpcanary.training.models import mechanism_of, module_of
 def main(argv: Sequence[str]) -> None:
     """Trains runs first, ..., first + num_runs - 1 and writes the shard file."""
     args = parsed(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     noise_multiplier = read_json(args.noise)["noise_multiplier"]
     device = chosen_device(args.device)
     start = time.perf_counter()

@@ -151,7 +151,8 @@ def _kept(layer: Convolution, gradients: Tensor) -> Contribution:
         split = sums.view(*sums.shape[:2], layer.groups, channels, -1, outputs)
         out.copy_(split.permute(1, 2, 5, 3, 0, 4).flatten(1))
 
-    return Contribution(torch.linalg.vector_norm(gradients, dim=(0, 3)).square_(), write)
+    norms = torch.stack([part.square().sum(dim=2) for part in gradients]).sum(dim=0)
+    return Contribution(norms, write)
 
 
 def _pair_products(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:

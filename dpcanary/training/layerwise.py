@@ -25,7 +25,7 @@ def used_by_one(
         loss: of each record.
     """
     outputs, calls = recorder.record(features)
-    gradients = _gradients(record_losses(outputs, labels, loss), calls)
+    gradients = _gradients(outputs, labels, loss, calls)
     used: list[list[Used]] = [[] for _ in recorder.units]
     for call in calls:
         dims = recorder.units[call.unit]
@@ -60,7 +60,7 @@ def used_by_all(
     zero = parameters.new_zeros(())
     shifts = [zero.expand(runs, *shape).requires_grad_() for shape in shapes]
     outputs, calls = recorder.record_runs(parameters, features, shifts, shared=labels.dim() == 1)
-    gradients = _gradients(record_losses(outputs, labels.expand(runs, -1), loss), calls)
+    gradients = _gradients(outputs, labels.expand(runs, -1), loss, calls)
     used: list[list[Used]] = [[] for _ in recorder.units]
     for call in calls:
         dims = recorder.units[call.unit]
@@ -116,9 +116,9 @@ def write_clipped_sums(
             own.write_sums(scales, part)
 
 
-def _gradients(losses: Tensor, calls: Sequence[Call]) -> list[Tensor]:
+def _gradients(outputs: Tensor, labels: Tensor, loss: Loss, calls: Sequence[Call]) -> list[Tensor]:
     """Gradients of the summed losses in the outputs of all calls, in order."""
-    outputs = [output for call in calls for output in call.outputs]
+    taps = [output for call in calls for output in call.outputs]
     with torch.enable_grad():
-        total = losses.sum()
-    return list(torch.autograd.grad(total, outputs, allow_unused=True, materialize_grads=True))
+        total = record_losses(outputs, labels, loss).sum()
+    return list(torch.autograd.grad(total, taps, allow_unused=True, materialize_grads=True))

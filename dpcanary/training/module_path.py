@@ -21,10 +21,10 @@ from dpcanary.training.layerwise import (
     write_clipped_sums,
 )
 from dpcanary.training.path import Batch, Table
-from dpcanary.training.recording import Recorder
+from dpcanary.training.recording import Call, Recorder
 from dpcanary.training.supported import check_supported
 from dpcanary.training.units import find_units, prepared
-from dpcanary.training.verification import WrongUnits
+from dpcanary.training.verification import TOLERANCE, WrongUnits
 from dpcanary.vocabulary import Loss
 
 # Records whose outputs are computed at once.
@@ -46,6 +46,11 @@ class ModulePath:
         vectorise_runs: whether all runs of a block take a step together, as suits a GPU, or one
             after the other, as suits a CPU.
 
+    Attributes:
+        vectorises: whether they do; a module with operations that `torch.func.vmap` cannot
+            vectorise takes turns all the same.
+        unit_names: the submodules whose gradients are found one by one; '' is all of the module.
+
     Raises:
         InputError: if the module cannot be trained record by record.
     """
@@ -56,19 +61,27 @@ class ModulePath:
     def __init__(
         self, module: nn.Module, table: Table, loss: Loss, *, vectorise_runs: bool
     ) -> None:
-        examples = table.features[:2]
+        examples, labels = table.features[:2], table.labels[:2]
         module = copy.deepcopy(module).to(table.features.device)
         check_supported(module, examples)
-        self.table, self._loss, self._vectorise = table, loss, vectorise_runs
+        self.table, self._loss = table, loss
         self._module = prepared(module)
         self.num_parameters = sum(p.numel() for p in module.parameters())
-        # Runs that take turns are no faster in larger blocks.
-        self.runs_together = None if vectorise_runs else 1
-        wrong = WrongUnits(module, self._module, examples, table.labels[:2], loss)
+        wrong = WrongUnits(module, self._module, examples, labels, loss)
         self._units = find_units(self._module, examples, wrong)
+        self.unit_names = tuple(unit.name for unit in self._units)
         self._of_thread = threading.local()
-        outputs, self._calls = self._recorder().record(examples)
+        outputs, calls = self._recorder().record(examples)
         self.num_outputs = outputs.shape[-1]
+        self._outputs = [
+            (tuple(output.shape), dim or 0)
+            for call in calls
+            for output, dim in zip(call.outputs, self._units[call.unit].output_dims, strict=True)
+        ]
+        self._numbers = sum(self._numbers_per_record(call) for call in calls)
+        self.vectorises = vectorise_runs and self._agree_together()
+        # Runs that take turns are no faster in larger blocks.
+        self.runs_together = None if self.vectorises else 1
 
     def lift(self, features: Tensor) -> Tensor:
         """The features as they are."""
@@ -86,7 +99,7 @@ class ModulePath:
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """Overwrites `out` with each run's sum of clipped per-record gradients; see `Path`."""
-        if self._vectorise:
+        if self.vectorises:
             self._sums_of_all(parameters, batch, max_grad_norm, out)
             return
         for run, weights in enumerate(batch.weights):
@@ -100,7 +113,7 @@ class ModulePath:
         parts = []
         with torch.no_grad():
             for some in torch.split(features, _RECORDS_TOGETHER):
-                if self._vectorise:
+                if self.vectorises:
                     parts.append(vmap(recorder.plain_with, (0, None))(parameters, some))
                 else:
                     parts.append(torch.stack([recorder.plain(row, some) for row in parameters]))
@@ -112,15 +125,8 @@ class ModulePath:
         Where runs take turns, that is the rows of the buffers. Where they step together, it is
         also what the layers are given and give, each of these a few times over.
         """
-        buffers = 2 * self.num_parameters
-        if not self._vectorise:
-            return 4 * buffers
-        numbers = 0
-        for call in self._calls:
-            unit = self._units[call.unit]
-            seen = sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2
-            numbers += _COPIES * seen + min(unit.stop - unit.start, _COPIES * seen)
-        return 4 * (buffers + batch_size * numbers)
+        numbers = batch_size * self._numbers if self.vectorises else 0
+        return 4 * (2 * self.num_parameters + numbers)
 
     def _recorder(self) -> Recorder:
         """This thread's own: hooks and parameters are a module's state."""
@@ -151,18 +157,29 @@ class ModulePath:
         """All runs' sums."""
         recorder = self._recorder()
         features, labels = self.table.features[batch.rows], self.table.labels[batch.rows]
-        shapes = self._output_shapes(batch.weights.shape[1])
+        records = batch.weights.shape[1]
+        shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
         used = used_by_all(recorder, parameters, features, labels, self._loss, shapes)
         found = list(contributions(recorder, parameters, used))
         write_clipped_sums(self._units, found, batch.weights, max_grad_norm, out)
 
-    def _output_shapes(self, records: int) -> list[tuple[int, ...]]:
-        """Shape of each output of each call, in order, for this many records."""
-        shapes = []
-        for call in self._calls:
-            dims = self._units[call.unit].output_dims
-            for output, dim in zip(call.outputs, dims, strict=True):
-                shape = list(output.shape)
-                shape[dim or 0] = records
-                shapes.append(tuple(shape))
-        return shapes
+    def _agree_together(self) -> bool:
+        """Whether runs that step together get what they get alone: some operations cannot."""
+        parameters = nn.utils.parameters_to_vector(self._module.parameters()).detach()
+        both = torch.stack([parameters, 0.9 * parameters])
+        batch = Batch(torch.arange(2, device=both.device), both.new_tensor([[1, 1], [0, 1]]))
+        alone, together = torch.zeros_like(both), torch.zeros_like(both)
+        for run in range(2):
+            one = slice(run, run + 1)
+            self._sums_of_one(both[one], batch.rows, batch.weights[run], math.inf, alone[one])
+        try:
+            self._sums_of_all(both, batch, math.inf, together)
+        except RuntimeError:
+            return False
+        return bool((together - alone).norm() <= TOLERANCE * alone.norm())
+
+    def _numbers_per_record(self, call: Call) -> int:
+        """Roughly how many numbers a call takes, of the two records that it was given."""
+        unit = self._units[call.unit]
+        seen = sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2
+        return _COPIES * seen + min(unit.stop - unit.start, _COPIES * seen)

@@ -37,7 +37,8 @@ def kept(gradients: Tensor) -> Contribution:
     def write(scales: Tensor, out: Tensor) -> None:
         out.copy_(torch.bmm(scales.unsqueeze(1), gradients).squeeze(1))
 
-    return Contribution(torch.linalg.vector_norm(gradients, dim=2).square_(), write)
+    # Not vector_norm, which loses digits over long rows.
+    return Contribution(gradients.square().sum(dim=2), write)
 
 
 def joined(weight: Contribution, bias: Contribution | None, width: int) -> Contribution:

@@ -14,7 +14,7 @@ from dpcanary.vocabulary import Loss
 
 # What is wrong is wrong by about as much as it is large; single precision and a GPU's reduced
 # precision in convolutions stay well below.
-_TOLERANCE = 5e-3
+TOLERANCE = 5e-3
 _NEGLIGIBLE = 1e-5  # of the whole gradient: rounding where a unit's own gradient is zero
 _SPREAD = 0.05  # of the parameters around those of the module, lest zeros hide what is wrong
 
@@ -67,7 +67,7 @@ class WrongUnits:
             found.write_sums(scales, sums)
         norms = torch.linalg.vector_norm(truth, dim=1)
         far = torch.linalg.vector_norm(sums - scales @ truth)
-        limit = _TOLERANCE * norms.sum() + _NEGLIGIBLE * self._truth.norm()
+        limit = TOLERANCE * norms.sum() + _NEGLIGIBLE * self._truth.norm()
         return bool((squared.sqrt() - norms).abs().max() <= limit and far <= 2 * limit)
 
     def _gradient(self, module: nn.Module, record: int) -> Tensor:

@@ -8,12 +8,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest, norm
+from torch import nn
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.training import batches
 from dpcanary.training.batches import Batches, batches_of, rows_of_mask
+from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.path import Batch
 from dpcanary.training.placement import placement_of, table_of
@@ -316,3 +318,76 @@ def test_fixed_sampling_and_it_alone_has_a_batch_size_and_a_period() -> None:
 def test_sums_are_divided_by_the_expected_batch_size() -> None:
     assert POISSON.expected_batch_size(N) == pytest.approx(0.3 * N)
     assert FIXED.expected_batch_size(N) == 5.0
+
+
+# --- canaries that do not fit ------------------------------------------------------------------
+
+
+def placed(canary: AnyCanary) -> None:
+    train_ensemble(
+        module=nn.Linear(2, 3),
+        records=RECORDS,
+        canary=canary,
+        dpsgd=POISSON,
+        runs=range(2),
+        seed=SEED,
+        device=CPU,
+    )
+
+
+def test_a_canary_s_gradient_is_no_longer_than_a_clipped_one() -> None:
+    gradient = np.zeros(NUM_PARAMETERS, np.float32)
+    gradient[[3, 7]] = POISSON.max_grad_norm
+    message = (
+        r"^gradient canary: its gradient has length 1\.41421, more than max_grad_norm 1; no"
+        r" clipped record has that: scale it down$"
+    )
+    with pytest.raises(InputError, match=message):
+        placed(DirectionCanary(gradient))
+    gradient[3] = 0.01  # longer by 5e-5 of its length
+    with pytest.raises(InputError, match=r"length 1\.00005"):
+        placed(DirectionCanary(gradient))
+    # As long as a clipped one, but for rounding; or of no length at all.
+    length = np.linalg.norm(gradient.astype(np.float64))
+    placed(DirectionCanary((gradient / length).astype(np.float32)))
+    placed(DirectionCanary(np.zeros(NUM_PARAMETERS, np.float32)))
+
+
+@pytest.mark.parametrize("gradient", [np.ones(8), np.ones((3, 3)), np.full(9, np.nan)])
+def test_a_canary_s_gradient_is_a_finite_number_a_parameter(gradient: NDArray[np.float64]) -> None:
+    with pytest.raises(InputError, match=r"must be 9 finite numbers, one per parameter"):
+        placed(DirectionCanary((0.1 * gradient).astype(np.float32)))
+
+
+@pytest.mark.parametrize("coordinate", [9, -1, 10**9])
+def test_a_canary_s_coordinate_is_one_of_the_parameters(coordinate: int) -> None:
+    message = rf"^gradient canary: coordinate {coordinate} is outside of the model's 9 parameters$"
+    with pytest.raises(InputError, match=message):
+        placed(GradientCanary(coordinate))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_an_input_canary_of_another_shape_than_the_records_is_refused(width: int) -> None:
+    """A single feature would otherwise be taken for all of them."""
+    with pytest.raises(InputError):
+        placed(InputCanary(np.ones(width, np.float32), 1))
+
+
+@pytest.mark.parametrize("label", [3, -1])
+def test_an_input_canary_of_no_class_is_refused(label: int) -> None:
+    with pytest.raises(InputError):
+        placed(InputCanary(np.ones(2, np.float32), label))
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_a_gradient_canary_is_plus_c_in_world_0(adjacency: Adjacency) -> None:
+    """And its negative in world 1 under `substitute`, or else nothing."""
+    dpsgd = replace(POISSON, adjacency=adjacency, max_grad_norm=2.5)
+    placement = placement_of(
+        GradientCanary(3), records=RECORDS, dpsgd=dpsgd, num_parameters=NUM_PARAMETERS
+    )
+    assert placement.gradient is not None
+    assert placement.gradient.tolist() == [0.0, 0.0, 0.0, 2.5, 0.0, 0.0, 0.0, 0.0, 0.0]
+    other = -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0
+    assert placement.signs_of(np.array([0, 1, 7, 10])).tolist() == [1.0, other, other, 1.0]
+    assert (placement.rows_of(np.arange(4)) == -1).all()

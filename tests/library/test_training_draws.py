@@ -1,17 +1,24 @@
-"""Philox and the normals drawn from it, against published answers, plain NumPy and their law."""
+"""Philox and normals against published answers, plain NumPy and their law, up to the weights."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binomtest, kstest, norm
+from scipy.stats import binom, binomtest, chi2, kstest, norm
+from torch import nn
 
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import GradientCanary
 from dpcanary.randomness import Purpose, generator, philox_key
 from dpcanary.training import philox
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.noise import Noise, normals_like
+from dpcanary.vocabulary import Optimizer
 
 SEED = 11
 ALL_ONES = 0xFFFFFFFF
@@ -254,3 +261,100 @@ def test_streams_of_different_purposes_seeds_and_indices_are_independent() -> No
     keys = [(seed, purpose, run) for seed in (0, 1, 2) for purpose in Purpose for run in (0, 1, 2)]
     streams = [generator(seed=s, purpose=p, index=i).standard_normal(4_000) for s, p, i in keys]
     assert_uncorrelated(np.stack(streams))
+
+
+# --- in the weights ----------------------------------------------------------------------------
+
+N, NUM_FEATURES, DEAD = 24, 6, 2
+SETTINGS = DPSGD(
+    noise_multiplier=0.9,
+    max_grad_norm=1.3,
+    learning_rate=0.8,
+    record_steps=(1, 6),
+    sample_rate=0.25,
+)
+
+
+def records_with_a_dead_feature() -> Records:
+    """Where a coordinate has no gradient: it holds the canary and the noise alone."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(N, NUM_FEATURES)).astype(np.float32)
+    features[:, DEAD] = 0.0
+    labels = rng.integers(0, 3, N)
+    return Records(features, labels, features, labels, 3, target=4)
+
+
+@pytest.mark.parametrize("model", ["linear", "perceptron"])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_noise_and_canary_reach_the_weights_as_the_mechanism_says(
+    adjacency: Adjacency, model: str
+) -> None:
+    """Over T steps, -rate C / (q N) times +-Bin(T, q) + N(0, T sigma^2)."""
+    linear = nn.Linear(NUM_FEATURES, 3)
+    perceptron = nn.Sequential(nn.Linear(NUM_FEATURES, 3), nn.Tanh(), nn.Linear(3, 3))
+    dpsgd = replace(SETTINGS, adjacency=adjacency)
+    q, sigma = dpsgd.sample_rate, dpsgd.noise_multiplier
+    result = train_ensemble(
+        module=linear if model == "linear" else perceptron,
+        records=records_with_a_dead_feature(),
+        canary=GradientCanary(coordinate=NUM_FEATURES + DEAD),
+        dpsgd=dpsgd,
+        runs=range(4_000),
+        seed=SEED,
+        device=torch.device("cpu"),
+    )
+    rate = 0.8 * dpsgd.max_grad_norm / (q * N)
+    sums = -result.observations.astype(np.float64) / rate
+    for column, num_steps in enumerate(dpsgd.record_steps):
+        counts = np.arange(num_steps + 1)
+        weights = binom.pmf(counts, num_steps, q)
+        deviation = sigma * np.sqrt(num_steps)
+        for world, sign in ((0, 1.0), (1, -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0)):
+            found, means = sums[world::2, column], sign * counts
+
+            def cdf(x: NDArray[np.float64], means=means, deviation=deviation, weights=weights):
+                return norm.cdf((x[:, None] - means) / deviation) @ weights
+
+            assert kstest(found, cdf).pvalue > 1e-3
+            variance = num_steps * (sigma**2 + sign**2 * q * (1 - q))
+            error = np.sqrt(variance / len(found))
+            assert abs(found.mean() - sign * q * num_steps) < 4.5 * error
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
+@pytest.mark.parametrize("falling", [False, True])
+def test_variance_of_a_coordinate_without_gradient_is_the_closed_form(
+    optimizer: Optimizer, falling: bool
+) -> None:
+    """Chi-square on each such coordinate, at each quarter of a row of noise.
+
+    Without momentum the variance is sum_t (rate_t sigma C / (q N))^2; with it, step s moves the
+    weight by its noise times the sum over t >= s of rate_t m^(t - s).
+    """
+    num_steps, runs, momentum = 6, 3_000, 0.9 if optimizer is Optimizer.MOMENTUM else 0.0
+    rates = [0.8 / (t + 1 if falling else 1) for t in range(num_steps)]
+    dpsgd = replace(
+        SETTINGS, optimizer=optimizer, learning_rate=rates.__getitem__, record_steps=(num_steps,)
+    )
+    result = train_ensemble(
+        module=nn.Linear(NUM_FEATURES, 3),
+        records=records_with_a_dead_feature(),
+        canary=GradientCanary(coordinate=0),
+        dpsgd=dpsgd,
+        runs=range(runs),
+        seed=SEED,
+        device=torch.device("cpu"),
+        keep_parameters=True,
+    )
+    assert result.parameters is not None
+    steps = [
+        sum(rates[t] * momentum ** (t - s) for t in range(s, num_steps)) for s in range(num_steps)
+    ]
+    unit = dpsgd.noise_multiplier * dpsgd.max_grad_norm / (dpsgd.sample_rate * N)
+    expected = unit**2 * np.sum(np.square(steps))
+    dead = result.parameters[:, [DEAD, NUM_FEATURES + DEAD, 2 * NUM_FEATURES + DEAD]]
+    for column in dead.T.astype(np.float64):
+        statistic = np.sum(column**2) / expected
+        assert 1e-4 < chi2.cdf(statistic, runs) < 1 - 1e-4
+        assert kstest(column / np.sqrt(expected), norm.cdf).pvalue > 1e-3
+    assert_uncorrelated(dead.T.astype(np.float64))

@@ -1,518 +1,458 @@
-"""Ensemble training against a plain loop over runs, steps and records, and its randomness."""
+"""Ensemble training against a plain loop over runs, steps and records; divergence."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from itertools import combinations
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binom, kstest, norm
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
-from dpcanary.canaries import GradientCanary, InputCanary
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, generator
-from dpcanary.training import ensemble
+from dpcanary.randomness import Purpose, philox_key
+from dpcanary.training import philox
+from dpcanary.training.choose import basis_of, path_of
 from dpcanary.training.ensemble import EnsembleResult, train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.sampling import Draws, RunStreams
+from dpcanary.training.noise import Noise
+from dpcanary.training.placement import placement_of, table_of
+from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision, Sampling
 
 CPU = torch.device("cpu")
-NUM_RECORDS, NUM_FEATURES, NUM_CLASSES, TARGET = 24, 6, 3, 4
-WIDTH = NUM_CLASSES * (NUM_FEATURES + 1)
-SEED = 11
+N, NUM_FEATURES, TARGET, SEED = 24, 6, 4, 11
+Vector = NDArray[np.float64]
 SETTINGS = DPSGD(
-    sample_rate=0.3,
     noise_multiplier=0.7,
     max_grad_norm=1.3,
     learning_rate=0.8,
-    record_steps=(1, 4, 9),
+    record_steps=(1, 3, 6),
+    sample_rate=0.3,
 )
-Canary = InputCanary | GradientCanary
+LINEAR = nn.Linear(NUM_FEATURES, 3)
 
 
-def some_records(seed: int = 0, num_test: int = 40) -> Records:
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, NUM_CLASSES, NUM_RECORDS + num_test)
-    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
-    features = (centres[labels] + rng.normal(size=(len(labels), NUM_FEATURES))).astype(np.float32)
-    return Records(
-        features=features[:NUM_RECORDS],
-        labels=labels[:NUM_RECORDS],
-        test_features=features[NUM_RECORDS:],
-        test_labels=labels[NUM_RECORDS:],
-        num_classes=NUM_CLASSES,
-        target=TARGET,
-    )
+def some_records(num_features: int = NUM_FEATURES, num_classes: int = 3) -> Records:
+    """Records of classes that can be told apart, for the most part."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, num_classes, N + 40)
+    centres = rng.normal(size=(num_classes, num_features))
+    features = (centres[labels] + rng.normal(size=(len(labels), num_features))).astype(np.float32)
+    return Records(features[:N], labels[:N], features[N:], labels[N:], num_classes, TARGET)
 
 
 RECORDS = some_records()
-INPUT = InputCanary(
-    features=np.linspace(-2.0, 2.0, NUM_FEATURES, dtype=np.float32),
-    label=int(RECORDS.labels[TARGET] + 1) % NUM_CLASSES,
-)
-GRADIENT = GradientCanary(coordinate=9)
+
+
+def canary_of(
+    kind: str, records: Records, num_parameters: int, norm: float = SETTINGS.max_grad_norm
+) -> AnyCanary:
+    if kind == "input":
+        features = np.linspace(-2.0, 2.0, records.features.shape[1], dtype=np.float32)
+        return InputCanary(features, int(records.labels[TARGET] + 1) % records.num_classes)
+    if kind == "coordinate":
+        return GradientCanary(num_parameters // 2 + 1)
+    gradient = np.random.default_rng(1).normal(size=num_parameters)
+    return DirectionCanary((0.8 * norm * gradient / np.linalg.norm(gradient)).astype(np.float32))
+
+
+CANARIES = {kind: canary_of(kind, RECORDS, 21) for kind in ("input", "coordinate", "direction")}
+every_canary = pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
 
 
 def train(
     runs: Sequence[int],
     *,
-    canary: Canary = INPUT,
+    canary: AnyCanary = CANARIES["input"],
     records: Records = RECORDS,
     dpsgd: DPSGD = SETTINGS,
+    module: nn.Module = LINEAR,
+    initialisation: Initialisation = Initialisation.ZEROS,
     seed: int = SEED,
-    num_threads: int = 1,
+    rotate: bool = True,
 ) -> EnsembleResult:
     return train_ensemble(
+        module=module,
         records=records,
         canary=canary,
         dpsgd=dpsgd,
         runs=runs,
         seed=seed,
         device=CPU,
-        num_threads=num_threads,
+        initialisation=initialisation,
+        keep_parameters=True,
+        rotate=rotate,
     )
-
-
-def draw(num_steps: int, runs: Sequence[int], *, sample_rate: float = 0.3, width: int = 5) -> Draws:
-    streams = RunStreams(
-        seed=SEED, runs=runs, sample_rate=sample_rate, num_records=NUM_RECORDS, width=width
-    )
-    with ThreadPoolExecutor(2) as pool:
-        return streams.draw(num_steps, pool)
 
 
 # --- a plain loop ------------------------------------------------------------------------------
 
 
-def twin_stream(purpose: int, run: int) -> np.random.Generator:
-    """The documented stream, spelled out: SFC64 keyed by (seed; purpose, run)."""
-    return np.random.Generator(
-        np.random.SFC64(np.random.SeedSequence(SEED, spawn_key=(purpose, run)))
+@dataclass(frozen=True)
+class Case:
+    """One choice of everything; `rotated` is a linear head with more features than records."""
+
+    model: str
+    optimizer: Optimizer
+    batches: str
+    adjacency: Adjacency
+    canary: str
+    outputs: str
+    initialisation: Initialisation
+    rate: str
+
+    @property
+    def is_possible(self) -> bool:
+        plain = self.optimizer is not Optimizer.ADAM and self.canary != "direction"
+        zeros = self.initialisation is Initialisation.ZEROS
+        return self.model != "rotated" or (plain and zeros)
+
+    @property
+    def num_outputs(self) -> int:
+        return int(self.outputs[-1])
+
+    def records(self) -> Records:
+        return some_records(40 if self.model == "rotated" else 6, max(2, self.num_outputs))
+
+    def widths(self) -> list[int]:
+        hidden = [5, 4] if self.model in ("tanh", "relu") else []
+        return [self.records().features.shape[1], *hidden, self.num_outputs]
+
+    def module(self) -> nn.Module:
+        activation = nn.Tanh if self.model == "tanh" else nn.ReLU
+        layers = [(nn.Linear(ins, outs), activation()) for ins, outs in pairwise(self.widths())]
+        if len(layers) == 1:
+            return layers[0][0]
+        return nn.Sequential(*[part for pair in layers for part in pair][:-1])
+
+    def clipping_norm(self) -> float:
+        """Some records' gradients are longer and others' shorter.
+
+        But for perceptrons that start at zero, whose gradients are all about as long.
+        """
+        if self.model in ("tanh", "relu"):
+            return {"softmax 3": 0.85, "sigmoid 1": 0.55, "sigmoid 3": 0.4}[self.outputs]
+        return SETTINGS.max_grad_norm
+
+    def mechanism(self) -> DPSGD:
+        fixed = self.batches == "fixed"
+        # With Adam, a step is about as long as the rate whatever the gradient.
+        scale = 0.1 if self.optimizer is Optimizer.ADAM else 0.8
+        return replace(
+            SETTINGS,
+            max_grad_norm=self.clipping_norm(),
+            learning_rate=scale if self.rate == "constant" else lambda t: scale * (1 - t / 9) ** 2,
+            sample_rate=1.0 if fixed else float(self.batches),
+            sampling=Sampling.FIXED if fixed else Sampling.POISSON,
+            batch_size=5 if fixed else None,
+            canary_period=2 if fixed else None,
+            adjacency=self.adjacency,
+            optimizer=self.optimizer,
+            loss=Loss.BINARY_CROSS_ENTROPY if "sigmoid" in self.outputs else Loss.CROSS_ENTROPY,
+        )
+
+
+def covering_cases() -> list[Case]:
+    """A few cases in which every two choices that go together meet, chosen greedily."""
+    choices = (
+        ("linear", "rotated", "tanh", "relu"),
+        tuple(Optimizer),
+        ("0.3", "0.9", "1.0", "fixed"),
+        tuple(Adjacency),
+        ("input", "coordinate", "direction"),
+        ("softmax 3", "sigmoid 1", "sigmoid 3"),
+        tuple(Initialisation),
+        ("constant", "falling"),
     )
-
-
-def twin_gradient(
-    weights: NDArray[np.float64], features: NDArray[np.float32], label: int, max_grad_norm: float
-) -> NDArray[np.float64]:
-    """Clipped cross-entropy gradient of one record, in double precision."""
-    row = np.append(features.astype(np.float64), 1.0)
-    logits = weights @ row
-    probabilities = np.exp(logits - logits.max())
-    probabilities /= probabilities.sum()
-    probabilities[label] -= 1.0
-    gradient = np.outer(probabilities, row)
-    return gradient / max(1.0, np.linalg.norm(gradient) / max_grad_norm)
-
-
-def twin_run(
-    run: int, canary: Canary, dpsgd: DPSGD
-) -> tuple[list[NDArray[np.float64]], float, float]:
-    """One run, record by record: observations, accuracy and the largest weight."""
-    world = run % 2
-    batches, noises = twin_stream(2, run), twin_stream(3, run)
-    weights = np.zeros((NUM_CLASSES, NUM_FEATURES + 1))
-    seen = []
-    for step in range(1, dpsgd.record_steps[-1] + 1):
-        uniform = batches.random(NUM_RECORDS, np.float32)
-        total = np.zeros_like(weights)
-        for record in range(NUM_RECORDS):
-            if uniform[record] >= dpsgd.sample_rate:
-                continue
-            features, label = RECORDS.features[record], int(RECORDS.labels[record])
-            if record == TARGET and isinstance(canary, GradientCanary):
-                total.flat[canary.coordinate] += (-1.0) ** world * dpsgd.max_grad_norm
-                continue
-            if record == TARGET and world == 1:
-                features, label = canary.features, canary.label
-            total += twin_gradient(weights, features, label, dpsgd.max_grad_norm)
-        noise = noises.standard_normal(WIDTH, dtype=np.float32).reshape(weights.shape)
-        total += dpsgd.noise_multiplier * dpsgd.max_grad_norm * noise
-        weights -= dpsgd.learning_rate / (dpsgd.sample_rate * NUM_RECORDS) * total
-        if step in dpsgd.record_steps:
-            if isinstance(canary, GradientCanary):
-                seen.append(weights.flat[canary.coordinate])
-            else:
-                pair = np.array([RECORDS.features[TARGET], canary.features], dtype=np.float64)
-                seen.append(pair @ weights[:, :-1].T + weights[:, -1])
-    right = 0
-    for features, label in zip(RECORDS.test_features, RECORDS.test_labels, strict=True):
-        right += int(np.argmax(weights @ np.append(features, 1.0)) == label)
-    return seen, right / len(RECORDS.test_labels), float(np.abs(weights).max())
-
-
-@pytest.mark.parametrize("canary", [INPUT, GRADIENT], ids=["input", "gradient"])
-@pytest.mark.parametrize("sample_rate", [0.3, 1.0])
-@pytest.mark.parametrize("noise_multiplier", [0.0, 0.7])
-def test_equals_a_loop_over_runs_steps_and_records(
-    canary: Canary, sample_rate: float, noise_multiplier: float
-) -> None:
-    dpsgd = replace(SETTINGS, sample_rate=sample_rate, noise_multiplier=noise_multiplier)
-    runs = [0, 1, 6, 7, 1_000_003]
-    result = train(runs, canary=canary, dpsgd=dpsgd)
-    for row, run in enumerate(runs):
-        seen, accuracy, size = twin_run(run, canary, dpsgd)
-        np.testing.assert_allclose(result.observations[row], seen, rtol=0, atol=1e-5 * size)
-        assert result.test_accuracy[row] == pytest.approx(accuracy, abs=1e-6)
-    assert result.test_accuracy.min() > 1 / NUM_CLASSES  # the models do learn
-
-
-# --- shards, blocks, threads -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("canary", [INPUT, GRADIENT], ids=["input", "gradient"])
-def test_cutting_runs_otherwise_changes_rounding_alone(
-    canary: Canary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = range(2 * ensemble.RUNS_AT_ONCE + 5)
-    whole = train(runs, canary=canary)
-    assert len(whole.observations) == len(whole.test_accuracy) == len(runs)
-    scale = np.abs(whole.observations).max()
-
-    def assert_same(found: EnsembleResult, order: Sequence[int]) -> None:
-        expected = whole.observations[order]
-        np.testing.assert_allclose(found.observations, expected, rtol=0, atol=1e-5 * scale)
-        # Rounding may tip a test record that lies on a boundary, hardly more than one.
-        difference = np.abs(found.test_accuracy - whole.test_accuracy[order])
-        assert difference.max() <= 1.01 / len(RECORDS.test_labels)
-        assert np.mean(difference > 0) < 0.02
-
-    assert_same(train(runs[50:], canary=canary), list(runs[50:]))
-    backwards = list(reversed(runs))
-    assert_same(train(backwards, canary=canary), backwards)
-    assert_same(train([77], canary=canary), [77])
-    monkeypatch.setattr(ensemble, "RUNS_AT_ONCE", 7)
-    assert_same(train(runs, canary=canary), list(runs))
-    # Neighbours do differ, so that the comparison above means something.
-    spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
-    assert np.median(spread) > 0.01 * scale
-
-
-def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
-    assert one.observations.tobytes() == two.observations.tobytes()
-    assert one.test_accuracy.tobytes() == two.test_accuracy.tobytes()
-
-
-def test_same_cutting_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = range(3, 80)
-    once = train(runs)
-    assert_same_bits(once, train(runs))
-    assert_same_bits(once, train(np.asarray(runs)))
-    for num_threads in (2, 5):
-        assert_same_bits(once, train(runs, num_threads=num_threads))
-    monkeypatch.setattr(ensemble, "_BYTES_AHEAD", 1)  # one step drawn ahead
-    assert_same_bits(once, train(runs))
-    monkeypatch.setattr(ensemble, "_BYTES_AHEAD", 2 * 4 * 64 * WIDTH)  # two steps
-    assert_same_bits(once, train(runs))
-
-
-def test_recorded_steps_do_not_change_the_training() -> None:
-    few = train(range(6))
-    many = train(range(6), dpsgd=replace(SETTINGS, record_steps=tuple(range(1, 10))))
-    assert np.array_equal(many.observations[:, [0, 3, 8]], few.observations)
-    assert np.array_equal(many.test_accuracy, few.test_accuracy)
-
-
-def test_seed_changes_every_run() -> None:
-    one, two = train(range(6)), train(range(6), seed=SEED + 1)
-    assert (np.abs(one.observations - two.observations) > 0).all()
-
-
-def test_progress_counts_model_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensemble, "RUNS_AT_ONCE", 4)
-    done: list[int] = []
-    train_ensemble(
-        records=RECORDS,
-        canary=INPUT,
-        dpsgd=SETTINGS,
-        runs=range(10),
-        seed=SEED,
-        device=CPU,
-        on_progress=done.append,
-    )
-    assert sum(done) == 10 * SETTINGS.record_steps[-1]
-    assert min(done) > 0
-
-
-# --- the two worlds ----------------------------------------------------------------------------
-
-
-def test_world_0_never_sees_the_substitute() -> None:
-    other = InputCanary(features=5.0 - INPUT.features, label=(INPUT.label + 1) % NUM_CLASSES)
-    one, two = train(range(20)), train(range(20), canary=other)
-    of_target = 0
-    assert np.array_equal(
-        one.observations[0::2, :, of_target], two.observations[0::2, :, of_target]
-    )
-    assert np.array_equal(one.test_accuracy[0::2], two.test_accuracy[0::2])
-    changed = np.abs(one.observations[1::2, -1, 0] - two.observations[1::2, -1, 0]).max(axis=1)
-    assert (changed > 0.01).all()
-
-
-def test_world_1_never_sees_the_target() -> None:
-    features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
-    features[TARGET] = 4.0
-    labels[TARGET] = (labels[TARGET] + 1) % NUM_CLASSES
-    one = train(range(20))
-    two = train(range(20), records=replace(RECORDS, features=features, labels=labels))
-    of_substitute = 1
-    assert np.array_equal(
-        one.observations[1::2, :, of_substitute], two.observations[1::2, :, of_substitute]
-    )
-    changed = np.abs(one.observations[0::2, -1, 1] - two.observations[0::2, -1, 1]).max(axis=1)
-    assert (changed > 0.01).all()
-
-
-def test_no_world_sees_the_record_that_a_gradient_canary_replaces() -> None:
-    features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
-    features[TARGET] = 4.0
-    labels[TARGET] = (labels[TARGET] + 1) % NUM_CLASSES
-    one = train(range(20), canary=GRADIENT)
-    changed = replace(RECORDS, features=features, labels=labels)
-    two = train(range(20), canary=GRADIENT, records=changed)
-    assert_same_bits(one, two)
-
-
-@pytest.mark.parametrize("canary", [INPUT, GRADIENT], ids=["input", "gradient"])
-def test_batches_hold_either_target_or_substitute(
-    canary: Canary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[NDArray[np.float32]] = []
-    clip = ensemble.clipped_residuals
-
-    def spy(problem: object, weights: object, inclusion: torch.Tensor, norm: float) -> torch.Tensor:
-        seen.append(inclusion.numpy().copy())
-        return clip(problem, weights, inclusion, norm)
-
-    monkeypatch.setattr(ensemble, "clipped_residuals", spy)
-    runs = range(3, 33)
-    train(runs, canary=canary)
-    inclusion = np.stack(seen, axis=1)  # (runs, steps, records and substitute)
-    sampled = draw(SETTINGS.record_steps[-1], runs).sampled
-    others = np.delete(np.arange(NUM_RECORDS), TARGET)
-    assert np.array_equal(inclusion[:, :, others], sampled[:, :, others])
-    target = inclusion[:, :, TARGET]
-    if isinstance(canary, GradientCanary):
-        assert inclusion.shape[2] == NUM_RECORDS
-        assert not target.any()
-        return
-    substitute = inclusion[:, :, NUM_RECORDS]
-    world1 = (np.array(runs) % 2 == 1)[:, None]
-    assert np.array_equal(target, sampled[:, :, TARGET] & ~world1)
-    assert np.array_equal(substitute, sampled[:, :, TARGET] & world1)
-    assert target.any()
-    assert substitute.any()
-    assert not (target * substitute).any()
-
-
-# --- randomness --------------------------------------------------------------------------------
-
-
-def test_stream_does_not_depend_on_how_much_is_drawn_at_once() -> None:
-    at_once = draw(21, [4, 9])
-    streams = RunStreams(seed=SEED, runs=[4, 9], sample_rate=0.3, num_records=NUM_RECORDS, width=5)
-    with ThreadPoolExecutor(1) as pool:
-        parts = [streams.draw(num_steps, pool) for num_steps in (7, 1, 13)]
-    sevens = RunStreams(seed=SEED, runs=[9], sample_rate=0.3, num_records=NUM_RECORDS, width=5)
-    with ThreadPoolExecutor(1) as pool:
-        thrice = [sevens.draw(7, pool) for _ in range(3)]
-    assert np.array_equal(np.concatenate([p.noise for p in parts], axis=1), at_once.noise)
-    assert np.array_equal(np.concatenate([p.sampled for p in parts], axis=1), at_once.sampled)
-    assert np.array_equal(np.concatenate([p.noise for p in thrice], axis=1)[0], at_once.noise[1])
-    sampled = np.concatenate([p.sampled for p in thrice], axis=1)[0]
-    assert np.array_equal(sampled, at_once.sampled[1])
-
-
-def test_streams_have_the_documented_keys() -> None:
-    keys = {"RECORDS": 1, "BATCHES": 2, "NOISE": 3, "SIMULATION": 4, "WORST_CASE": 5}
-    assert {purpose.name: purpose.value for purpose in Purpose} == keys
-    for purpose in Purpose:
-        own = generator(seed=SEED, purpose=purpose, index=7)
-        assert np.array_equal(own.random(9), twin_stream(purpose.value, 7).random(9))
-
-
-def test_noise_is_standard_normal() -> None:
-    noise = draw(400, range(64), width=40).noise.astype(np.float64)
-    count = noise.size
-    assert abs(noise.mean()) < 4.5 / np.sqrt(count)  # standard error 1 / sqrt(n)
-    assert abs(noise.var() - 1.0) < 4.5 * np.sqrt(2.0 / count)
-    assert abs((noise**4).mean() - 3.0) < 4.5 * np.sqrt(96.0 / count)
-    assert kstest(noise.ravel()[::5], norm.cdf).pvalue > 1e-3
-    # of each parameter, over runs and steps
-    each = noise.reshape(-1, 40)
-    assert np.abs(each.mean(axis=0)).max() < 4.5 / np.sqrt(len(each))
-    assert np.abs(each.var(axis=0) - 1.0).max() < 4.5 * np.sqrt(2.0 / len(each))
-
-
-@pytest.mark.parametrize("sample_rate", [0.0625, 0.3])
-def test_every_record_is_sampled_at_the_rate(sample_rate: float) -> None:
-    sampled = draw(1000, range(64), sample_rate=sample_rate).sampled
-    trials = 64 * 1000
-    error = np.sqrt(sample_rate * (1 - sample_rate) / trials)
-    assert np.abs(sampled.mean(axis=(0, 1)) - sample_rate).max() < 4.5 * error
-    # Independent records: the batch sizes are binomial, mean and variance.
-    sizes = sampled.sum(axis=2).ravel()
-    variance = NUM_RECORDS * sample_rate * (1 - sample_rate)
-    assert abs(sizes.mean() - NUM_RECORDS * sample_rate) < 4.5 * np.sqrt(variance / trials)
-    kurtosis = 3.0 + (1.0 - 6.0 * sample_rate * (1 - sample_rate)) / variance
-    assert abs(sizes.var() - variance) < 4.5 * variance * np.sqrt((kurtosis - 1.0) / trials)
-
-
-def test_full_batches_at_rate_one() -> None:
-    assert draw(5, range(3), sample_rate=1.0).sampled.all()
-
-
-def assert_uncorrelated(rows: NDArray[np.float64]) -> None:
-    """Correlations of independent rows of n values are about N(0, 1/n), pair by pair."""
-    pairs = np.corrcoef(rows)[np.triu_indices(len(rows), 1)] * np.sqrt(rows.shape[1])
-    assert np.abs(pairs).max() < norm.isf(1e-4 / len(pairs))
-    assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
-
-
-def test_runs_are_independent() -> None:
-    draws = draw(500, [*range(40), 10**6, 2**31, 2**32, 2**32 + 1], width=20)
-    runs = len(draws.noise)
-    assert_uncorrelated(draws.noise.reshape(runs, -1).astype(np.float64))
-    assert_uncorrelated(draws.sampled.reshape(runs, -1).astype(np.float64))
-
-
-def test_steps_and_parameters_are_independent() -> None:
-    noise = draw(30, range(800), width=20).noise.astype(np.float64)
-    assert_uncorrelated(noise[:, :, 3].T)  # steps, over runs
-    assert_uncorrelated(noise[:, 7, :].T)  # parameters, over runs
-    sampled = draw(30, range(800)).sampled.astype(np.float64)
-    assert_uncorrelated(sampled[:, 7, :].T)  # records, over runs
-
-
-def test_streams_of_different_purposes_seeds_and_runs_differ() -> None:
-    keys = [(seed, purpose, run) for seed in (0, 1, 2) for purpose in Purpose for run in (0, 1, 2)]
-    rows = np.array(
-        [generator(seed=s, purpose=p, index=i).standard_normal(4_000) for s, p, i in keys]
-    )
-    assert all(not np.array_equal(one, two) for one, two in combinations(rows, 2))
-    assert_uncorrelated(rows)
-
-
-def test_noise_and_canary_reach_the_weights_as_the_mechanism_says() -> None:
-    """A coordinate of a dead feature holds the canary and the noise alone.
-
-    Its change over T steps is -lr C / (q N) times +-Bin(T, q) + N(0, T sigma^2).
-    """
-    q, sigma, steps = 0.25, 0.9, (1, 6)
-    features = RECORDS.features.copy()
-    features[:, 2] = 0.0
-    dpsgd = replace(SETTINGS, sample_rate=q, noise_multiplier=sigma, record_steps=steps)
-    result = train(
-        range(6_000),
-        canary=GradientCanary(coordinate=(NUM_FEATURES + 1) + 2),
-        records=replace(RECORDS, features=features),
-        dpsgd=dpsgd,
-    )
-    rate = dpsgd.learning_rate * dpsgd.max_grad_norm / (q * NUM_RECORDS)
-    sums = -result.observations.astype(np.float64) / rate
-    for column, num_steps in enumerate(steps):
-        counts = np.arange(num_steps + 1)
-        weights = binom.pmf(counts, num_steps, q)
-        deviation = sigma * np.sqrt(num_steps)
-        for world, sign in ((0, 1.0), (1, -1.0)):
-
-            def cdf(x: NDArray[np.float64], means: NDArray[np.float64] = sign * counts):
-                return norm.cdf((x[:, None] - means) / deviation) @ weights  # noqa: B023
-
-            found = sums[world::2, column]
-            assert kstest(found, cdf).pvalue > 1e-3
-            variance = num_steps * (sigma**2 + q * (1 - q))
-            error = np.sqrt(variance / len(found))
-            assert abs(found.mean() - sign * q * num_steps) < 4.5 * error
-
-
-def test_global_random_states_are_left_alone() -> None:
-    torch_before = torch.get_rng_state()
-    kind, key, *rest = np.random.get_state()  # noqa: NPY002
-    train(range(4))
-    torch_after = torch.get_rng_state()
-    kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
-    assert torch.equal(torch_before, torch_after)
-    assert (kind, rest) == (kind_after, rest_after)
-    assert np.array_equal(key, key_after)
-
-
-def test_global_random_states_do_not_matter() -> None:
-    one = train(range(4))
-    torch.manual_seed(5)
-    np.random.seed(5)  # noqa: NPY002
-    assert_same_bits(one, train(range(4)))
-
-
-# --- divergence and edges ----------------------------------------------------------------------
-
-
-def overflowing_at_first_step(peak: float) -> DPSGD:
-    """Settings whose first update overflows where the noise exceeds `peak`: all else is tiny."""
-    sigma, largest = 1_000.0, float(np.finfo(np.float32).max)
-    unit = sigma * SETTINGS.max_grad_norm / (SETTINGS.sample_rate * NUM_RECORDS)
-    rate = largest / (peak * unit)
-    return replace(SETTINGS, noise_multiplier=sigma, learning_rate=rate, record_steps=(1, 2))
-
-
-def test_divergence_names_the_run_and_the_step() -> None:
-    """The learning rate lies where one run's largest noise, and no other's, overflows."""
-    runs = range(20, 26)
-    noise = np.abs(draw(1, runs, width=WIDTH).noise[:, 0]).max(axis=1)
-    second, first = np.sort(noise)[-2:]
-    assert first > 1.02 * second  # room for the gradients
-    culprit = runs[int(np.argmax(noise))]
-    between = overflowing_at_first_step(float(first + second) / 2)
-    with pytest.raises(InputError, match=rf"^run {culprit} diverged by step 1; lower"):
-        train(runs, canary=GRADIENT, dpsgd=between)
-    others = [run for run in runs if run != culprit]
-    assert np.isfinite(
-        train(others, canary=GRADIENT, dpsgd=replace(between, record_steps=(1,))).observations
-    ).all()
-    above = overflowing_at_first_step(1.05 * float(first))
-    with pytest.raises(InputError, match=r"^run \d+ diverged by step 2; lower"):
-        train(runs, canary=GRADIENT, dpsgd=above)
-
-
-@pytest.mark.parametrize("canary", [INPUT, GRADIENT], ids=["input", "gradient"])
-def test_divergence_is_found_with_every_canary(canary: Canary) -> None:
-    dpsgd = replace(SETTINGS, learning_rate=1e39)
-    with pytest.raises(InputError, match=r"^run \d+ diverged by step \d+; lower learning_rate"):
-        train(range(8), canary=canary, dpsgd=dpsgd)
-
-
-def test_record_without_a_gradient_is_no_division_by_zero() -> None:
-    """A margin of 1e4 leaves a softmax residual of exactly 0, so a gradient of norm 0."""
-    features = (RECORDS.features * np.float32(1e4)).astype(np.float32)
-    dpsgd = replace(SETTINGS, noise_multiplier=0.0, record_steps=(30,))
-    result = train(range(4), records=replace(RECORDS, features=features), dpsgd=dpsgd)
-    assert np.isfinite(result.observations).all()
-
-
-def test_what_is_drawn_ahead_is_bounded_by_records_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few parameters and many records: it is the batches that fill the memory."""
-    drawn: list[int] = []
-    whole = ensemble.RunStreams.draw
-
-    def counted(self, num_steps, pool):
-        draws = whole(self, num_steps, pool)
-        drawn.append(draws.noise.nbytes + draws.sampled.nbytes + 4 * draws.sampled.size)
-        return draws
-
-    monkeypatch.setattr(ensemble.RunStreams, "draw", counted)
+    possible = [found for found in product(*choices) if Case(*found).is_possible]
+    pairs = {found: set(combinations(enumerate(found), 2)) for found in possible}
+    missing, chosen = set().union(*pairs.values()), []
     rng = np.random.default_rng(0)
-    features, labels = rng.normal(size=(20_000, 2)).astype(np.float32), rng.integers(0, 2, 20_000)
-    records = Records(features, labels, features[:5], labels[:5], 2, target=0)
-    dpsgd = replace(SETTINGS, sample_rate=0.1, record_steps=(30,))
-    train_ensemble(
+    while missing:
+        candidates = [possible[i] for i in rng.permutation(len(possible))[:300]]
+        best = max(candidates, key=lambda found: len(pairs[found] & missing))
+        missing -= pairs[best]
+        chosen.append(Case(*best))
+    return chosen
+
+
+CASES = covering_cases()
+
+
+def plain_logits(theta: Tensor, features: NDArray[np.float32], case: Case) -> Tensor:
+    """Of a perceptron whose parameters lie in PyTorch's order."""
+    values, first = torch.from_numpy(features.astype(np.float64)), 0
+    for layer, (ins, outs) in enumerate(pairwise(case.widths())):
+        if layer > 0:
+            values = values.tanh() if case.model == "tanh" else values.clamp(min=0.0)
+        weight = theta[first : first + ins * outs].view(outs, ins)
+        values = values @ weight.T + theta[first + ins * outs : first + (ins + 1) * outs]
+        first += (ins + 1) * outs
+    return values
+
+
+def plain_clipped(
+    theta: Vector, features: NDArray[np.float32], label: int, case: Case, norms: list[float]
+) -> Vector:
+    """Clipped gradient of one record, by autograd in double precision."""
+    point = torch.tensor(theta, requires_grad=True)
+    logits = plain_logits(point, features, case)
+    if "softmax" in case.outputs:
+        loss = torch.logsumexp(logits, 0) - logits[label]
+    else:
+        wanted = torch.tensor([float(label)]) if len(logits) == 1 else torch.eye(3)[label]
+        loss = -(torch.log(torch.sigmoid((2.0 * wanted - 1.0) * logits))).mean()
+    gradient = torch.autograd.grad(loss, point)[0].numpy()
+    norms.append(float(np.linalg.norm(gradient)))
+    return gradient / max(1.0, norms[-1] / case.mechanism().max_grad_norm)
+
+
+def plain_start(case: Case, module: nn.Module, run: int) -> Vector:
+    """Zeros, the module's own, or those of a module made just after the run's seed is set."""
+    start = parameters_to_vector(module.parameters()).detach()
+    if case.initialisation is Initialisation.ZEROS:
+        start = torch.zeros_like(start)
+    if case.initialisation is Initialisation.PER_RUN:
+        key = np.random.SeedSequence(SEED, spawn_key=(6, run))
+        with torch.random.fork_rng():
+            torch.manual_seed(int(np.random.Generator(np.random.SFC64(key)).integers(2**31 - 1)))
+            start = parameters_to_vector(case.module().parameters()).detach()
+    return start.double().numpy().copy()
+
+
+def plain_batch(case: Case, run: int, step: int) -> tuple[list[int], bool]:
+    """Ordinary records of a step, and whether the canary's place is in."""
+    if case.batches == "fixed":
+        apart = TARGET if case.adjacency is Adjacency.SUBSTITUTE else -1
+        others = [record for record in range(N) if record != apart]
+        epoch, piece = divmod(step, len(others) // 5)
+        key = np.random.SeedSequence(SEED, spawn_key=(7, epoch))
+        order = np.random.Generator(np.random.SFC64(key)).permutation(others)
+        return order[5 * piece : 5 * piece + 5].tolist(), step % 2 == 1
+    mask = np.empty((1, N), np.float32)
+    threshold = np.uint64(round(float(case.batches) * 2**32))
+    philox.sample_mask(mask, threshold, philox_key(seed=SEED), step, np.array([run]), 2)
+    found = np.flatnonzero(mask[0]).tolist()
+    return [record for record in found if record != TARGET], TARGET in found
+
+
+def plain_update(dpsgd: DPSGD, gradient: Vector, state: list[Vector], step: int) -> Vector:
+    """What to subtract, as PyTorch's documentation has it; `state` is changed."""
+    rate = dpsgd.learning_rate_at(step)
+    if dpsgd.optimizer is Optimizer.ADAM:
+        state[0] = 0.9 * state[0] + 0.1 * gradient
+        state[1] = 0.999 * state[1] + 0.001 * gradient**2
+        first, second = state[0] / (1 - 0.9 ** (step + 1)), state[1] / (1 - 0.999 ** (step + 1))
+        return rate * first / (np.sqrt(second) + 1e-8)
+    state[0] = (0.9 if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0) * state[0] + gradient
+    return rate * state[0]
+
+
+def plain_run(
+    case: Case, canary: AnyCanary, start: Vector, run: int, noise_at: Callable[[int], Vector]
+) -> tuple[list[Vector], Vector, list[float]]:
+    """One run, record by record: observations, final parameters, and gradient norms."""
+    dpsgd, records, world = case.mechanism(), case.records(), run % 2
+    substitute = case.adjacency is Adjacency.SUBSTITUTE
+    theta, state = start.copy(), [0.0 * start, 0.0 * start]
+    if isinstance(canary, InputCanary):
+        target = (records.features[TARGET], int(records.labels[TARGET]))
+        crafted = (canary.features, canary.label)
+        comes_in = [target, crafted] if substitute else [crafted, None]
+    elif isinstance(canary, GradientCanary):
+        direction = np.eye(len(theta))[canary.coordinate]
+        inserted = dpsgd.max_grad_norm * direction
+    else:
+        inserted = canary.gradient.astype(np.float64)
+        direction = inserted / np.linalg.norm(inserted)
+    seen, norms = [], []
+    for step in range(dpsgd.record_steps[-1]):
+        batch, with_canary = plain_batch(case, run, step)
+        total = np.zeros_like(theta)
+        for record in batch:
+            features, label = records.features[record], int(records.labels[record])
+            total += plain_clipped(theta, features, label, case, norms)
+        if with_canary and isinstance(canary, InputCanary):
+            if comes_in[world] is not None:
+                total += plain_clipped(theta, *comes_in[world], case, norms)
+        elif with_canary:
+            total += (1.0 if world == 0 else -1.0 if substitute else 0.0) * inserted
+        total += 0.7 * dpsgd.max_grad_norm * noise_at(step)
+        size = 5 if case.batches == "fixed" else float(case.batches) * N
+        theta = theta - plain_update(dpsgd, total / size, state, step)
+        if step + 1 in dpsgd.record_steps:
+            change = theta - start
+            if isinstance(canary, InputCanary):
+                pair = np.stack([records.features[TARGET], canary.features])
+                seen.append(plain_logits(torch.from_numpy(theta), pair, case).numpy())
+            elif isinstance(canary, GradientCanary):
+                seen.append(change[canary.coordinate])
+            else:
+                seen.append(np.array([change @ direction, np.linalg.norm(change)]))
+    return seen, theta, norms
+
+
+def plain_missing(case: Case, canary: AnyCanary, drawn: Vector) -> Vector:
+    """Noise of a rotated head outside of its span: `drawn` scaled, less its part in the span."""
+    records, dpsgd = case.records(), case.mechanism()
+    rows = [*records.features]
+    if isinstance(canary, InputCanary):
+        rows.append(canary.features)
+    vectors = np.column_stack([np.stack(rows), np.ones(len(rows))]).astype(np.float64)
+    width, outputs = vectors.shape[1], case.num_outputs
+    if isinstance(canary, GradientCanary):
+        column = canary.coordinate % (width - 1)
+        is_bias = canary.coordinate >= outputs * (width - 1)
+        vectors = np.vstack([vectors, np.eye(width)[width - 1 if is_bias else column]])
+    momentum = 0.9 if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
+    variance, num_steps = 0.0, dpsgd.record_steps[-1]
+    for drawn_at in range(num_steps):  # each step's noise moves this step and, decayed, the next
+        later = range(drawn_at, num_steps)
+        variance += sum(dpsgd.learning_rate_at(t) * momentum ** (t - drawn_at) for t in later) ** 2
+    size = 5 if case.batches == "fixed" else float(case.batches) * N
+    weight, bias = drawn[:-outputs].reshape(outputs, -1), drawn[-outputs:]
+    matrix = np.column_stack([weight, bias])
+    matrix = matrix - matrix @ np.linalg.pinv(vectors) @ vectors
+    parts = np.concatenate([matrix[:, :-1].ravel(), matrix[:, -1]])
+    return parts * math.sqrt(variance) * 0.7 * dpsgd.max_grad_norm / size
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, vars(case).values())))
+def test_equals_a_loop_over_runs_steps_and_records(case: Case) -> None:
+    records, dpsgd = case.records(), case.mechanism()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        module = case.module()
+    count = sum(parameter.numel() for parameter in module.parameters())
+    canary = canary_of(case.canary, records, count, dpsgd.max_grad_norm)
+    runs = [6, 7, 1_000_003, 2]
+    result = train(
+        runs,
+        canary=canary,
         records=records,
-        canary=GradientCanary(coordinate=0),
         dpsgd=dpsgd,
-        runs=range(32),
-        seed=0,
-        device=torch.device("cpu"),
+        module=module,
+        initialisation=case.initialisation,
     )
-    assert len(drawn) > 1
-    assert max(drawn) <= 33 * 2**20
+    assert result.parameters is not None
+    # The noise of a run is drawn in the layout of its path; of a rotated one, in the span.
+    table, fixed = table_of(records, canary, CPU), {"dpsgd": dpsgd, "precision": Precision.FLOAT32}
+    placement = placement_of(canary, records=records, dpsgd=dpsgd, num_parameters=count)
+    basis = basis_of(module, table, placement, dpsgd=dpsgd, initialisation=case.initialisation)
+    basis = basis if case.model == "rotated" else None
+    paths = {b is None: path_of(module, table, basis=b, **fixed) for b in (basis, None)}
+
+    def drawn(run: int, step: int, purpose: Purpose, rotated: bool) -> Vector:
+        path = paths[not rotated]
+        out = torch.zeros(1, path.num_parameters)
+        there = {"runs": torch.tensor([run]), "step": step, "purpose": purpose}
+        Noise(seed=SEED).add(out, factor=0.0, scale=1.0, **there)
+        return path.decode(out)[0].double().numpy()
+
+    all_norms: list[float] = []
+    for row, run in enumerate(runs):
+        start = plain_start(case, module, run)
+        seen, theta, norms = plain_run(
+            case,
+            canary,
+            start,
+            run,
+            lambda t, run=run: drawn(run, t, Purpose.NOISE, basis is not None),
+        )
+        inside = theta
+        if basis is not None:
+            at_end = drawn(run, 6, Purpose.OUT_OF_SPAN, False)
+            theta = theta + plain_missing(case, canary, at_end)
+        size = max(float(np.abs(theta).max()), float(np.abs(seen).max()))
+        np.testing.assert_allclose(result.parameters[row], theta, rtol=0, atol=2e-5 * size)
+        np.testing.assert_allclose(result.observations[row], seen, rtol=0, atol=2e-5 * size)
+        logits = plain_logits(torch.from_numpy(theta), records.test_features, case).numpy()
+        predicted = logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0
+        right = np.mean(predicted == records.test_labels)
+        assert result.test_accuracy[row] == pytest.approx(right, abs=1e-6)
+        assert not np.allclose(start, inside)
+        all_norms += norms
+    if len(case.widths()) == 2 or case.initialisation is not Initialisation.ZEROS:
+        assert 0.02 < np.mean(np.array(all_norms) > dpsgd.max_grad_norm) < 0.98
+
+
+def test_without_noise_a_world_is_known() -> None:
+    """Full batches, no noise: all runs of a world are one, and the two differ by the canary."""
+    dpsgd = replace(SETTINGS, noise_multiplier=0.0, sample_rate=1.0)
+    result = train(range(6), canary=CANARIES["coordinate"], dpsgd=dpsgd)
+    assert result.parameters is not None
+    assert (result.parameters[2:] == result.parameters[:4]).all()
+    # The first step: half of the distance is rate * C / N.
+    first = result.observations[:2, 0]
+    assert first[1] - first[0] == pytest.approx(2 * 0.8 * 1.3 / N, rel=1e-5)
+
+
+# --- divergence --------------------------------------------------------------------------------
+
+
+@every_canary
+def test_divergence_names_the_first_run_and_its_step(canary: AnyCanary) -> None:
+    """Without noise, the first batch that is not empty overflows: known from the samples."""
+    dpsgd = replace(
+        SETTINGS,
+        noise_multiplier=0.0,
+        max_grad_norm=1e3,
+        learning_rate=3e38,
+        sample_rate=0.02,
+        record_steps=(1, 4, 9, 40),
+    )
+    records = replace(RECORDS, features=50.0 * RECORDS.features)
+    runs = range(20, 60)
+    first = []
+    for run in runs:
+        batches = [plain_batch(replace(CASES[0], batches="0.02"), run, t) for t in range(40)]
+        first.append(next((t + 1 for t in range(40) if batches[t] != ([], False)), 41))
+    assert len(set(first)) > 3
+    for these in (runs, [run for run in runs if first[run - 20] > 1]):
+        when_seen = next(
+            t for t in dpsgd.record_steps if any(first[run - 20] <= t for run in these)
+        )
+        culprit = next(run for run in these if first[run - 20] <= when_seen)
+        message = rf"^run {culprit} diverged at step {first[culprit - 20]}: its parameters are not"
+        with pytest.raises(InputError, match=message + r" finite; lower learning_rate \(3e\+38\)"):
+            train(these, canary=canary, dpsgd=dpsgd, records=records)
+    quiet = [run for run in runs if first[run - 20] > 2]
+    assert np.isfinite(
+        train(quiet, canary=canary, dpsgd=replace(dpsgd, record_steps=(2,))).observations
+    ).all()
+
+
+@pytest.mark.parametrize("model", ["linear", "rotated", "tanh", "relu"])
+@pytest.mark.parametrize("optimizer", list(Optimizer))
+def test_divergence_names_the_rate_of_the_step_that_broke_it(
+    model: str, optimizer: Optimizer
+) -> None:
+    """Steps 1 to 4 are harmless; then the rate is more than float32 holds."""
+    case = replace(CASES[0], model=model, outputs="softmax 3")
+    dpsgd = replace(
+        SETTINGS, optimizer=optimizer, learning_rate=lambda step: 1e39 if step >= 4 else 0.1
+    )
+    canary = canary_of("input", case.records(), 0)
+    with pytest.raises(InputError, match=r"^run 8 diverged at step 5: .* learning_rate \(1e\+39\)"):
+        train([8, 9], canary=canary, dpsgd=dpsgd, records=case.records(), module=case.module())
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_record_without_a_gradient_is_no_division_by_zero(rate: float) -> None:
+    """A margin of 1e4 leaves a softmax residual of exactly 0, so a gradient of norm 0."""
+    records = replace(RECORDS, features=1e4 * RECORDS.features)
+    dpsgd = replace(SETTINGS, noise_multiplier=0.0, sample_rate=rate, record_steps=(30,))
+    assert np.isfinite(train(range(4), records=records, dpsgd=dpsgd).observations).all()
+
+
+def test_no_test_records_is_no_accuracy() -> None:
+    nothing = np.zeros((0, NUM_FEATURES), np.float32)
+    records = replace(RECORDS, test_features=nothing, test_labels=np.zeros(0, np.int64))
+    result = train(range(3), records=records)
+    assert np.isnan(result.test_accuracy).all()
+    assert np.isfinite(result.observations).all()

@@ -1,0 +1,162 @@
+"""Modules that cannot be trained record by record are refused by name."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpcanary.errors import InputError
+from dpcanary.training.module_path import ModulePath
+from dpcanary.training.path import Table
+from dpcanary.training.supported import check_supported
+from dpcanary.vocabulary import Loss
+
+
+class Net(nn.Module):
+    """Layers of any sort, with names to be found by."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Function(nn.Module):
+    """Some function of the inputs after a linear layer."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.linear(x), self)
+
+
+class Counts(nn.Module):
+    """Keeps a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        return x
+
+
+def tied() -> nn.Module:
+    net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
+    net.layers[1].weight = net.layers[0].weight
+    return net
+
+
+def frozen() -> nn.Module:
+    net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
+    net.layers[0].bias.requires_grad_(False)
+    return net
+
+
+def attention(dropout: float) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    layer.self_attn.dropout = dropout
+    return Net(nn.Unflatten(1, (1, 4)), layer, nn.Flatten())
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            Net(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+            r"layer 'layers\.1' \(BatchNorm1d\) mixes .* use GroupNorm",
+        ),
+        (Net(nn.Linear(4, 4), nn.LazyBatchNorm1d()), r"'layers\.1' \(LazyBatchNorm1d\) mixes"),
+        (Net(nn.SyncBatchNorm(4)), r"'layers\.0' \(SyncBatchNorm\) mixes"),
+        (
+            Net(nn.Linear(4, 4), nn.InstanceNorm1d(4, track_running_stats=True)),
+            r"'layers\.1' \(InstanceNorm1d\) keeps statistics .* GroupNorm",
+        ),
+        (
+            Net(nn.Linear(4, 4), nn.Dropout(0.1)),
+            r"'layers\.1' \(Dropout\) drops units .* probability to 0",
+        ),
+        (Net(nn.Linear(4, 4), nn.AlphaDropout(0.1)), r"'layers\.1' \(AlphaDropout\) drops"),
+        (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
+        (nn.LSTM(4, 4, 2, dropout=0.5), r"^LSTM drops units"),
+        (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
+        (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
+        (frozen(), r"'layers\.0\.bias' is frozen"),
+        (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
+        (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
+        (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
+        (Net(nn.Tanh()), "Net has no parameters"),
+        (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
+        (
+            Net(nn.utils.spectral_norm(nn.Linear(4, 4))),
+            r"buffer 'layers\.0\.weight_[uv]' changes",
+        ),
+        (Function(lambda x, _: x + torch.rand(())), "outputs are random"),
+        (Function(lambda x, _: nn.functional.dropout(x, 0.5)), "outputs are random"),
+        (Function(lambda x, _: x - x.mean(dim=0)), "depends on the other records"),
+        (Function(lambda x, net: x if net.training else 2 * x), "between training and evaluation"),
+        (Function(lambda x, _: (x, x)), "returns tuple"),
+        (Function(lambda x, _: x.sum()), r"returns \(\) for 2 records; .* \(2, outputs\)"),
+        (Function(lambda x, _: x / 0.0), "not finite"),
+        (Net(nn.Linear(5, 4)), r"does not run on records of shape \(4,\)"),
+    ],
+)
+def test_what_is_refused(module, message):
+    with pytest.raises(InputError, match=message):
+        check_supported(module, torch.randn(2, 4))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Net(nn.Linear(4, 4), nn.Dropout(0.0), nn.GroupNorm(2, 4)),
+        Net(
+            nn.Unflatten(1, (2, 2)),
+            nn.Conv1d(2, 2, 1),
+            nn.ReLU(inplace=True),
+            nn.InstanceNorm1d(2),
+            nn.Flatten(),
+        ),
+        attention(0.0),
+    ],
+)
+def test_what_is_not(module):
+    module.register_buffer("constant", torch.ones(1))
+    state = torch.random.get_rng_state()
+    check_supported(module, torch.randn(2, 4, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_module_that_cannot_be_differentiated():
+    """Its layer's weight needs an input that is gone by then."""
+
+    def overwrites(x: Tensor, net: nn.Module) -> Tensor:
+        y = net.linear(x)
+        x += 1.0
+        return y
+
+    table = Table(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))
+    with pytest.raises(InputError, match="cannot be differentiated"):
+        ModulePath(Function(overwrites), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+
+
+def test_parameters_out_of_sight():
+    """A derivative that is not the function's own: nothing can be checked against it."""
+
+    class Detaches(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * torch.rand(())
+
+    table = Table(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))
+    module = Function(lambda x, _: Detaches.apply(x))
+    with pytest.raises(InputError, match="gradients of single records cannot be found"):
+        ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
