@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from dpcanary.errors import InputError
@@ -32,20 +33,21 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
     Raises:
         InputError: if the features do not have the shape that the model takes.
     """
+    with torch.random.fork_rng(devices=[]):  # making layers draws from PyTorch's one generator
+        module = _made(stage, tuple(shape), num_classes)
+        redraw(module, seed=stage.model_seed, run=_NO_RUN)
+    return module
+
+
+def _made(stage: ReferenceStage, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     if stage.model in (ModelKind.LINEAR, ModelKind.MLP):
         if len(shape) != 1:
             raise InputError(f"model {stage.model} takes flat features, not of shape {shape}")
-        module = _perceptron([*shape, *stage.hidden_sizes, num_classes], stage.activation)
-    else:
-        if (
-            len(shape) != 3
-            or shape[0] != 3
-            or (stage.model is ModelKind.CONVNET and shape[1] != 32)
-        ):
-            raise InputError(f"model {stage.model} takes images of shape (3, 32, 32), not {shape}")
-        module = ARCHITECTURES[stage.model](num_classes)
-    redraw(module, seed=stage.model_seed, run=_NO_RUN)
-    return module
+        return _perceptron([*shape, *stage.hidden_sizes, num_classes], stage.activation)
+    small = stage.model is ModelKind.CONVNET and shape[1:] != (32, 32)
+    if len(shape) != 3 or shape[0] != 3 or small:
+        raise InputError(f"model {stage.model} takes images of shape (3, 32, 32), not {shape}")
+    return ARCHITECTURES[stage.model](num_classes)
 
 
 def _perceptron(widths: Sequence[int], activation: Activation) -> nn.Module:

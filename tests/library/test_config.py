@@ -146,6 +146,16 @@ def test_stages_survive_the_command_line():
         ("audits/steps/dataset", "digit", "dataset: no 'digit'; did you mean 'digits'"),
         ("audits/steps/dataset", None, "needs a dataset"),
         ("audits/steps/score", "transcript", "has the scores"),
+        ("audits/steps/sample_rate", None, "sampling poisson needs sample_rate"),
+        ("audits/steps/sample_rate", 1e-7, "below 1e-6 is too coarse"),
+        ("audits/steps/model", "lineer", "did you mean 'linear'"),
+        ("audits/steps/model", "mlp", "model mlp, and it alone, needs hidden_sizes"),
+        ("audits/steps/hidden_sizes", [4], "model mlp, and it alone, needs hidden_sizes"),
+        ("audits/steps/optimizer", "adma", "did you mean 'adam'"),
+        ("audits/steps/momentum", 1.0, "momentum: Input should be less than 1"),
+        ("audits/steps/batch_size", 5, "sampling fixed, and it alone, needs batch_size"),
+        ("audits/steps/sampling", "fixed", "sampling fixed, and it alone, needs batch_size"),
+        ("audits/steps/canary_period", 3, "sampling fixed, and it alone, needs batch_size"),
         ("audits/steps/adjacency", "add_remove", "audits adjacency substitute alone"),
         ("audits/bad name", GOOD["audits"]["steps"], "audits: 'bad name' is no name; use letters"),
         ("audits/steps/noise_multiplier", [], "audits.steps: noise_multiplier: is an empty list"),
@@ -159,6 +169,60 @@ def test_stages_survive_the_command_line():
 def test_mistakes_are_named(path, value, message):
     with pytest.raises(InputError, match=message):
         parse_experiment(changed(path, value))
+
+
+def test_models_are_named_by_their_layers_and_lists_of_lists_sweep():
+    config = changed("audits/steps/canary", "gradient")
+    config["audits"]["steps"] |= {"sample_rate": 1.0, "model": "mlp", "hidden_sizes": [8, 4]}
+    experiment = parse_experiment(config)
+    assert [*experiment.audits] == ["steps"]
+    assert experiment.audits["steps"].hidden_sizes == (8, 4)
+    assert experiment.audits["steps"].initialisation == "per_run"
+    config["audits"]["steps"]["hidden_sizes"] = [[8, 4], [16]]
+    config["audits"]["steps"]["optimizer"] = ["sgd", "adam"]
+    assert [*parse_experiment(config).audits] == [
+        "steps-hidden_sizes8x4-sgd",
+        "steps-hidden_sizes8x4-adam",
+        "steps-hidden_sizes16-sgd",
+        "steps-hidden_sizes16-adam",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "convnet", "precision": "bfloat16"}, "bfloat16 is for models linear and mlp"),
+        ({"model": "convnet", "initialisation": "zeros"}, "zeros is a saddle"),
+        ({"sampling": "fixed", "batch_size": 5, "canary_period": 2}, "has no sample_rate"),
+    ],
+)
+def test_settings_that_do_not_go_together(changes, message):
+    config = changed("audits/steps/sample_rate", 0.5)
+    config["audits"]["steps"] |= changes
+    with pytest.raises(InputError, match=message):
+        parse_experiment(config)
+
+
+def test_only_insertions_of_fixed_batches_are_accounted():
+    config = changed("audits/steps/sample_rate", None)
+    config["audits"]["steps"] |= {
+        "canary": "gradient",
+        "adjacency": "add_remove",
+        "sampling": "fixed",
+        "batch_size": 20,
+        "canary_period": 5,
+        "record_every": 50,
+    }
+    experiment = parse_experiment(config)
+    noise = experiment.stage(stages.NoiseStage, audit="steps")
+    accounting = experiment.stage(stages.AccountingStage, audit="steps")
+    assert (noise.sample_rate, noise.num_steps) == (1.0, 20)
+    assert accounting.record_steps == (50, 100)
+    assert accounting.insertions == (10, 20)
+    assert experiment.stage(stages.TrainingStage, audit="steps").num_steps == 100
+    config["audits"]["steps"]["record_every"] = 4
+    with pytest.raises(InputError, match="canary_period must divide the steps between estimates"):
+        parse_experiment(config)
 
 
 def test_two_sweeps_that_make_the_same_name_are_refused():

@@ -1,0 +1,474 @@
+"""How runs are cut into blocks, threads and shards, and what happens where they do not fit."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.errors import InputError
+from dpcanary.training import block, ensemble, memory
+from dpcanary.training.block import Block, Plan
+from dpcanary.training.ensemble import EnsembleResult, train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.linear_path import LinearPath
+from dpcanary.training.path import Batch
+from dpcanary.vocabulary import Initialisation, Optimizer, Sampling
+
+CPU = torch.device("cpu")
+N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11
+NUM_STEPS = 9
+SETTINGS = DPSGD(
+    noise_multiplier=0.7,
+    max_grad_norm=1.3,
+    learning_rate=0.8,
+    record_steps=(1, 4, NUM_STEPS),
+    sample_rate=0.3,
+)
+LINEAR = nn.Linear(NUM_FEATURES, NUM_CLASSES)
+PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
+
+
+def some_records() -> Records:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, NUM_CLASSES, N + 40)
+    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
+    features = (centres[labels] + rng.normal(size=(len(labels), NUM_FEATURES))).astype(np.float32)
+    return Records(features[:N], labels[:N], features[N:], labels[N:], NUM_CLASSES, TARGET)
+
+
+RECORDS = some_records()
+INPUT = InputCanary(
+    features=np.linspace(-2.0, 2.0, NUM_FEATURES, dtype=np.float32),
+    label=int(RECORDS.labels[TARGET] + 1) % NUM_CLASSES,
+)
+GRADIENT = GradientCanary(coordinate=9)
+DIRECTION = DirectionCanary(np.full(21, 0.25, np.float32))
+canaries = pytest.mark.parametrize(
+    "canary", [INPUT, GRADIENT, DIRECTION], ids=["input", "coordinate", "direction"]
+)
+
+
+def train(
+    runs: Sequence[int],
+    *,
+    canary: AnyCanary = INPUT,
+    records: Records = RECORDS,
+    dpsgd: DPSGD = SETTINGS,
+    module: nn.Module = LINEAR,
+    initialisation: Initialisation = Initialisation.ZEROS,
+    seed: int = SEED,
+    num_threads: int = 1,
+    runs_at_once: int | None = None,
+    on_progress: Callable[[int], object] = lambda model_steps: None,
+) -> EnsembleResult:
+    return train_ensemble(
+        module=module,
+        records=records,
+        canary=canary,
+        dpsgd=dpsgd,
+        runs=runs,
+        seed=seed,
+        device=CPU,
+        initialisation=initialisation,
+        num_threads=num_threads,
+        runs_at_once=runs_at_once,
+        keep_parameters=True,
+        on_progress=on_progress,
+    )
+
+
+def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
+    for name in ("observations", "test_accuracy", "parameters"):
+        assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
+
+
+def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
+    """Equal but for rounding, relative to the largest number there is."""
+    for name in ("observations", "parameters"):
+        expected = getattr(whole, name)
+        atol = 1e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(getattr(found, name), expected[order], rtol=0, atol=atol)
+    # Rounding may tip a test record that lies on a boundary, hardly more than one.
+    difference = np.abs(found.test_accuracy - whole.test_accuracy[order])
+    assert difference.max() <= 1.01 / len(RECORDS.test_labels)
+    assert np.mean(difference > 0) < 0.02
+
+
+# --- shards, blocks, threads -------------------------------------------------------------------
+
+WAYS = {
+    "linear": {"module": LINEAR},
+    "weights": {"module": LINEAR, "dpsgd": replace(SETTINGS, sample_rate=0.9)},
+    "perceptron": {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN},
+    "fixed": {
+        "module": PERCEPTRON,
+        "initialisation": Initialisation.FIXED,
+        "dpsgd": replace(
+            SETTINGS,
+            sample_rate=1.0,
+            sampling=Sampling.FIXED,
+            batch_size=7,
+            canary_period=2,
+            optimizer=Optimizer.ADAM,
+            learning_rate=0.05,
+        ),
+    },
+}
+ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@ways
+def test_cutting_runs_otherwise_changes_rounding_alone(way: dict) -> None:
+    runs = range(130)
+    whole = train(runs, **way)
+    assert len(whole.observations) == len(whole.test_accuracy) == len(runs)
+    everyone = list(runs)
+    for runs_at_once in (1, 7, 64):
+        assert_close(train(runs, runs_at_once=runs_at_once, **way), whole, everyone)
+    assert_close(train(runs[50:], **way), whole, everyone[50:])
+    backwards = everyone[::-1]
+    assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
+    assert_close(train([77], **way), whole, [77])
+    # Neighbours do differ, so that the comparisons above mean something.
+    spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
+    assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
+
+
+@ways
+def test_the_same_cutting_gives_the_same_bits(way: dict) -> None:
+    runs = range(3, 80)
+    once = train(runs, runs_at_once=10, **way)
+    assert_same_bits(once, train(runs, runs_at_once=10, **way))
+    assert_same_bits(once, train(np.asarray(runs), runs_at_once=10, **way))
+    for num_threads in (2, 5):
+        assert_same_bits(once, train(runs, runs_at_once=10, num_threads=num_threads, **way))
+
+
+@canaries
+def test_recorded_steps_do_not_change_the_training(canary: AnyCanary) -> None:
+    few = train(range(6), canary=canary)
+    many_steps = replace(SETTINGS, record_steps=tuple(range(1, NUM_STEPS + 1)))
+    many = train(range(6), canary=canary, dpsgd=many_steps)
+    assert np.array_equal(many.observations[:, [0, 3, 8]], few.observations)
+    assert np.array_equal(many.parameters, few.parameters)
+
+
+def test_seed_changes_every_run() -> None:
+    one, two = train(range(6)), train(range(6), seed=SEED + 1)
+    assert (np.abs(one.observations - two.observations) > 0).all()
+
+
+def test_every_run_index_has_draws_of_its_own() -> None:
+    """Or is refused: a counter of 32 bits does not tell 0 from 2^32."""
+    runs = [0, 2**31, 2**32 - 2, 2**32]
+    try:
+        found = train(runs).observations[:, -1].reshape(len(runs), -1)
+    except InputError:
+        return
+    assert len(np.unique(found, axis=0)) == len(runs)
+
+
+def test_parameters_are_kept_only_if_asked_for() -> None:
+    without = train_ensemble(
+        module=LINEAR,
+        records=RECORDS,
+        canary=INPUT,
+        dpsgd=SETTINGS,
+        runs=range(3),
+        seed=SEED,
+        device=CPU,
+    )
+    assert without.parameters is None
+    assert without.observations.tobytes() == train(range(3)).observations.tobytes()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_progress_counts_model_steps(num_threads: int) -> None:
+    done: list[int] = []
+    train(range(10), runs_at_once=4, num_threads=num_threads, on_progress=done.append)
+    assert sum(done) == 10 * NUM_STEPS
+    assert sorted(set(done)) == [2, 4]
+
+
+# --- the rest of the process -------------------------------------------------------------------
+
+
+def test_global_random_states_and_threads_are_left_alone() -> None:
+    for way in WAYS.values():
+        before, threads = torch.get_rng_state(), torch.get_num_threads()
+        kind, key, *rest = np.random.get_state()  # noqa: NPY002
+        train(range(12), runs_at_once=2, num_threads=3, **way)
+        kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
+        assert torch.equal(before, torch.get_rng_state())
+        assert (kind, rest) == (kind_after, rest_after)
+        assert np.array_equal(key, key_after)
+        assert torch.get_num_threads() == threads
+
+
+@ways
+def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
+    threads = torch.get_num_threads()
+    one = train(range(12), runs_at_once=5, **way)
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    seen: set[int] = set()
+    try:
+        torch.set_num_threads(2)
+        two = train(
+            range(12),
+            runs_at_once=5,
+            num_threads=2,
+            on_progress=lambda done: seen.add(torch.get_num_threads()),
+            **way,
+        )
+        assert torch.get_num_threads() == 2
+        with pytest.raises(InputError):
+            train([0], canary=GradientCanary(10**6))
+        diverging = replace(SETTINGS, learning_rate=1e39)
+        with pytest.raises(InputError, match="diverged"):
+            train([0], module=PERCEPTRON, dpsgd=diverging, canary=GRADIENT)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert_same_bits(one, two)
+    assert seen == {1}  # each worker trains other runs, and none waits
+
+
+def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They come from PyTorch's one generator, also where a run that diverged is trained again."""
+    drawing, most, lock = 0, 0, threading.Lock()
+    draw = block.initial_parameters
+
+    def slowly(*args: object, **kwargs: object) -> Tensor:
+        nonlocal drawing, most
+        with lock:
+            drawing += 1
+            most = max(most, drawing)
+        time.sleep(0.05)
+        with lock:
+            drawing -= 1
+        return draw(*args, **kwargs)
+
+    monkeypatch.setattr(block, "initial_parameters", slowly)
+    dpsgd = replace(SETTINGS, learning_rate=1e39)
+    per_run = {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN, "dpsgd": dpsgd}
+    with pytest.raises(InputError, match=r"diverged at step 1:"):
+        train(range(8), runs_at_once=1, num_threads=2, **per_run)
+    assert most == 1
+
+
+# --- the two worlds ----------------------------------------------------------------------------
+
+
+def with_another_target() -> Records:
+    features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
+    features[TARGET] = 4.0
+    labels[TARGET] = (labels[TARGET] + 1) % NUM_CLASSES
+    return replace(RECORDS, features=features, labels=labels)
+
+
+OTHER_CANARY = InputCanary(features=5.0 - INPUT.features, label=(INPUT.label + 1) % NUM_CLASSES)
+rates = pytest.mark.parametrize("rate", [0.3, 0.9, 1.0])
+
+
+@rates
+def test_under_substitute_each_world_sees_its_own_record_alone(rate: float) -> None:
+    dpsgd = replace(SETTINGS, sample_rate=rate)
+    plain = train(range(20), dpsgd=dpsgd).parameters
+    of_canary = train(range(20), dpsgd=dpsgd, canary=OTHER_CANARY).parameters
+    of_target = train(range(20), dpsgd=dpsgd, records=with_another_target()).parameters
+    assert np.array_equal(plain[0::2], of_canary[0::2])
+    assert np.array_equal(plain[1::2], of_target[1::2])
+    assert (np.abs(plain[1::2] - of_canary[1::2]).max(axis=1) > 0.01).all()
+    assert (np.abs(plain[0::2] - of_target[0::2]).max(axis=1) > 0.01).all()
+
+
+@rates
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
+def test_under_add_remove_world_0_alone_sees_the_canary(rate: float, adjacency: Adjacency) -> None:
+    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency)
+    plain = train(range(20), dpsgd=dpsgd).parameters
+    of_canary = train(range(20), dpsgd=dpsgd, canary=OTHER_CANARY).parameters
+    of_target = train(range(20), dpsgd=dpsgd, records=with_another_target()).parameters
+    assert np.array_equal(plain[1::2], of_canary[1::2])
+    assert (np.abs(plain[0::2] - of_canary[0::2]).max(axis=1) > 0.01).all()
+    assert np.array_equal(plain, of_target)
+
+
+@rates
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_no_world_sees_the_record_that_a_gradient_canary_replaces(
+    rate: float, adjacency: Adjacency
+) -> None:
+    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency)
+    for canary in (GRADIENT, DIRECTION):
+        one = train(range(20), dpsgd=dpsgd, canary=canary)
+        two = train(range(20), dpsgd=dpsgd, canary=canary, records=with_another_target())
+        assert_same_bits(one, two)
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+FAILURES = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+]
+failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
+
+
+def fail_above(
+    monkeypatch: pytest.MonkeyPatch, most: int, failure: Exception, *, after: int = 0
+) -> None:
+    """Gradient sums of more runs than `most` do not fit, from their (after + 1)th step on."""
+    sums, done = LinearPath.clipped_sums, {}
+
+    def scarce(
+        self: LinearPath, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        key = (threading.get_ident(), parameters.data_ptr(), len(parameters))
+        done[key] = done.get(key, 0) + 1
+        if len(parameters) > most and done[key] > after:
+            raise failure
+        sums(self, parameters, batch, max_grad_norm, out)
+
+    monkeypatch.setattr(LinearPath, "clipped_sums", scarce)
+
+
+@failures
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("most", [3, 1])
+def test_runs_that_do_not_fit_are_halved(
+    *,
+    most: int,
+    num_threads: int,
+    failure: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs = range(5, 24)
+    expected = train(runs, canary=GRADIENT)
+    fail_above(monkeypatch, most, failure, after=2)
+    done: list[int] = []
+    with caplog.at_level(logging.WARNING, "dpcanary"):
+        found = train(
+            runs, canary=GRADIENT, runs_at_once=12, num_threads=num_threads, on_progress=done.append
+        )
+    assert_close(found, expected, range(len(runs)))
+    # Steps done in vain are taken back, block by block, and so never more than were reported.
+    assert sum(done) == len(runs) * NUM_STEPS
+    assert min(done) < 0
+    assert (np.cumsum(done) >= 0).all()
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "out of memory with 12 runs at once: trying 6" in warnings
+    assert "out of memory with 6 runs at once: trying 3" in warnings
+    assert ("out of memory with 3 runs at once: trying 1" in warnings) == (most == 1)
+
+
+@failures
+def test_models_that_fit_only_in_part_are_halved_too(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first step, and after the last."""
+    expected = train(range(8))
+
+    class Scarce(Block):
+        def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
+            if len(runs) > 4:
+                raise failure
+            super().__init__(plan, runs)
+
+    monkeypatch.setattr(ensemble, "Block", Scarce)
+    accuracy_of, done = ensemble.accuracy_of, []
+
+    def scarce(path: object, parameters: Tensor, records: Records) -> object:
+        if len(parameters) > 2:
+            raise failure
+        return accuracy_of(path, parameters, records)
+
+    monkeypatch.setattr(ensemble, "accuracy_of", scarce)
+    found = train(range(8), runs_at_once=8, on_progress=done.append)
+    assert_close(found, expected, range(8))
+    assert sum(done) == 8 * NUM_STEPS
+    assert done.count(-4 * NUM_STEPS) == 2
+
+
+@failures
+def test_one_run_that_does_not_fit_is_an_error(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_above(monkeypatch, 0, failure)
+    done: list[int] = []
+    with pytest.raises(InputError, match=r"^one run alone does not fit in the memory of cpu: use"):
+        train(range(5), on_progress=done.append)
+    assert sum(done) == 0
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_above(monkeypatch, 3, RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        train(range(5))
+
+
+def test_a_block_is_what_fits_and_is_fast_and_shares_the_work() -> None:
+    def fitting(**changed: int | None) -> int:
+        usual = {"bytes_per_run": 100, "free": 10_000, "num_workers": 1, "num_runs": 1_000}
+        return memory.runs_that_fit(**{**usual, "together": None, **changed})
+
+    assert fitting() == 50  # half of the free memory
+    assert fitting(num_workers=4) == 12  # of which each worker has its share
+    assert fitting(together=16) == 16
+    assert fitting(num_runs=7) == 7
+    assert fitting(num_runs=7, num_workers=2) == 4  # rounded up: two blocks, and not three
+    assert fitting(bytes_per_run=10**6) == 1
+    assert fitting(free=0) == fitting(free=-(10**9)) == 1
+    assert fitting(num_runs=0) == 1
+
+
+def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes its sums, its parameters and two tensors of Adam, 48 padded numbers each."""
+    sizes: list[int] = []
+
+    class Counted(Block):
+        def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
+            sizes.append(len(runs))
+            super().__init__(plan, runs)
+
+    monkeypatch.setattr(ensemble, "Block", Counted)
+    adam = replace(SETTINGS, optimizer=Optimizer.ADAM)
+    for dpsgd, tensors in ((SETTINGS, 1 + 1), (adam, 1 + 3)):
+        least, sizes[:] = 4 * 48 * tensors, []
+        monkeypatch.setattr(ensemble, "free_bytes", lambda device, least=least: 2 * 10 * least)
+        train(range(20), dpsgd=dpsgd)
+        assert 1 <= max(sizes) <= 10
+        assert sum(sizes) == 20
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"),
+    [("max", "5", 1_000), ("700", "300", 400), ("5000", "300", 1_000)],
+)
+def test_free_memory_is_within_the_control_group_s_limit(
+    limit: str, used: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Free:
+        available = 1_000
+
+    monkeypatch.setattr(psutil, "virtual_memory", Free)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert memory.free_bytes(CPU) == 1_000  # no such files
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text(f"{used}\n")
+    assert memory.free_bytes(CPU) == expected

@@ -1,0 +1,122 @@
+"""From a config's names to modules and mechanisms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.config import parse_experiment
+from dpcanary.errors import InputError
+from dpcanary.stages import ReferenceStage, TrainingStage
+from dpcanary.training.models import descent_of, mechanism_of, module_of
+from dpcanary.vocabulary import Loss, Optimizer, Sampling
+
+
+def stage(**changes: object) -> TrainingStage:
+    audit = {
+        "canary": "gradient",
+        "sample_rate": 0.5,
+        "dataset": "digits",
+        "noise_multiplier": 1.0,
+        "num_steps": 40,
+        "num_runs": 4,
+        "learning_rate": 0.2,
+        **changes,
+    }
+    config = {
+        "experiment": "test",
+        "delta": 1e-5,
+        "datasets": {"digits": {"source": "digits", "num_records": 10}},
+        "audits": {"one": {key: value for key, value in audit.items() if value is not None}},
+    }
+    return parse_experiment(config).stage(TrainingStage, audit="one")
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+
+def test_perceptrons_have_the_layers_that_were_asked_for():
+    module = module_of(
+        stage(model="mlp", hidden_sizes=[128], activation="relu"), shape=(600,), num_classes=100
+    )
+    assert [type(layer) for layer in module] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert sum(parameter.numel() for parameter in module.parameters()) == 89_828
+    deep = module_of(stage(model="mlp", hidden_sizes=[5, 4, 3]), shape=(6,), num_classes=2)
+    assert [layer.out_features for layer in deep if isinstance(layer, nn.Linear)] == [5, 4, 3, 2]
+    assert isinstance(module_of(stage(), shape=(6,), num_classes=2), nn.Linear)
+
+
+def test_networks_take_images_and_say_so():
+    net = module_of(stage(model="convnet"), shape=(3, 32, 32), num_classes=10)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 62_006
+    with pytest.raises(InputError, match=r"convnet takes images of shape \(3, 32, 32\)"):
+        module_of(stage(model="convnet"), shape=(64,), num_classes=10)
+    with pytest.raises(InputError, match="linear takes flat features"):
+        module_of(stage(), shape=(3, 32, 32), num_classes=10)
+
+
+def test_fixed_parameters_follow_from_the_experiments_seed_alone():
+    told = stage(model="mlp", hidden_sizes=[8])
+    torch.manual_seed(0)
+    one = flat(module_of(told, shape=(6,), num_classes=3))
+    torch.manual_seed(1)
+    assert torch.equal(one, flat(module_of(told, shape=(6,), num_classes=3)))
+    other = told.model_copy(update={"model_seed": 5})
+    assert not torch.equal(one, flat(module_of(other, shape=(6,), num_classes=3)))
+    state = torch.random.get_rng_state()
+    module_of(told, shape=(6,), num_classes=3)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("constant", [1.0, 1.0, 1.0]),
+        ("linear", [1.0, 0.75, 0.25]),
+        ("cosine", [1.0, (1 + math.cos(math.pi / 4)) / 2, (1 + math.cos(3 * math.pi / 4)) / 2]),
+    ],
+)
+def test_learning_rates_fall_as_they_should(name: str, factors: list[float]):
+    mechanism = mechanism_of(
+        stage(learning_rate_schedule=name), record_steps=(40,), noise_multiplier=1.0
+    )
+    found = [mechanism.learning_rate_at(step) for step in (0, 10, 30)]
+    np.testing.assert_allclose(found, [0.2 * factor for factor in factors], rtol=1e-12)
+
+
+def test_the_mechanism_is_what_the_stage_says():
+    told = stage(
+        sample_rate=None,
+        sampling="fixed",
+        batch_size=7,
+        canary_period=4,
+        adjacency="add_remove",
+        optimizer="momentum",
+        momentum=0.5,
+        loss="binary_cross_entropy",
+        max_grad_norm=3.0,
+    )
+    mechanism = mechanism_of(told, record_steps=(20, 40), noise_multiplier=2.5)
+    assert mechanism.sampling is Sampling.FIXED
+    assert (mechanism.batch_size, mechanism.canary_period) == (7, 4)
+    assert mechanism.expected_batch_size(1000) == 7
+    assert mechanism.adjacency is Adjacency.ADD_REMOVE
+    assert (mechanism.optimizer, mechanism.momentum) == (Optimizer.MOMENTUM, 0.5)
+    assert mechanism.loss is Loss.BINARY_CROSS_ENTROPY
+    assert (mechanism.noise_multiplier, mechanism.max_grad_norm) == (2.5, 3.0)
+    assert mechanism.record_steps == (20, 40)
+
+
+def test_the_descent_is_neither_clipped_nor_noisy():
+    told = ReferenceStage.model_validate(
+        {key: value for key, value in dict(stage()).items() if key in ReferenceStage.model_fields}
+    )
+    descent = descent_of(told)
+    assert descent.noise_multiplier == 0.0
+    assert descent.max_grad_norm == math.inf
+    assert descent.expected_batch_size(30) == 30
+    assert descent.record_steps == (40,)
