@@ -12,13 +12,15 @@ GUARD := $(shell command -v flock >/dev/null && echo "flock --nonblock --conflic
 SNAKEMAKE = $(RUN) $(GUARD) snakemake $(if $(GUARD),--nolock) --cores $(CORES) --configfile config/demo.yaml
 BUSY := { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
 
-.PHONY: help demo report test lint clean
+.PHONY: help demo report test lint bench bench-gpu clean
 help:
-	@echo "make demo    audit the bundled digits; results in results/demo/"
-	@echo "make report  the demo as one HTML page, results/demo/report.html"
-	@echo "make test    all tests"
-	@echo "make lint    checks format, lint and types"
-	@echo "make clean   remove the results of the demo"
+	@echo "make demo       audit the bundled digits; results in results/demo/"
+	@echo "make report     the demo as one HTML page, results/demo/report.html"
+	@echo "make test       all tests"
+	@echo "make lint       checks format, lint and types"
+	@echo "make bench      times training and estimation on the processor (a quarter of an hour)"
+	@echo "make bench-gpu  times training on a GPU, and Figure 3 of Pradhan et al. in full"
+	@echo "make clean      remove the results of the demo"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -44,6 +46,16 @@ lint: $(READY)
 	$(RUN) mypy
 	$(RUN) snakefmt --check Snakefile rules
 	$(RUN) snakemake --lint
+
+bench: $(READY)
+	mkdir -p benchmarks/results
+	$(RUN) python -m benchmarks.training --json > benchmarks/results/training.json
+	$(RUN) python -m benchmarks.estimation --json > benchmarks/results/estimation.json
+
+bench-gpu: $(READY)
+	mkdir -p benchmarks/results
+	$(RUN) python -m benchmarks.figure3 --device cuda > benchmarks/results/figure3-gpu.json
+	$(RUN) python -m benchmarks.training --device cuda --runs 8192 --json > benchmarks/results/training-gpu.json
 
 clean:
 	rm -rf results/demo

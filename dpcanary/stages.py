@@ -4,6 +4,7 @@ A stage reruns when one of *its* settings changes, so none is told more than it 
 """
 
 import json
+
 from pydantic import BaseModel, ConfigDict
 
 from dpcanary.adjacency import Adjacency

@@ -64,7 +64,7 @@ class _Shared:
         self._has_row = table.canary in placement.rows
 
     def _weights(self, ordinary: Tensor, place: int | None, inserted: Tensor) -> Tensor:
-        """Weights of the records, the target's in a place, and of the canary's row, if any, last."""
+        """Weights of the records, the target's in a place; the canary's row, if any, is last."""
         weights = ordinary
         if self._has_row:
             weights = torch.cat([ordinary, (inserted * self._takes_canary).unsqueeze(1)], dim=1)
@@ -104,9 +104,10 @@ def _sampled(table: Table, runs: Tensor, rate: float, key: NDArray[np.uint32], s
         purpose = Purpose.BATCHES.value
         sample_mask(mask.numpy(), _threshold(rate), key, step, runs.numpy(), purpose)
         return mask
-    from dpcanary.training import philox_cuda  # Triton comes with PyTorch for CUDA alone
+    # Triton comes with PyTorch for CUDA alone.
+    from dpcanary.training.philox_cuda import sample_mask as sample_on_device
 
-    philox_cuda.sample_mask(
+    sample_on_device(
         mask,
         threshold=int(_threshold(rate)),
         key=key,
@@ -198,7 +199,8 @@ class FixedBatches(_Shared):
         self, table: Table, placement: Placement, dpsgd: DPSGD, seed: int, runs: Tensor
     ) -> None:
         super().__init__(table, placement, runs)
-        assert dpsgd.batch_size is not None and dpsgd.canary_period is not None
+        assert dpsgd.batch_size is not None
+        assert dpsgd.canary_period is not None
         self._size, self._period, self._seed = dpsgd.batch_size, dpsgd.canary_period, seed
         self._runs, self._epoch = runs, -1
         self._order = np.arange(table.canary)

@@ -23,18 +23,16 @@ def initial_parameters(
         seed: the audit's seed.
         runs: run indices.
     """
-    if initialisation is Initialisation.PER_RUN:
-        return torch.stack([_drawn(module, seed=seed, run=run) for run in runs])
     start = parameters_to_vector(module.parameters()).detach().cpu()
+    starts = start.expand(len(runs), -1).clone()
     if initialisation is Initialisation.ZEROS:
-        start = torch.zeros_like(start)
-    return start.expand(len(runs), -1).clone()
-
-
-def _drawn(module: nn.Module, *, seed: int, run: int) -> Tensor:
-    drawn = copy.deepcopy(module).cpu()
-    redraw(drawn, seed=seed, run=run)
-    return parameters_to_vector(drawn.parameters()).detach()
+        return starts.zero_()
+    if initialisation is Initialisation.PER_RUN:
+        own = copy.deepcopy(module).cpu()
+        for row, run in zip(starts, runs, strict=True):
+            redraw(own, seed=seed, run=run)
+            row.copy_(parameters_to_vector(own.parameters()).detach())
+    return starts
 
 
 def redraw(module: nn.Module, *, seed: int, run: int) -> None:

@@ -17,6 +17,9 @@ from dpcanary.training.outer_products import Contribution, kept, linear_contribu
 
 _Rule = Callable[[nn.Module, list[Tensor], list[Tensor]], Contribution | None]
 
+# Products of pairs of positions, of a few records at a time.
+_BYTES_OF_PAIRS = 1 << 24
+
 
 def contribution(place: Place, used: Sequence[Used]) -> Contribution:
     """What a unit adds to a step.
@@ -101,7 +104,6 @@ def _added(parts: list[Tensor]) -> Tensor:
 def _embedding(
     layer: nn.Module, inputs: list[Tensor], gradients: list[Tensor]
 ) -> Contribution | None:
-    """A token's rows add up before the norm: pairs of positions with the same token count."""
     assert isinstance(layer, nn.Embedding)
     if layer.scale_grad_by_freq:
         return None
@@ -109,8 +111,7 @@ def _embedding(
     own = _positions(gradients)
     if layer.padding_idx is not None:
         own = own.masked_fill((tokens == layer.padding_idx).unsqueeze(3), 0.0)
-    same = tokens.unsqueeze(2) == tokens.unsqueeze(3)
-    norms = (own @ own.transpose(2, 3)).masked_fill_(~same, 0.0).sum(dim=(2, 3)).clamp_(min=0.0)
+    norms = _token_norms(tokens.flatten(0, 1), own.flatten(0, 1)).view(own.shape[:2])
 
     def write(scales: Tensor, out: Tensor) -> None:
         scaled = own * scales[:, :, None, None]
@@ -118,6 +119,19 @@ def _embedding(
             rows.zero_().index_add_(0, tokens[run].flatten(), scaled[run].flatten(0, 1))
 
     return Contribution(norms, write)
+
+
+def _token_norms(tokens: Tensor, gradient: Tensor) -> Tensor:
+    """Squared norms, shape (records,), from tokens (records, L) and gradients (records, L, width).
+
+    A token's rows add up before the norm: pairs of positions with the same token count.
+    """
+    step = max(1, _BYTES_OF_PAIRS // (4 * tokens.shape[1] ** 2))
+    norms = []
+    for words, own in zip(torch.split(tokens, step), torch.split(gradient, step), strict=True):
+        differ = words.unsqueeze(1) != words.unsqueeze(2)
+        norms.append((own @ own.transpose(1, 2)).masked_fill_(differ, 0.0).sum(dim=(1, 2)))
+    return torch.cat(norms).clamp_(min=0.0)  # rounding may leave a norm near zero below it
 
 
 _RULES: dict[tuple[type[nn.Module], ...], _Rule] = {

@@ -18,7 +18,7 @@ _TOGETHER = 4  # records at a time
 
 @numba.njit(inline="always", fastmath=True)
 def _exp(x):
-    """exp in float32, by Cephes' polynomial; the library's would not vectorise."""
+    """Exponential in float32, by Cephes' polynomial; the library's would not vectorise."""
     x = min(max(x, _F(-87.0)), _F(87.0))
     n = _F(math.floor(x * _F(1.44269504088896341) + _F(0.5)))
     r = x - n * _F(0.693359375) + n * _F(2.12194440e-4)

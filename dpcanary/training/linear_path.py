@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcanary.training.linear_kernel import add_clipped_gradients
 from dpcanary.losses import residuals, target_outputs
+from dpcanary.training.linear_kernel import add_clipped_gradients
 from dpcanary.training.path import Batch, Table
 from dpcanary.training.precision import product
 from dpcanary.vocabulary import Loss, Precision

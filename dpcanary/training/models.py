@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -52,7 +53,7 @@ def _made(stage: ReferenceStage, shape: tuple[int, ...], num_classes: int) -> nn
 
 def _perceptron(widths: Sequence[int], activation: Activation) -> nn.Module:
     layers: list[nn.Module] = []
-    for ins, outs in zip(widths[:-1], widths[1:], strict=True):
+    for ins, outs in pairwise(widths):
         layers += [nn.Linear(ins, outs), _ACTIVATIONS[activation]()]
     return layers[0] if len(widths) == 2 else nn.Sequential(*layers[:-1])
 

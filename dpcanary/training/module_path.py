@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from dpcanary.training.allocation import keep_freed_memory
 from dpcanary.training.layerwise import (
     contributions,
     used_by_all,
@@ -61,6 +62,8 @@ class ModulePath:
     def __init__(
         self, module: nn.Module, table: Table, loss: Loss, *, vectorise_runs: bool
     ) -> None:
+        if table.features.device.type == "cpu":
+            keep_freed_memory()
         examples, labels = table.features[:2], table.labels[:2]
         module = copy.deepcopy(module).to(table.features.device)
         check_supported(module, examples)

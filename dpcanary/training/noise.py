@@ -25,7 +25,7 @@ class Noise:
         step: int,
         purpose: Purpose = Purpose.NOISE,
     ) -> None:
-        """out = factor * out + scale * standard normals, in place, where `out` lies.
+        """Makes of out factor * out + scale * standard normals, in place, where it lies.
 
         Args:
             out: float32, shape (runs, parameters), contiguous.
@@ -46,9 +46,10 @@ class Noise:
                 purpose.value,
             )
             return
-        from dpcanary.training import philox_cuda  # Triton comes with PyTorch for CUDA alone
+        # Triton comes with PyTorch for CUDA alone.
+        from dpcanary.training.philox_cuda import add_normals as add_on_device
 
-        philox_cuda.add_normals(
+        add_on_device(
             out, factor=factor, scale=scale, key=self._key, step=step, runs=runs, purpose=purpose
         )
 

@@ -78,7 +78,7 @@ def _normals(a, b):
 
 @numba.njit(nogil=True, fastmath=True, cache=True)
 def add_normals(out, factor, scale, key, step, runs, purpose):
-    """out = factor * out + scale * standard normals, in place.
+    """Makes of out factor * out + scale * standard normals, in place.
 
     Args:
         out: float32, shape (runs, n), rows contiguous.

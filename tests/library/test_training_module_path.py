@@ -2,6 +2,7 @@
 
 import copy
 import math
+import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpcanary.losses import record_losses
+from dpcanary.training.allocation import keep_freed_memory
 from dpcanary.training.architectures import ARCHITECTURES, convnet, resnet18
 from dpcanary.training.convolutions import convolution_contribution
 from dpcanary.training.module_path import ModulePath
@@ -376,6 +378,11 @@ def test_both_ways_of_a_linear_layer(length):
     torch.testing.assert_close(out, torch.einsum("rn,rnp->rp", scales, truth))
 
 
+def test_embeddings_a_few_records_at_a_time(monkeypatch):
+    monkeypatch.setattr("dpcanary.training.layer_rules._BYTES_OF_PAIRS", 4 * 9 * 9 * 4)
+    assert_sums(*case("padded text"), vectorised=False)
+
+
 @pytest.mark.parametrize("size", [5, 40])
 def test_both_ways_of_a_convolution(size, monkeypatch):
     """Also a few records at a time."""
@@ -521,6 +528,21 @@ def test_no_tensor_holds_records_times_parameters(generic, monkeypatch):
     with Largest() as largest:
         path.clipped_sums(parameters, Batch(torch.arange(20), torch.ones(1, 20)), 1.0, out)
     assert 512 * 512 <= largest.numbers <= 3 * path.num_parameters
+
+
+def test_freed_memory_is_kept():
+    """Otherwise each of the tensors would be 2048 new pages."""
+    if not keep_freed_memory():
+        pytest.skip("another C library")
+
+    def pages() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(20):
+            torch.zeros(1 << 21)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    pages()
+    assert pages() < 2048
 
 
 def test_bytes_of_a_run():

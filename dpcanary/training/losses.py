@@ -1,1 +1,0 @@
-from dpcanary.losses import record_losses as record_losses
