@@ -1,25 +1,24 @@
-"""Peak memory of training as runs, records and parameters grow, beside what is planned for.
+"""Peak memory of training as it grows with runs, records and parameters, beside what is predicted.
 
-Run as `python -m benchmarks.memory`. Each point is measured in a fresh process with one thread: a
-small ensemble of the same kind is trained first, so that libraries, compiled loops and buffers of
-their own are there; then the kernel is told to forget the peak so far (`/proc/self/clear_refs`),
-and the peak of the resident set (`VmHWM`) is read after `train_ensemble`, less the resident set
-just before it. The kernel's peak misses nothing, as samples of a resident set do, which come
-between short-lived tensors; `getrusage` has the same number, but cannot forget what imports took.
-Linux only.
-
-What is planned for is what `train_ensemble` fits into the free memory, the runs at once times the
-bytes of one run, and, once, the records as the path holds them.
+Run as `python -m benchmarks.memory`; needs Linux and glibc. Each measurement has a fresh process of
+one thread, which first trains a small ensemble, so that libraries and compiled loops are loaded. A
+peak is the most by which the resident set passed its size just before `train_ensemble`, as the
+kernel keeps it (VmHWM) after it was told to forget earlier ones: samples would miss tensors that
+live for a millisecond, and `getrusage` cannot forget what imports took. It is taken as glibc is set
+up, which keeps much of what was freed (resident), and with blocks above 64 KiB given back when
+freed (tensors); the ConvNet's path keeps them in both. The prediction is what `train_ensemble`
+plans with, the bytes of a run times the runs, and what is there once: the records, and the
+activations of a batch where runs take turns.
 """
 
 import argparse
 import ctypes
-import gc
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -32,15 +31,17 @@ from dpcanary.training.architectures import convnet
 from dpcanary.training.choose import path_of
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.module_path import ModulePath
 from dpcanary.training.optimizers import state_tensors
 from dpcanary.training.placement import table_of
 from dpcanary.vocabulary import Optimizer, Precision
 
-STEPS = 3
-MIB = 2**20
-CANARY = GradientCanary(0)
-HOST = torch.device("cpu")
+STEPS, MIB = 3, 2**20
+FACTORS = (0.25, 0.5, 1, 2, 4)
 AXES = {"runs": "runs at once", "records": "private records", "parameters": "parameters of a run"}
+HOST, CANARY = torch.device("cpu"), GradientCanary(0)
+# glibc's mallopt(M_MMAP_THRESHOLD, ...): larger blocks are mapped, and unmapped when freed.
+MMAP_THRESHOLD = (-3, 1 << 16)
 
 
 @dataclass(frozen=True)
@@ -48,42 +49,209 @@ class Kind:
     """A kind of model and mechanism.
 
     Attributes:
-        name: of the model.
-        module: makes one of a size.
-        shape: of one record's features at a size.
-        classes: at a size.
+        module: makes a model of a size.
         rate: q.
         optimizer: which one.
-        base: runs, records and size that the grids go through.
-        sizes: that give the numbers of parameters.
-        colour: in the figure.
-        marker: in the figure.
+        base: runs, records and size where another one varies.
+        sizes: of models, each with about twice the parameters of the one before.
+        look: colour and marker in the figure.
     """
 
-    name: str
     module: Callable[[int], nn.Module]
-    shape: Callable[[int], tuple[int, ...]]
-    classes: Callable[[int], int]
     rate: float
     optimizer: Optimizer
-    base: "Point"
+    base: tuple[int, int, int]
     sizes: tuple[int, ...]
-    colour: str
-    marker: str
+    look: tuple[str, str]
+
+    def dpsgd(self) -> DPSGD:
+        """The mechanism."""
+        return DPSGD(5.0, 2.0, 0.01, (STEPS,), self.rate, optimizer=self.optimizer)
+
+
+def _perceptron(hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(600, hidden), nn.Tanh(), nn.Linear(hidden, 100))
+
+
+HEAD = partial(nn.Linear, out_features=10)
+BASE, FEATURES = (128, 500, 768), (192, 384, 768, 1536, 3072)
+HIDDEN, CLASSES = (32, 64, 128, 256, 512), (10, 740, 2200, 5117, 10953)
+SGD, ADAM = Optimizer.SGD, Optimizer.ADAM
+KINDS = {
+    "linear head, q = 1": Kind(HEAD, 1, SGD, BASE, FEATURES, ("#0072B2", "o")),
+    "linear head, q = 1/16": Kind(HEAD, 1 / 16, SGD, BASE, FEATURES, ("#56B4E9", "s")),
+    "perceptron, q = 1/4": Kind(_perceptron, 1 / 4, ADAM, (16, 500, 128), HIDDEN, ("#D55E00", "^")),
+    "ConvNet, q = 1": Kind(convnet, 1, SGD, (16, 128, 10), CLASSES, ("#009E73", "D")),
+}
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is trained.
+    """What is trained, and the bytes that it takes.
 
     Attributes:
-        kind: index of the kind.
+        kind: one of `KINDS`.
+        axis: what varies, one of `AXES`.
         runs: at once.
         records: private ones.
         size: of the model.
+        parameters: of a run.
+        predicted: bytes.
+        resident: peak in bytes.
+        tensors: peak where what is freed is given back.
     """
 
-    kind: int
+    kind: str
+    axis: str
     runs: int
     records: int
     size: int
+    parameters: int = 0
+    predicted: int = 0
+    resident: int = 0
+    tensors: int = 0
+
+
+def points() -> list[Point]:
+    """Five of each kind on each axis, in this order."""
+    found = []
+    for name, kind in KINDS.items():
+        runs, records, size = kind.base
+        found += [Point(name, "runs", round(runs * f), records, size) for f in FACTORS]
+        found += [Point(name, "records", runs, round(records * f), size) for f in FACTORS]
+        found += [Point(name, "parameters", runs, records, other) for other in kind.sizes]
+    return found
+
+
+def records_for(module: nn.Module, count: int) -> Records:
+    """Standard normal features and random labels of the shapes that a module takes."""
+    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    shape = (layers[0].in_features,) if isinstance(layers[0], nn.Linear) else (3, 32, 32)
+    classes = int(layers[-1].weight.shape[0])
+    rng = np.random.default_rng(0)
+    features, labels = rng.standard_normal((count, *shape), np.float32), np.arange(count) % classes
+    return Records(features, labels, features[:0], labels[:0], classes, target=0)
+
+
+def train(kind: Kind, module: nn.Module, records: Records, runs: int) -> None:
+    """Trains one block, unrotated: the coordinates of a rotated head depend on the records."""
+    start = partial(train_ensemble, canary=CANARY, seed=0, device=HOST, rotate=False)
+    together = range(runs)
+    start(module=module, records=records, dpsgd=kind.dpsgd(), runs=together, runs_at_once=runs)
+
+
+def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) -> int:
+    """What `train_ensemble` plans with for the runs, and what is there once."""
+    dpsgd, table = kind.dpsgd(), table_of(records, CANARY, HOST)
+    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    batch = round(dpsgd.expected_batch_size(len(records.labels)))
+    states = 1 + state_tensors(kind.optimizer)
+    per_run = path.bytes_per_run(batch) + 4 * states * path.num_parameters
+    once = sum({id(held): held.features.nbytes for held in (table, path.table)}.values())
+    if isinstance(path, ModulePath):  # runs take turns: the activations of one of them
+        together = ModulePath(module, table, dpsgd.loss, vectorise_runs=True)
+        once += together.bytes_per_run(batch) - path.bytes_per_run(batch)
+    return runs * per_run + once
+
+
+def peak_of(task: Callable[[], object]) -> int:
+    """The most by which the resident set grows during a task, in bytes."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    task()
+    after = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * (int(after[0]) - int(before[0]))
+
+
+def measure(point: Point, give_back: bool) -> Point:
+    """The point with one of its peaks; for a fresh process."""
+    if give_back:
+        ctypes.CDLL(None).mallopt(*MMAP_THRESHOLD)
+    torch.set_num_threads(1)
+    kind = KINDS[point.kind]
+    small = kind.module(kind.base[2])
+    train(kind, small, records_for(small, round(2 / kind.rate)), runs=1)
+    module = kind.module(point.size)
+    records = records_for(module, point.records)
+    peak = peak_of(lambda: train(kind, module, records, point.runs))
+    print(f"{point.kind}, {point.axis}: {peak / MIB:.1f} MiB", file=sys.stderr, flush=True)
+    return replace(
+        point,
+        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        predicted=predicted_bytes(kind, module, records, point.runs),
+        resident=0 if give_back else peak,
+        tensors=peak if give_back else 0,
+    )
+
+
+def measure_all() -> list[list[Point]]:
+    """A series of points for each kind and axis, two processes at a time."""
+    context, todo = get_context("forkserver"), points()
+    context.set_forkserver_preload(["benchmarks.memory"])  # libraries are imported once
+    with context.Pool(2, maxtasksperchild=1) as pool:
+        tasks = [(point, give_back) for give_back in (False, True) for point in todo]
+        found = pool.starmap(measure, tasks, chunksize=1)
+    pairs = zip(found[: len(todo)], found[len(todo) :], strict=True)
+    done = [replace(one, tensors=other.tensors) for one, other in pairs]
+    return [done[first : first + len(FACTORS)] for first in range(0, len(done), len(FACTORS))]
+
+
+def table(found: list[list[Point]]) -> str:
+    """Peaks in MiB, and last in each series the bytes that one run, record or parameter adds."""
+    names = ("predicted", "resident", "tensors", "resident", "tensors")
+    lines = [f"{'MiB; last, over predicted':<40}" + "".join(f"{name:>12}" for name in names)]
+    for series in found:
+        kind, axis = series[0].kind, series[0].axis
+        xs = [getattr(point, axis) for point in series]
+        rows = [[getattr(point, name) / MIB for name in names[:3]] for point in series]
+        rows.append(MIB * np.polyfit(xs, rows, 1)[0])
+        for x, row in zip([*xs, "bytes each"], rows, strict=True):
+            cells = "".join(f"{value:>12,.1f}" for value in row)
+            ratios = "".join(f"{value / row[0]:>12.2f}" for value in row[1:])
+            lines.append(f"{kind:<22}{axis[:6]:<8}{x:>10}{cells}{ratios}")
+    return "\n".join(lines)
+
+
+def draw(found: list[list[Point]], path: Path) -> None:
+    """Writes the figure: peaks and, dashed, predictions along each axis."""
+    import matplotlib.pyplot as plt  # not in the processes that are measured
+
+    from dpcanary.figures import layout, style
+
+    with style.applied():
+        figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.9), sharey=True, layout="constrained")
+        panels = dict(zip(AXES, axes, strict=True))
+        for series in found:
+            kind, axis = series[0].kind, series[0].axis
+            (colour, marker), panel = KINDS[kind].look, panels[axis]
+            xs = [getattr(point, axis) for point in series]
+            peaks = [point.resident / MIB for point in series]
+            panel.loglog(xs, peaks, marker, ls="-", c=colour, label=kind)
+            panel.loglog(xs, [point.predicted / MIB for point in series], "--", c=colour, lw=1.2)
+            panel.set_xlabel(AXES[axis])
+        axes[0].set_ylabel("peak memory of training (MiB)")
+        layout.log_ticks(axes[0], axis="y")
+        for panel in axes[:2]:
+            layout.log_ticks(panel, axis="x")
+        axes[0].plot([], [], "--", c="#3A3A3A", lw=1.2, label="predicted")
+        entries = axes[0].get_legend_handles_labels()
+        figure.legend(*entries, loc="outside lower center", ncols=5, frameon=False)
+        figure.savefig(path, dpi=160, metadata={"Software": None})
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--figure", type=Path, help="where to draw the peaks, a PNG")
+    options = parser.parse_args(argv)
+    found = measure_all()
+    rows = [asdict(point) for series in found for point in series]
+    print(json.dumps(rows, indent=2) if options.json else table(found))
+    if options.figure:
+        draw(found, options.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -56,7 +56,11 @@ class Plan:
 
 
 class Block:
-    """Some runs of a plan."""
+    """Some runs of a plan.
+
+    Attributes:
+        step: steps done.
+    """
 
     def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
         self._plan, self._runs = plan, runs
@@ -78,7 +82,7 @@ class Block:
         )
         self._batch_size = dpsgd.expected_batch_size(len(plan.records.labels))
         self._canary = _Inserted(plan, indices, self._parameters)
-        self._step = 0
+        self.step = 0
 
     def train(self, on_step: Callable[[], object]) -> NDArray[np.float32]:
         """Trains to the end.
@@ -94,7 +98,7 @@ class Block:
         """
         seen = []
         for record_step in self._plan.dpsgd.record_steps:
-            while self._step < record_step:
+            while self.step < record_step:
                 self.advance()
                 on_step()
             if self.diverged() is not None:
@@ -105,7 +109,7 @@ class Block:
     def advance(self) -> None:
         """One step of every run."""
         dpsgd, size = self._plan.dpsgd, self._batch_size
-        batch, inserted = self._batches.at(self._step)
+        batch, inserted = self._batches.at(self.step)
         self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
         self._canary.add_gradient(self._sums, inserted)
         self._noise.add(
@@ -113,15 +117,15 @@ class Block:
             factor=1.0 / size,
             scale=dpsgd.noise_multiplier * dpsgd.max_grad_norm / size,
             runs=self._indices,
-            step=self._step,
+            step=self.step,
         )
-        self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(self._step)
+        self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(self.step)
         self._optimizer.step()
-        self._step += 1
+        self.step += 1
 
     def diverged(self) -> int | None:
         """Place in the block of a run whose parameters are not finite, if there is one."""
-        finite = self._parameters.sum(dim=1).isfinite().cpu()
+        finite = self._parameters.isfinite().all(dim=1).cpu()
         return None if bool(finite.all()) else int(finite.int().argmin())
 
     def parameters(self) -> Tensor:
@@ -136,7 +140,7 @@ class Block:
             factor=0.0,
             scale=self._missing_noise(),
             runs=self._indices,
-            step=self._step,
+            step=self.step,
             purpose=Purpose.OUT_OF_SPAN,
         )
         width = plan.basis.shape[0]
@@ -150,7 +154,7 @@ class Block:
         """Standard deviation of a coordinate outside of the span, by now."""
         dpsgd = self._plan.dpsgd
         scale = dpsgd.noise_multiplier * dpsgd.max_grad_norm / self._batch_size
-        rates = [scale * dpsgd.learning_rate_at(step) for step in range(self._step)]
+        rates = [scale * dpsgd.learning_rate_at(step) for step in range(self.step)]
         momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
         return accumulated_noise(rates, momentum=momentum)
 
@@ -193,16 +197,17 @@ class _Inserted:
         change: Tensor = parameters[:, self._span] @ self._direction - self._before
         if self._start is None:
             return change
-        return torch.stack([change, torch.linalg.vector_norm(parameters - self._start, dim=1)], 1)
+        whole = plan.path.decode(parameters - self._start)  # without what pads the buffer
+        return torch.stack([change, torch.linalg.vector_norm(whole, dim=1)], dim=1)
 
 
 def _divergence(plan: Plan, run: int) -> str:
     """Which step broke a run: it is trained again, alone, and looked at after every step."""
-    block = Block(plan, [run])
-    while block.diverged() is None:
+    block, last = Block(plan, [run]), plan.dpsgd.record_steps[-1]
+    while block.diverged() is None and block.step < last:
         block.advance()
-    rate = plan.dpsgd.learning_rate_at(block._step - 1)
+    rate = plan.dpsgd.learning_rate_at(block.step - 1)
     return (
-        f"run {run} diverged at step {block._step}: its parameters are not finite; lower"
+        f"run {run} diverged at step {block.step}: its parameters are not finite; lower"
         f" learning_rate ({rate:g}) or noise_multiplier ({plan.dpsgd.noise_multiplier:g})"
     )

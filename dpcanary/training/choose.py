@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from dpcanary.canaries import AnyCanary, DirectionCanary
 from dpcanary.errors import InputError
 from dpcanary.training.inputs import DPSGD
 from dpcanary.training.linear_path import LinearPath, as_matrix
@@ -58,6 +59,7 @@ def basis_of(
     table: Table,
     placement: Placement,
     *,
+    canary: AnyCanary,
     dpsgd: DPSGD,
     initialisation: Initialisation,
 ) -> Tensor | None:
@@ -66,16 +68,14 @@ def basis_of(
     It spans the records and, for a gradient canary, its gradient. A canary in any direction is
     observed by the length of the whole change as well, which a part of the parameters cannot tell.
     """
-    commutes = dpsgd.optimizer is not Optimizer.ADAM
-    if not is_linear(module) or not commutes or initialisation is not Initialisation.ZEROS:
+    seen_whole = isinstance(canary, DirectionCanary) or dpsgd.optimizer is Optimizer.ADAM
+    if not is_linear(module) or seen_whole or initialisation is not Initialisation.ZEROS:
         return None
     features = table.features
     vectors = torch.cat([features, features.new_ones(len(features), 1)], dim=1)[: table.null]
     if placement.gradient is not None:
         gradient = as_matrix(placement.gradient.unsqueeze(0), features.shape[1])[0]
         touched = gradient[gradient.any(dim=1)].to(features.device)
-        if len(touched) > 1:
-            return None
         vectors = torch.cat([vectors[: table.canary], touched])
     return spanning_basis(vectors)
 

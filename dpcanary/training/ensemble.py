@@ -17,6 +17,7 @@ from dpcanary.errors import InputError
 from dpcanary.training.accuracy import accuracy_of
 from dpcanary.training.block import Block, Plan
 from dpcanary.training.choose import basis_of, path_of
+from dpcanary.training.initialisation import NO_RUN
 from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.memory import free_bytes, is_out_of_memory, release, runs_that_fit
 from dpcanary.training.optimizers import state_tensors
@@ -89,6 +90,8 @@ def train_ensemble(
         InputError: if the module cannot be trained, the canary does not fit, a run diverges (names
             the run and the step), or one run alone does not fit in memory.
     """
+    if len(runs) == 0 or min(runs) < 0 or max(runs) >= NO_RUN:
+        raise InputError(f"runs must be indices from 0 to {NO_RUN - 1}, and at least one")
     plan = _plan(module, records, canary, dpsgd, seed, device, initialisation, precision, rotate)
     workers = num_threads if device.type == "cpu" else 1
     at_once = runs_at_once or _runs_at_once(plan, num_runs=len(runs), workers=workers)
@@ -122,7 +125,9 @@ def _plan(
     evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
     path, basis = evaluator, None
     if rotate:
-        basis = basis_of(module, table, placement, dpsgd=dpsgd, initialisation=initialisation)
+        basis = basis_of(
+            module, table, placement, canary=canary, dpsgd=dpsgd, initialisation=initialisation
+        )
     if basis is not None:
         path = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=basis)
     return Plan(
@@ -191,8 +196,7 @@ class _Job:
 
     def _trained(self, runs: Sequence[int], on_step: Callable[[], None]) -> EnsembleResult:
         plan = self._plan
-        with self._lock:  # layers draw their initial parameters from PyTorch's one generator
-            block = Block(plan, runs)
+        block = Block(plan, runs)
         observations = block.train(on_step)
         measured = len(plan.records.test_labels) > 0
         parameters = block.parameters() if measured or self._keep else None

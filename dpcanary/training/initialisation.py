@@ -1,6 +1,7 @@
 """Where training starts: zeros, the module's own parameters, or random ones of each run's own."""
 
 import copy
+import threading
 
 import numpy as np
 import torch
@@ -10,6 +11,11 @@ from torch.nn.utils import parameters_to_vector
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator
 from dpcanary.vocabulary import Initialisation
+
+# An index that no run has: of parameters that every run starts from, or the reference does.
+NO_RUN = 2**32 - 1
+# Layers draw from PyTorch's one generator.
+_LOCK = threading.Lock()
 
 
 def initial_parameters(
@@ -39,15 +45,14 @@ def redraw(module: nn.Module, *, seed: int, run: int) -> None:
     """Draws a module's parameters anew, in place, as PyTorch initialises each layer.
 
     PyTorch's initialisers take 32 bits of seed: among thousands of runs two may start alike, which
-    tells nothing of their worlds. Not to be called from several threads at once: the layers draw
-    from PyTorch's one generator, which is put back as it was.
+    tells nothing of their worlds. PyTorch's own generator is left as it was.
 
     Raises:
         InputError: if a layer with parameters of its own cannot draw them anew.
     """
     stream = generator(seed=seed, purpose=Purpose.INITIALISATION, index=run)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream.integers(np.iinfo(np.int32).max)))
+    with _LOCK, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(stream.integers(np.iinfo(np.int32).max)))
         for name, layer in module.named_modules():
             if hasattr(layer, "reset_parameters"):
                 layer.reset_parameters()

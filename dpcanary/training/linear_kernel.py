@@ -31,7 +31,7 @@ def _exp(x):
     return (y * r * r + r + _F(1.0)) * as_float(_U((_I(n) + _I(127)) << _I(23)))
 
 
-@numba.njit(fastmath=True)
+@numba.njit(fastmath=True, error_model="numpy")
 def _logits(weights, x0, x1, x2, x3, out):
     """Logits of four records, out (4, classes)."""
     classes, width = weights.shape
@@ -62,7 +62,7 @@ def _logits(weights, x0, x1, x2, x3, out):
         out[0, c], out[1, c], out[2, c], out[3, c] = a0, a1, a2, a3
 
 
-@numba.njit(fastmath=True)
+@numba.njit(fastmath=True, error_model="numpy")
 def _add_outer_products(residuals, x0, x1, x2, x3, sums):
     """Adds the gradients of four records to the sums."""
     classes, width = sums.shape
@@ -82,7 +82,7 @@ def _add_outer_products(residuals, x0, x1, x2, x3, sums):
             g[k] += a0 * x0[k] + a1 * x1[k] + a2 * x2[k] + a3 * x3[k]
 
 
-@numba.njit(fastmath=True)
+@numba.njit(fastmath=True, error_model="numpy")
 def _to_residuals(logits, targets, softmax):
     """Turns logits (4, classes) into the loss's derivative, in place."""
     records, classes = logits.shape
@@ -112,7 +112,8 @@ def _to_residuals(logits, targets, softmax):
             row[c] = row[c] * inverse - targets[j, c]
 
 
-@numba.njit(nogil=True, fastmath=True, cache=True)
+# Numbers that are not finite must come out, to be reported, and not stop the loop.
+@numba.njit(nogil=True, fastmath=True, cache=True, error_model="numpy")
 def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm, softmax, out):
     """Overwrites `out` with the sum of clipped gradients of each run's batch.
 

@@ -1,5 +1,6 @@
 """How many runs fit in memory at once, and what to do when they do not."""
 
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 import psutil
@@ -8,19 +9,33 @@ import torch
 # Share of the free memory that a block of runs may plan with: the rest is for what it cannot know.
 _SHARE = 0.5
 _CGROUP = FilePath("/sys/fs/cgroup")
+_MEMBERSHIP = FilePath("/proc/self/cgroup")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device, on the host within the limits of the job's control group."""
+    """Memory that is free on a device, on the host within the limits of the job's control groups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = int(psutil.virtual_memory().available)
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What each limited control group (version 2) of this process has left, as SLURM sets them."""
     try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = (_CGROUP / "memory.current").read_text().strip()
-        return free if limit == "max" else min(free, int(limit) - int(used))
-    except OSError:
-        return free
+        lines = _MEMBERSHIP.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    own = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    for group in [*own, *(str(parent) for path in own for parent in FilePath(path).parents)]:
+        folder = _CGROUP / group
+        try:
+            limit = (folder / "memory.max").read_text().strip()
+            used = int((folder / "memory.current").read_text())
+            counts = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+        except OSError:  # the group does not count memory
+            continue
+        if limit != "max":  # pages of files that nobody uses are given back when asked for
+            yield max(0, int(limit) - used + int(counts.get("inactive_file", 0)))
 
 
 def runs_that_fit(

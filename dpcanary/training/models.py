@@ -10,12 +10,10 @@ from torch import nn
 from dpcanary.errors import InputError
 from dpcanary.stages import MechanismStage, ReferenceStage
 from dpcanary.training.architectures import ARCHITECTURES
-from dpcanary.training.initialisation import redraw
+from dpcanary.training.initialisation import NO_RUN, redraw
 from dpcanary.training.inputs import DPSGD, Schedule
 from dpcanary.vocabulary import Activation, LearningRateSchedule, ModelKind
 
-# The index of parameters that no run has: those that every run starts from, or the reference's.
-_NO_RUN = 2**32 - 1
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,
     Activation.RELU: nn.ReLU,
@@ -36,7 +34,7 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
     """
     with torch.random.fork_rng(devices=[]):  # making layers draws from PyTorch's one generator
         module = _made(stage, tuple(shape), num_classes)
-        redraw(module, seed=stage.model_seed, run=_NO_RUN)
+        redraw(module, seed=stage.model_seed, run=NO_RUN)
     return module
 
 

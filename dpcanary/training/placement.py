@@ -47,6 +47,12 @@ def table_of(records: Records, canary: AnyCanary, device: torch.device) -> Table
     extra = np.zeros((2, *records.features.shape[1:]), records.features.dtype)
     labels = np.append(records.labels, [0, 0]).astype(np.int64)
     if isinstance(canary, InputCanary):
+        shape = np.shape(canary.features)
+        if shape != records.features.shape[1:] or not 0 <= canary.label < records.num_classes:
+            raise InputError(
+                f"input canary: features of shape {shape} and label {canary.label}, where records"
+                f" have {records.features.shape[1:]} and labels below {records.num_classes}"
+            )
         extra[0], labels[-2] = canary.features, canary.label
     return Table(
         features=torch.from_numpy(np.concatenate([records.features, extra])).to(device),

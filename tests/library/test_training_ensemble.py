@@ -343,7 +343,8 @@ def test_equals_a_loop_over_runs_steps_and_records(case: Case) -> None:
     # The noise of a run is drawn in the layout of its path; of a rotated one, in the span.
     table, fixed = table_of(records, canary, CPU), {"dpsgd": dpsgd, "precision": Precision.FLOAT32}
     placement = placement_of(canary, records=records, dpsgd=dpsgd, num_parameters=count)
-    basis = basis_of(module, table, placement, dpsgd=dpsgd, initialisation=case.initialisation)
+    told = {"canary": canary, "dpsgd": dpsgd, "initialisation": case.initialisation}
+    basis = basis_of(module, table, placement, **told)
     basis = basis if case.model == "rotated" else None
     paths = {b is None: path_of(module, table, basis=b, **fixed) for b in (basis, None)}
 

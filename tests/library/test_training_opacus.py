@@ -1,7 +1,8 @@
 """Ensemble training against Opacus itself, on the same batches and the same noise."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,93 +11,49 @@ from numpy.typing import NDArray
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer, optimizer
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpcanary.canaries import GradientCanary, InputCanary
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.randomness import philox_key
+from dpcanary.training import philox
+from dpcanary.training.block import Block, Plan
+from dpcanary.training.choose import path_of
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.linear import clipped_residuals, descend, linear_problem
-from dpcanary.training.sampling import RunStreams
+from dpcanary.training.noise import Noise
+from dpcanary.training.path import Batch
+from dpcanary.training.placement import placement_of, table_of
+from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision
 
 # nn.Linear alone has no input that needs a gradient; Opacus's hooks on it work all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 
 CPU = torch.device("cpu")
-NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 60, 12, 4
-WIDTH = NUM_CLASSES * (NUM_FEATURES + 1)
+NUM_RECORDS, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 60, 12, 4, 5, 8
 NUM_STEPS, SAMPLE_RATE = 20, 0.25
+SETTINGS = DPSGD(
+    noise_multiplier=0.6,
+    max_grad_norm=1.5,
+    learning_rate=0.5,
+    record_steps=(1, 8, NUM_STEPS),
+    sample_rate=SAMPLE_RATE,
+)
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(NUM_FEATURES, NUM_CLASSES),
+    "tanh": lambda: nn.Sequential(
+        nn.Linear(NUM_FEATURES, 8), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, NUM_CLASSES)
+    ),
+    "relu": lambda: nn.Sequential(nn.Linear(NUM_FEATURES, 9), nn.ReLU(), nn.Linear(9, NUM_CLASSES)),
+}
+every_model = pytest.mark.parametrize("model", MODELS)
+every_optimizer = pytest.mark.parametrize("kind", list(Optimizer))
 
 
-class OpacusModel:
-    """One linear head under Opacus's GradSampleModule and DPOptimizer.
-
-    Parameters and noise go in and out in our layout: (classes, features + 1), the bias last.
-    """
-
-    def __init__(
-        self, *, noise_multiplier: float, max_grad_norm: float, rate: float, reduction: str
-    ) -> None:
-        linear = nn.Linear(NUM_FEATURES, NUM_CLASSES)
-        nn.init.zeros_(linear.weight)
-        nn.init.zeros_(linear.bias)
-        self.linear = linear
-        self.module = GradSampleModule(linear, loss_reduction=reduction)
-        self.loss = nn.CrossEntropyLoss(reduction=reduction)
-        batch_size = SAMPLE_RATE * NUM_RECORDS
-        self.optimizer = DPOptimizer(
-            torch.optim.SGD(
-                linear.parameters(), lr=rate / (1 if reduction == "mean" else batch_size)
-            ),
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            expected_batch_size=batch_size,
-            loss_reduction=reduction,
-        )
-        self.norms: list[float] = []
-
-    @property
-    def weights(self) -> NDArray[np.float32]:
-        return torch.column_stack([self.linear.weight, self.linear.bias]).detach().numpy()
-
-    @torch.no_grad()
-    def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        return self.module(torch.from_numpy(features)).numpy()
-
-    def step(
-        self, features: Tensor, labels: Tensor, canary: tuple[int, int, float] | None = None
-    ) -> None:
-        """A step; `canary` is (row, coordinate, value) of a gradient that replaces its record's."""
-        self.optimizer.zero_grad()
-        self.loss(self.module(features), labels).backward()
-        if canary is not None:
-            row, coordinate, value = canary
-            for parameter in self.module.parameters():
-                parameter.grad_sample[row] = 0.0
-            label, feature = divmod(coordinate, NUM_FEATURES + 1)
-            if feature == NUM_FEATURES:
-                self.linear.bias.grad_sample[row, label] = value
-            else:
-                self.linear.weight.grad_sample[row, label, feature] = value
-        per_record = [p.grad_sample.flatten(1) for p in self.module.parameters()]
-        self.norms.extend(torch.cat(per_record, dim=1).norm(dim=1).tolist())
-        self.optimizer.step()
-
-
-@pytest.fixture
-def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
-    """Standard normals, one array per step, that Opacus scales and adds in place of its own."""
-    queue: list[NDArray[np.float32]] = []
-    parts: list[Tensor] = []
-
-    def generate(std: float, reference: Tensor, **_: object) -> Tensor:
-        if not parts:
-            noise = torch.from_numpy(queue.pop(0)).reshape(NUM_CLASSES, NUM_FEATURES + 1)
-            parts.extend([noise[:, :-1], noise[:, -1]])  # DPOptimizer goes weight, bias
-        part = parts.pop(0)
-        assert part.shape == reference.shape
-        return std * part
-
-    monkeypatch.setattr(optimizer, "_generate_noise", generate)
-    return queue
+def module_of(model: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return MODELS[model]()
 
 
 def some_records(seed: int) -> Records:
@@ -105,10 +62,91 @@ def some_records(seed: int) -> Records:
     scale = np.exp(rng.normal(0.0, 0.7, (NUM_RECORDS, 1)))
     features = (rng.normal(size=(NUM_RECORDS, NUM_FEATURES)) * scale).astype(np.float32)
     labels = rng.integers(0, NUM_CLASSES, NUM_RECORDS)
-    return Records(features, labels, features[:7], labels[:7], NUM_CLASSES, target=5)
+    return Records(features, labels, features[:7], labels[:7], NUM_CLASSES, target=TARGET)
 
 
-def assert_equal_weights(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> None:
+def mechanism(kind: Optimizer, **changed: object) -> DPSGD:
+    # With Adam a step is about as long as the rate, whatever the gradient.
+    rate = 0.02 if kind is Optimizer.ADAM else 0.1 if kind is Optimizer.MOMENTUM else 0.5
+    return replace(SETTINGS, optimizer=kind, learning_rate=rate, **changed)
+
+
+class OpacusModel:
+    """A module under Opacus's GradSampleModule and DPOptimizer."""
+
+    def __init__(self, module: nn.Module, dpsgd: DPSGD, *, reduction: str = "mean") -> None:
+        self.inner = copy.deepcopy(module)
+        self.module = GradSampleModule(self.inner, loss_reduction=reduction)
+        self.loss = (
+            nn.CrossEntropyLoss(reduction=reduction)
+            if dpsgd.loss is Loss.CROSS_ENTROPY
+            else nn.BCEWithLogitsLoss(reduction=reduction)
+        )
+        # Opacus leaves the division by the expected batch size out where losses are summed.
+        batch_size = dpsgd.sample_rate * NUM_RECORDS
+        rate = dpsgd.learning_rate_at(0) / (1 if reduction == "mean" else batch_size)
+        parameters = self.inner.parameters()
+        if dpsgd.optimizer is Optimizer.ADAM:
+            descent = torch.optim.Adam(parameters, lr=rate)
+        else:
+            momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
+            descent = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
+        self.optimizer = DPOptimizer(
+            descent,
+            noise_multiplier=dpsgd.noise_multiplier,
+            max_grad_norm=dpsgd.max_grad_norm,
+            expected_batch_size=batch_size,
+            loss_reduction=reduction,
+        )
+        self.norms: list[float] = []
+
+    @property
+    def parameters(self) -> NDArray[np.float32]:
+        return parameters_to_vector(self.inner.parameters()).detach().numpy()
+
+    @torch.no_grad()
+    def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.inner(torch.from_numpy(features)).numpy()
+
+    def step(
+        self, features: Tensor, labels: Tensor, inserted: tuple[int, Tensor] | None = None
+    ) -> None:
+        """A step; `inserted` is (row, gradient), which replaces the gradient of a record."""
+        self.optimizer.zero_grad()
+        wanted = labels
+        if isinstance(self.loss, nn.BCEWithLogitsLoss):
+            wanted = nn.functional.one_hot(labels, NUM_CLASSES).float()
+        self.loss(self.module(features), wanted).backward()
+        if inserted is not None:
+            row, first = inserted[0], 0
+            for parameter in self.inner.parameters():
+                part = inserted[1][first : first + parameter.numel()]
+                parameter.grad_sample[row] = part.view(parameter.shape)
+                first += parameter.numel()
+        per_record = [p.grad_sample.flatten(1) for p in self.inner.parameters()]
+        self.norms.extend(torch.cat(per_record, dim=1).norm(dim=1).tolist())
+        self.optimizer.step()
+
+
+@pytest.fixture
+def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
+    """Standard normals, a vector per step, that Opacus scales and adds in place of its own."""
+    queue: list[NDArray[np.float32]] = []
+
+    def generate(std: float, reference: Tensor, **_: object) -> Tensor:
+        part = torch.from_numpy(queue[0][: reference.numel()]).view(reference.shape)
+        queue[0] = queue[0][reference.numel() :]
+        if len(queue[0]) == 0:
+            queue.pop(0)
+        return std * part
+
+    monkeypatch.setattr(optimizer, "_generate_noise", generate)
+    return queue
+
+
+def assert_equal(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> None:
+    """To 1e-5 of the largest: a parameter near 0 is a sum of larger numbers that cancel."""
+    assert ours.shape == theirs.shape
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
 
@@ -117,159 +155,259 @@ def assert_some_clipped(norms: list[float], max_grad_norm: float) -> None:
     assert 0.02 < clipped < 0.98
 
 
-def batches(seed: int) -> Iterator[NDArray[np.bool_]]:
-    """Poisson batches, two of them empty and one of them full."""
-    rng = np.random.default_rng(seed)
-    for step in range(NUM_STEPS):
-        sampled = rng.random(NUM_RECORDS) < SAMPLE_RATE
-        if step in (7, 13):
-            sampled[:] = False
-        if step == 9:
-            sampled[:] = True
-        yield sampled
+# --- a step ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("noise_multiplier", [0.0, 0.8])
-@pytest.mark.parametrize("max_grad_norm", [1.2, 2.5, 6.0])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_step_equals_opacus(
+@pytest.mark.parametrize("max_grad_norm", [1.2, 2.0])
+@every_model
+def test_sums_of_known_batches_equal_opacus(
     *,
-    seed: int,
+    model: str,
     max_grad_norm: float,
-    noise_multiplier: float,
     reduction: str,
     opacus_noise: list[NDArray[np.float32]],
 ) -> None:
-    records, rate = some_records(seed), 0.5
-    problem = linear_problem(
-        features=records.features, labels=records.labels, num_classes=NUM_CLASSES, device=CPU
-    )
+    """Empty, single, full and Poisson batches, as lists and as weights; plain descent by hand."""
+    records, module = some_records(1), module_of(model)
+    dpsgd = mechanism(Optimizer.SGD, max_grad_norm=max_grad_norm, noise_multiplier=0.8)
+    table = table_of(records, DirectionCanary(np.zeros(0, np.float32)), CPU)
+    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    theirs = OpacusModel(module, dpsgd, reduction=reduction)
+    rng = np.random.default_rng(2)
     # A second run, on other batches, must not leak into the first.
-    weights = torch.zeros(2, NUM_CLASSES, NUM_FEATURES + 1)
-    theirs = OpacusModel(
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=max_grad_norm,
-        rate=rate,
-        reduction=reduction,
-    )
-    rng = np.random.default_rng(seed + 100)
-    before = theirs.weights.copy()
-    for sampled, other in zip(batches(seed), batches(seed + 50), strict=True):
-        noise = rng.normal(size=(2, WIDTH)).astype(np.float32)
-        inclusion = torch.from_numpy(np.stack([sampled, other])).float()
-        residuals = clipped_residuals(problem, weights, inclusion, max_grad_norm)
-        scaled = torch.from_numpy(noise) * (noise_multiplier * max_grad_norm)
-        descend(problem, weights, residuals, scaled, rate / (SAMPLE_RATE * NUM_RECORDS))
-
-        opacus_noise.append(noise[0])
-        chosen = torch.from_numpy(sampled)
+    start = parameters_to_vector(module.parameters()).detach()
+    buffer = path.encode(torch.stack([start, 0.5 * start])).contiguous()
+    for size in (15, 0, 60, 1, 22, 0, 9, 14):
+        chosen = [np.sort(rng.permutation(NUM_RECORDS)[:count]) for count in (size, 17)]
+        weights = torch.zeros(2, NUM_RECORDS)
+        rows = torch.full((2, 60), table.null)
+        for run, members in enumerate(chosen):
+            weights[run, members] = 1.0
+            rows[run, : len(members)] = torch.from_numpy(members)
+        shared = Batch(torch.arange(NUM_RECORDS), weights)
+        noise = rng.normal(size=len(start)).astype(np.float32)
+        found = []
+        for batch in (shared, Batch(rows, (rows != table.null).float())):
+            out = torch.empty_like(buffer)
+            path.clipped_sums(buffer, batch, max_grad_norm, out)
+            scaled = torch.from_numpy(noise) * (0.8 * max_grad_norm)
+            update = (path.decode(out) + scaled) * (0.5 / (SAMPLE_RATE * NUM_RECORDS))
+            found.append(path.decode(buffer) - update)
+        opacus_noise.append(noise)
         theirs.step(
-            torch.from_numpy(records.features)[chosen], torch.from_numpy(records.labels)[chosen]
+            *(torch.from_numpy(part[chosen[0]]) for part in (records.features, records.labels))
         )
         assert not opacus_noise  # Opacus drew its noise from the queue, in empty batches too
-        assert_equal_weights(weights[0].numpy(), theirs.weights)
-        moved = not np.array_equal(theirs.weights, before)
-        assert moved == (noise_multiplier > 0 or sampled.any())
-        before = theirs.weights.copy()
+        for parameters in found:
+            assert_equal(parameters[0].numpy(), theirs.parameters)
+        buffer = path.encode(found[0]).contiguous()
     assert_some_clipped(theirs.norms, max_grad_norm)
 
 
-def replay(
-    run: int, records: Records, canary: InputCanary | GradientCanary, dpsgd: DPSGD, seed: int
-) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.float32]]]:
-    """The batches and standard normals that `train_ensemble` gives a run."""
-    streams = RunStreams(
-        seed=seed,
-        runs=[run],
-        sample_rate=dpsgd.sample_rate,
-        num_records=NUM_RECORDS,
-        width=WIDTH,
+# --- whole runs --------------------------------------------------------------------------------
+
+RUNS = (0, 1, 10, 11)
+
+
+def block_of(module: nn.Module, records: Records, canary: AnyCanary, dpsgd: DPSGD) -> Block:
+    """Runs that can be looked at after every step."""
+    table = table_of(records, canary, CPU)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    plan = Plan(
+        module=module,
+        records=records,
+        canary=canary,
+        dpsgd=dpsgd,
+        table=table,
+        placement=placement_of(canary, records=records, dpsgd=dpsgd, num_parameters=count),
+        path=path,
+        evaluator=path,
+        basis=None,
+        initialisation=Initialisation.FIXED,
+        seed=SEED,
+        device=CPU,
     )
-    with ThreadPoolExecutor(1) as pool:
-        draws = streams.draw(dpsgd.record_steps[-1], pool)
-    yield from zip(draws.sampled[0], draws.noise[0], strict=True)
+    return Block(plan, RUNS)
 
 
-RECORD_STEPS = (1, 8, NUM_STEPS)
-RUNS = (0, 1, 2, 3, 10, 11)
+def sampled(run: int, step: int, rate: float) -> NDArray[np.int64]:
+    """Records of a run's Poisson sample."""
+    mask, key = np.empty((1, NUM_RECORDS), np.float32), philox_key(seed=SEED)
+    philox.sample_mask(mask, np.uint64(round(rate * 2**32)), key, step, np.array([run]), 2)
+    return np.flatnonzero(mask[0])
 
 
-def settings(max_grad_norm: float) -> DPSGD:
-    return DPSGD(
-        sample_rate=SAMPLE_RATE,
-        noise_multiplier=0.6,
-        max_grad_norm=max_grad_norm,
-        learning_rate=0.5,
-        record_steps=RECORD_STEPS,
-    )
+def noise_of(
+    run: int, step: int, module: nn.Module, records: Records, dpsgd: DPSGD
+) -> NDArray[np.float32]:
+    """Standard normals of a run's step, in the module's order."""
+    table = table_of(records, GradientCanary(0), CPU)
+    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    out = torch.zeros(1, path.num_parameters)
+    Noise(seed=SEED).add(out, factor=0.0, scale=1.0, runs=torch.tensor([run]), step=step)
+    return path.decode(out)[0].numpy()
 
 
-def opacus_model(dpsgd: DPSGD) -> OpacusModel:
-    return OpacusModel(
-        noise_multiplier=dpsgd.noise_multiplier,
-        max_grad_norm=dpsgd.max_grad_norm,
-        rate=dpsgd.learning_rate,
-        reduction="mean",
-    )
+def comes_in(
+    canary: AnyCanary, run: int, dpsgd: DPSGD, records: Records, count: int
+) -> tuple[NDArray[np.float32], int, Tensor | None] | None:
+    """Features and label in the target's place, and the gradient that replaces theirs, if any."""
+    world, substitute = run % 2, dpsgd.adjacency is Adjacency.SUBSTITUTE
+    target = (records.features[TARGET], int(records.labels[TARGET]))
+    if isinstance(canary, InputCanary):
+        crafted = (canary.features, canary.label, None)
+        if substitute:
+            return (*target, None) if world == 0 else crafted
+        return crafted if world == 0 else None
+    sign = 1.0 if world == 0 else -1.0 if substitute else 0.0
+    if isinstance(canary, DirectionCanary):
+        return (*target, sign * torch.from_numpy(canary.gradient))
+    gradient = torch.zeros(count)
+    gradient[canary.coordinate] = sign * 10 * dpsgd.max_grad_norm  # Opacus itself clips it to C
+    return (*target, gradient)
 
 
-@pytest.mark.parametrize("max_grad_norm", [1.5, 4.0])
-def test_input_canary_runs_equal_opacus(
-    max_grad_norm: float, opacus_noise: list[NDArray[np.float32]]
+def assert_every_step_equals_opacus(
+    module: nn.Module,
+    records: Records,
+    canary: AnyCanary,
+    dpsgd: DPSGD,
+    opacus_noise: list[NDArray[np.float32]],
+) -> list[int]:
+    """Steps a block and Opacus's models side by side; returns the sizes of their batches."""
+    block = block_of(module, records, canary, dpsgd)
+    theirs = {run: OpacusModel(module, dpsgd) for run in RUNS}
+    sizes, before = [], None
+    seen: list[list[NDArray[np.float32]]] = [[] for _ in RUNS]
+    count = sum(parameter.numel() for parameter in module.parameters())
+    for step in range(NUM_STEPS):
+        block.advance()
+        ours = block.parameters().numpy()
+        for row, run in enumerate(RUNS):
+            chosen = sampled(run, step, dpsgd.sample_rate)
+            features, labels = records.features[chosen], records.labels[chosen]
+            place, inserted = np.flatnonzero(chosen == TARGET), None
+            there = comes_in(canary, run, dpsgd, records, count)
+            if len(place) and there is None:
+                features, labels = np.delete(features, place, axis=0), np.delete(labels, place)
+            elif len(place) and there is not None:
+                features[place[0]], labels[place[0]] = there[:2]
+                inserted = None if there[2] is None else (int(place[0]), there[2])
+            opacus_noise.append(noise_of(run, step, module, records, dpsgd))
+            theirs[run].step(torch.from_numpy(features), torch.from_numpy(labels), inserted)
+            assert not opacus_noise
+            assert_equal(ours[row], theirs[run].parameters)
+            sizes.append(len(features))
+            if step + 1 in dpsgd.record_steps and isinstance(canary, InputCanary):
+                pair = np.stack([records.features[TARGET], canary.features])
+                seen[row].append(theirs[run].logits(pair))
+        assert before is None or (ours != before).any(axis=1).all() or dpsgd.noise_multiplier == 0
+        before = ours.copy()
+    assert_some_clipped([n for run in RUNS for n in theirs[run].norms], dpsgd.max_grad_norm)
+    assert_result_equals_opacus(module, records, canary, dpsgd, theirs, seen)
+    return sizes
+
+
+def assert_result_equals_opacus(
+    module: nn.Module,
+    records: Records,
+    canary: AnyCanary,
+    dpsgd: DPSGD,
+    theirs: dict[int, OpacusModel],
+    seen: Sequence[Sequence[NDArray[np.float32]]],
 ) -> None:
-    records, dpsgd = some_records(3), settings(max_grad_norm)
-    substitute = -3.0 * records.features[records.target]
-    canary = InputCanary(features=substitute, label=int(records.labels[records.target] + 1) % 4)
+    """What is kept of whole runs: observations, accuracy, parameters."""
     result = train_ensemble(
-        records=records, canary=canary, dpsgd=dpsgd, runs=RUNS, seed=8, device=CPU
+        module=module,
+        records=records,
+        canary=canary,
+        dpsgd=dpsgd,
+        runs=RUNS,
+        seed=SEED,
+        device=CPU,
+        initialisation=Initialisation.FIXED,
+        keep_parameters=True,
     )
+    assert result.parameters is not None
+    start = parameters_to_vector(module.parameters()).detach().numpy()
     for row, run in enumerate(RUNS):
-        features, labels = records.features.copy(), records.labels.copy()
-        if run % 2 == 1:  # world 1 holds the canary in the target's place
-            features[records.target], labels[records.target] = canary.features, canary.label
-        theirs, seen = opacus_model(dpsgd), []
-        for step, (sampled, noise) in enumerate(replay(run, records, canary, dpsgd, 8), start=1):
-            opacus_noise.append(noise)
-            theirs.step(torch.from_numpy(features[sampled]), torch.from_numpy(labels[sampled]))
-            if step in RECORD_STEPS:
-                pair = np.stack([records.features[records.target], canary.features])
-                seen.append(theirs.logits(pair))
-        assert_some_clipped(theirs.norms, max_grad_norm)
-        assert result.observations[row].shape == (len(RECORD_STEPS), 2, NUM_CLASSES)
-        for ours, expected in zip(result.observations[row], seen, strict=True):
-            assert_equal_weights(ours, expected)
-        right = np.mean(theirs.logits(records.test_features).argmax(axis=1) == records.test_labels)
-        assert result.test_accuracy[row] == pytest.approx(right, abs=1e-6)
+        model = theirs[run]
+        assert_equal(result.parameters[row], model.parameters)
+        right = model.logits(records.test_features).argmax(axis=1) == records.test_labels
+        assert result.test_accuracy[row] == pytest.approx(np.mean(right), abs=1e-6)
+        if isinstance(canary, InputCanary):
+            assert_equal(result.observations[row], np.stack(seen[row]))
+            continue
+        change = model.parameters - start
+        error = 1e-5 * np.abs(model.parameters).max()
+        if isinstance(canary, GradientCanary):
+            expected = change[canary.coordinate]
+        else:
+            along = change @ canary.gradient / np.linalg.norm(canary.gradient)
+            expected = [along, np.linalg.norm(change)]
+            error *= np.sqrt(len(change))
+        np.testing.assert_allclose(result.observations[row, -1], expected, rtol=0, atol=error)
 
 
-@pytest.mark.parametrize("coordinate", [16, 2 * (NUM_FEATURES + 1) + NUM_FEATURES])
-def test_gradient_canary_runs_equal_opacus(
-    coordinate: int, opacus_noise: list[NDArray[np.float32]]
+@every_model
+@every_optimizer
+@pytest.mark.parametrize("noise_multiplier", [0.0, 0.6])
+@pytest.mark.parametrize("loss", list(Loss))
+def test_runs_with_an_input_canary_equal_opacus(
+    *,
+    model: str,
+    kind: Optimizer,
+    noise_multiplier: float,
+    loss: Loss,
+    opacus_noise: list[NDArray[np.float32]],
 ) -> None:
-    records, dpsgd = some_records(4), settings(1.5)
-    canary = GradientCanary(coordinate=coordinate)
-    result = train_ensemble(
-        records=records, canary=canary, dpsgd=dpsgd, runs=RUNS, seed=9, device=CPU
-    )
-    for row, run in enumerate(RUNS):
-        sign = 1.0 if run % 2 == 0 else -1.0
-        theirs, seen, sizes = opacus_model(dpsgd), [], []
-        for step, (sampled, noise) in enumerate(replay(run, records, canary, dpsgd, 9), start=1):
-            opacus_noise.append(noise)
-            inserted = None
-            if sampled[records.target]:
-                # 10 C: Opacus itself clips it to C
-                position = int(sampled[: records.target].sum())
-                inserted = (position, coordinate, sign * 10 * dpsgd.max_grad_norm)
-            theirs.step(
-                torch.from_numpy(records.features[sampled]),
-                torch.from_numpy(records.labels[sampled]),
-                inserted,
-            )
-            sizes.append(np.abs(theirs.weights).max())
-            if step in RECORD_STEPS:
-                seen.append(theirs.weights.ravel()[coordinate])
-        assert_some_clipped(theirs.norms, dpsgd.max_grad_norm)
-        errors = np.abs(result.observations[row] - np.array(seen))
-        assert (errors <= 1e-5 * np.array(sizes)[np.array(RECORD_STEPS) - 1]).all()
+    records = some_records(3)
+    norm = 1.5 if loss is Loss.CROSS_ENTROPY else 0.5
+    dpsgd = mechanism(kind, noise_multiplier=noise_multiplier, loss=loss, max_grad_norm=norm)
+    substitute = -3.0 * records.features[TARGET]
+    canary = InputCanary(features=substitute, label=int(records.labels[TARGET] + 1) % NUM_CLASSES)
+    assert_every_step_equals_opacus(module_of(model), records, canary, dpsgd, opacus_noise)
+
+
+@every_model
+@every_optimizer
+@pytest.mark.parametrize("canary", ["coordinate", "direction"])
+def test_runs_with_a_gradient_canary_equal_opacus(
+    *,
+    model: str,
+    kind: Optimizer,
+    canary: str,
+    opacus_noise: list[NDArray[np.float32]],
+) -> None:
+    module, dpsgd = module_of(model), mechanism(kind)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    there: AnyCanary = GradientCanary(coordinate=count - 2)  # a bias of the last layer
+    if canary == "direction":
+        gradient = np.random.default_rng(0).normal(size=count)
+        there = DirectionCanary((gradient / np.linalg.norm(gradient)).astype(np.float32))
+    assert_every_step_equals_opacus(module, some_records(4), there, dpsgd, opacus_noise)
+
+
+@pytest.mark.parametrize("model", ["linear", "tanh"])
+@pytest.mark.parametrize("rate", [0.02, 0.9])
+def test_runs_with_few_records_or_nearly_all_equal_opacus(
+    model: str, rate: float, opacus_noise: list[NDArray[np.float32]]
+) -> None:
+    """Empty batches among them; under `add_remove`."""
+    records = some_records(5)
+    dpsgd = mechanism(Optimizer.MOMENTUM, sample_rate=rate, adjacency=Adjacency.ADD_REMOVE)
+    canary = InputCanary(features=-records.features[TARGET], label=1)
+    module = module_of(model)
+    sizes = assert_every_step_equals_opacus(module, records, canary, dpsgd, opacus_noise)
+    assert (min(sizes) == 0) == (rate == 0.02)
+
+
+def test_opacus_s_models_start_where_ours_do() -> None:
+    """And the order of parameters is PyTorch's: a vector put into a module comes back."""
+    module = module_of("tanh")
+    vector = torch.arange(float(sum(parameter.numel() for parameter in module.parameters())))
+    vector_to_parameters(vector, module.parameters())
+    block = block_of(module, some_records(0), GradientCanary(0), SETTINGS)
+    assert np.array_equal(block.parameters()[0].numpy(), OpacusModel(module, SETTINGS).parameters)

@@ -1,0 +1,343 @@
+"""Linear heads trained in the span of their records: nothing that is observed may change."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.stats import chi2, ks_2samp, norm
+from torch import nn
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.training.ensemble import EnsembleResult, train_ensemble
+from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.rotation import accumulated_noise, out_of_span, spanning_basis
+from dpcanary.vocabulary import Initialisation, Optimizer, Precision, Sampling
+
+CPU = torch.device("cpu")
+N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 20, 48, 3, 4, 11
+WIDTH = NUM_FEATURES + 1
+SETTINGS = DPSGD(
+    noise_multiplier=0.7,
+    max_grad_norm=1.3,
+    learning_rate=0.8,
+    record_steps=(1, 4, 8),
+    sample_rate=0.4,
+)
+
+
+def falling(step: int) -> float:
+    return 0.8 / (1 + step)
+
+
+def some_records(num_features: int = NUM_FEATURES) -> Records:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, NUM_CLASSES, N + 60)
+    centres = rng.normal(0.0, 0.3, (NUM_CLASSES, num_features))
+    features = centres[labels] + rng.normal(size=(len(labels), num_features))
+    features = features.astype(np.float32)
+    return Records(features[:N], labels[:N], features[N:], labels[N:], NUM_CLASSES, TARGET)
+
+
+RECORDS = some_records()
+CANARIES: dict[str, AnyCanary] = {
+    "input": InputCanary(np.linspace(-1.0, 1.0, NUM_FEATURES, dtype=np.float32), 1),
+    "weight": GradientCanary(NUM_FEATURES + 7),
+    "bias": GradientCanary(NUM_CLASSES * NUM_FEATURES + 2),
+}
+every_canary = pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
+
+
+def train(
+    runs: Sequence[int],
+    *,
+    rotate: bool,
+    canary: AnyCanary = CANARIES["input"],
+    records: Records = RECORDS,
+    dpsgd: DPSGD = SETTINGS,
+    module: nn.Module | None = None,
+    initialisation: Initialisation = Initialisation.ZEROS,
+    precision: Precision = Precision.FLOAT32,
+    seed: int = SEED,
+) -> EnsembleResult:
+    return train_ensemble(
+        module=module or nn.Linear(records.features.shape[1], NUM_CLASSES),
+        records=records,
+        canary=canary,
+        dpsgd=dpsgd,
+        runs=runs,
+        seed=seed,
+        device=CPU,
+        initialisation=initialisation,
+        precision=precision,
+        keep_parameters=True,
+        rotate=rotate,
+    )
+
+
+def same_bits(one: EnsembleResult, two: EnsembleResult) -> bool:
+    return one.observations.tobytes() == two.observations.tobytes()
+
+
+# --- without noise -----------------------------------------------------------------------------
+
+FIXED = {"sampling": Sampling.FIXED, "sample_rate": 1.0, "batch_size": 6, "canary_period": 2}
+
+
+@every_canary
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
+@pytest.mark.parametrize(
+    "batches",
+    [{}, {"sample_rate": 0.9}, {"sample_rate": 1.0}, FIXED],
+    ids=["q.4", "q.9", "q1", "fixed"],
+)
+@pytest.mark.parametrize("adjacency", [Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE])
+def test_without_noise_nothing_changes(
+    canary: AnyCanary, optimizer: Optimizer, batches: dict, adjacency: Adjacency
+) -> None:
+    dpsgd = replace(
+        SETTINGS,
+        noise_multiplier=0.0,
+        optimizer=optimizer,
+        adjacency=adjacency,
+        learning_rate=falling,
+        **batches,
+    )
+    plain, rotated = (
+        train(range(6), rotate=rotate, canary=canary, dpsgd=dpsgd) for rotate in (False, True)
+    )
+    assert not same_bits(plain, rotated)  # the other way was taken indeed
+    for name in ("observations", "parameters"):
+        expected = getattr(plain, name)
+        atol = 2e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(getattr(rotated, name), expected, rtol=0, atol=atol)
+    assert np.array_equal(plain.test_accuracy, rotated.test_accuracy)
+
+
+@pytest.mark.parametrize("kind", ["twins", "zeros", "all one"])
+def test_records_that_span_less_than_their_number_are_no_trouble(kind: str) -> None:
+    features = RECORDS.features.copy()
+    if kind == "twins":
+        features[10:] = features[:10]
+    elif kind == "zeros":
+        features[3:] = 0.0
+    else:
+        features[:] = features[0]
+    records = replace(RECORDS, features=features)
+    dpsgd = replace(SETTINGS, noise_multiplier=0.0)
+    for canary in CANARIES.values():
+        plain, rotated = (
+            train(range(4), rotate=rotate, canary=canary, records=records, dpsgd=dpsgd)
+            for rotate in (False, True)
+        )
+        for name in ("observations", "parameters"):
+            expected = getattr(plain, name)
+            atol = 2e-5 * np.abs(expected).max()
+            np.testing.assert_allclose(getattr(rotated, name), expected, rtol=0, atol=atol)
+
+
+# --- with noise --------------------------------------------------------------------------------
+
+NUM_RUNS = 1_200
+WAYS = {
+    "sgd": replace(SETTINGS),
+    "momentum, falling rate": replace(
+        SETTINGS,
+        optimizer=Optimizer.MOMENTUM,
+        learning_rate=falling,
+        adjacency=Adjacency.ADD_REMOVE,
+    ),
+    "fixed": replace(SETTINGS, **FIXED),
+}
+
+
+@cache
+def both(way: str, kind: str) -> tuple[EnsembleResult, EnsembleResult]:
+    """Plain and rotated runs, of other indices: independent samples with the same fixed batches."""
+    there = {"canary": CANARIES[kind], "dpsgd": WAYS[way]}
+    plain = train(range(NUM_RUNS), rotate=False, **there)
+    return plain, train(range(NUM_RUNS, 2 * NUM_RUNS), rotate=True, **there)
+
+
+def scores(result: EnsembleResult, kind: str) -> NDArray[np.float64]:
+    """One number a run and step: the canary's coordinate, or how unlike the two records' logits."""
+    seen = result.observations.astype(np.float64)
+    if kind != "input":
+        return seen
+    label, other = int(RECORDS.labels[TARGET]), CANARIES["input"].label
+    return seen[:, :, 0, label] - seen[:, :, 1, other]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", CANARIES)
+def test_scores_have_the_same_distribution_in_each_world(way: str, kind: str) -> None:
+    """Two-sample Kolmogorov-Smirnov, and the mean within 4.5 standard errors."""
+    plain, rotated = (scores(result, kind) for result in both(way, kind))
+    for step in range(len(SETTINGS.record_steps)):
+        for world in (0, 1):
+            one, two = plain[world::2, step], rotated[world::2, step]
+            assert ks_2samp(one, two).pvalue > 1e-3
+            error = np.sqrt((one.var() + two.var()) / len(one))
+            assert abs(one.mean() - two.mean()) < 4.5 * error
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", CANARIES)
+def test_accuracies_have_the_same_distribution(way: str, kind: str) -> None:
+    """Of test records, which lie outside of the span, so that the missing noise matters."""
+    plain, rotated = (result.test_accuracy.astype(np.float64) for result in both(way, kind))
+    assert ks_2samp(plain, rotated).pvalue > 1e-3
+    error = np.sqrt((plain.var() + rotated.var()) / len(plain))
+    assert abs(plain.mean() - rotated.mean()) < 4.5 * error
+    assert abs(plain.std() / rotated.std() - 1.0) < 4.5 / np.sqrt(len(plain))
+    assert plain.std() > 0
+
+
+def as_matrices(parameters: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Weights with the bias as the last column, shape (runs, classes, width)."""
+    weight, bias = parameters[:, :-NUM_CLASSES], parameters[:, -NUM_CLASSES:]
+    parts = weight.reshape(len(parameters), NUM_CLASSES, -1), bias[:, :, None]
+    return np.concatenate(parts, axis=2).astype(np.float64)
+
+
+def spread(rates: Sequence[float], momentum: float) -> float:
+    """Of a coordinate that sees unit noise alone, by running the recursion on unit impulses."""
+    variance = 0.0
+    for impulse in range(len(rates)):
+        velocity, moved = 0.0, 0.0
+        for step, rate in enumerate(rates):
+            velocity = momentum * velocity + float(step == impulse)
+            moved += rate * velocity
+        variance += moved**2
+    return variance**0.5
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
+@pytest.mark.parametrize("is_falling", [False, True], ids=["constant", "falling"])
+def test_noise_in_and_out_of_the_span_is_alike(
+    rotate: bool, optimizer: Optimizer, is_falling: bool
+) -> None:
+    """Noise of a millionfold the gradients: all coordinates in all directions, chi-square."""
+    num_steps, runs = 8, 400
+    rates = [falling(t) if is_falling else 0.8 for t in range(num_steps)]
+    dpsgd = replace(
+        SETTINGS,
+        noise_multiplier=1e6,
+        record_steps=(num_steps,),
+        optimizer=optimizer,
+        learning_rate=rates.__getitem__,
+    )
+    result = train(range(runs), rotate=rotate, dpsgd=dpsgd, seed=5)
+    assert result.parameters is not None
+    unit = dpsgd.noise_multiplier * dpsgd.max_grad_norm / (dpsgd.sample_rate * N)
+    momentum = 0.9 if optimizer is Optimizer.MOMENTUM else 0.0
+    deviation = spread(rates, momentum)
+    assert accumulated_noise(rates, momentum=momentum) == pytest.approx(deviation, rel=1e-12)
+    # An orthonormal basis of its own: the records' span first, then all that is orthogonal to it.
+    rows = np.vstack([RECORDS.features, CANARIES["input"].features])
+    spanning = np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
+    turn = np.linalg.svd(spanning)[2].T
+    turned = as_matrices(result.parameters) @ turn / (unit * deviation)
+    inside, outside = turned[:, :, : len(rows)], turned[:, :, len(rows) :]
+    assert outside.shape[2] == WIDTH - N - 1 > 0
+    for part in (inside, outside):
+        assert 1e-4 < chi2.cdf(np.sum(part**2), part.size) < 1 - 1e-4
+    # No two coordinates are correlated, not across the span's border either.
+    flat = turned.reshape(runs, -1)
+    pairs = np.corrcoef(flat.T)[np.triu_indices(flat.shape[1], 1)] * np.sqrt(runs)
+    assert np.abs(pairs).max() < norm.isf(1e-4 / len(pairs))
+    assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
+
+
+def test_missing_noise_is_each_run_s_own_and_the_seed_s() -> None:
+    def outside(runs: Sequence[int], **changed: int) -> NDArray[np.float64]:
+        rows = np.vstack([RECORDS.features, CANARIES["input"].features])
+        spanning = np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
+        found = as_matrices(train(runs, rotate=True, **changed).parameters)
+        return (found - found @ np.linalg.pinv(spanning) @ spanning).reshape(len(runs), -1)
+
+    whole = outside(range(8))
+    np.testing.assert_allclose(outside([6, 3]), whole[[6, 3]], atol=1e-5)
+    correlations = np.corrcoef(np.vstack([whole, outside(range(8), seed=SEED + 1)]))
+    # Of (width - N - 1) x classes coordinates: a standard deviation of 0.11.
+    assert np.abs(correlations[np.triu_indices(16, 1)]).max() < 0.5
+
+
+# --- where it is not used ----------------------------------------------------------------------
+
+
+def is_used(**changed: object) -> bool:
+    """A rotated run draws other noise, so that its bits differ."""
+    return not same_bits(*(train(range(4), rotate=rotate, **changed) for rotate in (False, True)))
+
+
+def test_it_is_used_for_descent_from_zero_on_few_records() -> None:
+    for canary in CANARIES.values():
+        assert is_used(canary=canary)
+        assert is_used(canary=canary, dpsgd=replace(SETTINGS, optimizer=Optimizer.MOMENTUM))
+    assert is_used(precision=Precision.BFLOAT16)
+
+
+def test_it_is_not_used_with_adam_which_scales_each_coordinate() -> None:
+    assert not is_used(dpsgd=replace(SETTINGS, optimizer=Optimizer.ADAM))
+
+
+@pytest.mark.parametrize("initialisation", [Initialisation.FIXED, Initialisation.PER_RUN])
+def test_it_is_not_used_from_a_start_that_has_parts_outside(initialisation: Initialisation) -> None:
+    assert not is_used(initialisation=initialisation, module=nn.Linear(NUM_FEATURES, NUM_CLASSES))
+
+
+@pytest.mark.parametrize("touched", [0, 1, 2, NUM_CLASSES])
+def test_it_is_not_used_with_a_direction_whose_whole_change_is_observed(touched: int) -> None:
+    """However many classes the direction touches: the length of all parameters' change counts."""
+    gradient = np.zeros(NUM_CLASSES * WIDTH, np.float32)
+    gradient[: touched * NUM_FEATURES] = 0.05
+    assert not is_used(canary=DirectionCanary(gradient))
+
+
+def test_it_is_not_used_on_as_many_records_as_features() -> None:
+    """N records, the canary or its gradient, against the features and the bias."""
+    for canary in (CANARIES["input"], GradientCanary(3)):
+        for num_features, used in ((N - 1, False), (N, False), (N + 1, True)):
+            records = some_records(num_features)
+            there = canary
+            if isinstance(canary, InputCanary):
+                there = InputCanary(canary.features[:num_features], canary.label)
+            assert is_used(canary=there, records=records) == used
+
+
+def test_it_is_not_used_for_perceptrons() -> None:
+    hidden = nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.Tanh(), nn.Linear(4, NUM_CLASSES))
+    for module in (hidden, nn.Sequential(nn.Linear(NUM_FEATURES, NUM_CLASSES))):
+        assert not is_used(module=module)
+
+
+# --- the basis ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 5, 12])
+def test_the_basis_is_orthonormal_and_spans_the_records(rank: int) -> None:
+    """To single precision, and of full size even where the records span less."""
+    rng = np.random.default_rng(rank)
+    vectors = torch.from_numpy(rng.normal(size=(12, rank)) @ rng.normal(size=(rank, 30))).float()
+    basis = spanning_basis(vectors)
+    assert basis is not None
+    assert basis.shape == (30, 12)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(12), rtol=0, atol=1e-6)
+    torch.testing.assert_close(vectors @ basis @ basis.T, vectors, rtol=0, atol=3e-5)
+    noise = torch.from_numpy(rng.normal(size=(7, 3, 30))).float()
+    rest = out_of_span(noise, basis)
+    torch.testing.assert_close(rest @ basis, torch.zeros(7, 3, 12), rtol=0, atol=3e-6)
+    torch.testing.assert_close((noise - rest) @ basis @ basis.T, noise - rest, rtol=0, atol=3e-6)
+
+
+def test_there_is_no_basis_where_it_saves_nothing() -> None:
+    vectors = torch.randn(12, 12, generator=torch.Generator().manual_seed(0))
+    assert spanning_basis(vectors) is None
+    assert spanning_basis(vectors[:, :11]) is None
+    assert spanning_basis(vectors[:11]) is not None
