@@ -7,12 +7,13 @@ kernel keeps it (VmHWM) after it was told to forget earlier ones: samples would 
 live for a millisecond, and `getrusage` cannot forget what imports took. It is taken as glibc is set
 up, which keeps much of what was freed (resident), and with blocks above 64 KiB given back when
 freed (tensors); the ConvNet's path keeps them in both. The prediction is what `train_ensemble`
-plans with, the bytes of a run times the runs, and what is there once: the records, and the
-activations of a batch where runs take turns.
+plans with, the bytes of a run times the runs, and what is there once: the records and, where runs
+take turns, the activations of a batch.
 """
 
 import argparse
 import ctypes
+import itertools
 import json
 import re
 import sys
@@ -22,26 +23,25 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import nn
 
 from dpcanary.canaries import GradientCanary
+from dpcanary.figures import layout, style
 from dpcanary.training.architectures import convnet
-from dpcanary.training.choose import path_of
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.module_path import ModulePath
+from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.optimizers import state_tensors
+from dpcanary.training.paths.choose import path_of
 from dpcanary.training.placement import table_of
 from dpcanary.vocabulary import Optimizer, Precision
 
-STEPS, MIB = 3, 2**20
-FACTORS = (0.25, 0.5, 1, 2, 4)
+STEPS, MIB, FACTORS = 3, 2**20, (0.25, 0.5, 1, 2, 4)
 AXES = {"runs": "runs at once", "records": "private records", "parameters": "parameters of a run"}
 HOST, CANARY = torch.device("cpu"), GradientCanary(0)
-# glibc's mallopt(M_MMAP_THRESHOLD, ...): larger blocks are mapped, and unmapped when freed.
-MMAP_THRESHOLD = (-3, 1 << 16)
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class Kind:
     Attributes:
         module: makes a model of a size.
         rate: q.
-        optimizer: which one.
         base: runs, records and size where another one varies.
         sizes: of models, each with about twice the parameters of the one before.
         look: colour and marker in the figure.
+        optimizer: which one.
     """
 
     module: Callable[[int], nn.Module]
     rate: float
-    optimizer: Optimizer
     base: tuple[int, int, int]
     sizes: tuple[int, ...]
     look: tuple[str, str]
+    optimizer: Optimizer = Optimizer.SGD
 
     def dpsgd(self) -> DPSGD:
         """The mechanism."""
@@ -76,12 +76,13 @@ def _perceptron(hidden: int) -> nn.Module:
 HEAD = partial(nn.Linear, out_features=10)
 BASE, FEATURES = (128, 500, 768), (192, 384, 768, 1536, 3072)
 HIDDEN, CLASSES = (32, 64, 128, 256, 512), (10, 740, 2200, 5117, 10953)
-SGD, ADAM = Optimizer.SGD, Optimizer.ADAM
 KINDS = {
-    "linear head, q = 1": Kind(HEAD, 1, SGD, BASE, FEATURES, ("#0072B2", "o")),
-    "linear head, q = 1/16": Kind(HEAD, 1 / 16, SGD, BASE, FEATURES, ("#56B4E9", "s")),
-    "perceptron, q = 1/4": Kind(_perceptron, 1 / 4, ADAM, (16, 500, 128), HIDDEN, ("#D55E00", "^")),
-    "ConvNet, q = 1": Kind(convnet, 1, SGD, (16, 128, 10), CLASSES, ("#009E73", "D")),
+    "linear head, q = 1": Kind(HEAD, 1, BASE, FEATURES, ("#0072B2", "o")),
+    "linear head, q = 1/16": Kind(HEAD, 1 / 16, BASE, FEATURES, ("#56B4E9", "s")),
+    "perceptron, q = 1/4": Kind(
+        _perceptron, 1 / 4, (16, 500, 128), HIDDEN, ("#D55E00", "^"), Optimizer.ADAM
+    ),
+    "ConvNet, q = 1": Kind(convnet, 1, (16, 128, 10), CLASSES, ("#009E73", "D")),
 }
 
 
@@ -114,7 +115,7 @@ class Point:
 
 def points() -> list[Point]:
     """Five of each kind on each axis, in this order."""
-    found = []
+    found: list[Point] = []
     for name, kind in KINDS.items():
         runs, records, size = kind.base
         found += [Point(name, "runs", round(runs * f), records, size) for f in FACTORS]
@@ -136,8 +137,8 @@ def records_for(module: nn.Module, count: int) -> Records:
 def train(kind: Kind, module: nn.Module, records: Records, runs: int) -> None:
     """Trains one block, unrotated: the coordinates of a rotated head depend on the records."""
     start = partial(train_ensemble, canary=CANARY, seed=0, device=HOST, rotate=False)
-    together = range(runs)
-    start(module=module, records=records, dpsgd=kind.dpsgd(), runs=together, runs_at_once=runs)
+    dpsgd, run = kind.dpsgd(), range(runs)
+    start(module=module, records=records, dpsgd=dpsgd, runs=run, runs_at_once=runs)
 
 
 def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) -> int:
@@ -145,13 +146,12 @@ def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) 
     dpsgd, table = kind.dpsgd(), table_of(records, CANARY, HOST)
     path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
     batch = round(dpsgd.expected_batch_size(len(records.labels)))
-    states = 1 + state_tensors(kind.optimizer)
-    per_run = path.bytes_per_run(batch) + 4 * states * path.num_parameters
+    kept = 4 * (1 + state_tensors(kind.optimizer)) * path.num_parameters
     once = sum({id(held): held.features.nbytes for held in (table, path.table)}.values())
     if isinstance(path, ModulePath):  # runs take turns: the activations of one of them
         together = ModulePath(module, table, dpsgd.loss, vectorise_runs=True)
         once += together.bytes_per_run(batch) - path.bytes_per_run(batch)
-    return runs * per_run + once
+    return runs * (path.bytes_per_run(batch) + kept) + once
 
 
 def peak_of(task: Callable[[], object]) -> int:
@@ -167,15 +167,13 @@ def peak_of(task: Callable[[], object]) -> int:
 def measure(point: Point, give_back: bool) -> Point:
     """The point with one of its peaks; for a fresh process."""
     if give_back:
-        ctypes.CDLL(None).mallopt(*MMAP_THRESHOLD)
-    torch.set_num_threads(1)
+        ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks are unmapped
     kind = KINDS[point.kind]
-    small = kind.module(kind.base[2])
-    train(kind, small, records_for(small, round(2 / kind.rate)), runs=1)
-    module = kind.module(point.size)
+    small, module = kind.module(kind.base[2]), kind.module(point.size)
+    train(kind, small, records_for(small, round(2 / kind.rate)), 1)
     records = records_for(module, point.records)
     peak = peak_of(lambda: train(kind, module, records, point.runs))
-    print(f"{point.kind}, {point.axis}: {peak / MIB:.1f} MiB", file=sys.stderr, flush=True)
+    print(f"{point.kind}, {point.axis}: {peak / MIB:.1f} MiB", file=sys.stderr)
     return replace(
         point,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
@@ -187,20 +185,19 @@ def measure(point: Point, give_back: bool) -> Point:
 
 def measure_all() -> list[list[Point]]:
     """A series of points for each kind and axis, two processes at a time."""
-    context, todo = get_context("forkserver"), points()
+    context = get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.memory"])  # libraries are imported once
     with context.Pool(2, maxtasksperchild=1) as pool:
-        tasks = [(point, give_back) for give_back in (False, True) for point in todo]
-        found = pool.starmap(measure, tasks, chunksize=1)
-    pairs = zip(found[: len(todo)], found[len(todo) :], strict=True)
+        found = pool.starmap(measure, itertools.product(points(), (False, True)), chunksize=1)
+    pairs = zip(found[::2], found[1::2], strict=True)
     done = [replace(one, tensors=other.tensors) for one, other in pairs]
-    return [done[first : first + len(FACTORS)] for first in range(0, len(done), len(FACTORS))]
+    return [done[first : first + 5] for first in range(0, len(done), 5)]
 
 
 def table(found: list[list[Point]]) -> str:
     """Peaks in MiB, and last in each series the bytes that one run, record or parameter adds."""
     names = ("predicted", "resident", "tensors", "resident", "tensors")
-    lines = [f"{'MiB; last, over predicted':<40}" + "".join(f"{name:>12}" for name in names)]
+    lines = [f"{'MiB; last, over predicted':<43}" + "".join(f"{name:>12}" for name in names)]
     for series in found:
         kind, axis = series[0].kind, series[0].axis
         xs = [getattr(point, axis) for point in series]
@@ -209,22 +206,17 @@ def table(found: list[list[Point]]) -> str:
         for x, row in zip([*xs, "bytes each"], rows, strict=True):
             cells = "".join(f"{value:>12,.1f}" for value in row)
             ratios = "".join(f"{value / row[0]:>12.2f}" for value in row[1:])
-            lines.append(f"{kind:<22}{axis[:6]:<8}{x:>10}{cells}{ratios}")
+            lines.append(f"{kind:<23}{axis[:-1]:<10}{x:>10}{cells}{ratios}")
     return "\n".join(lines)
 
 
 def draw(found: list[list[Point]], path: Path) -> None:
     """Writes the figure: peaks and, dashed, predictions along each axis."""
-    import matplotlib.pyplot as plt  # not in the processes that are measured
-
-    from dpcanary.figures import layout, style
-
     with style.applied():
         figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.9), sharey=True, layout="constrained")
-        panels = dict(zip(AXES, axes, strict=True))
         for series in found:
             kind, axis = series[0].kind, series[0].axis
-            (colour, marker), panel = KINDS[kind].look, panels[axis]
+            (colour, marker), panel = KINDS[kind].look, axes[[*AXES].index(axis)]
             xs = [getattr(point, axis) for point in series]
             peaks = [point.resident / MIB for point in series]
             panel.loglog(xs, peaks, marker, ls="-", c=colour, label=kind)
@@ -232,8 +224,8 @@ def draw(found: list[list[Point]], path: Path) -> None:
             panel.set_xlabel(AXES[axis])
         axes[0].set_ylabel("peak memory of training (MiB)")
         layout.log_ticks(axes[0], axis="y")
-        for panel in axes[:2]:
-            layout.log_ticks(panel, axis="x")
+        layout.log_ticks(axes[0], axis="x")
+        layout.log_ticks(axes[1], axis="x")
         axes[0].plot([], [], "--", c="#3A3A3A", lw=1.2, label="predicted")
         entries = axes[0].get_legend_handles_labels()
         figure.legend(*entries, loc="outside lower center", ncols=5, frameon=False)
@@ -247,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--figure", type=Path, help="where to draw the peaks, a PNG")
     options = parser.parse_args(argv)
     found = measure_all()
-    rows = [asdict(point) for series in found for point in series]
+    rows = [asdict(point) for point in itertools.chain(*found)]
     print(json.dumps(rows, indent=2) if options.json else table(found))
     if options.figure:
         draw(found, options.figure)

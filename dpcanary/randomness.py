@@ -38,7 +38,7 @@ def derived_seed(*, seed: int, name: str) -> int:
 
 
 def philox_key(*, seed: int) -> NDArray[np.uint32]:
-    """The key of an audit's counter-based draws, shape (2,); see `training.philox`."""
+    """The key of an audit's counter-based draws, shape (2,); see `training.kernels.philox`."""
     return np.random.SeedSequence(entropy=seed).generate_state(2, np.uint32).astype(np.uint32)
 
 

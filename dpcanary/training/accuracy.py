@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.training.inputs import Records
-from dpcanary.training.path import Path
+from dpcanary.training.paths.path import Path
 
 _RECORDS_AT_ONCE = 512
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator, philox_key
 from dpcanary.training.inputs import DPSGD
-from dpcanary.training.path import Batch, Table
-from dpcanary.training.philox import sample_mask, sample_rows
+from dpcanary.training.kernels.philox import sample_mask, sample_rows
+from dpcanary.training.paths.path import Batch, Table
 from dpcanary.training.placement import Placement
 from dpcanary.vocabulary import Sampling
 
@@ -105,7 +105,7 @@ def _sampled(table: Table, runs: Tensor, rate: float, key: NDArray[np.uint32], s
         sample_mask(mask.numpy(), _threshold(rate), key, step, runs.numpy(), purpose)
         return mask
     # Triton comes with PyTorch for CUDA alone.
-    from dpcanary.training.philox_cuda import sample_mask as sample_on_device
+    from dpcanary.training.kernels.philox_cuda import sample_mask as sample_on_device
 
     sample_on_device(
         mask,

@@ -16,9 +16,9 @@ from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.path import Path, Table
+from dpcanary.training.paths.path import Path, Table
+from dpcanary.training.paths.rotation import accumulated_noise, out_of_span
 from dpcanary.training.placement import Placement
-from dpcanary.training.rotation import accumulated_noise, out_of_span
 from dpcanary.vocabulary import Initialisation, Optimizer
 
 

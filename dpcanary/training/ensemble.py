@@ -16,11 +16,11 @@ from dpcanary.canaries import AnyCanary
 from dpcanary.errors import InputError
 from dpcanary.training.accuracy import accuracy_of
 from dpcanary.training.block import Block, Plan
-from dpcanary.training.choose import basis_of, path_of
 from dpcanary.training.initialisation import NO_RUN
 from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.memory import free_bytes, is_out_of_memory, release, runs_that_fit
 from dpcanary.training.optimizers import state_tensors
+from dpcanary.training.paths.choose import basis_of, path_of
 from dpcanary.training.placement import placement_of, table_of
 from dpcanary.vocabulary import Initialisation, Precision
 

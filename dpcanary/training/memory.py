@@ -13,7 +13,7 @@ _MEMBERSHIP = FilePath("/proc/self/cgroup")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device, on the host within the limits of the job's control groups."""
+    """Memory that is free on a device; on the host, within the limits of the control groups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return min([int(psutil.virtual_memory().available), *_left_in_groups()])

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from dpcanary.randomness import Purpose, philox_key
-from dpcanary.training.philox import add_normals
+from dpcanary.training.kernels.philox import add_normals
 
 
 class Noise:
@@ -47,7 +47,7 @@ class Noise:
             )
             return
         # Triton comes with PyTorch for CUDA alone.
-        from dpcanary.training.philox_cuda import add_normals as add_on_device
+        from dpcanary.training.kernels.philox_cuda import add_normals as add_on_device
 
         add_on_device(
             out, factor=factor, scale=scale, key=self._key, step=step, runs=runs, purpose=purpose

@@ -11,7 +11,7 @@ from dpcanary.adjacency import Adjacency, world_of
 from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.path import Table
+from dpcanary.training.paths.path import Table
 from dpcanary.vocabulary import Sampling
 
 

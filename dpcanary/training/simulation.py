@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from dpcanary.canaries import DirectionCanary
 from dpcanary.randomness import Purpose, generator
-from dpcanary.training.choose import path_of
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.path import Batch, Path
+from dpcanary.training.paths.choose import path_of
+from dpcanary.training.paths.path import Batch, Path
 from dpcanary.training.placement import table_of
 from dpcanary.training.reference import Reference
 from dpcanary.vocabulary import Initialisation, Loss, Precision, Sampling

@@ -17,7 +17,7 @@ from dpcanary.training import batches
 from dpcanary.training.batches import Batches, batches_of, rows_of_mask
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.path import Batch
+from dpcanary.training.paths.path import Batch
 from dpcanary.training.placement import placement_of, table_of
 from dpcanary.vocabulary import Sampling
 

@@ -14,9 +14,9 @@ from torch import nn
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import GradientCanary
 from dpcanary.randomness import Purpose, generator, philox_key
-from dpcanary.training import philox
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise, normals_like
 from dpcanary.vocabulary import Optimizer
 

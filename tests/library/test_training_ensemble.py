@@ -16,11 +16,11 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, philox_key
-from dpcanary.training import philox
-from dpcanary.training.choose import basis_of, path_of
 from dpcanary.training.ensemble import EnsembleResult, train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
+from dpcanary.training.paths.choose import basis_of, path_of
 from dpcanary.training.placement import placement_of, table_of
 from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision, Sampling
 

@@ -20,8 +20,8 @@ from dpcanary.training import ensemble, memory
 from dpcanary.training.block import Block, Plan
 from dpcanary.training.ensemble import EnsembleResult, train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.linear_path import LinearPath
-from dpcanary.training.path import Batch
+from dpcanary.training.paths.linear import LinearPath
+from dpcanary.training.paths.path import Batch
 from dpcanary.vocabulary import Initialisation, Optimizer, Sampling
 
 CPU = torch.device("cpu")

@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpcanary.losses import record_losses
-from dpcanary.training.allocation import keep_freed_memory
 from dpcanary.training.architectures import ARCHITECTURES, convnet, resnet18
-from dpcanary.training.convolutions import convolution_contribution
-from dpcanary.training.module_path import ModulePath
-from dpcanary.training.outer_products import linear_contribution
-from dpcanary.training.path import Batch, Table
-from dpcanary.training.units import prepared
+from dpcanary.training.modules.allocation import keep_freed_memory
+from dpcanary.training.modules.convolutions import convolution_contribution
+from dpcanary.training.modules.module_path import ModulePath
+from dpcanary.training.modules.outer_products import linear_contribution
+from dpcanary.training.modules.units import prepared
+from dpcanary.training.paths.path import Batch, Table
 from dpcanary.vocabulary import Loss
 
 NUM_RECORDS, NUM_CLASSES, NUM_TOKENS = 14, 3, 20
@@ -302,7 +302,7 @@ def test_layers_are_units(name, monkeypatch):
         raise AssertionError("a layer has no rule")
 
     if name not in DIFFERENTIATED:
-        monkeypatch.setattr("dpcanary.training.layer_rules.any_layer", refused)
+        monkeypatch.setattr("dpcanary.training.modules.layer_rules.any_layer", refused)
     module, table = case(name)
     found = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False).unit_names
     layers = tuple(name for name, layer in prepared(module).named_modules() if layer._parameters)
@@ -379,14 +379,14 @@ def test_both_ways_of_a_linear_layer(length):
 
 
 def test_embeddings_a_few_records_at_a_time(monkeypatch):
-    monkeypatch.setattr("dpcanary.training.layer_rules._BYTES_OF_PAIRS", 4 * 9 * 9 * 4)
+    monkeypatch.setattr("dpcanary.training.modules.layer_rules._BYTES_OF_PAIRS", 4 * 9 * 9 * 4)
     assert_sums(*case("padded text"), vectorised=False)
 
 
 @pytest.mark.parametrize("size", [5, 40])
 def test_both_ways_of_a_convolution(size, monkeypatch):
     """Also a few records at a time."""
-    monkeypatch.setattr("dpcanary.training.convolutions._CPU_BYTES", 20_000)
+    monkeypatch.setattr("dpcanary.training.modules.convolutions._CPU_BYTES", 20_000)
     layer = nn.Conv2d(4, 24, 3, (2, 1), 1, groups=2).requires_grad_(False)
     inputs = torch.randn(2, 5, 4, size, 6)
     outputs = torch.stack([layer(x) for x in inputs])
@@ -517,7 +517,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("generic", [False, True])
 def test_no_tensor_holds_records_times_parameters(generic, monkeypatch):
     """Nothing near the 20 records' gradients, for a layer with a rule and one without."""
-    monkeypatch.setattr("dpcanary.training.any_layer._CPU_BYTES", 1 << 21)
+    monkeypatch.setattr("dpcanary.training.modules.any_layer._CPU_BYTES", 1 << 21)
     module = nn.Sequential(
         Squashed() if generic else nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 2)
     )

@@ -16,13 +16,13 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.randomness import philox_key
-from dpcanary.training import philox
 from dpcanary.training.block import Block, Plan
-from dpcanary.training.choose import path_of
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.path import Batch
+from dpcanary.training.paths.choose import path_of
+from dpcanary.training.paths.path import Batch
 from dpcanary.training.placement import placement_of, table_of
 from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision
 

@@ -12,16 +12,16 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.canaries import DirectionCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.training import mlp_path
 from dpcanary.training.accuracy import accuracy_of
-from dpcanary.training.choose import path_of
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.linear_path import LinearPath
-from dpcanary.training.mlp_path import MLPPath
-from dpcanary.training.path import Batch, Path, Table
+from dpcanary.training.paths import perceptron as perceptron_path
+from dpcanary.training.paths.choose import path_of
+from dpcanary.training.paths.linear import LinearPath
+from dpcanary.training.paths.path import Batch, Path, Table
+from dpcanary.training.paths.perceptron import PerceptronPath
+from dpcanary.training.paths.rotation import spanning_basis
 from dpcanary.training.placement import table_of
-from dpcanary.training.rotation import spanning_basis
 from dpcanary.vocabulary import Initialisation, Loss, Precision
 
 CPU = torch.device("cpu")
@@ -174,7 +174,7 @@ def test_clipped_sums_equal_those_of_one_record_after_another(
         some_parameters(module),
         some_members(),
     )
-    assert isinstance(path, LinearPath if name.startswith("linear") else MLPPath)
+    assert isinstance(path, LinearPath if name.startswith("linear") else PerceptronPath)
     norms = [
         float(plain_gradient(module, parameters[0], x, int(y), loss).norm())
         for x, y in zip(table.features, table.labels, strict=True)
@@ -312,15 +312,15 @@ def test_a_perceptron_takes_its_records_in_turns(monkeypatch: pytest.MonkeyPatch
     members = [sorted(rng.permutation(301)[:size].tolist()) for size in (64, 65, 0, 128, 301)]
     batches = [own_rows(members, 301), shared_rows(members, range(301))]
     whole = [sums_of(path, parameters, batch, 1.0) for batch in batches]
-    monkeypatch.setattr(mlp_path, "_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(perceptron_path, "_BYTES_AT_ONCE", 1)
     calls = []
-    forward = MLPPath._forward
+    forward = PerceptronPath._forward
 
-    def counted(self: MLPPath, parameters: Tensor, features: Tensor) -> list[Tensor]:
+    def counted(self: PerceptronPath, parameters: Tensor, features: Tensor) -> list[Tensor]:
         calls.append(features.shape[-2])
         return forward(self, parameters, features)
 
-    monkeypatch.setattr(MLPPath, "_forward", counted)
+    monkeypatch.setattr(PerceptronPath, "_forward", counted)
     for batch, expected in zip(batches, whole, strict=True):
         found = sums_of(path, parameters, batch, 1.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
@@ -422,7 +422,7 @@ def test_fast_paths_are_for_what_they_know_alone() -> None:
     ]
     for module in others:
         assert not isinstance(
-            path_for(module, some_table(6, 3), CROSS_ENTROPY), (LinearPath, MLPPath)
+            path_for(module, some_table(6, 3), CROSS_ENTROPY), (LinearPath, PerceptronPath)
         )
 
 

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 from dpcanary.randomness import Purpose, philox_key
-from dpcanary.training import philox
+from dpcanary.training.kernels import philox
 
 if sys.platform != "linux":
     pytest.skip("there is no Triton for this system", allow_module_level=True)

@@ -15,7 +15,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.training.ensemble import EnsembleResult, train_ensemble
 from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.rotation import accumulated_noise, out_of_span, spanning_basis
+from dpcanary.training.paths.rotation import accumulated_noise, out_of_span, spanning_basis
 from dpcanary.vocabulary import Initialisation, Optimizer, Precision, Sampling
 
 CPU = torch.device("cpu")

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
-from dpcanary.training.module_path import ModulePath
-from dpcanary.training.path import Table
-from dpcanary.training.supported import check_supported
+from dpcanary.training.modules.module_path import ModulePath
+from dpcanary.training.modules.supported import check_supported
+from dpcanary.training.paths.path import Table
 from dpcanary.vocabulary import Loss
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.losses import residuals, target_outputs
-from dpcanary.training.path import Batch, Table
-from dpcanary.training.precision import product
+from dpcanary.training.paths.path import Batch, Table
+from dpcanary.training.paths.precision import product
 from dpcanary.vocabulary import Loss, Precision
 
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
@@ -33,7 +33,7 @@ _BYTES_AT_ONCE = 2**26
 _PARAMETER_BYTES_TOGETHER = 2**22
 
 
-class MLPPath:
+class PerceptronPath:
     """Gradients of perceptrons; a row of the buffer holds the parameters in the module's order."""
 
     name = "perceptron"

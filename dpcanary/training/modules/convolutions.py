@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.nn.functional import pad
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
-from dpcanary.training.outer_products import Contribution, joined, keeps_gradients, kept
+from dpcanary.training.modules.outer_products import Contribution, joined, keeps_gradients, kept
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _SUMS: dict[int, Callable[..., Tensor]] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}

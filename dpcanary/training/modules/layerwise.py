@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from dpcanary.losses import record_losses
-from dpcanary.training.any_layer import Place, Used
-from dpcanary.training.layer_rules import contribution
-from dpcanary.training.outer_products import Contribution
-from dpcanary.training.recording import Call, Recorder, Unit
+from dpcanary.training.modules.any_layer import Place, Used
+from dpcanary.training.modules.layer_rules import contribution
+from dpcanary.training.modules.outer_products import Contribution
+from dpcanary.training.modules.recording import Call, Recorder, Unit
 from dpcanary.vocabulary import Loss
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dpcanary.losses import residuals, target_outputs
-from dpcanary.training.linear_kernel import add_clipped_gradients
-from dpcanary.training.path import Batch, Table
-from dpcanary.training.precision import product
+from dpcanary.training.kernels.linear import add_clipped_gradients
+from dpcanary.training.paths.path import Batch, Table
+from dpcanary.training.paths.precision import product
 from dpcanary.vocabulary import Loss, Precision
 
 # Widths are padded with zero features to whole cache lines: misaligned rows cost a fifth.

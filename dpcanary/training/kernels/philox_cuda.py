@@ -1,4 +1,4 @@
-"""Philox4x32-10 on a CUDA device: the words of `training.philox`, drawn where they are used.
+"""Philox4x32-10 on a CUDA device: the words of `kernels.philox`, drawn where they are used.
 
 Key, counter and the layout of a row are those of the host, so that a run can be repeated on
 another device: the words are the same bit for bit, the normals to about 1e-6. The logarithm, sine

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
-from dpcanary.training.outer_products import Contribution
-from dpcanary.training.recording import Call, Dims
+from dpcanary.training.modules.outer_products import Contribution
+from dpcanary.training.modules.recording import Call, Dims
 
 # Gradients of single records that are held at once may take this many bytes of a run.
 _CPU_BYTES, _GPU_BYTES = 1 << 24, 1 << 28

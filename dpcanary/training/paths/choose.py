@@ -6,12 +6,12 @@ from torch import Tensor, nn
 from dpcanary.canaries import AnyCanary, DirectionCanary
 from dpcanary.errors import InputError
 from dpcanary.training.inputs import DPSGD
-from dpcanary.training.linear_path import LinearPath, as_matrix
-from dpcanary.training.mlp_path import ACTIVATIONS, MLPPath
-from dpcanary.training.module_path import ModulePath
-from dpcanary.training.path import Path, Table
+from dpcanary.training.modules.module_path import ModulePath
+from dpcanary.training.paths.linear import LinearPath, as_matrix
+from dpcanary.training.paths.path import Path, Table
+from dpcanary.training.paths.perceptron import ACTIVATIONS, PerceptronPath
+from dpcanary.training.paths.rotation import spanning_basis
 from dpcanary.training.placement import Placement
-from dpcanary.training.rotation import spanning_basis
 from dpcanary.vocabulary import Initialisation, Optimizer, Precision
 
 
@@ -44,7 +44,7 @@ def path_of(
     if flat and _is_perceptron(module):
         assert isinstance(module, nn.Sequential)
         _check_width(module[0], table)
-        return MLPPath(table, module, loss=dpsgd.loss, precision=precision)
+        return PerceptronPath(table, module, loss=dpsgd.loss, precision=precision)
     if precision is not Precision.FLOAT32:
         raise InputError(
             f"precision {precision} is for linear heads and perceptrons; use float32 for a"

@@ -13,8 +13,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
-from dpcanary.training.attention import LayeredAttention
-from dpcanary.training.recording import Call, Dims, Recorder, Unit
+from dpcanary.training.modules.attention import LayeredAttention
+from dpcanary.training.modules.recording import Call, Dims, Recorder, Unit
 
 # Given units, the names of those whose gradients of single records are wrong.
 Wrong = Callable[[tuple[Unit, ...]], set[str]]

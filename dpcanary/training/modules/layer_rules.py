@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm, rms_norm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from dpcanary.training.any_layer import Place, Used, any_layer
-from dpcanary.training.convolutions import convolution_contribution
-from dpcanary.training.outer_products import Contribution, kept, linear_contribution
+from dpcanary.training.modules.any_layer import Place, Used, any_layer
+from dpcanary.training.modules.convolutions import convolution_contribution
+from dpcanary.training.modules.outer_products import Contribution, kept, linear_contribution
 
 _Rule = Callable[[nn.Module, list[Tensor], list[Tensor]], Contribution | None]
 

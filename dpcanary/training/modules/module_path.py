@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from dpcanary.training.allocation import keep_freed_memory
-from dpcanary.training.layerwise import (
+from dpcanary.training.modules.allocation import keep_freed_memory
+from dpcanary.training.modules.layerwise import (
     contributions,
     used_by_all,
     used_by_one,
     write_clipped_sums,
 )
-from dpcanary.training.path import Batch, Table
-from dpcanary.training.recording import Call, Recorder
-from dpcanary.training.supported import check_supported
-from dpcanary.training.units import find_units, prepared
-from dpcanary.training.verification import TOLERANCE, WrongUnits
+from dpcanary.training.modules.recording import Call, Recorder
+from dpcanary.training.modules.supported import check_supported
+from dpcanary.training.modules.units import find_units, prepared
+from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
+from dpcanary.training.paths.path import Batch, Table
 from dpcanary.vocabulary import Loss
 
 # Records whose outputs are computed at once.

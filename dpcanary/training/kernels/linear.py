@@ -10,7 +10,7 @@ import math
 import numba
 import numpy as np
 
-from dpcanary.training.float_bits import as_float
+from dpcanary.training.kernels.float_bits import as_float
 
 _I, _U, _F = np.int32, np.uint32, np.float32
 _TOGETHER = 4  # records at a time

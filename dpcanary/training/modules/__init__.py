@@ -1,0 +1,1 @@
+"""The module path: any `torch.nn.Module`, layer by layer."""

@@ -1,0 +1,1 @@
+"""Gradient paths: how the clipped gradient sums of a kind of model are computed."""
