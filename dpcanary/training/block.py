@@ -17,7 +17,7 @@ from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.paths.path import Path, Table
-from dpcanary.training.paths.rotation import accumulated_noise, out_of_span
+from dpcanary.training.paths.rotation import accumulated_noise
 from dpcanary.training.placement import Placement
 from dpcanary.vocabulary import Initialisation, Optimizer
 
@@ -66,8 +66,7 @@ class Block:
         self._plan, self._runs = plan, runs
         path, dpsgd = plan.path, plan.dpsgd
         indices = np.asarray(runs, np.int64)
-        start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
-        self._parameters = path.encode(start.to(plan.device)).contiguous()
+        self._parameters = _started(plan, runs)
         self._sums = torch.empty_like(self._parameters)
         self._optimizer = optimizer_of(dpsgd, self._parameters, self._sums)
         self._noise = Noise(seed=plan.seed)
@@ -125,30 +124,29 @@ class Block:
 
     def diverged(self) -> int | None:
         """Place in the block of a run whose parameters are not finite, if there is one."""
-        finite = self._parameters.isfinite().all(dim=1).cpu()
+        # The extremes pass NaN and infinity on, and need no copy of the parameters.
+        least, most = self._parameters.aminmax(dim=1)
+        finite = (least.isfinite() & most.isfinite()).cpu()
         return None if bool(finite.all()) else int(finite.int().argmin())
 
-    def parameters(self) -> Tensor:
-        """The models as they are, in the module's order, shape (runs, parameters)."""
+    def parameters(self, some: slice) -> Tensor:
+        """Some of the models as they are, in the module's order, shape (runs, parameters)."""
         plan = self._plan
-        trained = plan.path.decode(self._parameters)
+        trained = plan.path.decode(self._parameters[some])
         if plan.basis is None:
             return trained
-        missing = torch.zeros_like(plan.evaluator.encode(trained))
+        drawn = trained.new_zeros(len(trained), plan.evaluator.num_parameters)
         self._noise.add(
-            missing,
+            drawn,
             factor=0.0,
             scale=self._missing_noise(),
-            runs=self._indices,
+            runs=self._indices[some],
             step=self.step,
             purpose=Purpose.OUT_OF_SPAN,
         )
-        width = plan.basis.shape[0]
-        outputs = plan.path.num_outputs
-        matrices = missing.view(len(missing), outputs, -1)[:, :, :width]
-        rest = torch.zeros_like(missing).view(len(missing), outputs, -1)
-        rest[:, :, :width] = out_of_span(matrices, plan.basis)
-        return trained + plan.evaluator.decode(rest.flatten(start_dim=1))
+        noise = plan.evaluator.decode(drawn)
+        inside = plan.path.decode(plan.path.encode(noise))
+        return trained + noise - inside
 
     def _missing_noise(self) -> float:
         """Standard deviation of a coordinate outside of the span, by now."""
@@ -157,6 +155,14 @@ class Block:
         rates = [scale * dpsgd.learning_rate_at(step) for step in range(self.step)]
         momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
         return accumulated_noise(rates, momentum=momentum)
+
+
+def _started(plan: Plan, runs: Sequence[int]) -> Tensor:
+    """The buffer of some runs before the first step."""
+    if plan.initialisation is Initialisation.ZEROS:
+        return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
+    start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
+    return plan.path.encode(start.to(plan.device)).contiguous()
 
 
 class _Inserted:

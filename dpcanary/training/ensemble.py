@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dpcanary.canaries import AnyCanary
+from dpcanary.canaries import AnyCanary, DirectionCanary
 from dpcanary.errors import InputError
 from dpcanary.training.accuracy import accuracy_of
 from dpcanary.training.block import Block, Plan
@@ -25,6 +25,8 @@ from dpcanary.training.placement import placement_of, table_of
 from dpcanary.vocabulary import Initialisation, Precision
 
 _LOG = logging.getLogger(__name__)
+# Models that are written out whole at once, when they are done.
+_MODELS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,12 @@ def _plan(
 
 
 def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
-    size = round(plan.dpsgd.expected_batch_size(len(plan.records.labels)))
-    # Parameters, gradient sums, and what the optimiser keeps.
+    count = len(plan.records.labels)
+    shared = plan.dpsgd.sample_rate >= plan.path.shared_above and not plan.dpsgd.batch_size
+    size = count if shared else round(plan.dpsgd.expected_batch_size(count))
+    # Parameters, and what the optimiser keeps; a direction's start and change.
     states = 1 + state_tensors(plan.dpsgd.optimizer)
+    states += 2 * isinstance(plan.canary, DirectionCanary)
     return runs_that_fit(
         bytes_per_run=plan.path.bytes_per_run(size) + 4 * states * plan.path.num_parameters,
         free=free_bytes(plan.device),
@@ -198,13 +203,16 @@ class _Job:
         plan = self._plan
         block = Block(plan, runs)
         observations = block.train(on_step)
-        measured = len(plan.records.test_labels) > 0
-        parameters = block.parameters() if measured or self._keep else None
         accuracy = np.full(len(runs), np.nan, np.float32)
-        if measured and parameters is not None:
-            accuracy = accuracy_of(plan.evaluator, parameters, plan.records)
-        kept = parameters.cpu().numpy() if parameters is not None and self._keep else None
-        return EnsembleResult(observations, accuracy, kept)
+        measured, kept = len(plan.records.test_labels) > 0, []
+        for first in range(0, len(runs) if measured or self._keep else 0, _MODELS_AT_ONCE):
+            some = slice(first, first + _MODELS_AT_ONCE)
+            models = block.parameters(some)
+            if measured:
+                accuracy[some] = accuracy_of(plan.evaluator, models, plan.records)
+            if self._keep:
+                kept.append(models.cpu().numpy())
+        return EnsembleResult(observations, accuracy, np.concatenate(kept) if kept else None)
 
     def _report(self, model_steps: int) -> None:
         with self._lock:

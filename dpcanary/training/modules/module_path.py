@@ -125,11 +125,11 @@ class ModulePath:
     def bytes_per_run(self, batch_size: int) -> int:
         """Memory that one run more takes, at a batch of this many records, in bytes.
 
-        Where runs take turns, that is the rows of the buffers. Where they step together, it is
-        also what the layers are given and give, each of these a few times over.
+        Where runs take turns, that is their sums. Where they step together, it is also what the
+        layers are given and give, each of these a few times over.
         """
         numbers = batch_size * self._numbers if self.vectorises else 0
-        return 4 * (2 * self.num_parameters + numbers)
+        return 4 * (self.num_parameters + numbers)
 
     def _recorder(self) -> Recorder:
         """This thread's own: hooks and parameters are a module's state."""

@@ -74,11 +74,15 @@ class LinearPath:
 
     def encode(self, parameters: Tensor) -> Tensor:
         """Rows of a buffer from parameters in the module's order: weight, then bias."""
-        matrix = as_matrix(parameters, self._num_features)
+        outputs, width = self.num_outputs, self._num_features
+        buffer = parameters.new_zeros(len(parameters), outputs, self._width)
         if self._basis is not None:
-            matrix = matrix @ self._basis
-        padded = torch.nn.functional.pad(matrix, (0, self._width - matrix.shape[2]))
-        return padded.flatten(start_dim=1)
+            used = self._basis.shape[1]
+            torch.matmul(as_matrix(parameters, width), self._basis, out=buffer[:, :, :used])
+        else:
+            buffer[:, :, :width] = parameters[:, :-outputs].view(-1, outputs, width)
+            buffer[:, :, width] = parameters[:, -outputs:]
+        return buffer.view(len(parameters), -1)
 
     def decode(self, buffer: Tensor) -> Tensor:
         """Parameters in the module's order; those in a basis have no part outside of its span."""

@@ -52,13 +52,3 @@ def accumulated_noise(rates: Sequence[float], *, momentum: float) -> float:
         weight = rate + momentum * weight
         variance += weight**2
     return math.sqrt(variance)
-
-
-def out_of_span(noise: Tensor, basis: Tensor) -> Tensor:
-    """The part of each vector that is orthogonal to the basis.
-
-    Args:
-        noise: shape (..., width).
-        basis: shape (width, n), orthonormal columns.
-    """
-    return noise - (noise @ basis) @ basis.T
