@@ -548,7 +548,7 @@ def test_freed_memory_is_kept():
 def test_bytes_of_a_run():
     module, table = case("convnet")
     alone = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
-    assert alone.bytes_per_run(128) == 8 * alone.num_parameters
+    assert alone.bytes_per_run(128) == 4 * alone.num_parameters  # the sums
     together = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=True)
     growth = together.bytes_per_run(129) - together.bytes_per_run(128)
     # At least twice what the layers are given and give; not the parameters of every record.
