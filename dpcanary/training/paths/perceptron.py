@@ -30,7 +30,7 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
 _SHARED_ABOVE = 0.6
 # Activations of a block of runs, in bytes, that are computed at once; more records come in turns.
 _BYTES_AT_ONCE = 2**26
-_PARAMETER_BYTES_TOGETHER = 2**22
+_PARAMETER_BYTES_TOGETHER = 2**21
 
 
 class PerceptronPath:
