@@ -12,6 +12,7 @@ from pydantic import ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from dpcanary import stages
+from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
 from dpcanary.randomness import derived_seed
 from dpcanary.settings import NAME_PATTERN, Audit, Dataset, Experiment, Figure, Name, Settings
@@ -132,6 +133,13 @@ def _check_names(
         if audit.dataset is not None and audit.dataset not in settings.datasets:
             hint = suggestion(audit.dataset, settings.datasets)
             raise InputError(f"config: audit {name}: dataset: no {audit.dataset!r}; {hint}")
+        most = settings.datasets[audit.dataset].num_records if audit.dataset else 0
+        most -= audit.adjacency is Adjacency.SUBSTITUTE  # the target comes on top of the batches
+        if audit.batch_size is not None and audit.batch_size > most:
+            raise InputError(
+                f"config: audit {name}: batch_size: {audit.batch_size} is more than the {most}"
+                " records that batches are made of"
+            )
     for figure, shown in settings.figures.items():
         for sweep in shown.sweeps:
             if sweep not in sweeps:

@@ -32,6 +32,8 @@ def scores_of(pooled: Shard, stage: TrainingStage, placed: PlacedCanary | None) 
     if stage.score is Score.TRANSCRIPT:
         return observed
     if stage.score is Score.COORDINATE:
+        if observed.ndim != 2:
+            raise InputError("score coordinate is for a canary in one coordinate alone")
         return coordinate_score(observed)
     if stage.score is Score.FINAL_SUM:
         sigma = pooled.header["noise_multiplier"]

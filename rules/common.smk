@@ -85,9 +85,8 @@ def runs_of(wildcards):
 
 
 def runs_at_once(wildcards):
-    """The option, where the config says how many runs may be in memory at once."""
-    at_once = EXPERIMENT.audits[wildcards.audit].runs_at_once
-    return "" if at_once is None else f"--runs-at-once {at_once}"
+    """Runs in memory at once, 0 for as many as fit: a resource, since no result depends on it."""
+    return EXPERIMENT.audits[wildcards.audit].runs_at_once or 0
 
 
 def source_files(wildcards):

@@ -20,18 +20,19 @@ rule train_shard:
     resources:
         mem_mb=2000,
         gpu=gpus_of(EXPERIMENT.settings.device),
+        runs_at_once=runs_at_once,
     params:
         settings=told(stages.TrainingStage),
         first=lambda wildcards: runs_of(wildcards).start,
         num=lambda wildcards: len(runs_of(wildcards)),
         device=EXPERIMENT.settings.device,
-        at_once=runs_at_once,
     message:
         "Training {params.num} models of {wildcards.audit}, shard {wildcards.shard}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --canary {input.canary} --noise {input.noise} --first-run {params.first}"
-        " --num-runs {params.num} --device {params.device} --threads {threads} {params.at_once}"
+        " --num-runs {params.num} --device {params.device} --threads {threads}"
+        " --runs-at-once {resources.runs_at_once}"
         " --output {output} 2> {log}"
 
 

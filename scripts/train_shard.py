@@ -74,7 +74,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--num-runs", type=int, required=True)
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs-at-once", type=int, help="in memory, per thread; else as many fit")
+    parser.add_argument("--runs-at-once", type=int, default=0, help="0: as many as fit")
     return parser.parse_args(argv)
 
 

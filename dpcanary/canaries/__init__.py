@@ -13,10 +13,12 @@ from dpcanary.files import read_arrays, write_arrays
 
 @dataclass(frozen=True)
 class InputCanary:
-    """A record that replaces the target in world 1; the target itself trains in world 0.
+    """A record: under `substitute`, world 1 trains on it and world 0 on the target in its place.
+
+    Under `add_remove` and `zero_out`, world 0 trains on it, and world 1 on nothing in its place.
 
     Attributes:
-        features: shape (num_features,).
+        features: shape of one record's.
         label: class index.
     """
 

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from dpcanary.canaries import InputCanary
 from dpcanary.canaries.record_gradients import RecordGradients, as_inputs
+from dpcanary.errors import InputError
 
 
 def mislabeled(
@@ -23,10 +24,10 @@ def mislabeled(
         target_features: shape (...).
         target_label: its true label.
     """
-    labels = np.arange(num_classes)
-    copies = np.repeat(target_features[None], num_classes, axis=0)
+    labels = np.delete(np.arange(num_classes), target_label)
+    copies = np.repeat(target_features[None], len(labels), axis=0)
     chosen = _most_opposed(gradients, copies, labels, target_features, target_label)
-    return InputCanary(features=target_features, label=chosen)
+    return InputCanary(features=target_features, label=int(labels[chosen]))
 
 
 def natural(
@@ -61,4 +62,10 @@ def _most_opposed(
 ) -> int:
     """Index of the record whose gradient has the smallest cosine with the target's."""
     target = gradients.of(as_inputs(target_features), torch.tensor(target_label))
-    return int(np.argmin(gradients.cosines(features, labels, target)))
+    cosines = gradients.cosines(features, labels, target)
+    if not np.isfinite(cosines).all():
+        raise InputError(
+            f"candidate {int(np.argmin(np.isfinite(cosines)))} for a canary has a gradient that is"
+            " not finite: lower the reference's learning_rate, or scale the features"
+        )
+    return int(np.argmin(cosines))

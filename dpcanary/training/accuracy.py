@@ -8,6 +8,8 @@ from torch import Tensor
 from dpcanary.training.inputs import Records
 from dpcanary.training.paths.path import Path
 
+# Memory of the test records that are looked at together, in bytes, and their most.
+_BYTES_AT_ONCE = 2**29
 _RECORDS_AT_ONCE = 512
 
 
@@ -25,10 +27,13 @@ def accuracy_of(path: Path, parameters: Tensor, records: Records) -> NDArray[np.
     """
     buffer = path.encode(parameters)
     features = torch.from_numpy(records.test_features)
+    features = features.float() if features.is_floating_point() else features
+    per_record = len(buffer) * (path.bytes_per_run(2) - path.bytes_per_run(1))
+    at_once = max(1, min(_RECORDS_AT_ONCE, _BYTES_AT_ONCE // max(1, per_record)))
     labels = torch.from_numpy(records.test_labels).to(buffer.device)
     right = torch.zeros(len(buffer), device=buffer.device)
-    for first in range(0, len(labels), _RECORDS_AT_ONCE):
-        part = slice(first, first + _RECORDS_AT_ONCE)
+    for first in range(0, len(labels), at_once):
+        part = slice(first, first + at_once)
         logits = path.logits(buffer, path.lift(features[part].to(buffer.device)))
         binary = logits.shape[-1] == 1
         predicted = (logits[..., 0] > 0).long() if binary else logits.argmax(dim=-1)

@@ -83,7 +83,9 @@ class PoissonWeights(_Shared):
         self._runs, self._rate = runs, dpsgd.sample_rate
         self._key = philox_key(seed=seed)
         self._rows = torch.arange(table.canary + self._has_row, device=runs.device)
-        self._everyone = self._weighted(torch.ones(len(runs), table.canary, device=runs.device))
+        if self._rate == 1.0:
+            everyone = torch.ones(len(runs), table.canary, device=runs.device)
+            self._everyone = self._weighted(everyone)
 
     def at(self, step: int) -> tuple[Batch, Tensor]:
         """See `Batches`."""

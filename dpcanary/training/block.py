@@ -215,5 +215,5 @@ def _divergence(plan: Plan, run: int) -> str:
     rate = plan.dpsgd.learning_rate_at(block.step - 1)
     return (
         f"run {run} diverged at step {block.step}: its parameters are not finite; lower"
-        f" learning_rate ({rate:g}) or noise_multiplier ({plan.dpsgd.noise_multiplier:g})"
+        f" learning_rate ({rate:g})"
     )

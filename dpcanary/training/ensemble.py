@@ -100,7 +100,7 @@ def train_ensemble(
     _LOG.info("%s path, %d runs at once on %s", plan.path.name, at_once, device)
     blocks = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
     job = _Job(plan, keep_parameters, on_progress)
-    with _one_torch_thread(device), ThreadPoolExecutor(workers) as pool:
+    with _torch_set_up(device), ThreadPoolExecutor(workers) as pool:
         done = [result for results in pool.map(job.train, blocks) for result in results]
     kept = [result.parameters for result in done if result.parameters is not None]
     return EnsembleResult(
@@ -220,12 +220,16 @@ class _Job:
 
 
 @contextmanager
-def _one_torch_thread(device: torch.device) -> Iterator[None]:
-    """On the host, PyTorch's own threads rest: each worker trains other runs, and none waits."""
+def _torch_set_up(device: torch.device) -> Iterator[None]:
+    """On the host, PyTorch's own threads rest: each worker trains other runs, and none waits.
+
+    On a GPU, convolutions are in float32, which PyTorch would round to 10 bits by default.
+    """
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
     try:
-        yield
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,13 @@ class DPSGD:
         fixed = self.sampling is Sampling.FIXED
         if fixed != (self.batch_size is not None) or fixed != (self.canary_period is not None):
             raise InputError("fixed sampling, and it alone, needs batch_size and canary_period")
+        steps = (0, *self.record_steps)
+        if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):
+            raise InputError(f"record_steps must ascend from 1; they are {self.record_steps}")
+        if not 0 < self.sample_rate <= 1 or self.noise_multiplier < 0 or self.max_grad_norm <= 0:
+            raise InputError("sample_rate must lie in (0, 1], noise and norm must not be negative")
+        if fixed and min(self.batch_size or 0, self.canary_period or 0) < 1:
+            raise InputError("batch_size and canary_period must be at least 1")
         if fixed and self.sample_rate != 1.0:
             raise InputError("fixed sampling has no sample_rate; leave it at 1")
 

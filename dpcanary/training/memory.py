@@ -59,8 +59,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that an allocation failed."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    # PyTorch's host allocator has no class of its own for it.
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    # PyTorch's host allocator and CUDA's libraries have no class of their own for it.
+    said = ("can't allocate memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def release(device: torch.device) -> None:

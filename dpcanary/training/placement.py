@@ -42,9 +42,16 @@ class Placement:
         return torch.tensor(self.signs)[torch.from_numpy(world_of(runs))]
 
 
-def table_of(records: Records, canary: AnyCanary, device: torch.device) -> Table:
-    """The private records with the canary and a null record behind them."""
-    extra = np.zeros((2, *records.features.shape[1:]), records.features.dtype)
+def table_of(records: Records, canary: AnyCanary | None, device: torch.device) -> Table:
+    """The private records with the canary and a null record behind them.
+
+    The null record is a copy of the first one, which every module can take; its weight is 0.
+    """
+    private = records.features
+    if np.issubdtype(private.dtype, np.floating):
+        private = private.astype(np.float32, copy=False)
+    extra = np.zeros((2, *private.shape[1:]), private.dtype)
+    extra[1] = private[0]
     labels = np.append(records.labels, [0, 0]).astype(np.int64)
     if isinstance(canary, InputCanary):
         shape = np.shape(canary.features)
@@ -55,7 +62,7 @@ def table_of(records: Records, canary: AnyCanary, device: torch.device) -> Table
             )
         extra[0], labels[-2] = canary.features, canary.label
     return Table(
-        features=torch.from_numpy(np.concatenate([records.features, extra])).to(device),
+        features=torch.from_numpy(np.concatenate([private, extra])).to(device),
         labels=torch.from_numpy(labels).to(device),
     )
 
@@ -81,6 +88,8 @@ def placement_of(
     Raises:
         InputError: if the canary's gradient is longer than C or does not fit the model.
     """
+    if not 0 <= records.target < len(records.labels):
+        raise InputError(f"target {records.target} is none of the {len(records.labels)} records")
     substitute = dpsgd.adjacency is Adjacency.SUBSTITUTE
     replaces = substitute or dpsgd.sampling is Sampling.POISSON
     target = records.target if replaces else None

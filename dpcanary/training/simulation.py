@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpcanary.canaries import DirectionCanary
+from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.inputs import DPSGD, Records
@@ -57,7 +57,13 @@ def train_reference(
         total += _confidence(simulation.logits(rows), labels, dpsgd.loss)
         on_progress(1)
     confidence = (total / dpsgd.record_steps[-1]).cpu().numpy()
-    return Reference(simulation.parameters(), confidence, int(np.argmin(confidence)))
+    parameters = simulation.parameters()
+    if not np.isfinite(confidence).all() or not np.isfinite(parameters).all():
+        raise InputError(
+            "the reference model, which is trained without clipping, diverged: lower learning_rate"
+            f" ({dpsgd.learning_rate_at(0):g})"
+        )
+    return Reference(parameters, confidence, int(np.argmin(confidence)))
 
 
 def accumulated_updates(
@@ -103,6 +109,11 @@ def accumulated_updates(
         moved += np.abs(after - before)
         before = after
         on_progress(1)
+    if not np.isfinite(moved).all():
+        raise InputError(
+            "the simulated training without noise diverged: lower learning_rate"
+            f" ({dpsgd.learning_rate_at(0):g})"
+        )
     return moved
 
 
@@ -117,8 +128,7 @@ class _Simulation:
         initialisation: Initialisation,
         device: torch.device,
     ) -> None:
-        nothing = DirectionCanary(np.zeros(0, np.float32))
-        table = table_of(records, nothing, device)
+        table = table_of(records, None, device)
         self._path: Path = path_of(
             module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None
         )

@@ -220,7 +220,10 @@ def test_only_insertions_of_fixed_batches_are_accounted():
     assert accounting.record_steps == (50, 100)
     assert accounting.insertions == (10, 20)
     assert experiment.stage(stages.TrainingStage, audit="steps").num_steps == 100
-    config["audits"]["steps"]["record_every"] = 4
+    config["audits"]["steps"]["batch_size"] = 101
+    with pytest.raises(InputError, match="batch_size: 101 is more than the 100 records"):
+        parse_experiment(config)
+    config["audits"]["steps"] |= {"batch_size": 20, "record_every": 4}
     with pytest.raises(InputError, match="canary_period must divide the steps between estimates"):
         parse_experiment(config)
 

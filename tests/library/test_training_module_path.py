@@ -545,6 +545,22 @@ def test_freed_memory_is_kept():
     assert pages() < 2048
 
 
+@pytest.mark.parametrize("vectorise_runs", [False, True])
+def test_a_batch_that_does_not_fit_comes_in_turns(vectorise_runs, monkeypatch):
+    module, table = case("convnet")
+    path = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=vectorise_runs)
+    start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+    parameters = torch.stack([start, 0.9 * start])
+    count = len(table.labels) - 2
+    rows = torch.stack([torch.arange(count), torch.arange(count).flip(0)])
+    batch = Batch(rows, torch.ones(2, count))
+    whole, parts = torch.empty_like(parameters), torch.empty_like(parameters)
+    path.clipped_sums(parameters, batch, 0.7, whole)
+    monkeypatch.setattr("dpcanary.training.modules.module_path._BYTES_AT_ONCE", 1)
+    path.clipped_sums(parameters, batch, 0.7, parts)
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-5 * float(whole.abs().max()))
+
+
 def test_bytes_of_a_run():
     module, table = case("convnet")
     alone = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)

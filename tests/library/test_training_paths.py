@@ -426,12 +426,12 @@ def test_fast_paths_are_for_what_they_know_alone() -> None:
         )
 
 
-def test_the_table_holds_the_records_then_the_canary_then_nothing() -> None:
+def test_the_table_holds_the_records_then_the_canary_then_what_fills_up() -> None:
     features, labels = np.ones((4, 2), np.float32), np.full(4, 2)
     records = Records(features, labels, features, labels, 3, target=1)
     table = table_of(records, InputCanary(np.array([5.0, 6.0], np.float32), 1), CPU)
-    assert table.features.tolist() == [[1.0, 1.0]] * 4 + [[5.0, 6.0], [0.0, 0.0]]
+    assert table.features.tolist() == [[1.0, 1.0]] * 4 + [[5.0, 6.0], [1.0, 1.0]]
     assert table.labels.tolist() == [2, 2, 2, 2, 1, 0]
     assert (table.canary, table.null) == (4, 5)
     table = table_of(records, DirectionCanary(np.zeros(0, np.float32)), CPU)
-    assert table.features[4:].tolist() == [[0.0, 0.0]] * 2
+    assert table.features[4:].tolist() == [[0.0, 0.0], [1.0, 1.0]]

@@ -9,6 +9,7 @@ and 2023). No gradient of a record in all parameters is ever formed.
 import copy
 import math
 import threading
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ from dpcanary.vocabulary import Loss
 
 # Records whose outputs are computed at once.
 _RECORDS_TOGETHER = 512
+# Memory of the activations that are held at once, in bytes; more records come in turns.
+_BYTES_AT_ONCE = 2**29
 # How often what a layer is given and gives is held at once, in activations, gradients and patches.
 _COPIES = 4
 
@@ -110,6 +113,11 @@ class ModulePath:
             one = slice(run, run + 1)
             self._sums_of_one(parameters[one], rows, weights, max_grad_norm, out[one])
 
+    def _in_turns(self, records: int, runs: int) -> Iterator[slice]:
+        """Parts of a batch whose activations fit in the memory that is meant for them."""
+        at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * runs))
+        return (slice(first, first + at_once) for first in range(0, records, at_once))
+
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
         """Outputs of every run on the same records, shape (runs, n, outputs); see `Path`."""
         recorder = self._recorder()
@@ -128,8 +136,8 @@ class ModulePath:
         Where runs take turns, that is their sums. Where they step together, it is also what the
         layers are given and give, each of these a few times over.
         """
-        numbers = batch_size * self._numbers if self.vectorises else 0
-        return 4 * (self.num_parameters + numbers)
+        activations = 4 * batch_size * self._numbers if self.vectorises else 0
+        return 4 * self.num_parameters + activations
 
     def _recorder(self) -> Recorder:
         """This thread's own: hooks and parameters are a module's state."""
@@ -146,25 +154,37 @@ class ModulePath:
         if len(drawn) == 0:
             out.zero_()
             return
-        rows, weights = rows[drawn], weights[drawn]
         recorder = self._recorder()
         recorder.load(row[0])
-        features, labels = self.table.features[rows], self.table.labels[rows]
-        used = used_by_one(recorder, features, labels, self._loss)
-        found = list(contributions(recorder, row, used))
-        write_clipped_sums(self._units, found, weights[None], max_grad_norm, out)
+        part = out if len(drawn) * 4 * self._numbers <= _BYTES_AT_ONCE else torch.empty_like(out)
+        for place, some in enumerate(self._in_turns(len(drawn), 1)):
+            here = rows[drawn[some]]
+            features, labels = self.table.features[here], self.table.labels[here]
+            used = used_by_one(recorder, features, labels, self._loss)
+            found = list(contributions(recorder, row, used))
+            write_clipped_sums(self._units, found, weights[drawn[some]][None], max_grad_norm, part)
+            if part is not out:
+                out.copy_(part) if place == 0 else out.add_(part)
 
     def _sums_of_all(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """All runs' sums."""
         recorder = self._recorder()
-        features, labels = self.table.features[batch.rows], self.table.labels[batch.rows]
-        records = batch.weights.shape[1]
-        shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
-        used = used_by_all(recorder, parameters, features, labels, self._loss, shapes)
-        found = list(contributions(recorder, parameters, used))
-        write_clipped_sums(self._units, found, batch.weights, max_grad_norm, out)
+        runs, records = batch.weights.shape
+        part = (
+            out if 4 * self._numbers * runs * records <= _BYTES_AT_ONCE else torch.empty_like(out)
+        )
+        for place, some in enumerate(self._in_turns(records, runs)):
+            rows, weights = batch.rows[..., some], batch.weights[:, some]
+            features, labels = self.table.features[rows], self.table.labels[rows]
+            count = weights.shape[1]
+            shapes = [(*s[:dim], count, *s[dim + 1 :]) for s, dim in self._outputs]
+            used = used_by_all(recorder, parameters, features, labels, self._loss, shapes)
+            found = list(contributions(recorder, parameters, used))
+            write_clipped_sums(self._units, found, weights, max_grad_norm, part)
+            if part is not out:
+                out.copy_(part) if place == 0 else out.add_(part)
 
     def _agree_together(self) -> bool:
         """Whether runs that step together get what they get alone: some operations cannot."""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from dpcanary.errors import InputError
-
 Dims = tuple[int | None, ...]
 
 
@@ -191,10 +189,7 @@ class Recorder:
         if self._shifts is not None:
             call.outputs.append(output)
             if not self._shifts or self._shifts[0].shape != output.shape:
-                raise InputError(
-                    "the module's layers are not called the same way for all records; "
-                    "set vectorise_runs to False"
-                )
+                raise RuntimeError("the module's layers are called otherwise for other records")
             return output + self._shifts.pop(0)
         tapped = output if output.requires_grad else output.requires_grad_()
         call.outputs.append(tapped)

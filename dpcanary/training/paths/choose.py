@@ -12,7 +12,7 @@ from dpcanary.training.paths.path import Path, Table
 from dpcanary.training.paths.perceptron import ACTIVATIONS, PerceptronPath
 from dpcanary.training.paths.rotation import spanning_basis
 from dpcanary.training.placement import Placement
-from dpcanary.vocabulary import Initialisation, Optimizer, Precision
+from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision
 
 
 def path_of(
@@ -30,6 +30,18 @@ def path_of(
     Raises:
         InputError: if no path can train the module, or not at this precision.
     """
+    path = _path_of(module, table, dpsgd, precision, basis)
+    classes = int(table.labels.max()) + 1
+    if path.num_outputs == 1 and (dpsgd.loss is Loss.CROSS_ENTROPY or classes > 2):
+        raise InputError("a model of one output needs loss binary_cross_entropy and two classes")
+    if 1 < path.num_outputs < classes:
+        raise InputError(f"the model has {path.num_outputs} outputs, the records {classes} classes")
+    return path
+
+
+def _path_of(
+    module: nn.Module, table: Table, dpsgd: DPSGD, precision: Precision, basis: Tensor | None
+) -> Path:
     flat = table.features.dim() == 2 and table.features.is_floating_point()
     if flat and is_linear(module):
         assert isinstance(module, nn.Linear)

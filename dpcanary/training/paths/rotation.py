@@ -15,6 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+# Share of a vector's length outside of the others' span below which it is rounding.
+_DEPENDENT = 1e-6
+
 
 def spanning_basis(vectors: Tensor) -> Tensor | None:
     """Orthonormal columns that span the vectors, or None where that saves nothing.
@@ -23,13 +26,18 @@ def spanning_basis(vectors: Tensor) -> Tensor | None:
         vectors: shape (n, width).
 
     Returns:
-        Shape (width, min(n, width)), or None unless n < width.
+        Shape (width, rank), or None unless n < width.
     """
     num_vectors, width = vectors.shape
     if num_vectors >= width:
         return None
     # In double precision: the basis must be orthonormal to more than single precision.
-    basis: Tensor = torch.linalg.qr(vectors.double().T, mode="reduced").Q
+    columns = vectors.double().T
+    # A column that depends on those before would add a direction made of rounding alone, and so
+    # another one on every machine.
+    own = torch.linalg.qr(columns, mode="r").R.diagonal().abs()
+    columns = columns[:, own > _DEPENDENT * torch.linalg.vector_norm(columns, dim=0)]
+    basis: Tensor = torch.linalg.qr(columns, mode="reduced").Q
     return basis.float()
 
 
