@@ -30,21 +30,10 @@ def path_of(
     Raises:
         InputError: if no path can train the module, or not at this precision.
     """
-    path = _path_of(module, table, dpsgd, precision, basis)
-    classes = int(table.labels.max()) + 1
-    if path.num_outputs == 1 and (dpsgd.loss is Loss.CROSS_ENTROPY or classes > 2):
-        raise InputError("a model of one output needs loss binary_cross_entropy and two classes")
-    if 1 < path.num_outputs < classes:
-        raise InputError(f"the model has {path.num_outputs} outputs, the records {classes} classes")
-    return path
-
-
-def _path_of(
-    module: nn.Module, table: Table, dpsgd: DPSGD, precision: Precision, basis: Tensor | None
-) -> Path:
     flat = table.features.dim() == 2 and table.features.is_floating_point()
     if flat and is_linear(module):
         assert isinstance(module, nn.Linear)
+        _check_outputs(module.out_features, table, dpsgd.loss)
         _check_width(module, table)
         return LinearPath(
             table,
@@ -55,7 +44,10 @@ def _path_of(
         )
     if flat and _is_perceptron(module):
         assert isinstance(module, nn.Sequential)
+        last = module[-1]
+        assert isinstance(last, nn.Linear)
         _check_width(module[0], table)
+        _check_outputs(last.out_features, table, dpsgd.loss)
         return PerceptronPath(table, module, loss=dpsgd.loss, precision=precision)
     if precision is not Precision.FLOAT32:
         raise InputError(
@@ -63,7 +55,9 @@ def _path_of(
             f" {type(module).__name__}"
         )
     vectorise = table.features.device.type != "cpu"
-    return ModulePath(module, table, dpsgd.loss, vectorise_runs=vectorise)
+    path = ModulePath(module, table, dpsgd.loss, vectorise_runs=vectorise)
+    _check_outputs(path.num_outputs, table, dpsgd.loss)
+    return path
 
 
 def basis_of(
@@ -109,3 +103,11 @@ def _check_width(layer: nn.Module, table: Table) -> None:
     width = table.features.shape[1]
     if layer.in_features != width:
         raise InputError(f"the model takes {layer.in_features} features, the records have {width}")
+
+
+def _check_outputs(num_outputs: int, table: Table, loss: Loss) -> None:
+    classes = int(table.labels.max()) + 1
+    if num_outputs == 1 and (loss is Loss.CROSS_ENTROPY or classes > 2):
+        raise InputError("a model of one output needs loss binary_cross_entropy and two classes")
+    if 1 < num_outputs < classes:
+        raise InputError(f"the model has {num_outputs} outputs, the records {classes} classes")
