@@ -9,7 +9,6 @@ and 2023). No gradient of a record in all parameters is ever formed.
 import copy
 import math
 import threading
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from dpcanary.training.modules.recording import Call, Recorder
 from dpcanary.training.modules.supported import check_supported
 from dpcanary.training.modules.units import find_units, prepared
 from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
-from dpcanary.training.paths.path import Batch, Table
+from dpcanary.training.paths.path import Batch, ModuleLayout, Table
 from dpcanary.vocabulary import Loss
 
 # Records whose outputs are computed at once.
@@ -37,7 +36,7 @@ _BYTES_AT_ONCE = 2**29
 _COPIES = 4
 
 
-class ModulePath:
+class ModulePath(ModuleLayout):
     """Gradients of many models of one architecture; see `Path`.
 
     A row of the buffers holds the parameters in the order of `module.parameters()`. Threads may
@@ -89,22 +88,28 @@ class ModulePath:
         # Runs that take turns are no faster in larger blocks.
         self.runs_together = None if self.vectorises else 1
 
-    def lift(self, features: Tensor) -> Tensor:
-        """The features as they are."""
-        return features
-
-    def encode(self, parameters: Tensor) -> Tensor:
-        """The parameters as they are."""
-        return parameters
-
-    def decode(self, buffer: Tensor) -> Tensor:
-        """The parameters as they are."""
-        return buffer
-
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """Overwrites `out` with each run's sum of clipped per-record gradients; see `Path`."""
+        runs, records = batch.weights.shape
+        together = runs if self.vectorises else 1
+        at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * together))
+        if records <= at_once:
+            self._write_sums(parameters, batch, max_grad_norm, out)
+            return
+        out.zero_()
+        part = torch.empty_like(out)
+        for first in range(0, records, at_once):
+            some = slice(first, first + at_once)
+            fewer = Batch(batch.rows[..., some], batch.weights[:, some])
+            self._write_sums(parameters, fewer, max_grad_norm, part)
+            out += part
+
+    def _write_sums(
+        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        """Sums over a batch whose activations fit in memory."""
         if self.vectorises:
             self._sums_of_all(parameters, batch, max_grad_norm, out)
             return
@@ -112,11 +117,6 @@ class ModulePath:
             rows = batch.rows if batch.rows.dim() == 1 else batch.rows[run]
             one = slice(run, run + 1)
             self._sums_of_one(parameters[one], rows, weights, max_grad_norm, out[one])
-
-    def _in_turns(self, records: int, runs: int) -> Iterator[slice]:
-        """Parts of a batch whose activations fit in the memory that is meant for them."""
-        at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * runs))
-        return (slice(first, first + at_once) for first in range(0, records, at_once))
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
         """Outputs of every run on the same records, shape (runs, n, outputs); see `Path`."""
@@ -154,37 +154,25 @@ class ModulePath:
         if len(drawn) == 0:
             out.zero_()
             return
+        rows, weights = rows[drawn], weights[drawn]
         recorder = self._recorder()
         recorder.load(row[0])
-        part = out if len(drawn) * 4 * self._numbers <= _BYTES_AT_ONCE else torch.empty_like(out)
-        for place, some in enumerate(self._in_turns(len(drawn), 1)):
-            here = rows[drawn[some]]
-            features, labels = self.table.features[here], self.table.labels[here]
-            used = used_by_one(recorder, features, labels, self._loss)
-            found = list(contributions(recorder, row, used))
-            write_clipped_sums(self._units, found, weights[drawn[some]][None], max_grad_norm, part)
-            if part is not out:
-                out.copy_(part) if place == 0 else out.add_(part)
+        features, labels = self.table.features[rows], self.table.labels[rows]
+        used = used_by_one(recorder, features, labels, self._loss)
+        found = list(contributions(recorder, row, used))
+        write_clipped_sums(self._units, found, weights[None], max_grad_norm, out)
 
     def _sums_of_all(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """All runs' sums."""
         recorder = self._recorder()
-        runs, records = batch.weights.shape
-        part = (
-            out if 4 * self._numbers * runs * records <= _BYTES_AT_ONCE else torch.empty_like(out)
-        )
-        for place, some in enumerate(self._in_turns(records, runs)):
-            rows, weights = batch.rows[..., some], batch.weights[:, some]
-            features, labels = self.table.features[rows], self.table.labels[rows]
-            count = weights.shape[1]
-            shapes = [(*s[:dim], count, *s[dim + 1 :]) for s, dim in self._outputs]
-            used = used_by_all(recorder, parameters, features, labels, self._loss, shapes)
-            found = list(contributions(recorder, parameters, used))
-            write_clipped_sums(self._units, found, weights, max_grad_norm, part)
-            if part is not out:
-                out.copy_(part) if place == 0 else out.add_(part)
+        features, labels = self.table.features[batch.rows], self.table.labels[batch.rows]
+        records = batch.weights.shape[1]
+        shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
+        used = used_by_all(recorder, parameters, features, labels, self._loss, shapes)
+        found = list(contributions(recorder, parameters, used))
+        write_clipped_sums(self._units, found, batch.weights, max_grad_norm, out)
 
     def _agree_together(self) -> bool:
         """Whether runs that step together get what they get alone: some operations cannot."""

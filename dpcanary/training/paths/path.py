@@ -112,3 +112,19 @@ class Path(Protocol):
     def bytes_per_run(self, batch_size: int) -> int:
         """Memory that one run more takes, at a batch of this many records, in bytes."""
         ...
+
+
+class ModuleLayout:
+    """What a path offers whose buffers hold parameters, and its table features, as they come."""
+
+    def lift(self, features: Tensor) -> Tensor:
+        """The features as they are."""
+        return features
+
+    def encode(self, parameters: Tensor) -> Tensor:
+        """The parameters as they are."""
+        return parameters
+
+    def decode(self, buffer: Tensor) -> Tensor:
+        """The parameters as they are."""
+        return buffer

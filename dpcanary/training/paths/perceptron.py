@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.losses import residuals, target_outputs
-from dpcanary.training.paths.path import Batch, Table
+from dpcanary.training.paths.path import Batch, ModuleLayout, Table
 from dpcanary.training.paths.precision import product
 from dpcanary.vocabulary import Loss, Precision
 
@@ -33,7 +33,7 @@ _BYTES_AT_ONCE = 2**26
 _PARAMETER_BYTES_TOGETHER = 2**21
 
 
-class PerceptronPath:
+class PerceptronPath(ModuleLayout):
     """Gradients of perceptrons; a row of the buffer holds the parameters in the module's order."""
 
     name = "perceptron"
@@ -69,18 +69,6 @@ class PerceptronPath:
         self.shared_above = _SHARED_ABOVE if on_host else 1.0
         together = max(1, _PARAMETER_BYTES_TOGETHER // (4 * self.num_parameters))
         self.runs_together = together if on_host else None
-
-    def lift(self, features: Tensor) -> Tensor:
-        """The features as they are."""
-        return features
-
-    def encode(self, parameters: Tensor) -> Tensor:
-        """The parameters as they are."""
-        return parameters
-
-    def decode(self, buffer: Tensor) -> Tensor:
-        """The parameters as they are."""
-        return buffer
 
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
