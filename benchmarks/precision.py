@@ -18,7 +18,8 @@ from dpcanary.canaries import AnyCanary
 from dpcanary.canaries.gradient import least_updated_coordinate
 from dpcanary.canaries.natural import natural
 from dpcanary.canaries.record_gradients import RecordGradients
-from dpcanary.datasets import split_dataset
+from dpcanary.datasets.sources import load_source
+from dpcanary.datasets.splitting import split_dataset
 from dpcanary.scores import coordinate_score, logit_difference_score
 from dpcanary.splits import SplitDataset
 from dpcanary.training.ensemble import train_ensemble
@@ -88,7 +89,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     options = parser.parse_args(argv)
-    data = split_dataset(source="digits", num_records=500, seed=0)
+    data = split_dataset(load_source("digits"), num_records=500, seed=0)
     for rate, noise in SAMPLE_RATES.items():
         dpsgd = DPSGD(noise, 1.0, 0.01, (STEPS,), rate)
         canaries, target = canaries_of(data, dpsgd)

@@ -12,9 +12,9 @@ from pydantic import ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from dpcanary import stages
-from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
 from dpcanary.randomness import derived_seed
+from dpcanary.references import check_references
 from dpcanary.settings import NAME_PATTERN, Audit, Dataset, Experiment, Figure, Name, Settings
 from dpcanary.vocabulary import SCORES_OF, Initialisation, ModelKind
 
@@ -60,7 +60,7 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
             if name in audits:
                 raise InputError(f"config: audits: {name!r} is made twice; rename or drop one")
             audits[name] = audit
-    _check_names(settings, names, audits)
+    check_references(settings, names, audits)
     return Experiment(settings=settings, sweeps=names, audits=audits)
 
 
@@ -123,28 +123,6 @@ def _filled(name: str, audit: Audit, settings: Settings) -> Audit:
         "initialisation": audit.initialisation or usual,
     }
     return audit.model_copy(update=filled)
-
-
-def _check_names(
-    settings: Settings, sweeps: Mapping[str, tuple[str, ...]], audits: Mapping[str, Audit]
-) -> None:
-    """Every name that is referred to must exist."""
-    for name, audit in audits.items():
-        if audit.dataset is not None and audit.dataset not in settings.datasets:
-            hint = suggestion(audit.dataset, settings.datasets)
-            raise InputError(f"config: audit {name}: dataset: no {audit.dataset!r}; {hint}")
-        most = settings.datasets[audit.dataset].num_records if audit.dataset else 0
-        most -= audit.adjacency is Adjacency.SUBSTITUTE  # the target comes on top of the batches
-        if audit.batch_size is not None and audit.batch_size > most:
-            raise InputError(
-                f"config: audit {name}: batch_size: {audit.batch_size} is more than the {most}"
-                " records that batches are made of"
-            )
-    for figure, shown in settings.figures.items():
-        for sweep in shown.sweeps:
-            if sweep not in sweeps:
-                hint = suggestion(sweep, sweeps)
-                raise InputError(f"config: figures.{figure}.sweeps: no {sweep!r}; {hint}")
 
 
 def _validated(

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     INITIALISATION = 6  # random parameters of a run, or of all
     FIXED_BATCHES = 7  # the order of records in each epoch of known batches
     OUT_OF_SPAN = 8  # a run's noise outside of the span of its records
+    SYNTHETIC_RECORDS = 9  # made-up data: the model of it, then its blocks of records
 
 
 def derived_seed(*, seed: int, name: str) -> int:

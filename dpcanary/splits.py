@@ -35,8 +35,9 @@ class SplitDataset:
 
     @property
     def num_classes(self) -> int:
-        """Classes; every one has private records."""
-        return int(self.labels.max()) + 1
+        """Classes, by the largest label of all records: one may have no private records."""
+        parts = (self.labels, self.auxiliary_labels, self.test_labels)
+        return max(int(labels.max(initial=-1)) for labels in parts) + 1
 
 
 def write_split(path: Path, split: SplitDataset, *, settings: dict[str, object]) -> None:

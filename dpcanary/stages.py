@@ -34,12 +34,28 @@ class Model(BaseModel):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
 
-class DatasetStage(Model):
-    """Which records are private, auxiliary and test records."""
+class SourceStage(Model):
+    """Which records are read; the seed is of sources that are generated."""
 
     source: str
-    num_records: int
+    max_records: int | None
+    num_test: int | None
     seed: int
+
+
+class FeaturesStage(SourceStage):
+    """Which records are encoded, and by what."""
+
+    encoder: str
+    encoder_revision: str | None
+
+
+class DatasetStage(SourceStage):
+    """Which records are private, auxiliary and test records."""
+
+    num_records: int
+    balanced: bool
+    num_auxiliary: int | None
 
 
 class NoiseStage(Model):

@@ -89,12 +89,6 @@ def runs_at_once(wildcards):
     return EXPERIMENT.audits[wildcards.audit].runs_at_once or 0
 
 
-def source_files(wildcards):
-    """The user's own file, where the dataset is one."""
-    source = EXPERIMENT.settings.datasets[wildcards.dataset].source
-    return [] if source == "digits" else source
-
-
 def canary_option(wildcards):
     """The canary file as an option, for audits that have one."""
     return (

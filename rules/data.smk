@@ -1,11 +1,73 @@
-"""Datasets: read, checked, and cut into private, auxiliary and test records."""
+"""Datasets: downloaded, encoded, and cut into private, auxiliary and test records."""
+
+
+localrules:
+    download_file,  # the nodes of a cluster often have no way out
+
+
+rule download_file:
+    input:
+        program=program("download_file"),
+        library=library("download_file"),
+    output:
+        f"{DOWNLOADS}/{{file}}",
+    log:
+        "resources/logs/download_file/{file}.log",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+    params:
+        source=lambda wildcards: SOURCE_OF_FILE[wildcards.file],
+        entry=lambda wildcards: CATALOGUE[SOURCE_OF_FILE[wildcards.file]].to_json(),
+        catalogue=str(CATALOGUE_PATH),
+        folder=f"--data-folder {shlex.quote(DATA_FOLDER)}" if DATA_FOLDER else "",
+        lock=LOCK,
+    message:
+        "Downloading {wildcards.file}"
+    shell:
+        "python {input.program:q} --catalogue {params.catalogue:q} --source {params.source}"
+        " {params.folder} --lock {params.lock} --output {output} 2> {log}"
+
+
+rule extract_features:
+    input:
+        program=program("extract_features"),
+        library=library("extract_features"),
+        # Hours of work, on files that do not change.
+        files=lambda wildcards: ancient(source_files(ENCODED[wildcards.features])),
+    output:
+        f"{FEATURES}/{{features}}.npz",
+    log:
+        "resources/logs/extract_features/{features}.log",
+    conda:
+        "../envs/encoding.yaml"
+    threads: 8
+    resources:
+        mem_mb=4000,
+        gpu=gpus_of(EXPERIMENT.settings.device),
+    params:
+        settings=lambda wildcards: features_stage(ENCODED[wildcards.features]).to_json(),
+        encoder=lambda wildcards: located(
+            features_stage(ENCODED[wildcards.features]).encoder
+        ),
+        device=EXPERIMENT.settings.device,
+        lock=LOCK,
+    message:
+        "Encoding the records of {wildcards.features}"
+    shell:
+        "python {input.program:q} --settings {params.settings:q} --files {input.files:q}"
+        " --encoder {params.encoder:q} --lock {params.lock} --device {params.device}"
+        " --threads {threads} --output {output} 2> {log}"
 
 
 rule prepare_dataset:
     input:
         program=program("prepare_dataset"),
         library=library("prepare_dataset"),
-        source=source_files,
+        files=lambda wildcards: raw_files(wildcards.dataset),
+        features=lambda wildcards: encoded_files(wildcards.dataset),
     output:
         f"{RESULTS}/data/{{dataset}}.npz",
     log:
@@ -14,10 +76,19 @@ rule prepare_dataset:
         "../envs/data.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=3000,
     params:
-        settings=lambda wildcards: EXPERIMENT.dataset_stage(wildcards.dataset).to_json(),
+        settings=lambda wildcards: EXPERIMENT.dataset_stage(
+            stages.DatasetStage, dataset=wildcards.dataset
+        ).to_json(),
+        files=lambda wildcards, input: " ".join(
+            [
+                *(f"--features {path}" for path in input.features),
+                *(["--files", *map(shlex.quote, input.files)] if input.files else []),
+            ]
+        ),
     message:
         "Cutting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --output {output} 2> {log}"
+        "python {input.program:q} --settings {params.settings:q} {params.files}"
+        " --output {output} 2> {log}"

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -235,7 +236,10 @@ def test_two_sweeps_that_make_the_same_name_are_refused():
         parse_experiment(config)
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("config/*.yaml")), ids=lambda path: path.stem)
+SHIPPED = [ROOT / "config/demo.yaml", *sorted(ROOT.glob("config/*/*.yaml"))]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_shipped_configs_are_valid(path):
     assert parse_experiment(yaml.safe_load(path.read_text())).audits
 
@@ -256,3 +260,45 @@ def test_the_demo_is_the_one_that_the_readme_describes():
     experiment = parse_experiment(yaml.safe_load((ROOT / "config/demo.yaml").read_text()))
     assert len(experiment.sweeps["steps"]) == 10
     assert sum(len(experiment.sweeps[name]) for name in experiment.sweeps if "grid" in name) == 17
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "cifar"}, "no path of an .npz or .parquet file; did you mean 'cifar10'"),
+        ({"files": ["a.npz"]}, "source digits is not read from other files"),
+        ({"encoder_revision": "abc"}, "encoder_revision needs an encoder"),
+    ],
+)
+def test_datasets_that_make_no_sense(changes, message):
+    dataset = {"source": "digits", "num_records": 100, **changes}
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_experiment(changed("datasets/digits", dataset))
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        ({"kind": "epsilon_by_step"}, "a figure of kind epsilon_by_step needs sweeps"),
+        ({"kind": "epsilon_by_runs", "sweeps": ["steps"]}, "epsilon_by_runs needs num_runs"),
+        (
+            {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4, 20]},
+            "figures.f.num_runs: 20 is more than the 10 runs of audit steps-gradient-q1",
+        ),
+        (
+            {"kind": "epsilon_by_setting", "sweeps": ["steps"]},
+            "epsilon_by_setting needs setting",
+        ),
+        (
+            {"kind": "trade_off", "sweeps": ["steps"], "setting": "num_steps"},
+            "trade_off has no setting",
+        ),
+        ({"kind": "adjacency_ratio", "sweeps": ["steps"]}, "adjacency_ratio has no sweeps"),
+        ({"kind": "test_accuracy", "sweeps": ["worst"]}, "trains no models"),
+    ],
+)
+def test_figures_that_make_no_sense(figure, message):
+    config = changed("figures", {"f": figure})
+    config["audits"]["worst"] = {**GOOD["audits"]["steps"], "canary": "worst_case"}
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_experiment(config)

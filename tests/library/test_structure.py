@@ -62,7 +62,7 @@ def test_training_depends_on_nothing_that_comes_after_it():
     assert modules[0] == "scripts/train_shard.py"
     assert "dpcanary/training/ensemble.py" in modules
     assert "dpcanary/canaries/__init__.py" in modules
-    for later in ("estimation", "figures", "accounting", "settings.py", "config.py", "__init__.py"):
+    for later in ("estimation", "figures", "accounting", "settings", "config.py", "__init__.py"):
         assert not any(path.startswith(f"dpcanary/{later}") for path in modules)
 
 

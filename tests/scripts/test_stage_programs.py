@@ -23,6 +23,7 @@ from dpcanary.splits import read_split
 from dpcanary.stages import (
     AccountingStage,
     CanaryStage,
+    DatasetStage,
     EstimationStage,
     NoiseStage,
     ReferenceStage,
@@ -88,7 +89,8 @@ def folder(tmp_path_factory) -> Path:
     """All stages of all audits, in two shards each."""
     root = tmp_path_factory.mktemp("chained")
     data, reference = root / "data.npz", root / "reference.npz"
-    run("prepare_dataset", settings=EXPERIMENT.dataset_stage("digits").to_json(), output=data)
+    told = EXPERIMENT.dataset_stage(DatasetStage, dataset="digits").to_json()
+    run("prepare_dataset", settings=told, output=data)
     told = EXPERIMENT.stage(ReferenceStage, audit=TRAINED[0]).to_json()
     run("train_reference", settings=told, data=data, output=reference)
     for audit in EXPERIMENT.audits:
@@ -154,6 +156,42 @@ def folder(tmp_path_factory) -> Path:
         output=root / "summary.tsv",
     )
     return root
+
+
+def test_datasets_are_read_from_files_or_encoded_features(tmp_path):
+    stage = DatasetStage(
+        source="sst2",
+        max_records=50,
+        num_test=5,
+        seed=0,
+        num_records=20,
+        balanced=False,
+        num_auxiliary=25,
+    )
+    reviews = tmp_path / "train.tsv"
+    reviews.write_text("".join(f"film {index}\t{index % 2}\n" for index in range(60)))
+    with pytest.raises(InputError, match="needs an encoder"):
+        run("prepare_dataset", settings=stage.to_json(), files=[reviews], output=tmp_path / "x.npz")
+    assert not (tmp_path / "x.npz").exists()
+    rng = np.random.default_rng(0)
+    encoded = {"features": rng.normal(size=(50, 3)), "labels": np.arange(50) % 2}
+    np.savez(
+        tmp_path / "features.npz",
+        **encoded,
+        test_features=encoded["features"][:5],
+        test_labels=encoded["labels"][:5],
+    )
+    known = {"settings": stage.to_json(), "output": tmp_path / "data.npz"}
+    run("prepare_dataset", features=tmp_path / "features.npz", **known)
+    split = read_split(tmp_path / "data.npz")
+    shapes = [split.features.shape, split.auxiliary_features.shape, split.test_features.shape]
+    assert shapes == [(20, 3), (25, 3), (5, 3)]
+    assert read_arrays(tmp_path / "data.npz")[0]["settings"]["source"] == "sst2"
+    own = stage.model_copy(update={"source": str(tmp_path / "own.npz")})
+    np.savez(tmp_path / "own.npz", **encoded)
+    known["settings"] = own.to_json()
+    run("prepare_dataset", files=[tmp_path / "own.npz"], **known)
+    assert len(read_split(tmp_path / "data.npz").test_labels) == 5
 
 
 def test_noise_is_calibrated_or_as_given(folder):

@@ -1,20 +1,14 @@
-"""The whole configuration as closed pydantic models; units are in the descriptions.
-
-A config names sweeps: audits that share most settings. A list as a value sweeps over it, and
-`Experiment.audits` holds one `Audit` for every combination.
-"""
-
-from typing import Annotated, Any, Literal, TypeVar
+"""What a config says of an audit."""
 
 from pydantic import Field, model_validator
 
 from dpcanary import stages
 from dpcanary.adjacency import Adjacency
+from dpcanary.settings.fields import Count, Name, Positive
 from dpcanary.vocabulary import (
     SCORES_OF,
     Activation,
     Canary,
-    Conversion,
     Initialisation,
     LearningRateSchedule,
     Loss,
@@ -23,69 +17,7 @@ from dpcanary.vocabulary import (
     Precision,
     Sampling,
     Score,
-    ThresholdRule,
 )
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-FigureKind = Literal["epsilon_by_step", "epsilon_by_noise", "score_histograms", "trade_off"]
-Stage = TypeVar("Stage", bound=stages.Model)
-
-
-class Dataset(stages.Model):
-    """A dataset and how many of its records are private."""
-
-    source: str = Field(
-        description="`digits` (bundled with scikit-learn), or the path of an .npz file with"
-        " arrays `features` (records x features, or records x channels x height x width) and"
-        " `labels` (records, integers from 0)"
-    )
-    num_records: Count = Field(
-        description="private records, equally many of every class; the others are auxiliary and"
-        " test records, half each"
-    )
-
-
-class Figure(stages.Model):
-    """A figure: what it shows, of which sweeps."""
-
-    kind: FigureKind = Field(description="what is drawn")
-    sweeps: tuple[str, ...] = Field(min_length=1, description="names from `audits`")
-
-
-class Settings(stages.Model):
-    """Everything in a config but its audits."""
-
-    experiment: Name = Field(description="results go to results/<experiment>/")
-    seed: int = Field(0, ge=0, description="of all randomness")
-    delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
-    significance: float = Field(
-        0.05,
-        ge=1e-6,
-        lt=1,
-        description="probability with which each single bound may exceed the truth",
-    )
-    threshold_rules: tuple[ThresholdRule, ...] = Field(
-        (ThresholdRule.SIMULTANEOUS,), min_length=1, description="how thresholds are chosen"
-    )
-    conversions: tuple[Conversion, ...] = Field(
-        (Conversion.GDP,), min_length=1, description="how error rates become an epsilon"
-    )
-    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
-    datasets: dict[Name, Dataset] = Field({}, description="by name")
-    figures: dict[Name, Figure] = Field({}, description="by name, which becomes the file's")
-
-    @model_validator(mode="after")
-    def _choices_make_sense(self) -> "Settings":
-        if ThresholdRule.FIXED in self.threshold_rules:
-            raise ValueError("threshold rule fixed needs a threshold: use it from the library")
-        for chosen in (self.threshold_rules, self.conversions):
-            if len(set(chosen)) < len(chosen):
-                raise ValueError("threshold_rules and conversions must not repeat a name")
-        return self
 
 
 class Audit(stages.Model):
@@ -204,39 +136,3 @@ class Audit(stages.Model):
         """The run indices of a shard."""
         first = int(shard) * self.runs_per_shard
         return range(first, min(first + self.runs_per_shard, self.total_runs))
-
-
-class Experiment(stages.Model):
-    """One config, expanded.
-
-    Attributes:
-        settings: all but the audits.
-        sweeps: the names of each sweep's audits.
-        audits: by name; score and seed are filled in.
-    """
-
-    settings: Settings
-    sweeps: dict[Name, tuple[Name, ...]]
-    audits: dict[Name, Audit]
-
-    def stage(self, model: type[Stage], *, audit: str) -> Stage:
-        """What one stage is told of one audit: the settings that the stage's model names."""
-        known: dict[str, Any] = {**dict(self.settings), **dict(self.audits[audit])}
-        known["record_steps"] = _record_steps(self.audits[audit])
-        known["model_seed"] = self.settings.seed
-        if "training" in model.model_fields:
-            known["training"] = self.stage(stages.TrainingStage, audit=audit)
-        if model is stages.NoiseStage:
-            known["num_steps"] //= known["canary_period"] or 1  # steps that are accounted
-            if known["noise_multiplier"] is not None:
-                known["delta"] = None  # nothing is calibrated, so delta does not matter
-        return model(**{key: known[key] for key in model.model_fields})
-
-    def dataset_stage(self, dataset: str) -> stages.DatasetStage:
-        """What `prepare_dataset` is told."""
-        return stages.DatasetStage(**dict(self.settings.datasets[dataset]), seed=self.settings.seed)
-
-
-def _record_steps(audit: Audit) -> tuple[int, ...]:
-    every = audit.record_every or audit.num_steps
-    return tuple(range(every, audit.num_steps + 1, every))

@@ -1,0 +1,59 @@
+"""The catalogue of downloads: where each file is, how to know it, and on what terms it comes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dpcanary.errors import InputError, suggestion
+from dpcanary.stages import Model
+
+
+class Entry(Model):
+    """A file to download."""
+
+    url: str = Field(pattern="^[a-z]+://", description="where it is")
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="what it is called here")
+    bytes: Annotated[int, Field(gt=0)] | None = Field(description="its size; null if not known")
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        description="its hash; null if not known: then the first one seen is kept"
+    )
+    licence: str = Field(description="on what terms it may be used")
+    citation: str = Field(description="whom to cite")
+
+
+_CATALOGUE = TypeAdapter(dict[str, Entry])
+
+
+def read_catalogue(path: Path) -> dict[str, Entry]:
+    """Reads the catalogue, by source.
+
+    Raises:
+        InputError: if the file is missing, no YAML, or an entry is not what it must be.
+    """
+    try:
+        entries = _CATALOGUE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {error}") from None
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, at['loc']))}: {at['msg']}" for at in error.errors()]
+        raise InputError("\n".join(f"{path}: {line}" for line in wrong)) from None
+    files = [entry.file for entry in entries.values()]
+    for file in files:
+        if files.count(file) > 1:
+            raise InputError(f"{path}: file: two sources have the name {file}; rename one")
+    return entries
+
+
+def entry_of(source: str, catalogue: dict[str, Entry]) -> Entry:
+    """The entry of a source.
+
+    Raises:
+        InputError: if there is none.
+    """
+    if source not in catalogue:
+        raise InputError(f"no download for source {source!r}; {suggestion(source, catalogue)}")
+    return catalogue[source]

@@ -1,0 +1,107 @@
+"""CIFAR-10: the official binary archive, or its images in .npz files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.datasets.archives import reading, tar_members
+from dpcanary.datasets.source import Source, integer_labels, source_of_parts
+from dpcanary.errors import InputError
+from dpcanary.files import read_npz
+from dpcanary.splits import Labels
+
+CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+_SHAPE = (3, 32, 32)
+_RECORD_BYTES = 1 + 3 * 32 * 32
+_TRAINING = tuple(f"data_batch_{index}.bin" for index in range(1, 6))
+_TEST = "test_batch.bin"
+
+Part = tuple[NDArray[np.uint8], Labels]
+
+
+def read_cifar10(files: Sequence[Path]) -> Source:
+    """Reads images as bytes, shape (n, 3, 32, 32), in the official order.
+
+    Args:
+        files: `cifar-10-binary.tar.gz`; or .npz files with arrays `images`, uint8 of shape
+            (n, 32, 32, 3), and `labels`: the training part, then perhaps the test part.
+
+    Raises:
+        InputError: if a file is damaged or not of that form, or a label is above 9.
+    """
+    arrays = [path.suffix == ".npz" for path in files]
+    if all(arrays):
+        parts = [_part_of_arrays(path) for path in files]
+    elif len(files) == 1:
+        parts = _parts_of_archive(files[0])
+    else:
+        raise InputError(
+            f"cifar10: {' and '.join(map(str, files))}: give the official archive alone, or .npz"
+            " files"
+        )
+    return source_of_parts("cifar10", parts, CLASSES)
+
+
+def _parts_of_archive(path: Path) -> list[Part]:
+    with reading(path):
+        batches = {
+            name: _records(f"{path}: {name}", content.read())
+            for name, content in tar_members(path)
+            if name in (*_TRAINING, _TEST)
+        }
+    missing = [name for name in (*_TRAINING, _TEST) if name not in batches]
+    if missing:
+        raise InputError(f"{path} has no member {missing[0]}: it is not CIFAR-10's binary archive")
+    training = np.concatenate([batches[name] for name in _TRAINING])
+    return [_part_of_records(records) for records in (training, batches[_TEST])]
+
+
+def _records(where: str, content: bytes) -> NDArray[np.uint8]:
+    """Records of a label and its pixels, shape (n, 3073)."""
+    if len(content) % _RECORD_BYTES:
+        raise InputError(f"{where}: {len(content)} bytes are no multiple of {_RECORD_BYTES}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD_BYTES)
+    _check_labels(where, records[:, 0])
+    return records
+
+
+def _part_of_records(records: NDArray[np.uint8]) -> Part:
+    return records[:, 1:].reshape(-1, *_SHAPE), records[:, 0].astype(np.int64)
+
+
+def _part_of_arrays(path: Path) -> Part:
+    arrays = read_npz(path)
+    for name in ("images", "labels"):
+        if name not in arrays:
+            raise InputError(f"{path} has no array {name}")
+    images = arrays["images"]
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
+        raise InputError(
+            f"{path}: images must be uint8 of shape (n, 32, 32, 3), not {images.dtype} of shape"
+            f" {images.shape}"
+        )
+    labels = integer_labels(str(path), arrays["labels"])
+    _check_labels(str(path), labels)
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
+
+
+def _check_labels(where: str, labels: NDArray[Any]) -> None:
+    wrong = np.flatnonzero(labels >= len(CLASSES))
+    if len(wrong):
+        raise InputError(
+            f"{where}: record {wrong[0]} has label {labels[wrong[0]]}; CIFAR-10's are 0 to 9"
+        )

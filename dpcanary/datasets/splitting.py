@@ -1,0 +1,147 @@
+"""Cuts the records of a source into private, auxiliary and test records, and scales them."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.datasets.source import Records, Source, row_blocks
+from dpcanary.errors import InputError
+from dpcanary.randomness import Purpose, generator
+from dpcanary.splits import Features, Labels, SplitDataset
+
+Indices = NDArray[np.int64]
+
+
+class _Scaling(NamedTuple):
+    """Mean and standard deviation, float64 of shape (1, F) or (1, C, 1, 1)."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+
+def split_dataset(
+    source: Source,
+    *,
+    num_records: int,
+    seed: int,
+    balanced: bool = True,
+    num_auxiliary: int | None = None,
+    num_test: int | None = None,
+) -> SplitDataset:
+    """Cuts a source at random into private, auxiliary and test records, all disjoint.
+
+    Test records are the source's own test part. Where it has none they are cut off as well: of the
+    records that are not private, half are auxiliary and half test records, or `num_auxiliary` and
+    the rest. Features are standardised by the mean and standard deviation of the auxiliary records
+    alone, so that scaling reads nothing private; images by those of each channel.
+
+    Args:
+        source: features or images.
+        num_records: private records.
+        seed: the experiment's seed.
+        balanced: whether equally many private records are taken of each class.
+        num_auxiliary: auxiliary records; by default all of the others, or half of them.
+        num_test: test records; by default all.
+
+    Raises:
+        InputError: if the records are texts, or they or those of a class are too few.
+    """
+    if source.kind == "texts":
+        raise InputError(
+            f"{source.name}: its records are texts: the dataset needs an encoder, such as"
+            " sentence-transformers/all-MiniLM-L6-v2"
+        )
+    order = generator(seed=seed, purpose=Purpose.RECORDS).permutation(len(source.labels))
+    private = (_balanced if balanced else _unbalanced)(source, order, num_records)
+    others = order[~np.isin(order, private)]
+    auxiliary = _auxiliary(source, others, num_auxiliary)
+    test_records, test_labels, left = _test_part(source, others[len(auxiliary) :])
+    test = _taken(source, left, "num_test", num_test, default=len(left))
+    scaling = _scaling_of(source.records, auxiliary)
+    return SplitDataset(
+        features=_scaled(source.records, private, scaling),
+        labels=source.labels[private],
+        auxiliary_features=_scaled(source.records, auxiliary, scaling),
+        auxiliary_labels=source.labels[auxiliary],
+        test_features=_scaled(test_records, test, scaling),
+        test_labels=test_labels[test],
+    )
+
+
+def _unbalanced(source: Source, order: Indices, num_records: int) -> Indices:
+    """The first records in this order."""
+    if len(order) < num_records:
+        raise InputError(
+            f"{source.name}: num_records {num_records} is more than its {len(order)} records"
+        )
+    return order[:num_records]
+
+
+def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
+    """The first records of every class in this order."""
+    labels, num_classes = source.labels, source.num_classes
+    per_class, rest = divmod(num_records, num_classes)
+    if rest or per_class == 0:
+        raise InputError(
+            f"{source.name}: num_records {num_records} is no multiple of its {num_classes} classes;"
+            " change it, or set balanced: false"
+        )
+    counts = np.bincount(labels, minlength=num_classes)
+    if counts.min() < per_class:
+        short = int(np.argmin(counts))
+        raise InputError(
+            f"{source.name}: class {short} has {counts[short]} records, num_records {num_records}"
+            f" needs {per_class} of each of the {num_classes} classes; lower it, or set balanced:"
+            " false"
+        )
+    chosen = [order[labels[order] == label][:per_class] for label in range(num_classes)]
+    return np.concatenate(chosen)
+
+
+def _auxiliary(source: Source, others: Indices, num_auxiliary: int | None) -> Indices:
+    default = len(others) // 2 if source.test_records is None else len(others)
+    if default == 0:
+        count = len(source.labels)
+        raise InputError(
+            f"{source.name}: {count - len(others)} of its {count} records leave none to test or"
+            " as auxiliary records; lower num_records"
+        )
+    return _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
+
+
+def _test_part(source: Source, others: Indices) -> tuple[Records, Labels, Indices]:
+    """Arrays and the indices of what may be test records: the source's own, or the others."""
+    if source.test_records is None or source.test_labels is None:
+        return source.records, source.labels, others
+    return source.test_records, source.test_labels, np.arange(len(source.test_labels))
+
+
+def _taken(source: Source, left: Indices, key: str, count: int | None, default: int) -> Indices:
+    wanted = default if count is None else count
+    if not 0 < wanted <= len(left):
+        raise InputError(
+            f"{source.name}: {key} {wanted or 'by default'} is not possible: {len(left)} records"
+            " are left for it; change it or num_records"
+        )
+    return left[:wanted]
+
+
+def _scaling_of(records: Records, indices: Indices) -> _Scaling:
+    """Moments of every feature, or of every channel over all its pixels, a block at a time."""
+    axes = (0, *range(2, records.ndim))
+    blocks = [indices[block] for block in row_blocks(len(indices), records.shape[1:])]
+    count = len(indices) * int(np.prod(records.shape[2:]))
+    total = sum(records[block].sum(axis=axes, dtype=np.float64, keepdims=True) for block in blocks)
+    mean = np.asarray(total / count)
+    squares = sum(((records[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
+    deviation = np.sqrt(np.asarray(squares / count))
+    return _Scaling(mean, np.where(deviation > 0, deviation, 1.0))
+
+
+def _scaled(records: Records, indices: Indices, scaling: _Scaling) -> Features:
+    """The records at these indices in single precision; only a block of them in double."""
+    scaled = np.empty((len(indices), *records.shape[1:]), dtype=np.float32)
+    for block in row_blocks(len(indices), records.shape[1:]):
+        scaled[block] = (records[indices[block]] - scaling.mean) / scaling.scale
+    return scaled

@@ -1,0 +1,79 @@
+"""What a config says of a dataset."""
+
+from pydantic import Field, model_validator
+
+from dpcanary import stages
+from dpcanary.errors import suggestion
+from dpcanary.settings.fields import Count
+
+# Sources that the project knows; all others are files of the user.
+KNOWN_SOURCES = (
+    "digits",
+    "cifar10",
+    "sst2",
+    "california_housing",
+    "purchase100",
+    "purchase100_synthetic",
+)
+
+
+class Dataset(stages.Model):
+    """A dataset and how many of its records are private."""
+
+    source: str = Field(
+        description="a known source (`digits`, `cifar10`, `sst2`, `california_housing`,"
+        " `purchase100`, `purchase100_synthetic`), or the path of an .npz file with arrays"
+        " `features` (records x features, or records x channels x height x width) and `labels`"
+        " (records, integers from 0), or of a .parquet file with a column `label` and a column per"
+        " feature"
+    )
+    files: tuple[str, ...] = Field(
+        (),
+        max_length=2,
+        description="local files in place of a known source's download: its training part, then"
+        " its test part where there is one; paths are looked up in `data_folder` first",
+    )
+    encoder: str | None = Field(
+        None,
+        description="frozen model that turns images or texts into features: a name on the Hugging"
+        " Face hub, or a folder, looked up in `data_folder` first",
+    )
+    encoder_revision: str | None = Field(
+        None, description="commit of an encoder from the hub; without it the first one seen is kept"
+    )
+    max_records: Count | None = Field(
+        None, description="read only the first records of the source's training part"
+    )
+    num_records: Count = Field(description="private records")
+    balanced: bool = Field(
+        True, description="whether equally many private records are taken of every class"
+    )
+    num_auxiliary: Count | None = Field(
+        None,
+        description="records known to the adversary; by default all others of the training part,"
+        " or half of them where there is no test part",
+    )
+    num_test: Count | None = Field(None, description="test records; by default all that are left")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Dataset":
+        if self.source not in KNOWN_SOURCES and not self.is_own_file:
+            raise ValueError(
+                f"source {self.source!r} is no path of an .npz or .parquet file;"
+                f" {suggestion(self.source, KNOWN_SOURCES)}"
+            )
+        if self.files and (self.is_generated or self.is_own_file):
+            raise ValueError(f"source {self.source} is not read from other files")
+        if self.encoder_revision and not self.encoder:
+            raise ValueError("encoder_revision needs an encoder")
+        return self
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the records need no file."""
+        return self.source in ("digits", "purchase100_synthetic")
+
+    @property
+    def is_own_file(self) -> bool:
+        """Whether the source is the path of a user's own file."""
+        return self.source.endswith((".npz", ".parquet"))

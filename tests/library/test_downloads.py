@@ -1,0 +1,283 @@
+"""Downloads, from a real server: whole and as expected, or an error and nothing left behind."""
+
+import hashlib
+import http.server
+import importlib.util
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpcanary.datasets.catalogue import Entry, entry_of, read_catalogue
+from dpcanary.datasets.download import fetch
+from dpcanary.datasets.sources import SOURCES
+from dpcanary.errors import InputError
+from dpcanary.files import read_json
+from dpcanary.program import progress
+
+ROOT = Path(__file__).parents[2]
+CATALOGUE = ROOT / "config/datasets.yaml"
+CONTENT = bytes(range(256)) * 1000
+SIZE = len(CONTENT)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves CONTENT, or what the path asks for; `asked` counts."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "/good")
+        elif self.path == "/unsafe":
+            self.send_response(302)
+            self.send_header("Location", "ftp://127.0.0.1/good")
+        elif self.path == "/missing":
+            self.send_response(404)
+        elif self.path == "/down" or (self.path == "/tired" and len(self.server.asked) < 3):
+            self.send_response(503)
+        else:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            if self.headers["Accept-Encoding"] != "identity":
+                self.send_header("Content-Encoding", "gzip")
+            self.end_headers()
+            self.wfile.write(CONTENT[: 100_000 if self.path == "/truncated" else None])
+            return
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.asked = []
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def get(server, tmp_path):
+    """Downloads a path of the server into an empty folder; the options are those of `fetch`."""
+
+    def download(path="/good", size=SIZE, sha256=SHA256, port=None, **options) -> Path:
+        entry = Entry(
+            url=f"http://127.0.0.1:{port or server.server_address[1]}{path}",
+            file="data.tgz",
+            bytes=size,
+            sha256=sha256,
+            licence="free to use",
+            citation="Somebody (2001)",
+        )
+        output = tmp_path / "out/data.tgz"
+        chosen = {"lock": tmp_path / "lock.json", "schemes": ("http",), "wait": 0.01, **options}
+        with progress(size or 0, "B") as bar:
+            fetch(entry, source="some", output=output, bar=bar, **chosen)
+        return output
+
+    return download
+
+
+@pytest.fixture
+def nothing_left(tmp_path):
+    """Checks, at the end of a failing test, that no file lies where the output should be."""
+    yield
+    assert list((tmp_path / "out").glob("*")) == []
+
+
+def test_a_download_comes_whole(get, tmp_path, caplog, capsys):
+    with caplog.at_level("INFO"):
+        output = get()
+    assert output.read_bytes() == CONTENT
+    assert [path.name for path in output.parent.iterdir()] == ["data.tgz"]
+    assert not (tmp_path / "lock.json").exists()
+    assert "some: free to use. To cite: Somebody (2001)" in caplog.text
+    assert "256k/256k" in capsys.readouterr().err
+
+
+def test_redirections_are_followed(get):
+    assert get("/moved").read_bytes() == CONTENT
+
+
+def test_another_attempt_mends_a_tired_server(get, server, caplog):
+    assert get("/tired").read_bytes() == CONTENT
+    assert server.asked == ["/tired"] * 3
+    assert "attempt 2 of 3: 127.0.0.1 refuses: 503" in caplog.text
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize(
+    ("path", "options", "message", "times"),
+    [
+        ("/good", {"sha256": "0" * 64}, f"sha256 {SHA256}, and 0+ was expected: it was damaged", 1),
+        ("/good", {"size": 5}, "has 256000 bytes, and 5 were expected: it was damaged", 1),
+        ("/truncated", {}, r"broke off after \d+ bytes .*put it into the data folder", 3),
+        ("/truncated", {"sha256": None, "size": None}, "broke off after", 3),
+        ("/missing", {}, "127.0.0.1 refuses: 404 .*download http.* into the data folder", 1),
+        ("/down", {}, "127.0.0.1 refuses: 503", 3),
+        ("/unsafe", {}, "ftp://127.0.0.1/good is not read: only http is safe", 1),
+        ("/good", {"schemes": ("https",)}, "is not read: only https is safe", 0),
+    ],
+)
+def test_a_failing_download_leaves_nothing(get, server, path, options, message, times):
+    with pytest.raises(InputError, match=message):
+        get(path, **options)
+    assert server.asked == [path] * times
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_no_network_is_named(get, server):
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as other:
+        free = other.server_address[1]
+    with pytest.raises(
+        InputError,
+        match=r"cannot reach 127.0.0.1 \([^()]*refused\); download http://127.* yourself and put it"
+        r" into the data folder \(data_folder in the config, .* DPCANARY_DATA\) as data.tgz",
+    ):
+        get(port=free)
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("place", ["data.tgz", "some/data.tgz"])
+def test_a_mirror_goes_first(get, server, tmp_path, place):
+    mirror = tmp_path / "mirror" / place
+    mirror.parent.mkdir(parents=True)
+    mirror.write_bytes(CONTENT)
+    assert get(data_folder=tmp_path / "mirror").read_bytes() == CONTENT
+    assert server.asked == []
+
+
+def test_an_empty_data_folder_is_no_mirror(get, server, tmp_path):
+    assert get(data_folder=tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["/good"]
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (CONTENT[:-1], r"mirror/data.tgz has 255999 bytes, and 256000 were expected"),
+        (CONTENT[:-1] + b"x", r"mirror/data.tgz has sha256 .* was expected: .* Remove it"),
+    ],
+)
+def test_a_wrong_mirror_is_an_error(get, server, tmp_path, content, message):
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror/data.tgz").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        get(data_folder=tmp_path / "mirror")
+    assert server.asked == []
+
+
+def test_an_unknown_hash_is_kept(get, tmp_path, caplog):
+    for _ in range(2):
+        assert get(sha256=None, size=None).read_bytes() == CONTENT
+    assert read_json(tmp_path / "lock.json") == {"data.tgz": SHA256}
+    assert caplog.text.count("first seen") == 1
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_changed_hash_is_an_error(get, tmp_path):
+    (tmp_path / "lock.json").write_text('{"data.tgz": "abc"}')
+    with pytest.raises(InputError, match=r"data.tgz is .*, but .* has abc on record"):
+        get(sha256=None)
+    assert read_json(tmp_path / "lock.json") == {"data.tgz": "abc"}
+
+
+def test_a_failed_download_keeps_the_file_that_was_there(get, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/data.tgz").write_text("before")
+    with pytest.raises(InputError):
+        get("/truncated")
+    assert (tmp_path / "out/data.tgz").read_text() == "before"
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_full_disk_is_named(tmp_path):
+    """A limit on the size of files stands for it, in a process of its own."""
+    catalogue, mirror = tmp_path / "catalogue.yaml", tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "data.tgz").write_bytes(CONTENT)
+    entry = {"url": "https://127.0.0.1/data.tgz", "file": "data.tgz", "bytes": None}
+    more = {"sha256": None, "licence": "free", "citation": "nobody"}
+    catalogue.write_text(yaml.safe_dump({"some": entry | more}))
+    options = ["--catalogue", catalogue, "--source", "some", "--data-folder", mirror]
+    options += ["--lock", tmp_path / "lock.json", "--output", tmp_path / "out/data.tgz"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/download_file.py", *options],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert done.returncode == 1
+    assert "free some space, then run again" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_program_puts_the_file_in_its_place(tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("download", ROOT / "scripts/download_file.py")
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    (tmp_path / "dataset_purchase.tgz").write_bytes(CONTENT)
+    arguments = [f"--catalogue={CATALOGUE}", f"--lock={tmp_path}/lock", f"--output={tmp_path}/out"]
+    program.main([*arguments, "--source=purchase100", f"--data-folder={tmp_path}"])
+    assert (tmp_path / "out").read_bytes() == CONTENT
+    assert read_json(tmp_path / "lock") == {"dataset_purchase.tgz": SHA256}
+    with pytest.raises(InputError, match="no download for source 'cifar'; did you mean 'cifar10'"):
+        program.main([*arguments, "--source=cifar"])
+
+
+def test_the_catalogue_has_every_source_that_is_downloaded():
+    catalogue = read_catalogue(CATALOGUE)
+    assert set(catalogue) == set(SOURCES) - {"digits", "purchase100_synthetic"}
+    assert all(entry.url.startswith("https://") for entry in catalogue.values())
+    assert entry_of("sst2", catalogue).file == "SST-2.zip"
+
+
+def test_scikit_learn_names_the_same_archive():
+    from sklearn.datasets import _california_housing
+
+    entry = read_catalogue(CATALOGUE)["california_housing"]
+    known = _california_housing.ARCHIVE
+    assert (known.filename, known.url, known.checksum) == (entry.file, entry.url, entry.sha256)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {url: 'https://x', fil: y}", "a.fil: Extra inputs are not permitted"),
+        ("a: {url: 'https://x', file: ../y}", "a.file: String should match"),
+        ("a: {url: 'https://x', file: y, sha256: abc}", "a.sha256: String should match"),
+        ("a: {url: x}", "a.url: String should match"),
+        ("a: [", "is not YAML"),
+        ("[]", "should be a valid dictionary"),
+    ],
+)
+def test_a_wrong_catalogue_is_named(tmp_path, text, message):
+    (tmp_path / "catalogue.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"catalogue.yaml.*{message}"):
+        read_catalogue(tmp_path / "catalogue.yaml")
+
+
+def test_a_catalogue_names_every_file_once(tmp_path):
+    text = CATALOGUE.read_text().replace("SST-2.zip\n", "cal_housing.tgz\n")
+    (tmp_path / "catalogue.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"two sources have the name cal_housing.tgz"):
+        read_catalogue(tmp_path / "catalogue.yaml")
+    with pytest.raises(InputError, match="does not exist"):
+        read_catalogue(tmp_path / "none.yaml")
