@@ -12,15 +12,18 @@ GUARD := $(shell command -v flock >/dev/null && echo "flock --nonblock --conflic
 SNAKEMAKE = $(RUN) $(GUARD) snakemake $(if $(GUARD),--nolock) --cores $(CORES) --configfile config/demo.yaml
 BUSY := { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
 
-.PHONY: help demo report test lint bench bench-gpu clean
+.PHONY: help demo report test test-cluster lint figures replication bench bench-gpu clean
 help:
-	@echo "make demo       audit the bundled digits; results in results/demo/"
-	@echo "make report     the demo as one HTML page, results/demo/report.html"
-	@echo "make test       all tests"
-	@echo "make lint       checks format, lint and types"
-	@echo "make bench      times training and estimation on the processor (a quarter of an hour)"
-	@echo "make bench-gpu  times training on a GPU, and Figure 3 of Pradhan et al. in full"
-	@echo "make clean      remove the results of the demo"
+	@echo "make demo         audit the bundled digits; results in results/demo/"
+	@echo "make report       the demo as one HTML page, results/demo/report.html"
+	@echo "make figures      the figures of Pradhan et al. at full scale: days of GPU; PROFILE=profiles/slurm"
+	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
+	@echo "make test         all tests that need no cluster"
+	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
+	@echo "make lint         checks format, lint and types"
+	@echo "make bench        times training and estimation on the processor (a quarter of an hour)"
+	@echo "make bench-gpu    times training on a GPU, and Figure 3 of Pradhan et al. in full"
+	@echo "make clean        remove the results of the demo"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -37,8 +40,23 @@ report: demo
 	@$(SNAKEMAKE) --report results/demo/report.html || $(BUSY)
 	@echo "Open results/demo/report.html in a browser"
 
+# A profile replaces the default one.
+figures: $(READY)
+	@for config in config/pradhan/*.yaml; do \
+		$(RUN) snakemake --cores $(CORES) $(if $(PROFILE),--profile $(PROFILE)) --configfile $$config || exit 1; \
+	done
+
+replication: $(READY)
+	@[ -n "$$DPCANARY_DATA" ] || { echo "error: set DPCANARY_DATA to the folder with the data; see docs/data.md" >&2; exit 1; }
+	@for config in config/replication/*.yaml; do \
+		$(RUN) snakemake --cores $(CORES) --configfile $$config || exit 1; \
+	done
+
 test: $(READY)
 	$(RUN) pytest --numprocesses $(CORES) --dist loadfile
+
+test-cluster: $(READY)
+	$(RUN) tests/cluster/local_slurm.sh run pytest tests/cluster
 
 lint: $(READY)
 	$(RUN) ruff format --check .

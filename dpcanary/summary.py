@@ -1,5 +1,7 @@
 """The summary: settings, audited and accounted bounds of every audit in one table."""
 
+from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
@@ -14,6 +16,8 @@ _COLUMNS = [
     "score",
     "adjacency",
     "dataset",
+    "data",
+    "num_records",
     "model",
     "sample_rate",
     "noise_multiplier",
@@ -53,7 +57,6 @@ _SETTINGS = [
     "max_grad_norm",
     "num_steps",
     "learning_rate",
-    "num_runs",
 ]
 
 
@@ -65,7 +68,7 @@ def summary_rows(
     Args:
         experiment: the resolved config.
         audit: its name.
-        estimates: a row per repeat, step, threshold rule and conversion.
+        estimates: a row per number of runs, repeat, step, threshold rule and conversion.
         accounting: a row per step.
 
     Raises:
@@ -83,7 +86,31 @@ def summary_rows(
 def _described(experiment: dict[str, Any], audit: str) -> dict[str, Any]:
     """An audit's name, sweep and settings."""
     settings = {key: experiment["audits"][audit][key] for key in _SETTINGS}
-    if not Canary(settings["canary"]).is_trained:
+    if Canary(settings["canary"]).is_trained:
+        dataset = experiment["settings"]["datasets"][settings["dataset"]]
+        settings |= {"data": described_data(dataset), "num_records": dataset["num_records"]}
+    else:
         settings |= {"dataset": "crafted", "model": "gradient_sum"}
+        settings |= {"data": "crafted", "num_records": float("nan")}
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return {"audit": audit, "sweep": sweep, **settings}
+
+
+def described_data(dataset: Mapping[str, Any]) -> str:
+    """What a dataset's records are, in a few words that a figure can carry.
+
+    Args:
+        dataset: of the resolved config.
+
+    Example:
+        >>> described_data({"source": "cifar10", "encoder": "google/vit-base-patch16-224"})
+        'cifar10, vit-base-patch16-224'
+        >>> described_data({"source": "purchase100_synthetic", "encoder": None})
+        'purchase100_synthetic (synthetic data)'
+        >>> described_data({"source": "/home/me/records.npz", "encoder": None})
+        'records.npz'
+    """
+    source = PurePath(dataset["source"]).name  # of a known source, the whole
+    synthetic = " (synthetic data)" if source.endswith("_synthetic") else ""
+    encoder = f", {PurePath(dataset['encoder']).name}" if dataset["encoder"] else ""
+    return f"{source}{encoder}{synthetic}"

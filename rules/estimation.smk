@@ -56,26 +56,30 @@ rule summarise:
         program=program("summarise"),
         library=library("summarise"),
         experiment=RESOLVED_CONFIG,
-        estimates=expand(f"{RESULTS}/estimates/{{audit}}.tsv", audit=EXPERIMENT.audits),
-        accounting=expand(
-            f"{RESULTS}/accounting/{{audit}}.tsv", audit=EXPERIMENT.audits
-        ),
+        estimates=summarised(f"{RESULTS}/estimates/{{audit}}.tsv"),
+        accounting=summarised(f"{RESULTS}/accounting/{{audit}}.tsv"),
     output:
         report(
-            f"{RESULTS}/summary.tsv",
+            f"{RESULTS}/{{table}}.tsv",
             caption="../report/summary.rst",
             category="Numbers",
-            labels={"what": "every bound, by audit and step"},
+            labels={"every bound of": "{table}"},
         ),
     log:
-        f"{LOGS}/summarise.log",
+        f"{LOGS}/summarise/{{table}}.log",
+    wildcard_constraints:
+        table=any_of(SUMMARIES),
     conda:
         "../envs/estimation.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
+    params:
+        sweeps=lambda wildcards: SUMMARIES[wildcards.table],
     message:
-        "Summarising all audits"
+        "Summarising the audits of {wildcards.table}"
     shell:
-        "python {input.program:q} --experiment {input.experiment} --estimates {input.estimates}"
-        " --accounting {input.accounting} --output {output} 2> {log}"
+        "python {input.program:q} --experiment {input.experiment} --sweeps {params.sweeps}"
+        f" --estimates {RESULTS}/estimates --accounting {RESULTS}/accounting"
+        " --output {output} 2> {log}"

@@ -1,57 +1,60 @@
-"""The figures: PDF, PNG, and the plotted numbers as TSV."""
+"""Other figures: PDF, PNG, and the plotted numbers as TSV."""
 
 
-rule figure_epsilon_by_step:
+rule figure_test_accuracy:
     input:
-        program=program("figure_epsilon_by_step"),
-        library=library("figure_epsilon_by_step"),
-        summary=f"{RESULTS}/summary.tsv",
+        program=program("figure_test_accuracy"),
+        library=library("figure_test_accuracy"),
+        scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
+        summary=f"{RESULTS}/summaries/{{figure}}.tsv",
     output:
-        png=drawn("epsilon_by_step"),
+        png=drawn("test_accuracy"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
         f"{LOGS}/figures/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("epsilon_by_step"),
+        figure=figures_of("test_accuracy"),
     conda:
         "../envs/figures.yaml"
     threads: 1
     resources:
         mem_mb=1000,
     params:
-        sweeps=sweeps_of,
+        note=of_figure("note"),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program:q} --summary {input.summary} --sweeps {params.sweeps}"
+        "python {input.program:q} --scores {input.scores} --summary {input.summary}"
+        " --note={params.note:q}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
-rule figure_epsilon_by_noise:
+rule figure_adjacency_ratio:
     input:
-        program=program("figure_epsilon_by_noise"),
-        library=library("figure_epsilon_by_noise"),
-        summary=f"{RESULTS}/summary.tsv",
+        program=program("figure_adjacency_ratio"),
+        library=library("figure_adjacency_ratio"),
+        ratios=f"{RESULTS}/ratios/{{figure}}.tsv",
     output:
-        png=drawn("epsilon_by_noise"),
+        png=drawn("adjacency_ratio"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
         f"{LOGS}/figures/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("epsilon_by_noise"),
+        figure=figures_of("adjacency_ratio"),
     conda:
         "../envs/figures.yaml"
     threads: 1
     resources:
         mem_mb=1000,
     params:
-        sweeps=sweeps_of,
+        note=of_figure("note"),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program:q} --summary {input.summary} --sweeps {params.sweeps}"
+        "python {input.program:q} --ratios {input.ratios}"
+        " --note={params.note:q}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
@@ -73,10 +76,13 @@ rule figure_score_histograms:
     threads: 1
     resources:
         mem_mb=1000,
+    params:
+        note=of_figure("note"),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program:q} --scores {input.scores}"
+        " --note={params.note:q}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
@@ -99,8 +105,11 @@ rule figure_trade_off:
     threads: 1
     resources:
         mem_mb=1000,
+    params:
+        note=of_figure("note"),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
         "python {input.program:q} --scores {input.scores} --profiles {input.profiles}"
+        " --note={params.note:q}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"

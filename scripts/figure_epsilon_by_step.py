@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--sweeps", nargs="+", required=True)
     args = parser.parse_args(argv)
     rows = selected_sweeps(read_summaries(args.summary), args.sweeps)
-    figure, table = draw_epsilon_by_step(rows)
+    figure, table = draw_epsilon_by_step(rows, note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 
 

@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> None:
     parser = figure_parser(__doc__)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     args = parser.parse_args(argv)
-    figure, table = draw_score_histograms(read_attacks(args.scores))
+    figure, table = draw_score_histograms(read_attacks(args.scores), note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 
 

@@ -14,7 +14,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--profiles", type=Path, nargs="+", required=True)
     args = parser.parse_args(argv)
-    figure, table = draw_trade_off(read_attacks(args.scores, args.profiles))
+    attacks = read_attacks(args.scores, args.profiles)
+    figure, table = draw_trade_off(attacks, note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 
 

@@ -1,4 +1,4 @@
-"""Joins settings, estimates and accounted bounds of all audits into one table."""
+"""Joins settings, estimates and accounted bounds of audits into one table."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,22 +13,25 @@ from dpcanary.tables import read_table, write_table
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes the summary; the audits are the files' names."""
+    """Writes the summary of some sweeps' audits, or of all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--experiment", type=Path, required=True)
-    parser.add_argument("--estimates", type=Path, nargs="+", required=True)
-    parser.add_argument("--accounting", type=Path, nargs="+", required=True)
+    parser.add_argument("--experiment", type=Path, required=True, help="the resolved config")
+    parser.add_argument("--sweeps", nargs="+", help="by default all")
+    for stage in ("estimates", "accounting"):
+        parser.add_argument(f"--{stage}", type=Path, required=True, help="folder of <audit>.tsv")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     experiment = read_json(args.experiment)
+    chosen = args.sweeps or experiment["sweeps"]
     rows = [
         summary_rows(
             experiment,
-            estimates.stem,
-            estimates=read_table(estimates),
-            accounting=read_table(accounting),
+            audit,
+            estimates=read_table(args.estimates / f"{audit}.tsv"),
+            accounting=read_table(args.accounting / f"{audit}.tsv"),
         )
-        for estimates, accounting in zip(args.estimates, args.accounting, strict=True)
+        for sweep in chosen
+        for audit in experiment["sweeps"][sweep]
     ]
     write_table(args.output, pd.concat(rows))
 

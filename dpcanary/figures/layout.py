@@ -1,7 +1,7 @@
 """A grid of panels above one legend and one line that states what the numbers assume."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 # Inches: wider than this, text is too small where a page or a screen shrinks the figure.
@@ -20,7 +20,13 @@ _MOST_COLUMNS = 3
 # Inches.
 _LEGEND_ROW, _NOTE_LINE, _GAP = 0.23, 0.19, 0.08
 _NOTE_SIZE, _NOTE_CHARACTERS = 8.5, 14.5  # points; characters of that size per inch
+# A note is the user's text: a dollar sign in it begins no formula.
+_NOTE_OPTIONS: dict[str, Any] = {
+    "ha": "center", "va": "bottom", "fontsize": _NOTE_SIZE, "color": "#444444", "parse_math": False,
+}  # fmt: skip
 _LEGEND_SIZE = 9.5
+_LABEL_ROOM = 0.15  # of an axis' length
+_HEADING, _HEADING_SIZE = 0.3, 10.5  # inches, points
 # As `_fill_footer` sets them, in units of the legend's font size.
 _HANDLE, _HANDLE_GAP, _COLUMN_GAP = 2.0, 0.6, 1.2
 
@@ -45,16 +51,21 @@ class Frame:
     Attributes:
         figure: the whole.
         body: the part with the panels.
-        axes: shape (rows, columns).
+        blocks: the same grid of panels once for each heading; shape (rows, columns) each.
     """
 
     figure: Figure
     body: SubFigure
-    axes: NDArray[Any]
+    blocks: Sequence[NDArray[Any]]
 
-    def panels(self, count: int) -> list[Axes]:
-        """The first panels, row by row; the others of the grid are hidden."""
-        flat: list[Axes] = list(self.axes.flat)
+    @property
+    def axes(self) -> NDArray[Any]:
+        """The first grid of panels; shape (rows, columns)."""
+        return self.blocks[0]
+
+    def panels(self, count: int, *, block: int = 0) -> list[Axes]:
+        """The first panels of a block, row by row; the others of its grid are hidden."""
+        flat: list[Axes] = list(self.blocks[block].flat)
         for unused in flat[count:]:
             unused.set_visible(False)
         return flat[:count]
@@ -76,28 +87,49 @@ def make_frame(
     shape: tuple[int, int],
     panel_size: tuple[float, float],
     legend: Sequence[Sequence[Entry]],
-    note: str,
+    notes: Sequence[str],
+    headings: Sequence[str] = ("",),
     **subplot_options: Any,
 ) -> Frame:
-    """Lays out panels, legend and note so that none can overlap.
+    """Lays out panels, legend and notes so that none can overlap.
 
     Args:
         shape: (rows, columns) of the panels.
         panel_size: (width, height) of one, in inches; narrower where many stand side by side.
         legend: groups of entries; each group starts a row.
-        note: what the numbers assume; wrapped to the figure's width.
-        **subplot_options: go to `SubFigure.subplots`.
+        notes: what a reader must know; each starts a line and is wrapped to the figure's width.
+        headings: of grids of panels, all of this shape; one above the other, or side by side if
+            they are single panels.
+        **subplot_options: go to `SubFigure.subplots`, for every grid.
     """
-    width = min(max(_SMALLEST_WIDTH, shape[1] * panel_size[0] + 0.6), _LARGEST_WIDTH)
+    down, across = (1, len(headings)) if shape == (1, 1) else (len(headings), 1)
+    wanted = across * shape[1] * panel_size[0] + 0.6
+    width = min(max(_SMALLEST_WIDTH, wanted), _LARGEST_WIDTH)
     rows = [row for group in legend for row in _packed(group, width - 0.1)]
-    lines = _wrapped(note, int(width * _NOTE_CHARACTERS))
+    lines = [line for note in notes for line in _wrapped(note, int(width * _NOTE_CHARACTERS))]
     footer = len(rows) * _LEGEND_ROW + len(lines) * _NOTE_LINE + 2.5 * _GAP
-    body_height = shape[0] * panel_size[1] + 0.5
+    body_height = 0.5 + down * (shape[0] * panel_size[1] + _HEADING * any(headings))
     figure = Figure(figsize=(width, body_height + footer), layout="constrained")
-    parts = figure.subfigures(2, 1, height_ratios=[body_height, footer], squeeze=False)
-    _fill_footer(parts[1, 0], rows, lines, height=footer)
-    axes = parts[0, 0].subplots(*shape, squeeze=False, **subplot_options)
-    return Frame(figure=figure, body=parts[0, 0], axes=axes)
+    body, below = figure.subfigures(2, 1, height_ratios=[body_height, footer], squeeze=False).flat
+    _fill_footer(below, rows, lines, height=footer)
+    blocks = [
+        part.subplots(*shape, squeeze=False, **subplot_options)
+        for part in _headed_parts(body, headings, (down, across))
+    ]
+    return Frame(figure=figure, body=body, blocks=blocks)
+
+
+def _headed_parts(
+    body: SubFigure, headings: Sequence[str], shape: tuple[int, int]
+) -> list[SubFigure]:
+    """The body itself, or a part of it for each heading."""
+    parts: list[SubFigure] = [body]
+    if len(headings) > 1:
+        parts = [*body.subfigures(*shape, squeeze=False).flat]
+    for part, heading in zip(parts, headings, strict=True):
+        if heading:
+            part.suptitle(heading, fontsize=_HEADING_SIZE, fontweight="bold")
+    return parts
 
 
 def _packed(entries: Sequence[Entry], width: float) -> list[list[Entry]]:
@@ -116,8 +148,10 @@ def _packed(entries: Sequence[Entry], width: float) -> list[list[Entry]]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """As few lines as `width` characters allow, and about equally long."""
+    """As few lines as `width` characters allow, and about equally long; none for no text."""
     fewest = len(textwrap.wrap(text, width))
+    if not fewest:
+        return []
     return next(
         lines
         for shorter in range(len(text) // fewest, width + 1)
@@ -152,7 +186,7 @@ def _fill_footer(
     bottom = (_GAP + (len(lines) - 1) * _NOTE_LINE) / height
     for index, line in enumerate(lines):
         y = bottom - index * _NOTE_LINE / height
-        footer.text(0.5, y, line, ha="center", va="bottom", fontsize=_NOTE_SIZE, color="#444444")
+        footer.text(0.5, y, line, **_NOTE_OPTIONS)
 
 
 def log_ticks(axes: Axes, *, axis: str) -> None:
@@ -162,3 +196,38 @@ def log_ticks(axes: Axes, *, axis: str) -> None:
     chosen.set_minor_locator(LogLocator(subs=range(1, 10), numticks=20))
     chosen.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     chosen.set_minor_formatter(NullFormatter())
+
+
+def value_ticks(axes: Axes, values: Iterable[float]) -> None:
+    """Ticks at the values that were measured, on a logarithmic x axis; labels where there is room.
+
+    Args:
+        axes: the panel.
+        values: at least one, positive.
+    """
+    places = {*map(float, values)}
+    low, high = min(places), max(places)
+    margin = max((high / low) ** 0.05, 1.15)
+    labelled = _labelled(places, needed=(high / low) ** _LABEL_ROOM)
+    axes.set_xscale("log")
+    axes.set_xlim(low / margin, high * margin)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(labelled)))
+    axes.xaxis.set_minor_locator(FixedLocator(sorted(places - labelled)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _labelled(places: set[float], *, needed: float) -> set[float]:
+    """The ends, then round numbers, then others, as long as a factor `needed` lies between two."""
+    ends = {min(places), max(places)}
+    rounds = {"1": 0, "5": 1, "2": 2}
+    chosen = set(ends)
+    for place in sorted(places - ends, key=lambda value: (rounds.get(_digits(value), 3), value)):
+        if all(max(place / other, other / place) >= needed for other in chosen):
+            chosen.add(place)
+    return chosen
+
+
+def _digits(value: float) -> str:
+    """A number's digits without its power of ten; one for round numbers."""
+    return f"{value:.9e}".split("e")[0].replace(".", "").rstrip("0")

@@ -23,11 +23,14 @@ _LEGEND = [
 ]
 
 
-def draw_score_histograms(attacks: Sequence[Attack]) -> tuple[Figure, pd.DataFrame]:
+def draw_score_histograms(
+    attacks: Sequence[Attack], *, note: str = ""
+) -> tuple[Figure, pd.DataFrame]:
     """Draws a row for each canary and a column for each sample rate and noise.
 
     Args:
         attacks: at least one.
+        note: what a reader must know; printed below.
 
     Returns:
         The figure, and its numbers: one row per bin with the models of each world in it.
@@ -43,7 +46,7 @@ def draw_score_histograms(attacks: Sequence[Attack]) -> tuple[Figure, pd.DataFra
             shape=(len(rows), len(columns)),
             panel_size=(4.2, 1.9 if len(rows) > 1 else 3.0),
             legend=_LEGEND,
-            note=_note(attacks),
+            notes=[note, _note(attacks)],
         )
         _hide_empty(frame.axes)
         for attack, table in zip(attacks, tables, strict=True):

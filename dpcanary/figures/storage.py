@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,19 +15,27 @@ from dpcanary.estimation.error_rates import checked_scores
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.bounds import POINT
-from dpcanary.files import read_arrays, write_atomically, write_text
+from dpcanary.figures.model_accuracies import ModelAccuracies
+from dpcanary.files import read_arrays, read_json, write_atomically, write_text
+from dpcanary.summary import summary_rows
+from dpcanary.tables import read_table
 from dpcanary.vocabulary import Canary, Score
 
 _SUMMARY_COLUMNS = {
-    *POINT, "audit", "sweep", "canary", "score", "num_runs", "repeat", "threshold_rule",
+    *POINT, "audit", "sweep", "canary", "score", "adjacency", "data", "num_records", "model",
+    "max_grad_norm", "num_steps", "learning_rate", "num_runs", "repeat", "threshold_rule",
     "conversion", "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
     "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
+}  # fmt: skip
+_RATIO_COLUMNS = {
+    "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
 }  # fmt: skip
 
 
 def figure_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that knows the three files which every figure program writes."""
+    """A parser that knows what every figure program takes: a note, and three files to write."""
     parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--note", default="", help="what a reader must know, printed below")
     for output in ("pdf", "png", "tsv"):
         parser.add_argument(f"--{output}", type=Path, required=True)
     return parser
@@ -39,6 +48,55 @@ def read_summaries(paths: Sequence[Path]) -> pd.DataFrame:
         InputError: if a file is missing, empty or lacks a column.
     """
     return pd.concat([_read_table(path, _SUMMARY_COLUMNS) for path in paths], ignore_index=True)
+
+
+def join_bounds(
+    experiment: Path, *, estimates: Sequence[Path], accounting: Sequence[Path]
+) -> pd.DataFrame:
+    """A summary of estimates that are not in the experiment's own; columns as in summary.tsv.
+
+    Args:
+        experiment: the resolved config.
+        estimates: a table per audit, named after it.
+        accounting: accounted bounds of the same audits in the same order.
+
+    Raises:
+        InputError: if the numbers of files differ, or a file is not what it must be.
+    """
+    if len(estimates) != len(accounting):
+        raise InputError(
+            f"there are {len(estimates)} tables of estimates and {len(accounting)} of accounted"
+            " bounds; give one for each"
+        )
+    resolved = read_json(experiment)
+    rows = [
+        summary_rows(
+            resolved, path.stem, estimates=read_table(path), accounting=read_table(accounted)
+        )
+        for path, accounted in zip(estimates, accounting, strict=True)
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def read_ratios(path: Path) -> pd.DataFrame:
+    """Ratios of epsilons, as `accounting.comparison` makes them.
+
+    Raises:
+        InputError: if the file is missing, empty or lacks a column.
+    """
+    return _read_table(path, _RATIO_COLUMNS)
+
+
+def read_accuracies(scores: Sequence[Path]) -> list[ModelAccuracies]:
+    """Test accuracies at the last step.
+
+    Args:
+        scores: score files.
+
+    Raises:
+        InputError: if a file is not what it must be.
+    """
+    return [_read_accuracies(path) for path in scores]
 
 
 def read_attacks(scores: Sequence[Path], profiles: Sequence[Path] | None = None) -> list[Attack]:
@@ -113,6 +171,14 @@ def _read_profiles(path: Path) -> dict[str, Profile]:
         )
         for adjacency, group in table.groupby("adjacency")
     }
+
+
+def _read_accuracies(path: Path) -> ModelAccuracies:
+    header, arrays = read_arrays(path)
+    try:
+        return ModelAccuracies(str(header["audit"]), arrays["test_accuracy"].astype(np.float64))
+    except KeyError as error:
+        raise InputError(f"{path} is no score file ({error}); delete it and run again") from None
 
 
 def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:

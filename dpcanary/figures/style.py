@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib.colors
 import matplotlib.style
 
 from dpcanary.vocabulary import SCORES_OF, Canary, Score
@@ -32,6 +33,7 @@ _CANARY_NAMES = {
     Canary.MISLABELED: "mislabeled",
     Canary.NATURAL: "natural",
 }
+_RANK_MARKERS = ("o", "s", "^", "D", "v")
 # Not a canary's colours: in a histogram, colour tells the worlds apart.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
 SHADE = "#FBE3D0"
@@ -102,6 +104,11 @@ def canary_name(canary: Canary, score: Score | None = None) -> str:
     return f"{name} ({score.value.replace('_', ' ')})"
 
 
+def canary_colour(canary: Canary) -> str:
+    """The colour that a canary has in every figure."""
+    return _COLOURS[canary]
+
+
 def canary_options(canary: Canary, score: Score | None = None) -> dict[str, Any]:
     """Keyword arguments of `Axes.plot` for a canary; hollow where the score is not the default."""
     options = {"color": _COLOURS[canary], "marker": _MARKERS[canary], "zorder": 3}
@@ -110,25 +117,22 @@ def canary_options(canary: Canary, score: Score | None = None) -> dict[str, Any]
     return options
 
 
-def in_sample_options(canary: Canary) -> dict[str, Any]:
-    """Keyword arguments of `Axes.plot` for a bound that is not valid: there, but faint."""
-    return {
-        "color": _COLOURS[canary],
-        "linestyle": ":",
-        "linewidth": 1.1,
-        "alpha": 0.75,
-        "zorder": 2.8,
-    }
+def rank_options(rank: int, number: int) -> dict[str, Any]:
+    """Keyword arguments of `Axes.plot` for a line among several in order, light to dark."""
+    place = 0.8 if number == 1 else 0.8 * rank / (number - 1)
+    colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](0.1 + place))
+    return {"color": colour, "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)], "zorder": 3}
 
 
-def setting_name(sample_rate: float, noise_multiplier: float) -> str:
+def setting_name(sample_rate: float, noise_multiplier: float | None = None) -> str:
     """A panel's title.
 
     Example:
-        >>> setting_name(0.25, 5.574)
-        'q = 0.25, σ = 5.57'
+        >>> setting_name(0.25, 5.574), setting_name(0.25)
+        ('q = 0.25, σ = 5.57', 'q = 0.25')
     """
-    return f"q = {sample_rate:g}, σ = {noise_multiplier:.3g}"  # noqa: RUF001 - the Greek letter
+    noise = "" if noise_multiplier is None else f", σ = {noise_multiplier:.3g}"  # noqa: RUF001
+    return f"q = {sample_rate:g}{noise}"
 
 
 def number(value: float) -> str:

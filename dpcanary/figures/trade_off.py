@@ -24,11 +24,12 @@ _NOTE = (
 )
 
 
-def draw_trade_off(attacks: Sequence[Attack]) -> tuple[Figure, pd.DataFrame]:
+def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate and noise, with a line for each canary.
 
     Args:
         attacks: at least one, each with its `profiles` under both adjacencies.
+        note: what a reader must know; printed below.
 
     Returns:
         The figure, and its numbers: one row per point with its panel, series, canary, audit,
@@ -46,7 +47,7 @@ def draw_trade_off(attacks: Sequence[Attack]) -> tuple[Figure, pd.DataFrame]:
             shape=grid_shape(len(panels)),
             panel_size=(4.2, 3.9),
             legend=_legend(attacks),
-            note=_NOTE,
+            notes=[note, _NOTE],
         )
         for axes, panel, table in zip(frame.panels(len(panels)), panels, tables, strict=True):
             axes.set_title(style.setting_name(*panel[0].setting))

@@ -1,6 +1,7 @@
 """The figure programs: files in, three files out, the same bytes every time."""
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,15 +10,44 @@ import pandas as pd
 import pytest
 
 from dpcanary.errors import InputError
+from dpcanary.estimation import estimate_epsilon
 from dpcanary.files import write_arrays
 from dpcanary.gdp import gdp_epsilon
+from dpcanary.stages import EstimationStage
+from dpcanary.vocabulary import Conversion, ThresholdRule
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-_KINDS = ["epsilon_by_step", "epsilon_by_noise", "score_histograms", "trade_off"]
+_KINDS = [
+    "epsilon_by_step",
+    "epsilon_by_noise",
+    "epsilon_by_setting",
+    "epsilon_by_runs",
+    "test_accuracy",
+    "adjacency_ratio",
+    "score_histograms",
+    "trade_off",
+]
+_OF_SUMMARY = ["epsilon_by_step", "epsilon_by_noise", "epsilon_by_setting"]
+_AUDIT = {
+    "canary": "gradient",
+    "score": "coordinate",
+    "adjacency": "substitute",
+    "model": "linear",
+    "sample_rate": 0.25,
+    "max_grad_norm": 2.0,
+    "num_steps": 500,
+    "learning_rate": 0.01,
+}
+_STAGE = EstimationStage(
+    delta=1e-5,
+    significance=0.05,
+    threshold_rules=(ThresholdRule.SIMULTANEOUS,),
+    conversions=(Conversion.GDP,),
+)
 
 
-def _main(kind: str) -> Callable[[list[str]], None]:
-    spec = importlib.util.spec_from_file_location(kind, _SCRIPTS / f"figure_{kind}.py")
+def _main(program: str) -> Callable[[list[str]], None]:
+    spec = importlib.util.spec_from_file_location(program, _SCRIPTS / f"{program}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,45 +55,20 @@ def _main(kind: str) -> Callable[[list[str]], None]:
     return module.main
 
 
+def _draw(kind: str, arguments: list[str]) -> None:
+    _main(f"figure_{kind}")(arguments)
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of one audit with two repeats and two steps."""
     folder = tmp_path_factory.mktemp("inputs")
-    rows = [
-        {
-            "audit": "fig-gradient",
-            "sweep": "2024",  # a name, though it reads as a number
-            "canary": "gradient",
-            "score": "coordinate",
-            "sample_rate": 0.25,
-            "noise_multiplier": 5.574,
-            "num_runs": 100,
-            "repeat": repeat,
-            "step": step,
-            "threshold_rule": "simultaneous",
-            "conversion": "gdp",
-            "significance": 0.05,
-            "delta": 1e-5,
-            "epsilon_lower": 0.01 * step + repeat,
-            "epsilon_upper_substitute": 10.0 * step / 500,
-            "epsilon_upper_add_remove": 4.4 * step / 500,
-            "epsilon_upper_group_privacy": 11.0 * step / 500,
-        }
-        for repeat in (0, 1)
-        for step in (250, 500)
-    ]
-    pd.DataFrame(rows).to_csv(folder / "summary.tsv", sep="\t", index=False)
-    scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
-    header = {"audit": "fig-gradient", "canary": "gradient"}
-    write_arrays(
-        folder / "scores.npz",
-        header=header | {"sample_rate": 0.25, "noise_multiplier": 5.574},
-        arrays={
-            "step": np.array([250, 500]),
-            "world0_scores": scores[0] + 1,
-            "world1_scores": scores[1] - 1,
-        },
-    )
+    _summary().to_csv(folder / "summary.tsv", sep="\t", index=False)
+    _write_experiment(folder)
+    _write_scores(folder)
+    _main("estimate_by_runs")(_by_runs_arguments(folder, "20", "100"))
+    grid = ["--sample-rates", "1.0", "--noise-multipliers", "22.37", "89.128", "--num-steps", "500"]
+    _main("compare_adjacencies")([*grid, "--delta", "1e-5", "--output", f"{folder}/ratios.tsv"])
     delta = np.linspace(0.01, 0.99, 50)
     profile = [
         {"adjacency": name, "delta": d, "epsilon": gdp_epsilon(mu=mu, delta=float(d))}
@@ -74,12 +79,86 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _accounted(step: int) -> dict[str, object]:
+    epsilons = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
+    return {f"epsilon_upper_{name}": value * step / 500 for name, value in epsilons.items()}
+
+
+def _summary() -> pd.DataFrame:
+    rows = [
+        {
+            "audit": "fig-gradient",
+            "sweep": "2024",  # a name, though it reads as a number
+            **_AUDIT,
+            "data": "digits",
+            "num_records": 500,
+            "noise_multiplier": 5.574,
+            "num_runs": 100,
+            "repeat": repeat,
+            "step": step,
+            "threshold_rule": "simultaneous",
+            "conversion": "gdp",
+            "significance": 0.05,
+            "delta": 1e-5,
+            "epsilon_lower": 0.01 * step + repeat,
+            **_accounted(step),
+        }
+        for repeat in (0, 1)
+        for step in (250, 500)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _write_experiment(folder: Path) -> None:
+    """What the join of estimates needs: the resolved config, and accounted bounds."""
+    dataset = {"source": "digits", "encoder": None, "num_records": 500}
+    experiment = {
+        "settings": {"datasets": {"digits": dataset}},
+        "sweeps": {"2024": ["fig-gradient"]},
+        "audits": {"fig-gradient": {**_AUDIT, "dataset": "digits"}},
+    }
+    (folder / "experiment.json").write_text(json.dumps(experiment))
+    rows = [
+        {"step": step, "noise_multiplier": 5.574, "accounting_method": "pld", **_accounted(step)}
+        for step in (250, 500)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "accounting.tsv", sep="\t", index=False)
+
+
+def _write_scores(folder: Path) -> None:
+    scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
+    header = {"audit": "fig-gradient", "canary": "gradient", "seconds": 1.0}
+    write_arrays(
+        folder / "scores.npz",
+        header=header | {"sample_rate": 0.25, "noise_multiplier": 5.574},
+        arrays={
+            "step": np.array([250, 500]),
+            "world0_scores": scores[0] + 1,
+            "world1_scores": scores[1] - 1,
+            "test_accuracy": np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100),
+        },
+    )
+
+
+def _by_runs_arguments(inputs: Path, *num_runs: str, output: Path | None = None) -> list[str]:
+    arguments = ["--settings", _STAGE.to_json(), "--scores", str(inputs / "scores.npz")]
+    path = output or inputs / "by_runs" / "fig-gradient.tsv"
+    return [*arguments, "--num-runs", *num_runs, "--output", str(path)]
+
+
 def _arguments(kind: str, inputs: Path, *, sweep: str = "2024") -> list[str]:
-    summary = ["--summary", str(inputs / "summary.tsv"), "--sweeps", sweep]
+    summary = ["--summary", str(inputs / "summary.tsv")]
+    sweeps = [*summary, "--sweeps", sweep]
     scores = ["--scores", str(inputs / "scores.npz")]
+    estimates = ["--estimates", str(inputs / "by_runs" / "fig-gradient.tsv")]
+    joined = ["--experiment", f"{inputs}/experiment.json", *estimates]
     return {
-        "epsilon_by_step": summary,
-        "epsilon_by_noise": summary,
+        "epsilon_by_step": sweeps,
+        "epsilon_by_noise": sweeps,
+        "epsilon_by_setting": [*sweeps, "--setting", "learning_rate"],
+        "epsilon_by_runs": [*joined, "--accounting", f"{inputs}/accounting.tsv"],
+        "test_accuracy": [*scores, *summary],
+        "adjacency_ratio": ["--ratios", str(inputs / "ratios.tsv")],
         "score_histograms": scores,
         "trade_off": [*scores, "--profiles", str(inputs / "fig.profile.tsv")],
     }[kind]
@@ -95,7 +174,7 @@ def test_writes_three_files_with_the_same_bytes_again(
     kind: str, inputs: Path, tmp_path: Path
 ) -> None:
     for name in ("first", "second"):
-        _main(kind)([*_arguments(kind, inputs), *_outputs(tmp_path / name)])
+        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path / name)])
     first, second = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("first", "second")
@@ -110,7 +189,7 @@ def test_writes_three_files_with_the_same_bytes_again(
 def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     tables = {}
     for kind in _KINDS:
-        _main(kind)([*_arguments(kind, inputs), *_outputs(tmp_path)])
+        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path)])
         tables[kind] = pd.read_csv(tmp_path / "f.tsv", sep="\t")
     audited = tables["epsilon_by_step"].query("series == 'audited'")
     assert audited["epsilon"].tolist() == pytest.approx([3.0, 5.5])
@@ -124,14 +203,67 @@ def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     assert histogram["bin_right"].iloc[-1] == pytest.approx(max(both))
     assert set(histogram["step"]) == {500}
     assert {"measured", "accounted_substitute"} < set(tables["trade_off"]["series"])
+    by_setting = tables["epsilon_by_setting"].query("series == 'audited'")
+    assert by_setting[["learning_rate", "epsilon"]].to_numpy().tolist() == [[0.01, 5.5]]
+    assert tables["test_accuracy"]["accuracy"].tolist() == pytest.approx([0.8])
+    assert tables["adjacency_ratio"]["ratio"].tolist() == pytest.approx(
+        [9.992 / 4.375, 2.152], 1e-3
+    )
 
 
-@pytest.mark.parametrize("kind", ["epsilon_by_step", "epsilon_by_noise"])
+def test_by_runs_is_estimated_from_the_first_runs_of_every_repeat(
+    inputs: Path, tmp_path: Path
+) -> None:
+    _draw("epsilon_by_runs", [*_arguments("epsilon_by_runs", inputs), *_outputs(tmp_path)])
+    table = pd.read_csv(tmp_path / "f.tsv", sep="\t")
+    audited = table.query("series == 'audited'").set_index("num_runs")["epsilon"]
+    scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
+    for num_runs in (20, 100):
+        by_hand = [
+            estimate_epsilon(
+                world0_scores=scores[0, repeat, : num_runs // 2, 1] + 1,
+                world1_scores=scores[1, repeat, : num_runs // 2, 1] - 1,
+                delta=1e-5,
+            ).epsilon_lower
+            for repeat in (0, 1)
+        ]
+        assert audited[num_runs] == pytest.approx(sum(by_hand) / 2)
+    assert set(table.query("series == 'accounted_substitute'")["epsilon"]) == {10.0}
+
+
+@pytest.mark.parametrize(
+    ("num_runs", "message"),
+    [("102", "num_runs 102 is more than the 100 runs of a repeat of audit fig-grad"), ("21", "21")],
+)
+def test_numbers_of_runs_that_are_not_there_are_refused(
+    num_runs: str, message: str, inputs: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        _main("estimate_by_runs")(
+            _by_runs_arguments(inputs, "20", num_runs, output=tmp_path / "out.tsv")
+        )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_any_note_can_be_drawn(kind: str, inputs: Path, tmp_path: Path) -> None:
+    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
+    for name, option in (("noted", f"--note={note}"), ("plain", "--note=")):
+        _draw(kind, [*_arguments(kind, inputs), option, *_outputs(tmp_path / name)])
+    noted, plain = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("noted", "plain")
+    )
+    assert noted["f.png"] != plain["f.png"]
+    assert noted["f.tsv"] == plain["f.tsv"]
+
+
+@pytest.mark.parametrize("kind", _OF_SUMMARY)
 def test_a_sweep_without_rows_is_an_error_and_leaves_no_file(
     kind: str, inputs: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="no row of sweeps absent; it has: 2024"):
-        _main(kind)([*_arguments(kind, inputs, sweep="absent"), *_outputs(tmp_path / "out")])
+        _draw(kind, [*_arguments(kind, inputs, sweep="absent"), *_outputs(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 
@@ -139,7 +271,7 @@ def test_a_sweep_without_rows_is_an_error_and_leaves_no_file(
     ("arguments", "message"),
     [
         (["--scores", "{scores}", "{scores}", "--profiles", "{profile}"], "2 score files and 1"),
-        (["--scores", "{scores}", "--profiles", "{summary}"], "has no column adjacency, epsilon"),
+        (["--scores", "{scores}", "--profiles", "{summary}"], "has no column epsilon"),
         (["--scores", "{scores}", "--profiles", "absent.tsv"], "absent.tsv does not exist"),
     ],
 )
@@ -153,5 +285,5 @@ def test_inputs_that_do_not_fit_are_named(
     }
     filled = [argument.format(**paths) for argument in arguments]
     with pytest.raises(InputError, match=message):
-        _main("trade_off")([*filled, *_outputs(tmp_path / "out")])
+        _draw("trade_off", [*filled, *_outputs(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

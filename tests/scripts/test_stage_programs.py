@@ -151,8 +151,8 @@ def folder(tmp_path_factory) -> Path:
     run(
         "summarise",
         experiment=root / "experiment.json",
-        estimates=[root / "estimates" / f"{audit}.tsv" for audit in EXPERIMENT.audits],
-        accounting=[root / "accounting" / f"{audit}.tsv" for audit in EXPERIMENT.audits],
+        estimates=root / "estimates",
+        accounting=root / "accounting",
         output=root / "summary.tsv",
     )
     return root
@@ -261,16 +261,32 @@ def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
     assert (table.epsilon_lower <= table.epsilon_upper_substitute).all()
 
 
+def test_a_summary_of_some_sweeps_has_their_audits_alone(folder, tmp_path):
+    run(
+        "summarise",
+        experiment=folder / "experiment.json",
+        sweeps="w",
+        estimates=folder / "estimates",
+        accounting=folder / "accounting",
+        output=tmp_path / "w.tsv",
+    )
+    whole = pd.read_csv(folder / "summary.tsv", sep="\t")
+    part = pd.read_csv(tmp_path / "w.tsv", sep="\t")
+    expected = whole[whole.sweep == "w"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(part, expected, check_dtype=False)
+
+
 def test_estimates_of_another_mechanism_are_refused(folder, tmp_path):
-    wrong = tmp_path / f"{TRAINED[0]}.tsv"
+    wrong = tmp_path / "accounting" / f"{TRAINED[0]}.tsv"
+    wrong.parent.mkdir()
     table = pd.read_csv(folder / "accounting" / f"{TRAINED[0]}.tsv", sep="\t")
     table.assign(noise_multiplier=99.0).to_csv(wrong, sep="\t", index=False)
     with pytest.raises(InputError, match="differ in steps or noise"):
         run(
             "summarise",
             experiment=folder / "experiment.json",
-            estimates=folder / "estimates" / f"{TRAINED[0]}.tsv",
-            accounting=wrong,
+            estimates=folder / "estimates",
+            accounting=wrong.parent,
             output=tmp_path / "summary.tsv",
         )
     assert not (tmp_path / "summary.tsv").exists()

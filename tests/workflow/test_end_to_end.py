@@ -287,6 +287,16 @@ def test_bad_data_is_named_and_leaves_no_dataset(tmp_path):
     assert not list((tmp_path / "results").rglob("*.npz"))
 
 
+def test_a_figure_waits_for_its_own_audits_alone(tmp_path):
+    project = Project(tmp_path)
+    printed = project.run(
+        "results/tiny/figures/epsilon_by_noise.pdf", "--dry-run", "--quiet", "rules"
+    )
+    counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2)
+    assert counts["estimate"] == str(len(TINY["audits"]["grid"]["score"]))
+    assert "train_shard" not in counts
+
+
 def test_audits_are_listed(project):
     assert "full_batch" in project.run("list_audits")
 

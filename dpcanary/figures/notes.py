@@ -1,0 +1,49 @@
+"""The lines below a figure: what its numbers assume, and what they were measured on."""
+
+import pandas as pd
+
+from dpcanary.vocabulary import Canary, Conversion, ThresholdRule
+
+
+def bounds_note(rows: pd.DataFrame) -> str:
+    """What the lower bounds assume, in one sentence.
+
+    Args:
+        rows: of the summary, as `view.shown_rows` gives them.
+    """
+    rules = [rule for rule in rows["threshold_rule"].unique() if rule != ThresholdRule.IN_SAMPLE]
+    rule = f"{rules[0]} rule" if rules else "in_sample rule alone (not valid)"
+    conversion = rows["conversion"].iloc[0]
+    name = "GDP" if conversion == Conversion.GDP else conversion
+    level = 100 * (1 - rows["significance"].iloc[0])
+    return (
+        f"Lower bounds: {rule}, {name} conversion, {level:g} % confidence for each point,"
+        f" R = {number_range(rows['num_runs'])} models{_mean_of(rows)}"
+    )
+
+
+def _mean_of(rows: pd.DataFrame) -> str:
+    repeats = number_range(rows.groupby("audit")["repeat"].nunique())
+    return f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else ""
+
+
+def data_note(rows: pd.DataFrame) -> str:
+    """What the audits' records are, and how many are private.
+
+    Args:
+        rows: of the summary; those whose models are trained have the same data.
+    """
+    is_trained = rows["canary"].map(lambda canary: Canary(str(canary)).is_trained)
+    parts = []
+    if is_trained.any():
+        first = rows[is_trained].iloc[0]
+        parts.append(f"{first['data']}, N = {int(first['num_records']):,} private records")
+    if not is_trained.all():
+        parts.append("crafted gradients (worst case)")
+    return f"Data: {'; '.join(parts)}"
+
+
+def number_range(values: "pd.Series[int]") -> str:
+    """The least and the largest of some counts, or the only one."""
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,120 @@
+"""What a figure of bounds has on its axis and in its panels, and which audits it can show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dpcanary.errors import InputError
+from dpcanary.figures import style
+from dpcanary.vocabulary import Canary, Conversion, ThresholdRule
+
+# The rules whose bounds hold at their stated significance, the preferred first.
+_VALID_RULES = [rule for rule in ThresholdRule if rule.is_valid]
+# Settings that no panel, axis or line shows unless the view says so. The first do not matter
+# where nothing is trained.
+_OF_TRAINING = ("data", "num_records", "model", "max_grad_norm", "learning_rate")
+_OF_ALL = ("adjacency", "num_steps")
+_FIX_THE_NOISE = ("sample_rate", "num_steps")
+_NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
+
+
+@dataclass(frozen=True)
+class View:
+    """How a figure places audits.
+
+    Attributes:
+        axis: the summary's column on the axis.
+        panel: the columns that tell panels apart.
+        accounted: the accounted curves, by their names in `style.ACCOUNTED`.
+    """
+
+    axis: str
+    panel: tuple[str, ...]
+    accounted: tuple[str, ...] = tuple(style.ACCOUNTED)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The settings of an audit that its panel and its place on the axis show."""
+        of_estimates = ("step", "num_runs")  # one audit has many
+        return (*self.panel, *(() if self.axis in of_estimates else (self.axis,)))
+
+
+def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
+    """The rows of one conversion (GDP if there) and of one valid rule, and the in-sample ones.
+
+    Raises:
+        InputError: if there is no row, or if audits differ in what the figure does not show.
+    """
+    if summary.empty:
+        raise InputError("the summary has no row to show")
+    for column in ("delta", "significance"):
+        if summary[column].nunique() > 1:
+            raise InputError(f"the audits differ in {column}: show them in different figures")
+    present = set(summary["conversion"])
+    conversion = Conversion.GDP if Conversion.GDP in present else sorted(present)[0]
+    rules = [rule for rule in _VALID_RULES if rule in set(summary["threshold_rule"])][:1]
+    rows = summary[
+        (summary["conversion"] == conversion)
+        & summary["threshold_rule"].isin([*rules, ThresholdRule.IN_SAMPLE])
+    ]
+    check_settings_are_shown(rows, shown=view.place)
+    check_one_audit_per_point(rows, view.place)
+    return rows
+
+
+def at_last_step(summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every audit's last step."""
+    return summary[summary["step"] == summary.groupby("audit")["step"].transform("max")]
+
+
+def check_settings_are_shown(rows: pd.DataFrame, *, shown: Sequence[str]) -> None:
+    """Refuses audits that differ in a setting that a figure does not show.
+
+    Args:
+        rows: of the summary.
+        shown: the settings that panels and axis show. Where the noise is not one of them, it may
+            change with the sample rate and with num_steps, for which it is calibrated, if these
+            are shown.
+
+    Raises:
+        InputError: names two audits, the setting, and its values.
+    """
+    is_trained = rows["canary"].map(lambda canary: Canary(str(canary)).is_trained)
+    for column in (*_OF_TRAINING, *_OF_ALL):
+        if column not in shown:
+            _check_alike(rows[is_trained] if column in _OF_TRAINING else rows, column)
+    if "noise_multiplier" not in shown:
+        for _, group in rows.groupby([name for name in shown if name in _FIX_THE_NOISE]):
+            _check_alike(group, "noise_multiplier")
+
+
+def _check_alike(rows: pd.DataFrame, column: str) -> None:
+    first = rows.drop_duplicates(column)
+    if len(first) > 1:
+        (one, other), values = first["audit"].tolist()[:2], first[column].tolist()[:2]
+        its, others = (f"{value:g}" if isinstance(value, float) else value for value in values)
+        raise InputError(
+            f"audits {one} and {other} differ in {column} ({its} and {others}), which this figure"
+            " does not show: show them in different figures"
+        )
+
+
+def check_one_audit_per_point(rows: pd.DataFrame, place: Sequence[str]) -> None:
+    """Refuses two audits of one canary and score in the same place.
+
+    Args:
+        rows: of the summary.
+        place: the settings that panels and axis show.
+
+    Raises:
+        InputError: names the two.
+    """
+    for _, group in rows.groupby([*place, "canary", "score"]):
+        audits = group["audit"].unique()
+        if len(audits) > 1:
+            *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in place))
+            raise InputError(
+                f"audits {audits[0]} and {audits[1]} have the same {', '.join(alike)} and {last},"
+                " by which this figure tells audits apart: show them in different figures"
+            )

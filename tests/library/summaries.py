@@ -1,0 +1,86 @@
+"""Summaries of audits that never were, for the figures' tests."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpcanary.vocabulary import SCORES_OF, Canary
+
+ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
+
+
+def row(**changes: object) -> dict[str, object]:
+    """A row of a summary; the audit is named after its canary, sample rate and noise."""
+    canary = Canary(str(changes["canary"]))
+    values = {
+        "audit": f"{canary}-{changes['sample_rate']}-{changes['noise_multiplier']}",
+        "sweep": "fig",
+        "score": SCORES_OF[canary][0].value,
+        "adjacency": "substitute",
+        "data": "digits" if canary.is_trained else "crafted",
+        "num_records": 500.0 if canary.is_trained else float("nan"),
+        "model": "linear" if canary.is_trained else "gradient_sum",
+        "max_grad_norm": 2.0,
+        "num_steps": 500,
+        "learning_rate": 0.01,
+        "num_runs": 1000,
+        "repeat": 0,
+        "step": 500,
+        "threshold_rule": "simultaneous",
+        "conversion": "gdp",
+        "significance": 0.05,
+        "delta": 1e-5,
+        **{f"epsilon_upper_{name}": value for name, value in ACCOUNTED.items()},
+    }
+    return values | changes
+
+
+def summary_of(
+    *,
+    settings: Sequence[tuple[float, float]] = ((1.0, 22.37), (0.25, 5.574)),
+    canaries: Sequence[str] = ("gradient", "natural"),
+    num_repeats: int = 3,
+    steps: Sequence[int] = (100, 300, 500),
+    rules: Sequence[str] = ("simultaneous", "split", "in_sample"),
+    conversions: Sequence[str] = ("gdp", "direct"),
+    axis: dict[str, Sequence[float]] | None = None,
+    **changes: object,
+) -> pd.DataFrame:
+    """Every combination, with random lower bounds.
+
+    Args:
+        settings: sample rates and noise multipliers.
+        canaries: by name.
+        num_repeats: of every audit.
+        steps: that were recorded.
+        rules: for thresholds.
+        conversions: of error rates.
+        axis: a further column and its values; of each, there is an audit.
+        **changes: columns with one value.
+    """
+    rng = np.random.default_rng(0)
+    name, values = next(iter((axis or {"num_runs": [1000]}).items()))
+    cases = product(settings, canaries, values, range(num_repeats), steps, rules, conversions)
+    rows = [
+        row(
+            **{"canary": canary, "sample_rate": q, "noise_multiplier": sigma, name: value},
+            **({} if name == "num_runs" else {"audit": f"{canary}-{q}-{name}{value}"}),
+            repeat=repeat,
+            step=step,
+            threshold_rule=rule,
+            conversion=conversion,
+            epsilon_lower=rng.uniform(1, 9),
+            **{f"epsilon_upper_{which}": x * step / 500 for which, x in ACCOUNTED.items()},
+            **changes,
+        )
+        for (q, sigma), canary, value, repeat, step, rule, conversion in cases
+    ]
+    return pd.DataFrame(rows)
+
+
+def written_below(figure: Figure) -> list[str]:
+    """The lines of text below the legend, from the first to the last."""
+    return [text.get_text() for text in figure.subfigs[-1].texts]

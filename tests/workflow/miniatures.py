@@ -1,0 +1,141 @@
+"""The paper's experiments cut down to seconds: tiny files in the official formats, few runs."""
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Every sweep keeps the ends of its lists; these keys get values of their own.
+AUDIT = {"num_runs": 8, "num_repeats": 2, "runs_per_shard": 16, "crafting_steps": 3}
+DATASET = {"num_auxiliary": 20, "num_test": 10}
+FIGURE_RUNS = [4, 8]
+LONGEST, EVERY = 20, 10
+
+
+def miniature(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The same config with tiny data from a folder, short sweeps, few steps and runs."""
+    datasets = {
+        name: _tiny_dataset(dataset, folder) for name, dataset in config.get("datasets", {}).items()
+    }
+    audits = {name: _tiny_audit(audit) for name, audit in config["audits"].items()}
+    figures = {name: _tiny_figure(figure) for name, figure in config["figures"].items()}
+    return {**config, "datasets": datasets, "audits": audits, "figures": figures, "device": "cpu"}
+
+
+def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    source = dataset["source"]
+    files = {} if source == "purchase100_synthetic" else {"files": [str(FILES[source](folder))]}
+    encoder = {}
+    if "encoder" in dataset:
+        encoder = {"encoder": str(folder / ("vit" if source == "cifar10" else "bert"))}
+    records = 40 if dataset.get("balanced", True) else 150
+    kept = {key: value for key, value in dataset.items() if key != "max_records"}
+    size = {"max_records": 300} if source == "purchase100_synthetic" else {}
+    return {**kept, **DATASET, **files, **encoder, **size, "num_records": records}
+
+
+def _ends(value: object) -> object:
+    return [value[0], value[-1]] if isinstance(value, list) and len(value) > 1 else value
+
+
+def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
+    tiny = {
+        key: value if key == "hidden_sizes" else _ends(value) for key, value in audit.items()
+    } | AUDIT
+    steps = tiny["num_steps"]
+    tiny["num_steps"] = [EVERY, LONGEST] if isinstance(steps, list) else LONGEST
+    if "record_every" in tiny:
+        tiny["record_every"] = EVERY
+    if "hidden_sizes" in tiny:
+        tiny["hidden_sizes"] = [4]
+    return tiny
+
+
+def _tiny_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
+    tiny = {key: _ends(value) for key, value in figure.items()}
+    if figure["kind"] == "epsilon_by_runs":
+        tiny["num_runs"] = FIGURE_RUNS
+    if figure["kind"] == "adjacency_ratio":
+        tiny["num_steps"], tiny["noise_multipliers"] = [EVERY, LONGEST], [2.0, 8.0]
+    return tiny
+
+
+def cifar10(folder: Path) -> Path:
+    """The binary archive: a label byte and 3,072 pixel bytes a record, ten classes in turn."""
+    rng = np.random.default_rng(0)
+    path = folder / "cifar-10-binary.tar.gz"
+    names = [*(f"data_batch_{index}" for index in range(1, 6)), "test_batch"]
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            pixels = rng.integers(0, 256, (20, 3072), dtype=np.uint8)
+            labels = np.arange(20, dtype=np.uint8)[:, None] % 10
+            _add(archive, f"cifar-10-batches-bin/{name}.bin", np.hstack([labels, pixels]).tobytes())
+    return path
+
+
+def sst2(folder: Path) -> Path:
+    """GLUE's archive: tab-separated sentences and labels with a header."""
+    words = ["good", "bad", "film", "plot", "dull", "bright"]
+    rng = np.random.default_rng(0)
+    path = folder / "SST-2.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, count in (("train", 120), ("dev", 20)):
+            rows = [f"{' '.join(rng.choice(words, 4))} \t{index % 2}" for index in range(count)]
+            archive.writestr(f"SST-2/{name}.tsv", "\n".join(["sentence\tlabel", *rows, ""]))
+    return path
+
+
+def purchase100(folder: Path) -> Path:
+    """The published archive: a label from 1 to 100, then 600 bits."""
+    rng = np.random.default_rng(0)
+    path = folder / "dataset_purchase.tgz"
+    rows = [",".join(map(str, [index % 100 + 1, *rng.integers(0, 2, 600)])) for index in range(300)]
+    with tarfile.open(path, "w:gz") as archive:
+        _add(archive, "dataset_purchase", "\n".join([*rows, ""]).encode())
+    return path
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+FILES = {"cifar10": cifar10, "sst2": sst2, "purchase100": purchase100}
+
+
+def write_encoders(folder: Path) -> None:
+    """A vision transformer and a sentence encoder of random weights, as the libraries save them."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    shape = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    ViTModel(ViTConfig(image_size=32, patch_size=16, **shape)).save_pretrained(folder / "vit")
+    processor = {
+        "image_processor_type": "ViTImageProcessor",
+        "size": {"height": 32, "width": 32},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    (folder / "vit/preprocessor_config.json").write_text(json.dumps(processor))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "plot"]
+    (folder / "words").mkdir()
+    (folder / "words/vocab.txt").write_text("\n".join(words))
+    BertModel(BertConfig(vocab_size=len(words), **shape)).save_pretrained(folder / "words")
+    BertTokenizer(str(folder / "words/vocab.txt")).save_pretrained(folder / "words")
+    transformer = Transformer(str(folder / "words"))
+    pooling = Pooling(transformer.get_embedding_dimension())
+    SentenceTransformer(modules=[transformer, pooling], device="cpu").save(str(folder / "bert"))

@@ -1,0 +1,72 @@
+"""Every config of the paper: a dry run as it is, and the whole of it in miniature."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from miniatures import miniature, write_encoders
+
+ROOT = Path(__file__).parents[2]
+PAPER = sorted((ROOT / "config/pradhan").glob("*.yaml"))
+CONFIGS = [*PAPER, *sorted((ROOT / "config/replication").glob("*.yaml"))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny data in the official formats, and tiny encoders."""
+    folder = tmp_path_factory.mktemp("files")
+    write_encoders(folder)
+    return folder
+
+
+def snakemake(folder: Path, config: Path, *options: str) -> str:
+    """Runs Snakemake in a folder of the user's and returns what it printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile"]
+    done = subprocess.run(
+        [*command, str(ROOT / "Snakefile"), "--configfile", str(config), *options],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "DPCANARY_DATA": str(folder), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_dry_run(config, tmp_path):
+    content = yaml.safe_load(config.read_text())
+    for dataset in content.get("datasets", {}).values():
+        for file in dataset.get("files", []):  # the user's own, which a dry run only looks for
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).touch()
+    printed = snakemake(tmp_path, config, "--dry-run", "--quiet", "rules")
+    assert "summarise" in printed
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("config", PAPER, ids=lambda path: path.stem)
+def test_miniature(config, files, tmp_path):
+    content = miniature(yaml.safe_load(config.read_text()), files)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))
+    snakemake(tmp_path, tmp_path / "tiny.yaml")
+    results = tmp_path / "results" / content["experiment"]
+    for figure in content["figures"]:
+        for suffix in ("pdf", "png", "tsv"):
+            assert (results / f"figures/{figure}.{suffix}").stat().st_size > 200
+    summary = pd.read_csv(results / "summary.tsv", sep="\t")
+    assert set(summary["sweep"]) == set(content["audits"])
+    assert set(summary["threshold_rule"]) == {"simultaneous", "in_sample"}
+
+
+def test_the_paper_s_figures_are_all_there():
+    named = {name for path in PAPER for name in yaml.safe_load(path.read_text())["figures"]}
+    assert named == {"figure2", "figure3", "figure4", "figure5"} | {
+        f"figureA{index}" for index in range(1, 7)
+    }
