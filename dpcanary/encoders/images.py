@@ -1,0 +1,107 @@
+"""Images: the class token of a vision transformer."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoImageProcessor, AutoModel
+
+from dpcanary.encoders.folders import EncoderFolder, loading
+from dpcanary.errors import InputError
+
+
+class ImageEncoder:
+    """A vision transformer (ViT, DeiT, ...): the feature is the class token after the last layer.
+
+    Args:
+        found: a folder with a transformers model and its `preprocessor_config.json`.
+        num_channels: of the images.
+        device: where the model computes; images are resized by the processor (CPU).
+
+    Raises:
+        InputError: if the folder holds no such model, lacks weights, or reads other images.
+    """
+
+    def __init__(self, found: EncoderFolder, *, num_channels: int, device: torch.device) -> None:
+        with loading(found):
+            self._processor = AutoImageProcessor.from_pretrained(
+                found.folder, backend="pil", local_files_only=True, trust_remote_code=False
+            )
+            model, report = AutoModel.from_pretrained(
+                found.folder,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        _check(found, model, report["missing_keys"], num_channels)
+        self._model = model.to(device).eval()
+        self._device = device
+        self._scale, self._shift = (part.to(device) for part in _normalisation(self._processor))
+        # Small batches stay in a processor's caches; large ones fill a GPU.
+        self.batch_size = 8 if device.type == "cpu" else 128
+
+    def order(self, records: NDArray[Any]) -> NDArray[np.int64]:
+        """As they come: all take equally long."""
+        return np.arange(len(records))
+
+    def __call__(self, images: NDArray[np.uint8]) -> torch.Tensor:
+        """Class tokens, shape (n, F).
+
+        Args:
+            images: shape (n, C, H, W).
+        """
+        tokens: torch.Tensor = self._model(pixel_values=self.pixels(images)).last_hidden_state
+        return tokens[:, 0]
+
+    def pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
+        """What the processor makes of images, shape (n, C, height, width).
+
+        It resizes them to bytes; the last step, which is linear in them, is done here for the whole
+        batch and on the device: the processor takes twice as long for it as for all the rest.
+        """
+        resized = self._processor(
+            images=list(images),
+            input_data_format="channels_first",
+            do_rescale=False,
+            do_normalize=False,
+            return_tensors="pt",
+        )["pixel_values"]
+        if self._device.type == "cuda":  # so that the copy need not wait for the batch before
+            resized = resized.pin_memory()
+        values = resized.to(self._device, non_blocking=True).to(torch.float32)
+        return torch.addcmul(self._shift, values, self._scale)
+
+
+def _normalisation(processor: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and shift of a byte, each of shape (C, 1, 1) or (1, 1, 1)."""
+    factor = processor.rescale_factor if processor.do_rescale else 1.0
+    mean, deviation = [0.0], [1.0]
+    if processor.do_normalize:
+        mean, deviation = processor.image_mean, processor.image_std
+    divisor = torch.tensor(deviation, dtype=torch.float64).reshape(-1, 1, 1)
+    shift = -torch.tensor(mean, dtype=torch.float64).reshape(-1, 1, 1) / divisor
+    return (factor / divisor).float(), shift.float()
+
+
+def _check(found: EncoderFolder, model: Any, missing: set[str], num_channels: int) -> None:
+    # The pooler comes after the class token; it is often left out, and nothing here uses it.
+    lacking = sorted(name for name in missing if not name.startswith("pooler."))
+    if lacking:
+        raise InputError(
+            f"encoder {found.name}: {found.folder} lacks {len(lacking)} of the model's weights,"
+            f" such as {lacking[0]}: it is incomplete, or of another model"
+        )
+    if not any("cls_token" in name for name, _ in model.named_parameters()):
+        raise InputError(
+            f"encoder {found.name} has no class token; use a vision transformer, such as"
+            " google/vit-base-patch16-224-in21k"
+        )
+    expected = getattr(model.config, "num_channels", 3)
+    if expected != num_channels:
+        raise InputError(
+            f"encoder {found.name} reads images of {expected} channels, and these have"
+            f" {num_channels}"
+        )

