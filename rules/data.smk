@@ -1,8 +1,10 @@
 """Datasets: downloaded, encoded, and cut into private, auxiliary and test records."""
 
 
+# The nodes of a cluster often have no way out.
 localrules:
-    download_file,  # the nodes of a cluster often have no way out
+    download_file,
+    download_encoder,
 
 
 rule download_file:
@@ -31,35 +33,63 @@ rule download_file:
         " {params.folder} --lock {params.lock} --output {output} 2> {log}"
 
 
+rule download_encoder:
+    input:
+        program=program("download_encoder"),
+        library=library("download_encoder"),
+    output:
+        f"{ENCODERS}/{{encoder}}.json",
+    log:
+        "resources/logs/download_encoder/{encoder}.log",
+    conda:
+        "../envs/encoding.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        name=lambda wildcards: ON_THE_HUB[wildcards.encoder].encoder,
+        revision=lambda wildcards: revision_of(wildcards.encoder),
+        lock=LOCK,
+    message:
+        "Downloading encoder {params.name}"
+    shell:
+        "python {input.program:q} --encoder {params.name:q} {params.revision}"
+        " --lock {params.lock} --output {output} 2> {log}"
+
+
 rule extract_features:
     input:
         program=program("extract_features"),
         library=library("extract_features"),
         # Hours of work, on files that do not change.
         files=lambda wildcards: ancient(source_files(ENCODED[wildcards.features])),
+        encoder=lambda wildcards: downloaded_encoder(ENCODED[wildcards.features]),
     output:
         f"{FEATURES}/{{features}}.npz",
     log:
         "resources/logs/extract_features/{features}.log",
+    priority: 1  # all else waits for it
     conda:
         "../envs/encoding.yaml"
     threads: 8
     resources:
-        mem_mb=4000,
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
+        runtime=lambda wildcards, attempt: 240 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         settings=lambda wildcards: features_stage(ENCODED[wildcards.features]).to_json(),
-        encoder=lambda wildcards: located(
-            features_stage(ENCODED[wildcards.features]).encoder
+        encoder=lambda wildcards, input: (
+            f"--downloaded {input.encoder}"
+            if input.encoder
+            else f"--encoder {shlex.quote(local_encoder(ENCODED[wildcards.features]))}"
         ),
         device=EXPERIMENT.settings.device,
-        lock=LOCK,
     message:
         "Encoding the records of {wildcards.features}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --files {input.files:q}"
-        " --encoder {params.encoder:q} --lock {params.lock} --device {params.device}"
-        " --threads {threads} --output {output} 2> {log}"
+        " {params.encoder} --device {params.device} --threads {threads}"
+        " --output {output} 2> {log}"
 
 
 rule prepare_dataset:
@@ -76,7 +106,8 @@ rule prepare_dataset:
         "../envs/data.yaml"
     threads: 1
     resources:
-        mem_mb=3000,
+        mem_mb=lambda wildcards, attempt: 3000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
     params:
         settings=lambda wildcards: EXPERIMENT.dataset_stage(
             stages.DatasetStage, dataset=wildcards.dataset

@@ -4,6 +4,7 @@
 localrules:
     resolve_config,
     list_audits,
+    estimate_cost,
 
 
 rule resolve_config:
@@ -12,7 +13,7 @@ rule resolve_config:
     log:
         f"{LOGS}/resolve_config.log",
     params:
-        experiment=EXPERIMENT.to_json(),
+        experiment=lambda wildcards: EXPERIMENT.to_json(),  # a note may hold braces
     message:
         "Writing the resolved config"
     run:
@@ -35,3 +36,27 @@ rule list_audits:
         "Listing the audits"
     shell:
         "python {input.program:q} --experiment {input.experiment} 2> {log}"
+
+
+rule estimate_cost:
+    input:
+        program=program("estimate_cost"),
+        library=library("estimate_cost"),
+        experiment=RESOLVED_CONFIG,
+    log:
+        f"{LOGS}/estimate_cost.log",
+    conda:
+        "../envs/costs.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        gpu=gpus_of(EXPERIMENT.settings.device),
+    params:
+        results=RESULTS,
+        folder=f"--data-folder {shlex.quote(DATA_FOLDER)}" if DATA_FOLDER else "",
+        cores=lambda wildcards: workflow.cores,
+    message:
+        "Estimating what the experiment will cost"
+    shell:
+        "python {input.program:q} --experiment {input.experiment} --results {params.results}"
+        " {params.folder} --cores {params.cores} 2> >(tee {log} >&2)"

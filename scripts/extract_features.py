@@ -10,7 +10,7 @@ from pathlib import Path
 from dpcanary.datasets.sources import load_source
 from dpcanary.encoders.extraction import extract_features, load_encoder
 from dpcanary.encoders.folders import find_encoder
-from dpcanary.files import write_arrays
+from dpcanary.files import read_json, write_arrays
 from dpcanary.program import progress, run
 from dpcanary.stages import FeaturesStage
 from dpcanary.training.devices import chosen_device
@@ -30,9 +30,8 @@ def main(argv: Sequence[str]) -> None:
         num_test=stage.num_test,
         seed=stage.seed,
     )
-    found = find_encoder(
-        args.encoder or stage.encoder, revision=stage.encoder_revision, lock=args.lock
-    )
+    downloaded = read_json(args.downloaded) if args.downloaded else {}
+    found = find_encoder(downloaded.get("folder") or args.encoder or stage.encoder)
     device = chosen_device(args.device)
     encoder = load_encoder(found, source.records, device=device)
     records, labels = {"features": source.records}, {"labels": source.labels}
@@ -46,7 +45,11 @@ def main(argv: Sequence[str]) -> None:
         }
     header = {
         "settings": stage.model_dump(mode="json"),
-        "encoder": {"name": found.name, "commit": found.commit, "weights": found.weights},
+        "encoder": {
+            "name": stage.encoder,
+            "commit": downloaded.get("commit"),
+            "weights": found.weights,
+        },
         "device": str(device),
         "seconds": time.perf_counter() - start,
         "software": {"python": platform.python_version(), **{n: version(n) for n in _SOFTWARE}},
@@ -60,7 +63,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--settings", type=FeaturesStage.model_validate_json, required=True)
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="what it is read from")
     parser.add_argument("--encoder", help="where the encoder is; by default the settings' name")
-    parser.add_argument("--lock", type=Path, required=True, help="of what was first seen")
+    parser.add_argument("--downloaded", type=Path, help="what download_encoder wrote")
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)

@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -10,16 +11,21 @@ from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
 
 from dpcanary.datasets.own_files import read_arrays_of
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays, sha256_of_file, write_arrays
+from dpcanary.files import read_arrays, read_json, sha256_of_file, write_arrays
 from dpcanary.stages import FeaturesStage
 
-SPEC = spec_from_file_location(
-    "program_extract_features", Path(__file__).parents[2] / "scripts/extract_features.py"
-)
-assert SPEC is not None
-assert SPEC.loader is not None
-PROGRAM = module_from_spec(SPEC)
-SPEC.loader.exec_module(PROGRAM)
+
+def program(name: str) -> ModuleType:
+    path = Path(__file__).parents[2] / f"scripts/{name}.py"
+    spec = spec_from_file_location(f"program_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PROGRAM = program("extract_features")
 
 
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
@@ -30,7 +36,7 @@ def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
 def run(told: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
     output = folder / "features.npz"
     argv = ["--settings", told.to_json(), "--files", *map(str, files), "--output", str(output)]
-    for key, value in {"lock": folder / "lock.json", **options}.items():
+    for key, value in options.items():
         argv += [f"--{key}", str(value)]
     PROGRAM.main(argv)
     return output
@@ -74,7 +80,7 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     np.testing.assert_array_equal(arrays["labels"], np.arange(10))
     assert header["settings"] == told.model_dump(mode="json")
     weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
-    assert header["encoder"] == {"name": str(vit), "commit": None, "weights": weights}
+    assert header["encoder"] == {"name": "somebody/vit", "commit": None, "weights": weights}
     assert header["device"] == "cpu"
     assert header["software"].keys() >= {"python", "torch", "transformers", "pillow"}
     assert header["seconds"] > 0
@@ -108,3 +114,19 @@ def test_records_that_are_features_already_are_refused(vit, tmp_path):
     with pytest.raises(InputError, match="drop the dataset's encoder"):
         run(stage("digits", str(vit)), tmp_path)
     assert not (tmp_path / "features.npz").exists()
+
+
+def test_an_encoder_from_the_hub_is_found_by_what_its_download_wrote(vit, tmp_path, monkeypatch):
+    """The download runs where there is a network; the encoding elsewhere, from its folder."""
+    snapshot = vit.rename(tmp_path / ("c0ffee" * 6 + "cafe"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
+    found, lock = tmp_path / "found.json", tmp_path / "lock.json"
+    argv = ["--encoder", "somebody/vit", "--lock", str(lock), "--output", str(found)]
+    program("download_encoder").main(argv)
+    monkeypatch.undo()
+    train = cifar_file(tmp_path / "a.npz", 10)
+    output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
+    header, _ = read_arrays(output)
+    assert header["encoder"]["name"] == "somebody/vit"
+    assert header["encoder"]["commit"] == snapshot.name
+    assert read_json(lock) == {"encoder somebody/vit": snapshot.name}

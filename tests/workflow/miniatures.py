@@ -12,6 +12,7 @@ import numpy as np
 
 # Every sweep keeps the ends of its lists; these keys get values of their own.
 AUDIT = {"num_runs": 8, "num_repeats": 2, "runs_per_shard": 16, "crafting_steps": 3}
+_DROPPED = ("max_records", "encoder_revision")
 DATASET = {"num_auxiliary": 20, "num_test": 10}
 FIGURE_RUNS = [4, 8]
 LONGEST, EVERY = 20, 10
@@ -34,7 +35,7 @@ def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if "encoder" in dataset:
         encoder = {"encoder": str(folder / ("vit" if source == "cifar10" else "bert"))}
     records = 40 if dataset.get("balanced", True) else 150
-    kept = {key: value for key, value in dataset.items() if key != "max_records"}
+    kept = {key: value for key, value in dataset.items() if key not in _DROPPED}
     size = {"max_records": 300} if source == "purchase100_synthetic" else {}
     return {**kept, **DATASET, **files, **encoder, **size, "num_records": records}
 

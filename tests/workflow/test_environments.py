@@ -41,6 +41,15 @@ def rules() -> dict[str, str]:
     return found
 
 
+def rules_by_environment() -> dict[str, list[str]]:
+    """Names of the rules that each environment serves."""
+    found: dict[str, list[str]] = {}
+    for rule, text in rules().items():
+        [environment] = re.findall(r"envs/(\w+)\.yaml", text)
+        found.setdefault(environment, []).append(rule)
+    return found
+
+
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 
 

@@ -1,0 +1,26 @@
+"""Downloads an encoder from the Hugging Face hub, and says where it is."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.encoders.folders import find_encoder
+from dpcanary.files import write_text
+from dpcanary.program import run
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes {"folder": ...} as JSON; the weights stay in the hub's cache."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--encoder", required=True, help="its name on the hub")
+    parser.add_argument("--revision", help="its commit")
+    parser.add_argument("--lock", type=Path, required=True, help="of what was first seen")
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    found = find_encoder(args.encoder, revision=args.revision, lock=args.lock)
+    write_text(args.output, json.dumps({"folder": str(found.folder), "commit": found.commit}))
+
+
+if __name__ == "__main__":
+    run(main)
