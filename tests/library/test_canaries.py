@@ -58,7 +58,8 @@ def module_of(kind: str, num_features: int = NUM_FEATURES) -> nn.Module:
     torch.manual_seed(7)
     if kind == "linear":
         return nn.Linear(num_features, NUM_CLASSES)
-    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(8, NUM_CLASSES))
+    between = nn.LayerNorm(8) if kind == "any module" else nn.Tanh()
+    return nn.Sequential(nn.Linear(num_features, 8), between, nn.Linear(8, NUM_CLASSES))
 
 
 def reference_of(
@@ -356,6 +357,20 @@ def test_accumulated_updates_equal_a_loop(kind: str) -> None:
     assert 0 < clipped < taken
     np.testing.assert_allclose(found, moved, rtol=0, atol=1e-5 * moved.max())
     assert not np.array_equal(found, accumulated_updates(**arguments, seed=seed + 1))
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp", "any module"])
+def test_simulated_steps_without_records_move_nothing(kind: str) -> None:
+    """At a small rate and few records most batches are empty."""
+    arguments = {
+        "module": module_of(kind),
+        "records": private(FEATURES, LABELS),
+        "initialisation": Initialisation.ZEROS if kind == "linear" else Initialisation.FIXED,
+        "device": CPU,
+        "seed": 0,
+    }
+    rare = DPSGD(0.0, 1.0, 0.5, (5,), sample_rate=1e-5)
+    assert not accumulated_updates(**arguments, dpsgd=rare).any()
 
 
 def test_least_updated_coordinate_is_a_dead_feature() -> None:

@@ -122,14 +122,19 @@ class LinearPath:
         runs, rows = len(parameters), batch.rows
         features, targets, norms = self.table.features[rows], self._targets[rows], self._norms[rows]
         outputs = product(parameters.view(-1, self._width), features.T, self._precision)
-        by_class = outputs.view(runs, self.num_outputs, -1)
+        by_class = outputs.view(runs, self.num_outputs, len(rows))
         slopes = residuals(by_class, targets.T, self._loss, dim=1)
         # Not vector_norm: across classes it takes as long as a product.
         lengths = slopes.square().sum(dim=1).sqrt_().mul_(norms)
         # A zero gradient gives C / 0 = inf, clamped to 1.
         scales = lengths.reciprocal_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
         slopes.mul_(scales.unsqueeze(1))
-        product(slopes.view(-1, len(rows)), features, self._precision, out.view(-1, self._width))
+        product(
+            slopes.view(runs * self.num_outputs, len(rows)),
+            features,
+            self._precision,
+            out.view(-1, self._width),
+        )
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
         """Logits on lifted features; see `Path`."""
