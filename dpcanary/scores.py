@@ -14,13 +14,13 @@ from dpcanary.vocabulary import Score
 Array = NDArray[np.float64]
 
 
-def scores_of(pooled: Shard, stage: TrainingStage, placed: PlacedCanary | None) -> Array:
-    """Scores of an audit's runs.
+def scores_of(shard: Shard, stage: TrainingStage, placed: PlacedCanary | None) -> Array:
+    """Scores of a shard's runs.
 
     Args:
-        pooled: all of its runs.
+        shard: observations of some of an audit's runs.
         stage: what they were told.
-        placed: its canary, where it has one.
+        placed: the audit's canary, where it has one.
 
     Returns:
         Shape (runs, steps).
@@ -28,7 +28,7 @@ def scores_of(pooled: Shard, stage: TrainingStage, placed: PlacedCanary | None) 
     Raises:
         InputError: if the score needs an input canary and there is none.
     """
-    observed = pooled.observation.astype(np.float64)
+    observed = shard.observation.astype(np.float64)
     if stage.score is Score.TRANSCRIPT:
         return observed
     if stage.score is Score.COORDINATE:
@@ -36,7 +36,7 @@ def scores_of(pooled: Shard, stage: TrainingStage, placed: PlacedCanary | None) 
             raise InputError("score coordinate is for a canary in one coordinate alone")
         return coordinate_score(observed)
     if stage.score is Score.FINAL_SUM:
-        sigma = pooled.header["noise_multiplier"]
+        sigma = shard.header["noise_multiplier"]
         return final_sum_score(observed, stage=stage, noise_multiplier=sigma)
     if placed is None or not isinstance(placed.canary, InputCanary):
         raise InputError(f"score {stage.score} needs the file of an input canary")

@@ -2,7 +2,10 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+from dpcanary.files import sha256_of_file, sha256_of_text
 
 _PACKAGE = "dpcanary"
 
@@ -32,8 +35,21 @@ def imports_of(program: Path, root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in [program, *sorted(found - {program})]]
 
 
+def digest_of_imports(program: Path, root: Path) -> str:
+    """One hash of all modules of the library that the program imports, directly or not.
+
+    It changes with their names and content, and with nothing else.
+
+    Args:
+        program: path of a Python file.
+        root: the folder that holds the package.
+    """
+    modules = imports_of(program, root)[1:]
+    return sha256_of_text("".join(f"{path} {sha256_of_file(root / path)}\n" for path in modules))
+
+
 def _imported_files(path: Path, root: Path) -> Iterator[Path]:
-    for name in _imported_names(ast.parse(path.read_text(encoding="utf-8"))):
+    for name in _names_imported_by(path.read_text(encoding="utf-8")):
         parts = name.split(".")
         if parts[0] != _PACKAGE:
             continue
@@ -48,6 +64,12 @@ def _module_file(stem: Path) -> Iterator[Path]:
     for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
         if candidate.is_file():
             yield candidate
+
+
+@cache
+def _names_imported_by(code: str) -> tuple[str, ...]:
+    """Every name that a module's code may import; most modules serve several programs."""
+    return tuple(_imported_names(ast.parse(code)))
 
 
 def _imported_names(tree: ast.AST) -> Iterator[str]:

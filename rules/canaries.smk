@@ -16,7 +16,8 @@ rule train_reference:
         "../envs/training.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
+        mem_mb=lambda wildcards, attempt: 3000 * attempt,
+        runtime=lambda wildcards, attempt: 60 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         settings=lambda wildcards: EXPERIMENT.stage(
@@ -46,7 +47,8 @@ rule craft_canary:
         "../envs/training.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
+        mem_mb=lambda wildcards, attempt: 3000 * attempt,
+        runtime=lambda wildcards, attempt: 60 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         settings=told(stages.CanaryStage),

@@ -1,15 +1,17 @@
 """The experiment, its paths, and the helpers that all rules share."""
 
+import inspect
 import json
 import re
 import shlex
 import shutil
+from functools import cache
 
 from dpcanary import stages
 from dpcanary.config import parse_experiment
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_text, write_text
-from dpcanary.workflow import imports_of
+from dpcanary.workflow import digest_of_imports, imports_of
 from snakemake.exceptions import WorkflowError
 
 try:
@@ -56,9 +58,33 @@ def library(rule):
     ]
 
 
+def library_digest(rule):
+    """Hash of these modules: as a parameter, it stands for them in rules of thousands of jobs.
+
+    Snakemake looks at every input of every job: dozens of modules each would be most of its work.
+    """
+    root = Path(workflow.basedir)
+    return digest_of_imports(root / "scripts" / f"{rule}.py", root)
+
+
+def of_audit(function):
+    """Makes a function of an audit's name one of the job's wildcards, as rules want it.
+
+    Snakemake calls it, and asks for its signature, several times for each of thousands of jobs:
+    so both are computed once.
+    """
+    cached = cache(function)
+
+    def of_wildcards(wildcards):
+        return cached(wildcards.audit)
+
+    of_wildcards.__signature__ = inspect.signature(of_wildcards)
+    return of_wildcards
+
+
 def told(model):
     """A params function: what the stage is told of the job's audit, as JSON."""
-    return lambda wildcards: EXPERIMENT.stage(model, audit=wildcards.audit).to_json()
+    return of_audit(lambda audit: EXPERIMENT.stage(model, audit=audit).to_json())
 
 
 def reference_of(audit):
@@ -68,9 +94,10 @@ def reference_of(audit):
     return f"{dataset}-{sha256_of_text(settings)[:8]}"
 
 
-def data_of(wildcards):
+@of_audit
+def data_of(audit):
     """The dataset file of the job's audit."""
-    return f"{RESULTS}/data/{EXPERIMENT.audits[wildcards.audit].dataset}.npz"
+    return f"{RESULTS}/data/{EXPERIMENT.audits[audit].dataset}.npz"
 
 
 def shards_of(wildcards):
@@ -84,9 +111,10 @@ def runs_of(wildcards):
     return EXPERIMENT.audits[wildcards.audit].runs_of(wildcards.shard)
 
 
-def runs_at_once(wildcards):
+@of_audit
+def runs_at_once(audit):
     """Runs in memory at once, 0 for as many as fit: a resource, since no result depends on it."""
-    return EXPERIMENT.audits[wildcards.audit].runs_at_once or 0
+    return EXPERIMENT.audits[audit].runs_at_once or 0
 
 
 def canary_option(wildcards):

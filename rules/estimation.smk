@@ -21,11 +21,15 @@ rule score_runs:
         canary=lambda wildcards, input: (
             f"--canary {input.canary}" if input.canary else ""
         ),
+        # Thousands of paths would be longer than a command may be.
+        shards=lambda wildcards, input: Path(input.shards[0]).parent,
+        num_shards=lambda wildcards, input: len(input.shards),
     message:
         "Scoring the runs of {wildcards.audit}"
     shell:
         "python {input.program:q} --audit {wildcards.audit} --settings {params.settings:q}"
-        " {params.canary} --shards {input.shards} --output {output} 2> {log}"
+        " {params.canary} --shards {params.shards} --num-shards {params.num_shards}"
+        " --output {output} 2> {log}"
 
 
 rule estimate:

@@ -4,7 +4,6 @@
 rule train_shard:
     input:
         program=program("train_shard"),
-        library=library("train_shard"),
         data=data_of,
         canary=f"{RESULTS}/canaries/{{audit}}.npz",
         noise=f"{RESULTS}/noise/{{audit}}.json",
@@ -18,10 +17,12 @@ rule train_shard:
         "../envs/training.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
         runs_at_once=runs_at_once,
     params:
+        library=library_digest("train_shard"),
         settings=told(stages.TrainingStage),
         first=lambda wildcards: runs_of(wildcards).start,
         num=lambda wildcards: len(runs_of(wildcards)),
@@ -39,7 +40,6 @@ rule train_shard:
 rule draw_worst_case_shard:
     input:
         program=program("draw_worst_case_shard"),
-        library=library("draw_worst_case_shard"),
         noise=f"{RESULTS}/noise/{{audit}}.json",
     output:
         f"{RESULTS}/shards/{{audit}}/{{shard}}.npz",
@@ -51,8 +51,10 @@ rule draw_worst_case_shard:
         "../envs/estimation.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
     params:
+        library=library_digest("draw_worst_case_shard"),
         settings=told(stages.TrainingStage),
         first=lambda wildcards: runs_of(wildcards).start,
         num=lambda wildcards: len(runs_of(wildcards)),

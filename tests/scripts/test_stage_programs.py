@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -138,7 +139,8 @@ def folder(tmp_path_factory) -> Path:
             audit=audit,
             settings=told_to(ScoringStage),
             **canary,
-            shards=shards[::-1],
+            shards=place,
+            num_shards=2,
             output=scores,
         )
         run(
@@ -292,43 +294,57 @@ def test_estimates_of_another_mechanism_are_refused(folder, tmp_path):
     assert not (tmp_path / "summary.tsv").exists()
 
 
+def shards_in(place: Path, *shards: Path) -> Path:
+    """A folder of shards, under the names that they have there."""
+    place.mkdir()
+    for index, shard in enumerate(shards):
+        shutil.copy(shard, place / f"{index:05d}.npz")
+    return place
+
+
 def test_missing_shards_leave_no_scores(folder, tmp_path):
+    place = shards_in(tmp_path / "shards", folder / TRAINED[0] / "00001.npz")
     with pytest.raises(InputError, match="run 0 is missing"):
         run(
             "score_runs",
             audit=TRAINED[0],
             settings=EXPERIMENT.stage(ScoringStage, audit=TRAINED[0]).to_json(),
             canary=folder / TRAINED[0] / "canary.npz",
-            shards=folder / TRAINED[0] / "00001.npz",
+            shards=place,
+            num_shards=1,
             output=tmp_path / "scores.npz",
         )
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [place]
 
 
 def test_shards_of_two_settings_leave_no_scores(folder, tmp_path):
-    with pytest.raises(InputError, match="differ in"):
+    mixed = [folder / TRAINED[0] / "00000.npz", folder / TRAINED[1] / "00001.npz"]
+    place = shards_in(tmp_path / "shards", *mixed)
+    with pytest.raises(InputError, match="00001.npz was made with another settings"):
         run(
             "score_runs",
             audit=TRAINED[0],
             settings=EXPERIMENT.stage(ScoringStage, audit=TRAINED[0]).to_json(),
             canary=folder / TRAINED[0] / "canary.npz",
-            shards=[folder / TRAINED[0] / "00000.npz", folder / TRAINED[1] / "00001.npz"],
+            shards=place,
+            num_shards=2,
             output=tmp_path / "scores.npz",
         )
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [place]
 
 
 @pytest.mark.parametrize("taken_for", [TRAINED[0], TRAINED[1]])
 def test_whole_shards_of_another_audit_leave_no_scores(folder, tmp_path, taken_for):
     """They agree with one another, and not with the audit that they are taken for."""
     foreign = TRAINED[3]
-    with pytest.raises(InputError, match="made with another settings: they are of another audit"):
+    with pytest.raises(InputError, match="made with another settings: it is of another audit"):
         run(
             "score_runs",
             audit=taken_for,
             settings=EXPERIMENT.stage(ScoringStage, audit=taken_for).to_json(),
             canary=folder / taken_for / "canary.npz",
-            shards=[folder / foreign / "00000.npz", folder / foreign / "00001.npz"],
+            shards=folder / foreign,
+            num_shards=2,
             output=tmp_path / "scores.npz",
         )
     assert list(tmp_path.iterdir()) == []
@@ -342,7 +358,8 @@ def test_shards_of_another_canary_leave_no_scores(folder, tmp_path):
             audit=audit,
             settings=EXPERIMENT.stage(ScoringStage, audit=audit).to_json(),
             canary=folder / TRAINED[3] / "canary.npz",
-            shards=[folder / audit / "00000.npz", folder / audit / "00001.npz"],
+            shards=folder / audit,
+            num_shards=2,
             output=tmp_path / "scores.npz",
         )
     assert list(tmp_path.iterdir()) == []
