@@ -1,6 +1,12 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
 
+# Seconds each: not worth a place in a cluster's queue.
+localrules:
+    calibrate_noise,
+    account,
+
+
 rule calibrate_noise:
     input:
         program=program("calibrate_noise"),

@@ -73,7 +73,7 @@ def encoder_key(dataset):
     """A file's name for an encoder at a revision."""
     settings = EXPERIMENT.settings.datasets[dataset]
     revision = f"-{settings.encoder_revision[:8]}" if settings.encoder_revision else ""
-    return settings.encoder.replace("/", "--") + revision
+    return re.sub("[^A-Za-z0-9._-]", "--", settings.encoder) + revision
 
 
 def revision_of(encoder):

@@ -5,6 +5,7 @@
 localrules:
     download_file,
     download_encoder,
+    prepare_dataset,  # seconds
 
 
 rule download_file:

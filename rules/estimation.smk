@@ -1,6 +1,13 @@
 """From shards to scores, from scores to lower bounds, and all bounds in one table."""
 
 
+# Seconds each: not worth a place in a cluster's queue.
+localrules:
+    score_runs,
+    estimate,
+    summarise,
+
+
 rule score_runs:
     input:
         program=program("score_runs"),

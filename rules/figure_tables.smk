@@ -1,6 +1,12 @@
 """Tables that figures need beside the summary."""
 
 
+# Seconds each: not worth a place in a cluster's queue.
+localrules:
+    estimate_by_runs,
+    compare_adjacencies,
+
+
 rule estimate_by_runs:
     input:
         program=program("estimate_by_runs"),

@@ -1,6 +1,14 @@
 """Other figures: PDF, PNG, and the plotted numbers as TSV."""
 
 
+# Seconds each: not worth a place in a cluster's queue.
+localrules:
+    figure_test_accuracy,
+    figure_adjacency_ratio,
+    figure_score_histograms,
+    figure_trade_off,
+
+
 rule figure_test_accuracy:
     input:
         program=program("figure_test_accuracy"),

@@ -1,6 +1,14 @@
 """Figures of lower and upper bounds: PDF, PNG, and the plotted numbers as TSV."""
 
 
+# Seconds each: not worth a place in a cluster's queue.
+localrules:
+    figure_epsilon_by_step,
+    figure_epsilon_by_noise,
+    figure_epsilon_by_setting,
+    figure_epsilon_by_runs,
+
+
 rule figure_epsilon_by_step:
     input:
         program=program("figure_epsilon_by_step"),

@@ -52,7 +52,7 @@ rule estimate_cost:
         mem_mb=4000,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        results=RESULTS,
+        results=lambda wildcards, input: Path(input.experiment).parent,
         folder=f"--data-folder {shlex.quote(DATA_FOLDER)}" if DATA_FOLDER else "",
         cores=lambda wildcards: workflow.cores,
     message:

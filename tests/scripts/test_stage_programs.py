@@ -320,7 +320,7 @@ def test_missing_shards_leave_no_scores(folder, tmp_path):
 def test_shards_of_two_settings_leave_no_scores(folder, tmp_path):
     mixed = [folder / TRAINED[0] / "00000.npz", folder / TRAINED[1] / "00001.npz"]
     place = shards_in(tmp_path / "shards", *mixed)
-    with pytest.raises(InputError, match="00001.npz was made with another settings"):
+    with pytest.raises(InputError, match=r"00001\.npz was made with another settings"):
         run(
             "score_runs",
             audit=TRAINED[0],

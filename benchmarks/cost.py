@@ -1,0 +1,152 @@
+"""Estimated against true costs: probes an experiment, runs it, and prints the ratios.
+
+Run as `python -m benchmarks.cost [--config config/demo.yaml] [--repeats 3]`. The true costs are the
+processor time of every job's program, as the shell's `time` tells it, the time that Snakemake took,
+and the disk space of the results; what is measured is told in benchmarks/README.md.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import yaml
+
+from dpcanary.config import parse_experiment
+from dpcanary.costs.jobs import Plan
+from dpcanary.costs.measuring import measured
+from dpcanary.costs.notes import timed_on
+from dpcanary.costs.shapes import shapes_of
+from dpcanary.costs.shared_jobs import all_jobs
+from dpcanary.costs.totals import Costs, probes_of
+from dpcanary.program import progress
+
+ROOT = Path(__file__).parents[1]
+# In front of the real one on the path: says what each program took.
+TIMED_PYTHON = """#!/bin/bash
+TIMEFORMAT="$(basename "$1" .py) %U %S"
+{{ time {python} "$@" 2>&3; }} 3>&2 2>> {record}
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an experiment costs, or is estimated to.
+
+    Attributes:
+        core_seconds: of all jobs.
+        wall_seconds: from start to end.
+        num_bytes: of disk.
+        by_rule: core seconds by rule.
+        load: processes that wanted a core at the end, by the system's mean over a minute.
+        probe_seconds: that the estimate took; 0 for the truth.
+    """
+
+    core_seconds: float
+    wall_seconds: float
+    num_bytes: int
+    by_rule: dict[str, float]
+    probe_seconds: float = 0.0
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+
+def estimated(config: Path, cores: int) -> Cost:
+    """The estimate, as rule `estimate_cost` makes it."""
+    start = perf_counter()
+    experiment = parse_experiment(yaml.safe_load(config.read_text()))
+    folder = os.environ.get("DPCANARY_DATA")
+    shapes = shapes_of(experiment, data=Path("none"), folder=Path(folder) if folder else None)
+    device = timed_on(experiment.settings.device)
+    jobs = all_jobs(Plan(experiment, shapes=shapes, scripts=ROOT / "scripts", device=device))
+    probes = probes_of(jobs)
+    with progress(len(probes), "probe") as bar:
+        costs = Costs(jobs, measured(probes, num_workers=cores, on_progress=bar.update))
+    by_rule: dict[str, float] = defaultdict(float)
+    for each in jobs:
+        by_rule[each.rule] += costs.seconds_of(each)
+    wall, spent = costs.wall_seconds(cores), perf_counter() - start
+    return Cost(costs.seconds, wall, costs.num_bytes, dict(by_rule), spent)
+
+
+def true(config: Path, cores: int) -> Cost:
+    """The truth: the experiment is run in a folder of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, record = Path(name), Path(name) / "times.txt"
+        python = folder / "bin" / "python"
+        python.parent.mkdir()
+        quoted = shlex.quote(sys.executable), shlex.quote(str(record))
+        python.write_text(TIMED_PYTHON.format(python=quoted[0], record=quoted[1]))
+        python.chmod(0o755)
+        command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--quiet", "all"]
+        command += ["--snakefile", str(ROOT / "Snakefile"), "--directory", name]
+        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        start = perf_counter()
+        subprocess.run(
+            [*command, "--configfile", str(config.resolve())],
+            check=True,
+            env={**os.environ, "PATH": path},
+        )
+        wall = perf_counter() - start
+        by_rule: dict[str, float] = defaultdict(float)
+        for line in record.read_text().splitlines():
+            rule, user, system = line.split()
+            by_rule[rule] += float(user) + float(system)
+        return Cost(sum(by_rule.values()), wall, disk_usage(folder / "results"), dict(by_rule))
+
+
+def disk_usage(folder: Path) -> int:
+    """Bytes of all files below a folder, in whole blocks."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sum(512 * path.stat().st_blocks for path in files)
+
+
+def table(estimate: Cost, truth: Cost) -> str:
+    """Both, and their ratios, for a reader."""
+    rows = [
+        ("core-seconds", estimate.core_seconds, truth.core_seconds),
+        ("wall seconds", estimate.wall_seconds, truth.wall_seconds),
+        ("MB of disk", estimate.num_bytes / 1e6, truth.num_bytes / 1e6),
+    ]
+    longest = sorted(truth.by_rule, key=lambda rule: -truth.by_rule[rule])
+    rows += [(rule, estimate.by_rule.get(rule, 0.0), truth.by_rule[rule]) for rule in longest]
+    lines = [f"{'':<26}{'estimate':>10}{'truth':>10}{'ratio':>8}"]
+    lines += [
+        f"{name:<26}{guess:>10.1f}{fact:>10.1f}{guess / max(fact, 1e-9):>8.2f}"
+        for name, guess, fact in rows
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"probes: {estimate.probe_seconds:.0f} s; load: {estimate.load:.1f} after them,"
+            f" {truth.load:.1f} after the run",
+        ]
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
+    parser.add_argument("--config", type=Path, default=ROOT / "config/demo.yaml")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1, help="estimates and runs, in turn")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args(argv)
+    if shutil.which("bash") is None:
+        sys.exit("error: this benchmark needs bash")
+    for _ in range(options.repeats):
+        estimate = estimated(options.config, options.cores)
+        truth = true(options.config, options.cores)
+        both = {"estimate": asdict(estimate), "truth": asdict(truth)}
+        print(json.dumps(both) if options.json else table(estimate, truth), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The workflow on a real SLURM: a local run's results, whatever is killed, late or left behind.
+
+`make test-cluster` starts a SLURM of one node for it; without DPCANARY_SLURM it is skipped.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from dpcanary.files import read_arrays
+
+pytestmark = pytest.mark.skipif(
+    "DPCANARY_SLURM" not in os.environ, reason="needs a SLURM: make test-cluster"
+)
+ROOT = Path(__file__).parents[2]
+COPIED = ("Snakefile", "rules", "scripts", "dpcanary", "profiles", "envs", "report", "config")
+TINY = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
+# Two shards of each kind; enough runs for a job to be caught while it trains.
+STEPS = {"canary": ["gradient", "worst_case"], "num_runs": 8000, "runs_per_shard": 4000}
+CONFIG = {
+    **TINY,
+    "audits": {"steps": {**TINY["audits"]["steps"], **STEPS}},
+    "figures": {},
+}
+SHARDS = ("00000", "00001")
+TRAINED = tuple(f"results/tiny/shards/steps-gradient/{shard}.npz" for shard in SHARDS)
+DRAWN = tuple(f"results/tiny/shards/steps-worst_case/{shard}.npz" for shard in SHARDS)
+SLURM = (
+    *("--profile", "profiles/slurm"),
+    # This test has no conda: no rule has modules, so the jobs use the `python` of this environment.
+    *("--software-deployment-method", "env-modules"),
+    *("--slurm-init-seconds-before-status-checks", "2"),
+)
+
+
+STARTED: list["subprocess.Popen[bytes]"] = []
+
+
+class Job(NamedTuple):
+    """A line of squeue's."""
+
+    id: str
+    run: str  # of Snakemake's that submitted it
+    comment: str  # rule and wildcards; of an array job, the first task's
+    state: str
+    time_limit: str
+    memory: str
+
+
+class Experiment:
+    """A copy of the project with a config and maybe results."""
+
+    def __init__(self, folder: Path, *, like: "Experiment | None" = None) -> None:
+        self.folder = folder
+        self.printed = folder / "printed"
+        if like is not None:
+            shutil.copytree(like.folder, folder)  # with compiled loops, which take seconds to make
+            return
+        folder.mkdir()
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, folder / name)
+        (folder / "experiment.yaml").write_text(yaml.safe_dump(CONFIG))
+
+    def start(self, *options: str) -> "subprocess.Popen[bytes]":
+        """Snakemake in the background, in a session of its own."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        with self.printed.open("wb") as printed:
+            started = subprocess.Popen(
+                [sys.executable, "-m", "snakemake", *options, "--configfile", "experiment.yaml"],
+                cwd=self.folder,
+                env={**os.environ, "PATH": path},
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        STARTED.append(started)
+        return started
+
+    def finish(self, running: "subprocess.Popen[bytes]") -> None:
+        assert running.wait(timeout=900) == 0, self.printed.read_text()
+
+    def run(self, *options: str) -> None:
+        self.finish(self.start(*options))
+
+    def slurm_run(self) -> str:
+        """The name that SLURM's jobs of the last run have, or nothing yet."""
+        found = re.search(r"SLURM run ID: (\S+)", self.printed.read_text())
+        return found[1] if found else ""
+
+    def jobs(self, rule: str, shard: str = "") -> list[Job]:
+        """The last run's jobs of a rule, finished or not, oldest first."""
+        columns = "%i|%j|%k|%T|%l|%m"
+        lines = told("squeue", "--noheader", "--array", "--states=all", "--sort=i", "-o", columns)
+        every = [Job(*line.split("|")) for line in lines]
+        mine = [job for job in every if job.run == self.slurm_run() and f"_{rule}_" in job.comment]
+        return [job for job in mine if job.comment.endswith(shard)]
+
+    def without(self, *outputs: str) -> "Experiment":
+        for output in outputs:
+            (self.folder / output).unlink()
+        return self
+
+    def modified(self, *outputs: str) -> dict[str, int]:
+        """When they were written, of those that exist."""
+        paths = {output: self.folder / output for output in outputs}
+        return {name: path.stat().st_mtime_ns for name, path in paths.items() if path.exists()}
+
+
+def told(*command: str) -> list[str]:
+    """What a command printed, by line."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def wait_until(
+    condition: Callable[[], object], running: "subprocess.Popen[bytes] | None" = None
+) -> None:
+    """Returns as soon as the condition is met; an error when what would meet it has ended."""
+    end = time.monotonic() + 600
+    while not condition():
+        assert running is None or running.poll() is None, "Snakemake ended"
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.1)
+
+
+def is_training(experiment: Experiment, shard: str) -> bool:
+    """Whether the program has begun: it tells of its progress."""
+    log = experiment.folder / f"results/tiny/logs/train_shard/steps-gradient/{shard}.log"
+    return log.exists() and log.stat().st_size > 0
+
+
+def assert_same_results(one: Experiment, two: Experiment, *outputs: str) -> None:
+    """The same bytes, but for the seconds that it took."""
+    for output in outputs:
+        first, second = one.folder / output, two.folder / output
+        if first.suffix == ".npz":
+            (header1, arrays1), (header2, arrays2) = read_arrays(first), read_arrays(second)
+            assert {**header1, "seconds": 0} == {**header2, "seconds": 0}, output
+            assert arrays1.keys() == arrays2.keys()
+            for name, array in arrays1.items():
+                np.testing.assert_array_equal(arrays2[name], array, err_msg=output)
+        elif first.suffix == ".tsv":
+            frames = (pd.read_csv(path, sep="\t") for path in (first, second))
+            bare = [frame.drop(columns="seconds", errors="ignore") for frame in frames]
+            pd.testing.assert_frame_equal(*bare, check_exact=True)
+        else:
+            assert first.read_bytes() == second.read_bytes(), output
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """Ends what a failed test has left running."""
+    yield
+    for process in STARTED:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """The whole experiment, without SLURM."""
+    made = Experiment(tmp_path_factory.mktemp("local") / "project")
+    made.run("--cores", "2")
+    return made
+
+
+@pytest.fixture(scope="module")
+def late(
+    local: Experiment, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Experiment, "subprocess.Popen[bytes]"]:
+    """The whole experiment on SLURM, with a job that will not end in time; goes on in background.
+
+    SLURM's shortest limit is a minute. The job is stopped, so that it takes none of the others'.
+    """
+    made = Experiment(tmp_path_factory.mktemp("late") / "project", like=local)
+    for old in ("results", ".snakemake"):
+        shutil.rmtree(made.folder / old)
+    limit = "draw_worst_case_shard:runtime=attempt"  # in minutes
+    running = made.start(*SLURM, "--set-resources", limit)
+    wait_until(lambda: made.jobs("draw_worst_case_shard", "00001"), running)
+    step = f"{made.jobs('draw_worst_case_shard', '00001')[0].id}.0"
+    wait_until(lambda: step in told("squeue", "--steps", "--noheader", "-o", "%i"), running)
+    told("scancel", "--signal=STOP", step)
+    return made, running
+
+
+@pytest.mark.usefixtures("late")
+def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path):
+    other = Experiment(tmp_path / "project", like=local).without(TRAINED[1])
+    (other.folder / "results/tiny/logs/train_shard/steps-gradient/00001.log").unlink()
+    running = other.start(*SLURM, TRAINED[1])
+    wait_until(lambda: is_training(other, "00001"), running)
+    told("scancel", other.jobs("train_shard")[0].id)
+    other.finish(running)
+    first, second = other.jobs("train_shard")
+    assert (first.state, second.state) == ("CANCELLED", "COMPLETED")
+    # The rule's own memory and time limit, which grow with the attempt.
+    assert (first.memory, first.time_limit) == ("4000M", "2:00:00")
+    assert (second.memory, second.time_limit) == ("8000M", "4:00:00")
+    assert_same_results(local, other, TRAINED[1])
+
+
+@pytest.mark.usefixtures("late")
+def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
+    other = Experiment(tmp_path / "project", like=local).without(*TRAINED)
+    shutil.rmtree(other.folder / "results/tiny/logs/train_shard")
+    # With a card each, which profiles/default lends to one job at a time, but not on a cluster.
+    cards = ("--set-resources", "train_shard:gpu=1")
+    running = other.start(*cards, *SLURM, "--profile", "profiles/slurm-arrays", *TRAINED)
+    wait_until(lambda: any(is_training(other, shard) for shard in SHARDS), running)
+    told("scancel", other.jobs("train_shard")[1].id)
+    other.finish(running)
+    first, second, again = other.jobs("train_shard")
+    array = first.id.partition("_")[0]
+    assert (first.id, second.id) == (f"{array}_1", f"{array}_2")
+    assert re.search("TresPerJob=gres.gpu:1", "\n".join(told("scontrol", "show", "job", array)))
+    assert [job.state for job in (first, second, again)] == ["COMPLETED", "CANCELLED", "COMPLETED"]
+    assert_same_results(local, other, *TRAINED)
+
+
+@pytest.mark.usefixtures("late")
+def test_after_a_killed_snakemake_finished_shards_are_not_done_again(local, tmp_path):
+    other = Experiment(tmp_path / "project", like=local).without(*TRAINED)
+    running = other.start(*SLURM, "--jobs", "1", *TRAINED)
+    half = ["COMPLETED", "RUNNING"]
+    wait_until(lambda: [job.state for job in other.jobs("train_shard")] == half, running)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    told("scancel", "--name", other.slurm_run())
+    wait_until(
+        lambda: {job.state for job in other.jobs("train_shard")} <= {"COMPLETED", "CANCELLED"}
+    )
+    kept = other.modified(*TRAINED)
+    assert len(kept) == 1
+    other.run("--unlock", *SLURM)
+    other.run(*SLURM, *TRAINED)
+    assert len(other.jobs("train_shard")) == 1
+    assert other.modified(*kept) == kept
+    assert_same_results(local, other, *TRAINED)
+
+
+def test_a_job_over_its_time_limit_is_done_again_with_a_longer_one(late):
+    experiment, running = late
+    experiment.finish(running)
+    first, second = experiment.jobs("draw_worst_case_shard", "00001")
+    assert (first.state, first.time_limit) == ("TIMEOUT", "1:00")
+    assert (second.state, second.time_limit) == ("COMPLETED", "2:00")
+
+
+def test_results_are_those_of_a_local_run(local, late):
+    experiment, running = late
+    experiment.finish(running)
+    results = {
+        str(path.relative_to(local.folder))
+        for path in (local.folder / "results").rglob("*")
+        if path.is_file() and "logs" not in path.parts
+    }
+    assert {*TRAINED, *DRAWN, "results/tiny/summary.tsv"} <= results
+    assert_same_results(local, experiment, *results)

@@ -1,0 +1,155 @@
+"""Each role's environment, built from its listed packages alone, runs that role's programs.
+
+conda is not needed: PyPI has the same versions. The tiny experiment goes through the roles in their
+order, and at each the jobs' `python` is that environment's.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from miniatures import cifar10, write_encoders
+from test_environments import ENVIRONMENTS, listed, rules, rules_by_environment
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "experiment": "roles",
+    "delta": 1e-5,
+    "threshold_rules": ["simultaneous", "in_sample"],
+    "audits": {
+        "head": {
+            "canary": ["gradient", "crafted_input", "natural"],
+            "dataset": "images",
+            "sample_rate": 0.5,
+            "target_epsilon": 10.0,
+            "num_steps": 4,
+            "num_runs": 8,
+            "record_every": 2,
+            "crafting_steps": 3,
+        },
+        "worst": {
+            "canary": "worst_case",
+            "sample_rate": 0.5,
+            "noise_multiplier": 2.0,
+            "num_steps": 4,
+            "num_runs": 40,
+        },
+    },
+    "figures": {
+        "steps": {"kind": "epsilon_by_step", "sweeps": ["head"]},
+        "noise": {"kind": "epsilon_by_noise", "sweeps": ["worst"]},
+        "runs": {"kind": "epsilon_by_runs", "sweeps": ["head"], "num_runs": [4, 8]},
+        "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
+        "histograms": {"kind": "score_histograms", "sweeps": ["head"]},
+        "trade_off": {"kind": "trade_off", "sweeps": ["head"]},
+        "ratio": {
+            "kind": "adjacency_ratio",
+            "sample_rates": [0.5],
+            "num_steps": [4, 8],
+            "noise_multipliers": [2.0, 4.0],
+        },
+    },
+}
+# The last rules of each role: what has run before a role's turn is there already, so each turn runs
+# the role's own rules alone.
+TURNS = {
+    "encoding": ["extract_features"],
+    "data": ["prepare_dataset"],
+    "accounting": ["account", "compare_adjacencies"],
+    "training": ["train_shard"],
+    "estimation": ["summarise", "estimate_by_runs", "list_audits"],
+    "figures": ["all"],
+}
+# Downloads have tests of their own, against a server.
+NOT_RUN = {"download_file", "download_encoder"}
+# They log by the figures' names.
+FIGURES = {rule for rule in rules() if rule.startswith("figure_")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with a config and tiny images."""
+    made = tmp_path_factory.mktemp("roles")
+    write_encoders(made)
+    images = {
+        "source": "cifar10",
+        "files": [str(cifar10(made))],
+        "encoder": str(made / "vit"),
+        "num_records": 40,
+    }
+    config = {**CONFIG, "datasets": {"images": images}}
+    (made / "roles.yaml").write_text(yaml.safe_dump(config))
+    return made
+
+
+def built(environment: str, folder: Path) -> Path:
+    """The folder of an environment's programs, with the packages that its file lists."""
+    place = folder / f"env-{environment}"
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    packages = [
+        f"{name}=={version}"
+        for name, version in listed(environment).items()
+        if name not in ("python", "pip")
+    ]
+    done = subprocess.run(
+        [str(place / "bin/pip"), "install", "--quiet", *packages],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return place / "bin"
+
+
+def snakemake(folder: Path, programs: Path, *options: str) -> str:
+    """Runs Snakemake, whose jobs' `python` is the environment's."""
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile"]
+    done = subprocess.run(
+        [*command, str(ROOT / "Snakefile"), *options, "--configfile", "roles.yaml"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_every_environment_has_its_turn():
+    assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
+
+
+def test_each_role_runs_in_its_own_environment(folder):
+    for environment, last in TURNS.items():
+        snakemake(folder, built(environment, folder), "--until", *last)
+        for rule in {*rules_by_environment()[environment]} - NOT_RUN - FIGURES:
+            assert list(folder.glob(f"*/**/logs/{rule}*")), f"{rule} has not run"
+    assert (folder / "results/roles/summary.tsv").exists()
+    for figure in CONFIG["figures"]:
+        assert (folder / f"results/roles/figures/{figure}.png").exists()
+
+
+def test_costs_are_estimated_in_their_own_environment(folder):
+    assert "core-hours" in snakemake(folder, built("costs", folder), "estimate_cost")
+
+
+def test_snakemake_plans_in_its_own_environment(folder):
+    programs = built("snakemake", folder)
+    command = [str(programs / "python"), "-m", "snakemake", "--dry-run", "--cores", "1"]
+    done = subprocess.run(
+        [*command, "--snakefile", str(ROOT / "Snakefile"), "--configfile", "roles.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
