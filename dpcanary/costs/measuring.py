@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +12,8 @@ import torch
 
 # Seconds that a probe spends on each thing it measures, where that takes no longer by itself.
 BUDGET = 0.4
+# More jobs at once hardly share any more, and each probing process has its own PyTorch in memory.
+_MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,28 @@ def measured(
     found: dict[Probe, Timing] = {}
     for on_gpu in (True, False):
         group = [probe for probe in dict.fromkeys(probes) if probe.on_gpu == on_gpu]
-        workers = min(num_workers, 1 if on_gpu else len(group))
-        if workers == 0:
-            for probe in group:
-                found[probe] = probe.measure()
-                on_progress(1)
-            continue
-        # Fresh processes: threads do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, initializer=_use_one_thread) as pool:
-            waiting = {pool.submit(probe.measure): probe for probe in group}
-            for future in as_completed(waiting):
-                found[waiting[future]] = future.result()
-                on_progress(1)
+        workers = min(num_workers, _MOST_WORKERS, 1 if on_gpu else len(group))
+        for probe, timing in _in_processes(group, workers) if workers else _in_this_one(group):
+            found[probe] = timing
+            on_progress(1)
     return found
+
+
+def _in_this_one(probes: Collection[Probe]) -> Iterator[tuple[Probe, Timing]]:
+    return ((probe, probe.measure()) for probe in probes)
+
+
+def _in_processes(probes: Collection[Probe], workers: int) -> Iterator[tuple[Probe, Timing]]:
+    # Fresh processes: threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_use_one_thread) as pool:
+        waiting = {pool.submit(probe.measure): probe for probe in probes}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:  # there is no use in the others
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _use_one_thread() -> None:

@@ -47,6 +47,7 @@ def by_sweep(costs: Costs) -> pd.DataFrame:
 
 def _row(costs: Costs, part: Costs) -> dict[str, str]:
     shards = [jobs.count for jobs in part.jobs if jobs.rule in _SHARD_RULES]
+    memory = "GPU memory" if costs.gpu_seconds else "memory"
     return {
         "audits": _count(len({jobs.audit for jobs in part.jobs} - {""})),
         "jobs": _count(sum(jobs.count for jobs in part.jobs)),
@@ -55,7 +56,7 @@ def _row(costs: Costs, part: Costs) -> dict[str, str]:
         "model-steps": _count(sum(jobs.model_steps for jobs in part.jobs)),
         **_hours(costs, part),
         "disk": size_of(part.num_bytes),
-        "memory of a training job": size_of(part.training_memory) if part.training_memory else "-",
+        f"{memory} of a training job": size_of(part.training_memory),
     }
 
 
@@ -117,6 +118,8 @@ def size_of(num_bytes: float) -> str:
         >>> size_of(12_300), size_of(240_500_000), size_of(1_340_000_000)
         ('12 kB', '240 MB', '1.3 GB')
     """
+    if num_bytes == 0:
+        return "-"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if num_bytes >= size:
             return f"{two_digits(num_bytes / size)} {unit}"

@@ -37,8 +37,9 @@ class Start:
         options = [str(self.program), self.first_use, self.device]
         start = time.perf_counter()
         seconds, said = run_process([sys.executable, "-m", module, *options])
-        waited = time.perf_counter() - start  # a GPU is held while the process waits for it
-        return Timing((waited if self.on_gpu else seconds,), int(said))
+        if self.on_gpu:  # it is held while the process waits for it; its memory is another
+            return Timing((time.perf_counter() - start,))
+        return Timing((seconds,), int(said.split()[-1]))
 
 
 def run_process(command: Sequence[str], *, may_fail: bool = False) -> tuple[float, str]:
