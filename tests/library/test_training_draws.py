@@ -186,7 +186,7 @@ def test_steps_purposes_seeds_and_runs_all_change_a_draw() -> None:
 
 def test_streams_have_the_documented_keys() -> None:
     keys = {"RECORDS": 1, "BATCHES": 2, "NOISE": 3, "SIMULATION": 4, "WORST_CASE": 5}
-    keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8}
+    keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8, "SYNTHETIC_RECORDS": 9}
     assert {purpose.name: purpose.value for purpose in Purpose} == keys
     for purpose in Purpose:
         sequence = np.random.SeedSequence(SEED, spawn_key=(purpose.value, 7))
