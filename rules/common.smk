@@ -67,19 +67,16 @@ def library_digest(rule):
     return digest_of_imports(root / "scripts" / f"{rule}.py", root)
 
 
+def quick(function):
+    """Keeps a function's signature at hand: Snakemake asks for it several times for every job."""
+    function.__signature__ = inspect.signature(function)
+    return function
+
+
 def of_audit(function):
-    """Makes a function of an audit's name one of the job's wildcards, as rules want it.
-
-    Snakemake calls it, and asks for its signature, several times for each of thousands of jobs:
-    so both are computed once.
-    """
+    """Makes a function of an audit's name one of the job's wildcards; called once per audit."""
     cached = cache(function)
-
-    def of_wildcards(wildcards):
-        return cached(wildcards.audit)
-
-    of_wildcards.__signature__ = inspect.signature(of_wildcards)
-    return of_wildcards
+    return quick(lambda wildcards: cached(wildcards.audit))
 
 
 def told(model):

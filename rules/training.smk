@@ -17,15 +17,15 @@ rule train_shard:
         "../envs/training.yaml"
     threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
+        mem_mb=quick(lambda wildcards, attempt: 4000 * attempt),
+        runtime=quick(lambda wildcards, attempt: 120 * attempt),
         gpu=gpus_of(EXPERIMENT.settings.device),
         runs_at_once=runs_at_once,
     params:
         library=library_digest("train_shard"),
         settings=told(stages.TrainingStage),
-        first=lambda wildcards: runs_of(wildcards).start,
-        num=lambda wildcards: len(runs_of(wildcards)),
+        first=quick(lambda wildcards: runs_of(wildcards).start),
+        num=quick(lambda wildcards: len(runs_of(wildcards))),
         device=EXPERIMENT.settings.device,
     message:
         "Training {params.num} models of {wildcards.audit}, shard {wildcards.shard}"
@@ -51,13 +51,13 @@ rule draw_worst_case_shard:
         "../envs/estimation.yaml"
     threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 1000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=quick(lambda wildcards, attempt: 1000 * attempt),
+        runtime=quick(lambda wildcards, attempt: 30 * attempt),
     params:
         library=library_digest("draw_worst_case_shard"),
         settings=told(stages.TrainingStage),
-        first=lambda wildcards: runs_of(wildcards).start,
-        num=lambda wildcards: len(runs_of(wildcards)),
+        first=quick(lambda wildcards: runs_of(wildcards).start),
+        num=quick(lambda wildcards: len(runs_of(wildcards))),
     message:
         "Drawing {params.num} runs of {wildcards.audit}, shard {wildcards.shard}"
     shell:
