@@ -20,6 +20,7 @@ if not workflow.overwrite_configfiles:
 
 
 include: "rules/common.smk"
+include: "rules/common_audits.smk"
 include: "rules/common_data.smk"
 include: "rules/data.smk"
 include: "rules/canaries.smk"

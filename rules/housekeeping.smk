@@ -1,5 +1,9 @@
 """What looks at an experiment without computing anything."""
 
+import json
+
+from dpcanary.files import write_text
+
 
 localrules:
     resolve_config,

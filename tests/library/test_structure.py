@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dpcanary.workflow import imports_of
+from dpcanary.workflow import digest_of_imports, imports_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpcanary"
@@ -107,3 +107,20 @@ def test_lazy_and_type_checking_imports(tmp_path):
         "dpcanary/__init__.py",
         "dpcanary/a.py",
     ]
+
+
+def test_a_digest_follows_what_a_program_imports(tmp_path):
+    package = tmp_path / "dpcanary"
+    package.mkdir()
+    program = tmp_path / "program.py"
+    contents = {package / "a.py": "", package / "b.py": "", program: "from dpcanary.a import x\n"}
+    for path, text in contents.items():
+        path.write_text(text)
+    digest = digest_of_imports(program, tmp_path)
+    changes = {}
+    for path, text in contents.items():
+        path.write_text(text + "# changed\n")
+        changes[path.name] = digest_of_imports(program, tmp_path) != digest
+        path.write_text(text)
+    assert changes == {"a.py": True, "b.py": False, "program.py": False}
+    assert digest_of_imports(program, tmp_path) == digest
