@@ -53,7 +53,7 @@ replication: $(READY)
 	done
 
 test: $(READY)
-	$(RUN) pytest --numprocesses $(CORES) --dist loadfile
+	$(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
 
 test-cluster: $(READY)
 	$(RUN) tests/cluster/local_slurm.sh run pytest tests/cluster

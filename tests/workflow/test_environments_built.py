@@ -94,8 +94,8 @@ def built(environment: str, folder: Path) -> Path:
         for name, version in listed(environment).items()
         if name not in ("python", "pip")
     ]
-    done = subprocess.run(
-        [str(place / "bin/pip"), "install", "--quiet", *packages],
+    done = subprocess.run(  # few of the modules are ever imported, so none is compiled in advance
+        [str(place / "bin/pip"), "install", "--quiet", "--no-compile", *packages],
         capture_output=True,
         text=True,
         check=False,

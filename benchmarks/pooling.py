@@ -1,0 +1,102 @@
+"""Time and peak memory of pooling an audit's shards, up to a million runs.
+
+Run as `python -m benchmarks.pooling [--shards 100 1000 10000]`: shards of 100 runs, each with the
+logits of two records in 10 classes at 20 recorded steps, which is the largest observation of a
+linear head. What is measured is told in benchmarks/README.md.
+"""
+
+import argparse
+import sys
+import tempfile
+from multiprocessing import get_context
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import perf_counter
+
+import numpy as np
+
+from dpcanary.canaries import InputCanary, PlacedCanary, write_canary
+from dpcanary.config import parse_experiment
+from dpcanary.observations import make_shard, shard_path, write_shard
+from dpcanary.pooling import pool_scores
+from dpcanary.program import progress
+from dpcanary.stages import ScoringStage
+
+RUNS_PER_SHARD, NUM_STEPS, NUM_CLASSES = 100, 20, 10
+
+
+def stage_of(num_shards: int) -> ScoringStage:
+    """What `score_runs` is told."""
+    audit = {
+        "canary": "mislabeled",
+        "dataset": "digits",
+        "sample_rate": 1.0,
+        "noise_multiplier": 2.0,
+        "num_steps": NUM_STEPS,
+        "record_every": 1,
+        "num_runs": num_shards * RUNS_PER_SHARD,
+        "runs_per_shard": RUNS_PER_SHARD,
+    }
+    datasets = {"digits": {"source": "digits", "num_records": 100}}
+    config = {"experiment": "pooling", "delta": 1e-5, "datasets": datasets, "audits": {"a": audit}}
+    return parse_experiment(config).stage(ScoringStage, audit="a")
+
+
+def write_shards(folder: Path, stage: ScoringStage, num_shards: int) -> Path:
+    """Writes random shards, and returns their canary's file."""
+    canary, rng = folder / "canary.npz", np.random.default_rng(0)
+    placed = InputCanary(features=np.zeros(64, np.float32), label=1)
+    write_canary(canary, PlacedCanary(placed, target=0, target_label=0))
+    observation = rng.standard_normal((RUNS_PER_SHARD, NUM_STEPS, 2, NUM_CLASSES), np.float32)
+    with progress(num_shards, "shard") as bar:
+        for index in range(num_shards):
+            first = index * RUNS_PER_SHARD
+            shard = make_shard(
+                stage.training,
+                runs=range(first, first + RUNS_PER_SHARD),
+                observation=observation,
+                test_accuracy=np.full(RUNS_PER_SHARD, 0.5, np.float32),
+                noise_multiplier=2.0,
+                inputs={"canary": canary},
+                device="cpu",
+                seconds=1.0,
+            )
+            write_shard(shard_path(folder, index), shard)
+            bar.update(1)
+    return canary
+
+
+def pooled(folder: Path, num_shards: int) -> tuple[float, int, int]:
+    """Seconds, bytes by which the peak grew, and bytes of what is returned."""
+    stage = stage_of(num_shards)
+    paths = [shard_path(folder, index) for index in range(num_shards)]
+    unit = 1 if sys.platform == "darwin" else 1024
+    before, start = getrusage(RUSAGE_SELF).ru_maxrss, perf_counter()
+    scores = pool_scores(paths, stage, canary=folder / "canary.npz")
+    end, peak = perf_counter(), getrusage(RUSAGE_SELF).ru_maxrss
+    held = (scores.world0_scores, scores.world1_scores, scores.test_accuracy)
+    return end - start, unit * (peak - before), sum(array.nbytes for array in held)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pooling", description=__doc__)
+    parser.add_argument("--shards", type=int, nargs="+", default=[100, 1000, 10_000])
+    options = parser.parse_args(argv)
+    print(f"{'runs':>10}{'files':>10}{'seconds':>10}{'peak':>10}{'scores':>10}")
+    with tempfile.TemporaryDirectory() as name:
+        folder, most = Path(name), max(options.shards)
+        for num_shards in options.shards:
+            # A shard holds what its audit was told, but not the number of runs.
+            if num_shards == options.shards[0]:
+                write_shards(folder, stage_of(most), most)
+            size = sum(shard_path(folder, index).stat().st_size for index in range(num_shards))
+            with get_context("spawn").Pool(1) as pool:  # a peak is a process's
+                seconds, peak, held = pool.apply(pooled, (folder, num_shards))
+            sizes = "".join(f"{size / 1e6:>7.0f} MB" for size in (peak, held))
+            runs = num_shards * RUNS_PER_SHARD
+            print(f"{runs:>10,}{size / 1e6:>7.0f} MB{seconds:>10.1f}{sizes}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
