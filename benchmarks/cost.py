@@ -21,12 +21,10 @@ from time import perf_counter
 import yaml
 
 from dpcanary.config import parse_experiment
-from dpcanary.costs.jobs import Plan
+from dpcanary.costs.jobs import Plan, all_jobs, probes_of
 from dpcanary.costs.measuring import measured
-from dpcanary.costs.notes import timed_on
+from dpcanary.costs.report import costs_of, timed_on, wall_seconds
 from dpcanary.costs.shapes import shapes_of
-from dpcanary.costs.shared_jobs import all_jobs
-from dpcanary.costs.totals import Costs, probes_of
 from dpcanary.program import progress
 
 ROOT = Path(__file__).parents[1]
@@ -65,15 +63,15 @@ def estimated(config: Path, cores: int) -> Cost:
     folder = os.environ.get("DPCANARY_DATA")
     shapes = shapes_of(experiment, data=Path("none"), folder=Path(folder) if folder else None)
     device = timed_on(experiment.settings.device)
-    jobs = all_jobs(Plan(experiment, shapes=shapes, scripts=ROOT / "scripts", device=device))
+    jobs = all_jobs(Plan(experiment, shapes, scripts=ROOT / "scripts", device=device))
     probes = probes_of(jobs)
     with progress(len(probes), "probe") as bar:
-        costs = Costs(jobs, measured(probes, num_workers=cores, on_progress=bar.update))
-    by_rule: dict[str, float] = defaultdict(float)
-    for each in jobs:
-        by_rule[each.rule] += costs.seconds_of(each)
-    wall, spent = costs.wall_seconds(cores), perf_counter() - start
-    return Cost(costs.seconds, wall, costs.num_bytes, dict(by_rule), spent)
+        found = measured(probes, num_workers=cores, on_progress=bar.update)
+    costs = costs_of(jobs, found)
+    seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
+    by_rule = seconds.groupby(costs["rule"]).sum().to_dict()
+    wall, spent = wall_seconds(costs, cores), perf_counter() - start
+    return Cost(seconds.sum(), wall, int(costs["disk"].sum()), by_rule, spent)
 
 
 def true(config: Path, cores: int) -> Cost:

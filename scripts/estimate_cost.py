@@ -5,13 +5,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.costs.jobs import Plan
+from dpcanary.costs.jobs import Plan, all_jobs, probes_of
 from dpcanary.costs.measuring import measured
-from dpcanary.costs.notes import notes_of, timed_on
-from dpcanary.costs.report import text_of
+from dpcanary.costs.report import costs_of, notes_of, text_of, timed_on
 from dpcanary.costs.shapes import shapes_of
-from dpcanary.costs.shared_jobs import all_jobs
-from dpcanary.costs.totals import Costs, probes_of
 from dpcanary.program import progress, run
 from dpcanary.settings import Experiment
 
@@ -21,19 +18,14 @@ def main(argv: Sequence[str]) -> None:
     args = parsed(argv)
     experiment = Experiment.model_validate_json(args.experiment.read_text(encoding="utf-8"))
     shapes = shapes_of(experiment, data=args.results / "data", folder=args.data_folder)
-    plan = Plan(
-        experiment,
-        shapes=shapes,
-        scripts=Path(__file__).parent,
-        device=timed_on(experiment.settings.device),
-    )
-    jobs = all_jobs(plan)
+    device = timed_on(experiment.settings.device)
+    jobs = all_jobs(Plan(experiment, shapes, scripts=Path(__file__).parent, device=device))
     probes = probes_of(jobs)
     workers = min(args.cores, os.cpu_count() or 1)
     with progress(len(probes), "probe") as bar:
-        timings = measured(probes, num_workers=workers, on_progress=bar.update)
+        found = measured(probes, num_workers=workers, on_progress=bar.update)
     notes = [*notes_of(experiment, shapes)]
-    print(text_of(Costs(jobs, timings), num_cores=args.cores, notes=notes))
+    print(text_of(costs_of(jobs, found), num_cores=args.cores, notes=notes))
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:

@@ -1,17 +1,72 @@
 """What all jobs cost together, as text for a reader."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
+import torch
 
-from dpcanary.costs.jobs import SHARED, Jobs
-from dpcanary.costs.totals import Costs
+from dpcanary.costs.jobs import Jobs
+from dpcanary.costs.measuring import Probe, Seconds
+from dpcanary.costs.shapes import Shape
+from dpcanary.settings import Experiment
 
+# What Snakemake itself takes of the processor: seconds once and for every job, and the share of a
+# core while it waits. Measured with jobs that do nothing.
+_WORKFLOW_START, _WORKFLOW_JOB, _WORKFLOW_SHARE = 5.0, 0.05, 0.1
 _SHARD_RULES = ("train_shard", "draw_worst_case_shard")
+_SUMMED = ["jobs", "shards", "models", "model-steps", "GPU-hours", "core-hours", "disk"]
+_DURATIONS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
-def text_of(costs: Costs, *, num_cores: int, notes: Sequence[str]) -> str:
+def costs_of(jobs: Iterable[Jobs], found: Mapping[Probe, Seconds]) -> pd.DataFrame:
+    """What jobs cost, one row for each `Jobs`.
+
+    Args:
+        jobs: of an experiment.
+        found: what every probe of theirs found.
+
+    Returns:
+        Columns `sweep`, `rule`, `audits` (a name), `jobs`, `shards`, `models`, `model-steps`,
+        `GPU-hours`, `core-hours`, `disk` (bytes).
+    """
+    return pd.DataFrame([_row(each, found) for each in jobs])
+
+
+def _row(jobs: Jobs, found: Mapping[Probe, Seconds]) -> dict[str, object]:
+    hours = sum(float(np.dot(found[probe], units)) for probe, units in jobs.parts) / 3600
+    return {
+        "sweep": jobs.sweep,
+        "rule": jobs.rule,
+        "audits": jobs.audit or None,
+        "jobs": jobs.count,
+        "shards": jobs.count if jobs.rule in _SHARD_RULES else 0,
+        "models": jobs.models,
+        "model-steps": jobs.model_steps,
+        "GPU-hours": hours if jobs.holds_gpu else 0.0,
+        "core-hours": 0.0 if jobs.holds_gpu else hours,
+        "disk": jobs.num_bytes,
+    }
+
+
+def wall_seconds(costs: pd.DataFrame, num_cores: int) -> float:
+    """Seconds until all is done, where nothing else runs.
+
+    Args:
+        costs: of all jobs.
+        num_cores: jobs at once; of those that hold the GPU, one at once.
+    """
+    seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
+    workflow = _WORKFLOW_JOB * costs["jobs"].sum()
+    spread = (seconds.sum() + workflow) / (num_cores - _WORKFLOW_SHARE)
+    # However many cores there are, the rules follow one another; all figures are of one stage.
+    stage = costs["rule"].str.replace("figure_.*", "figure", regex=True)
+    chain = (seconds / costs["jobs"]).groupby(stage).max().sum()
+    return _WORKFLOW_START + max(spread, 3600 * costs["GPU-hours"].sum(), chain)
+
+
+def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Sequence[str]) -> str:
     """Tables by sweep and by rule, and the sums.
 
     Args:
@@ -19,125 +74,85 @@ def text_of(costs: Costs, *, num_cores: int, notes: Sequence[str]) -> str:
         num_cores: jobs at once.
         notes: what a reader must know, a line each.
     """
-    gpu = f"{hours(costs.gpu_seconds)} GPU-hours and " if costs.gpu_seconds else ""
-    disk, wall = size_of(costs.num_bytes), duration(costs.wall_seconds(num_cores))
+    sweeps, total = _sums(costs, "sweep"), _sums(costs.assign(sweep="total"), "sweep")
+    rules = _sums(costs, "rule").sort_values(["GPU-hours", "core-hours"], ascending=False)
+    gpu, core, disk = (float(costs[column].sum()) for column in _SUMMED[-3:])
+    hours = f"{f'{two_digits(gpu)} GPU-hours and ' if gpu else ''}{two_digits(core)} core-hours"
+    wall = in_units(wall_seconds(costs, num_cores), _DURATIONS)
     cores = f"{num_cores} core{'s' if num_cores > 1 else ''}"
-    lines = [
-        by_sweep(costs).to_string(),
-        "",
-        by_rule(costs).to_string(),
-        "",
-        f"In all {gpu}{hours(costs.core_seconds)} core-hours and {disk} of disk: about {wall} with"
-        f" {cores}, where nothing else runs.",
-        f"Starting programs is {_share(costs.start_seconds, costs)} of it, or more.",
-        *notes,
-    ]
-    return "\n".join(lines)
+    said = (
+        f"In all {hours} and {in_units(disk, _SIZES)} of disk: about {wall} with {cores}, where"
+        " nothing else runs."
+    )
+    tables = (_shown(table, with_gpu=gpu > 0) for table in (pd.concat([sweeps, total]), rules))
+    return "\n".join(["\n\n".join([*tables, said]), *notes])
 
 
-def by_sweep(costs: Costs) -> pd.DataFrame:
-    """One row per sweep, one for what sweeps share, and the total."""
-    groups: dict[str, list[Jobs]] = defaultdict(list)
-    for jobs in costs.jobs:
-        groups[jobs.group].append(jobs)
-    groups[SHARED] = groups.pop(SHARED, [])  # last
-    rows = {name: _row(costs, costs.of(jobs)) for name, jobs in groups.items()}
-    return pd.DataFrame.from_dict({**rows, "total": _row(costs, costs)}, orient="index")
+def _sums(costs: pd.DataFrame, key: str) -> pd.DataFrame:
+    groups = costs.groupby(key, sort=False)
+    return groups[_SUMMED].sum().assign(audits=groups["audits"].nunique())[["audits", *_SUMMED]]
 
 
-def _row(costs: Costs, part: Costs) -> dict[str, str]:
-    shards = [jobs.count for jobs in part.jobs if jobs.rule in _SHARD_RULES]
-    memory = "GPU memory" if costs.gpu_seconds else "memory"
-    return {
-        "audits": _count(len({jobs.audit for jobs in part.jobs} - {""})),
-        "jobs": _count(sum(jobs.count for jobs in part.jobs)),
-        "shards": _count(sum(shards)),
-        "models": _count(sum(jobs.models for jobs in part.jobs)),
-        "model-steps": _count(sum(jobs.model_steps for jobs in part.jobs)),
-        **_hours(costs, part),
-        "disk": size_of(part.num_bytes),
-        f"{memory} of a training job": size_of(part.training_memory),
-    }
+def _shown(table: pd.DataFrame, *, with_gpu: bool) -> str:
+    count, size = lambda number: f"{number:,}" if number else "-", lambda n: in_units(n, _SIZES)
+    formats = dict.fromkeys(["audits", *_SUMMED], count)
+    formats |= {"GPU-hours": two_digits, "core-hours": two_digits, "disk": size}
+    shown = table if with_gpu else table.drop(columns="GPU-hours")
+    return shown.rename_axis(None).to_string(formatters=formats)
 
 
-def by_rule(costs: Costs) -> pd.DataFrame:
-    """One row per rule, those that take longest first."""
-    parts = {
-        rule: costs.of([jobs for jobs in costs.jobs if jobs.rule == rule])
-        for rule in {jobs.rule: None for jobs in costs.jobs}
-    }
-    longest = sorted(parts, key=lambda rule: -parts[rule].seconds)
-    rows = {
-        rule: {
-            "jobs": _count(sum(jobs.count for jobs in parts[rule].jobs)),
-            **_hours(costs, parts[rule]),
-            "share": _share(parts[rule].seconds, costs),
-        }
-        for rule in longest
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _hours(costs: Costs, part: Costs) -> dict[str, str]:
-    """Of a part; GPU-hours only where the whole has some."""
-    gpu = {"GPU-hours": hours(part.gpu_seconds)} if costs.gpu_seconds else {}
-    return {**gpu, "core-hours": hours(part.core_seconds)}
-
-
-def _share(seconds: float, costs: Costs) -> str:
-    return f"{seconds / max(costs.seconds, 1e-9):.0%}"
-
-
-def duration(seconds: float) -> str:
-    """A time for a reader.
+def in_units(amount: float, units: Sequence[tuple[str, float]]) -> str:
+    """An amount with two digits in the largest unit of which it has one, or in the last.
 
     Example:
-        >>> duration(42), duration(250), duration(6000), duration(400_000)
-        ('42 s', '4.2 min', '1.7 h', '4.6 days')
+        >>> in_units(5400, [("h", 3600), ("min", 60)]), in_units(9, [("h", 3600), ("min", 60)])
+        ('1.5 h', '0.15 min')
     """
-    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * length:
-            return f"{two_digits(seconds / length)} {unit}"
-    return f"{two_digits(seconds)} s"
-
-
-def hours(seconds: float) -> str:
-    """Hours with two digits.
-
-    Example:
-        >>> hours(10), hours(500), hours(1_000_000)
-        ('0.0028', '0.14', '280')
-    """
-    return two_digits(seconds / 3600)
-
-
-def size_of(num_bytes: float) -> str:
-    """A size for a reader.
-
-    Example:
-        >>> size_of(12_300), size_of(240_500_000), size_of(1_340_000_000)
-        ('12 kB', '240 MB', '1.3 GB')
-    """
-    if num_bytes == 0:
-        return "-"
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if num_bytes >= size:
-            return f"{two_digits(num_bytes / size)} {unit}"
-    return f"{two_digits(num_bytes / 1e3)} kB"
+    name, size = next((unit for unit in units if amount >= unit[1]), units[-1])
+    return f"{two_digits(amount / size)} {name}"
 
 
 def two_digits(number: float) -> str:
-    """A number rounded to two digits, without an exponent.
+    """A number rounded to two digits.
 
     Example:
-        >>> two_digits(0.0123), two_digits(0.996), two_digits(12_345)
-        ('0.012', '1.0', '12,000')
+        >>> two_digits(0.01234), two_digits(12_345), two_digits(0)
+        ('0.012', '12,000', '0')
     """
-    if number == 0:
-        return "0"
-    exponent = int(f"{number:.1e}".split("e")[1])
-    return f"{round(number, 1 - exponent):,.{max(0, 1 - exponent)}f}"
+    return f"{float(f'{number:.2g}'):,.10g}"
 
 
-def _count(number: int) -> str:
-    return f"{number:,}" if number else "-"
+def timed_on(device: str) -> str:
+    """Where models are timed: `cuda` where the config wants a GPU and there is one, else `cpu`.
+
+    Args:
+        device: the config's.
+    """
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def notes_of(experiment: Experiment, shapes: Mapping[str, Shape]) -> Iterator[str]:
+    """Lines for a reader: where models are timed, what is guessed, and what is not counted.
+
+    Args:
+        experiment: the config, expanded.
+        shapes: of the datasets that it uses, by name.
+    """
+    device = experiment.settings.device
+    if timed_on(device) == "cuda":
+        yield "One job at a time has the GPU; with more GPUs or other ones, times differ."
+    elif device != "cpu":
+        yield (
+            f"device is {device}, but PyTorch finds no GPU here: these are core-hours of this"
+            " machine's processor, not GPU-hours."
+        )
+    missing = ["downloads, and waiting for disks and for other users of the machine"]
+    for name, shape in shapes.items():
+        dataset = experiment.settings.datasets[name]
+        if shape.assumption:
+            yield f"Dataset {name}: {shape.assumption}."
+        if dataset.encoder and shape.num_source:
+            missing.append(
+                f"encoding {shape.num_source:,} records by {dataset.encoder}, if not done yet"
+            )
+    yield f"Not counted: {'; '.join(missing)}."

@@ -14,12 +14,10 @@ from typing import Any
 import yaml
 
 from dpcanary.config import parse_experiment
-from dpcanary.costs.analysis import Estimating
-from dpcanary.costs.crafting import Crafting
-from dpcanary.costs.jobs import Plan
-from dpcanary.costs.measuring import Probe, Timing
+from dpcanary.costs.jobs import Plan, all_jobs
+from dpcanary.costs.measuring import Probe, Seconds
+from dpcanary.costs.programs import Start
 from dpcanary.costs.shapes import shapes_of
-from dpcanary.costs.shared_jobs import all_jobs
 from dpcanary.costs.training import Training
 
 ROOT = Path(__file__).parents[2]
@@ -51,12 +49,11 @@ def program() -> ModuleType:
 
 def one_second(
     probes: Collection[Probe], *, num_workers: int, on_progress: Callable[[int], object]
-) -> dict[Probe, Timing]:
+) -> dict[Probe, Seconds]:
     """As if what is done once took a second, and all that comes on top of it no time."""
     on_progress(len(probes))
-    units = {Training: 3, Crafting: 2, Estimating: 2}
-    known = {probe: units.get(type(probe), 1) for probe in probes}
-    return {probe: Timing((1.0,) + (0.0,) * (n - 1), 500_000_000) for probe, n in known.items()}
+    rest = {Start: (), Training: (0.0, 0.0)}  # the others have two units
+    return {probe: (1.0, *rest.get(type(probe), (0.0,))) for probe in probes}
 
 
 def snakemake(folder: Path, config: Any, *options: str) -> str:
@@ -90,10 +87,10 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
     models = sum(audit.total_runs for audit in of.audits.values() if audit.canary.is_trained)
     assert rows["total"][1] == str(len(of.audits))
     assert rows["total"][4] == str(models)
-    assert rows["total"][-2:] == ["1.0", "GB"]  # of a job's start, and of its training
     shards = sum(len(audit.shards) for audit in of.audits.values() if audit.canary.is_trained)
     started = rows["train_shard"]
-    assert started[1:3] == [str(shards), f"{2 * shards / 3600:.2g}"]  # its start and its set-up
+    assert started[2] == started[3] == str(shards)
+    assert started[6] == f"{2 * shards / 3600:.2g}"  # its start and its set-up
     assert "Not counted" in printed.out
     assert "probe" in printed.err
 
@@ -113,7 +110,7 @@ def test_jobs_are_those_that_snakemake_plans(tmp_path):
     )
     of = parse_experiment(config)
     shapes = shapes_of(of, data=tmp_path, folder=None)
-    jobs = all_jobs(Plan(of, shapes=shapes, scripts=ROOT / "scripts", device="cpu"))
+    jobs = all_jobs(Plan(of, shapes, scripts=ROOT / "scripts", device="cpu"))
     counts: Counter[str] = Counter()
     for each in jobs:
         counts[each.rule] += each.count
