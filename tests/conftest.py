@@ -1,4 +1,4 @@
-"""Files that take minutes come first, so that parallel test processes end at about the same time."""
+"""Files that take minutes come first: parallel processes then end at about the same time."""
 
 import pytest
 
