@@ -21,11 +21,9 @@ from time import perf_counter
 import yaml
 
 from dpcanary.config import parse_experiment
-from dpcanary.costs.jobs import Plan, all_jobs, probes_of
-from dpcanary.costs.measuring import measured
-from dpcanary.costs.report import costs_of, timed_on, wall_seconds
+from dpcanary.costs.jobs import Plan
+from dpcanary.costs.report import probed_costs, timed_on, wall_seconds
 from dpcanary.costs.shapes import shapes_of
-from dpcanary.program import progress
 
 ROOT = Path(__file__).parents[1]
 # In front of the real one on the path: says what each program took.
@@ -63,11 +61,8 @@ def estimated(config: Path, cores: int) -> Cost:
     folder = os.environ.get("DPCANARY_DATA")
     shapes = shapes_of(experiment, data=Path("none"), folder=Path(folder) if folder else None)
     device = timed_on(experiment.settings.device)
-    jobs = all_jobs(Plan(experiment, shapes, scripts=ROOT / "scripts", device=device))
-    probes = probes_of(jobs)
-    with progress(len(probes), "probe") as bar:
-        found = measured(probes, num_workers=cores, on_progress=bar.update)
-    costs = costs_of(jobs, found)
+    plan = Plan(experiment, shapes, scripts=ROOT / "scripts", device=device)
+    costs = probed_costs(plan, num_workers=cores)
     seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
     by_rule = seconds.groupby(costs["rule"]).sum().to_dict()
     wall, spent = wall_seconds(costs, cores), perf_counter() - start

@@ -5,11 +5,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.costs.jobs import Plan, all_jobs, probes_of
-from dpcanary.costs.measuring import measured
-from dpcanary.costs.report import costs_of, notes_of, text_of, timed_on
+from dpcanary.costs.jobs import Plan
+from dpcanary.costs.report import notes_of, probed_costs, text_of, timed_on
 from dpcanary.costs.shapes import shapes_of
-from dpcanary.program import progress, run
+from dpcanary.program import run
 from dpcanary.settings import Experiment
 
 
@@ -19,13 +18,9 @@ def main(argv: Sequence[str]) -> None:
     experiment = Experiment.model_validate_json(args.experiment.read_text(encoding="utf-8"))
     shapes = shapes_of(experiment, data=args.results / "data", folder=args.data_folder)
     device = timed_on(experiment.settings.device)
-    jobs = all_jobs(Plan(experiment, shapes, scripts=Path(__file__).parent, device=device))
-    probes = probes_of(jobs)
-    workers = min(args.cores, os.cpu_count() or 1)
-    with progress(len(probes), "probe") as bar:
-        found = measured(probes, num_workers=workers, on_progress=bar.update)
-    notes = [*notes_of(experiment, shapes)]
-    print(text_of(costs_of(jobs, found), num_cores=args.cores, notes=notes))
+    plan = Plan(experiment, shapes, scripts=Path(__file__).parent, device=device)
+    costs = probed_costs(plan, num_workers=min(args.cores, os.cpu_count() or 1))
+    print(text_of(costs, num_cores=args.cores, notes=[*notes_of(experiment, shapes)]))
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:

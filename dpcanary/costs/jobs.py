@@ -145,13 +145,17 @@ def _of_audit(plan: Plan, name: str) -> Iterator[Jobs]:
 
 def _accounting(plan: Plan, audit: Audit) -> Accounting:
     """The probe of the longest audit of those whose noise and steps take as long."""
-    wanted, audits = (audit.sample_rate, audit.target_epsilon is None), plan.experiment.audits
-    kinds = {name: (of.sample_rate, of.target_epsilon is None) for name, of in audits.items()}
-    longest = max(audits, key=lambda name: (kinds[name] == wanted, audits[name].num_steps))
+    audits, wanted = plan.experiment.audits, _kind_of_noise(audit)
+    alike = [name for name, other in audits.items() if _kind_of_noise(other) == wanted]
+    longest = max(alike, key=lambda name: audits[name].num_steps)
     noise = plan.experiment.stage(stages.NoiseStage, audit=longest)
     return Accounting(
         plan.scripts, noise, plan.experiment.stage(stages.AccountingStage, audit=longest)
     )
+
+
+def _kind_of_noise(audit: Audit) -> tuple[float, bool]:
+    return audit.sample_rate, audit.target_epsilon is None
 
 
 def _trained(plan: Plan, audit: Audit, stage: stages.TrainingStage, shape: Shape) -> Iterator[Jobs]:

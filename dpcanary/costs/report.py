@@ -1,14 +1,15 @@
 """What all jobs cost together, as text for a reader."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 
-from dpcanary.costs.jobs import Jobs
-from dpcanary.costs.measuring import Probe, Seconds
+from dpcanary.costs.jobs import Jobs, Plan, all_jobs, probes_of
+from dpcanary.costs.measuring import Probe, Seconds, measured
 from dpcanary.costs.shapes import Shape
+from dpcanary.program import progress
 from dpcanary.settings import Experiment
 
 # What Snakemake itself takes of the processor: seconds once and for every job, and the share of a
@@ -32,6 +33,23 @@ def costs_of(jobs: Iterable[Jobs], found: Mapping[Probe, Seconds]) -> pd.DataFra
         `GPU-hours`, `core-hours`, `disk` (bytes).
     """
     return pd.DataFrame([_row(each, found) for each in jobs])
+
+
+def probed_costs(plan: Plan, *, num_workers: int) -> pd.DataFrame:
+    """What an experiment costs, by probes of this machine; shows their progress.
+
+    Args:
+        plan: the experiment.
+        num_workers: probes at once.
+
+    Returns:
+        See `costs_of`.
+    """
+    jobs = all_jobs(plan)
+    probes = probes_of(jobs)
+    with progress(len(probes), "probe") as bar:
+        found = measured(probes, num_workers=num_workers, on_progress=bar.update)
+    return costs_of(jobs, found)
 
 
 def _row(jobs: Jobs, found: Mapping[Probe, Seconds]) -> dict[str, object]:
@@ -81,7 +99,7 @@ def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Sequence[str]) -> str
     wall = in_units(wall_seconds(costs, num_cores), _DURATIONS)
     cores = f"{num_cores} core{'s' if num_cores > 1 else ''}"
     said = (
-        f"In all {hours} and {in_units(disk, _SIZES)} of disk: about {wall} with {cores}, where"
+        f"In all {hours} and {_size(disk)} of disk: about {wall} with {cores}, where"
         " nothing else runs."
     )
     tables = (_shown(table, with_gpu=gpu > 0) for table in (pd.concat([sweeps, total]), rules))
@@ -94,11 +112,18 @@ def _sums(costs: pd.DataFrame, key: str) -> pd.DataFrame:
 
 
 def _shown(table: pd.DataFrame, *, with_gpu: bool) -> str:
-    count, size = lambda number: f"{number:,}" if number else "-", lambda n: in_units(n, _SIZES)
-    formats = dict.fromkeys(["audits", *_SUMMED], count)
-    formats |= {"GPU-hours": two_digits, "core-hours": two_digits, "disk": size}
+    formats: dict[str, Callable[..., str]] = dict.fromkeys(["audits", *_SUMMED], _count)
+    formats |= {"GPU-hours": two_digits, "core-hours": two_digits, "disk": _size}
     shown = table if with_gpu else table.drop(columns="GPU-hours")
     return shown.rename_axis(None).to_string(formatters=formats)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "-"
+
+
+def _size(num_bytes: float) -> str:
+    return in_units(num_bytes, _SIZES)
 
 
 def in_units(amount: float, units: Sequence[tuple[str, float]]) -> str:

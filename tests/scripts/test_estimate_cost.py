@@ -77,7 +77,7 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
     resolved = tmp_path / "experiment.json"
     resolved.write_text(of.to_json())
     module = program()
-    monkeypatch.setattr(module, "measured", one_second)
+    monkeypatch.setattr("dpcanary.costs.report.measured", one_second)
     module.main(
         ["--experiment", str(resolved), "--results", str(tmp_path / "results"), "--cores", "4"]
     )
