@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from running import SNAKEMAKE, environment, printed_by
 
 from dpcanary.files import read_arrays, sha256_of_file
 
@@ -38,21 +38,11 @@ class Project:
         (self.folder / "experiment.yaml").write_text(yaml.safe_dump(dict(config)))
 
     def command(self, *options: str) -> list[str]:
-        snakemake = [sys.executable, "-m", "snakemake", "--cores", "2"]
-        return [*snakemake, *options, "--configfile", "experiment.yaml"]
+        return [*SNAKEMAKE, "--cores", "2", *options, "--configfile", "experiment.yaml"]
 
     def run(self, *options: str, fails: bool = False) -> str:
         """Runs Snakemake and returns what it printed."""
-        done = subprocess.run(
-            self.command(*options),
-            cwd=self.folder,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return printed_by(self.command(*options), self.folder, fails=fails)
 
     def planned(self) -> dict[str, int]:
         """Jobs that a run would do, by rule."""
@@ -76,12 +66,6 @@ class Project:
             for path in sorted(self.results.glob(pattern))
             if path.is_file()
         }
-
-
-def environment() -> dict[str, str]:
-    """The jobs' `python` is this one."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path}
 
 
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:
@@ -307,15 +291,7 @@ def test_the_readmes_commands_are_understood(tmp_path):
     lines = re.findall(r"^    (snakemake .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert len(lines) >= 2
     for line in lines:
-        done = subprocess.run(
-            [*line.split(), "--dry-run"],
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        printed_by([*line.split(), "--dry-run"], tmp_path)
     assert not (tmp_path / "results").exists()
 
 
@@ -331,33 +307,17 @@ def test_folders_with_spaces(tmp_path):
     project = Project(home)
     target = "results/tiny/noise/grid-final_sum.json"
     config = ["--configfile", str(home / "experiment.yaml")]
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", target, "--snakefile"]
-    done = subprocess.run(
-        [*command, str(project.folder / "Snakefile"), *config],
-        cwd=elsewhere,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [*SNAKEMAKE, "--cores", "1", target, "--snakefile"]
+    printed_by([*command, str(project.folder / "Snakefile"), *config], elsewhere)
     assert (elsewhere / target).exists()
 
 
 def test_it_runs_from_another_folder(project, tmp_path):
     """A user's own folder, with the project's Snakefile elsewhere."""
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(TINY))
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--snakefile"]
     target = "results/tiny/estimates/grid-final_sum.tsv"
-    done = subprocess.run(
-        [*command, str(project.folder / "Snakefile"), target, "--configfile", "mine.yaml"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [*SNAKEMAKE, "--cores", "1", "--snakefile", str(project.folder / "Snakefile")]
+    printed_by([*command, target, "--configfile", "mine.yaml"], tmp_path)
     here, there = (
         pd.read_csv(path, sep="\t").drop(columns="seconds")
         for path in (tmp_path / target, project.folder / target)

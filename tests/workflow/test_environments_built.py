@@ -4,7 +4,6 @@ conda is not needed: PyPI has the same versions. The tiny experiment goes throug
 order, and at each the jobs' `python` is that environment's.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from miniatures import cifar10, write_encoders
+from running import SNAKEFILE, SNAKEMAKE, printed_by
 from test_environments import ENVIRONMENTS, listed, rules, rules_by_environment
 
-ROOT = Path(__file__).parents[2]
 CONFIG = {
     "experiment": "roles",
     "delta": 1e-5,
@@ -94,34 +93,17 @@ def built(environment: str, folder: Path) -> Path:
         for name, version in listed(environment).items()
         if name not in ("python", "pip")
     ]
-    done = subprocess.run(  # few of the modules are ever imported, so none is compiled in advance
-        [str(place / "bin/pip"), "install", "--quiet", "--no-compile", *packages],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    # Few of their modules are ever imported, so none is compiled in advance.
+    install = [str(place / "bin/pip"), "install", "--quiet", "--no-compile"]
+    printed_by([*install, *packages], folder)
     return place / "bin"
 
 
 def snakemake(folder: Path, programs: Path, *options: str) -> str:
     """Runs Snakemake, whose jobs' `python` is the environment's."""
-    environment = {
-        **os.environ,
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile"]
-    done = subprocess.run(
-        [*command, str(ROOT / "Snakefile"), *options, "--configfile", "roles.yaml"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    command = [*SNAKEMAKE, "--cores", "2", "--snakefile", SNAKEFILE, *options]
+    command += ["--configfile", "roles.yaml"]
+    return printed_by(command, folder, programs=programs, HF_HUB_OFFLINE="1")
 
 
 def test_every_environment_has_its_turn():
@@ -145,11 +127,8 @@ def test_costs_are_estimated_in_their_own_environment(folder):
 def test_snakemake_plans_in_its_own_environment(folder):
     programs = built("snakemake", folder)
     command = [str(programs / "python"), "-m", "snakemake", "--dry-run", "--cores", "1"]
-    done = subprocess.run(
-        [*command, "--snakefile", str(ROOT / "Snakefile"), "--configfile", "roles.yaml"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+    printed_by(
+        [*command, "--snakefile", SNAKEFILE, "--configfile", "roles.yaml"],
+        folder,
+        programs=programs,
     )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,14 +1,12 @@
 """Every config of the paper: a dry run as it is, and the whole of it in miniature."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 from miniatures import miniature, write_encoders
+from running import SNAKEFILE, SNAKEMAKE, printed_by
 
 ROOT = Path(__file__).parents[2]
 PAPER = sorted((ROOT / "config/pradhan").glob("*.yaml"))
@@ -25,18 +23,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def snakemake(folder: Path, config: Path, *options: str) -> str:
     """Runs Snakemake in a folder of the user's and returns what it printed."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile"]
-    done = subprocess.run(
-        [*command, str(ROOT / "Snakefile"), "--configfile", str(config), *options],
-        cwd=folder,
-        env={**os.environ, "PATH": path, "DPCANARY_DATA": str(folder), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    command = [*SNAKEMAKE, "--cores", "2", "--snakefile", SNAKEFILE, "--configfile", str(config)]
+    data = str(folder)
+    return printed_by([*command, *options], folder, DPCANARY_DATA=data, HF_HUB_OFFLINE="1")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
