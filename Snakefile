@@ -20,16 +20,11 @@ if not workflow.overwrite_configfiles:
 
 
 include: "rules/common.smk"
-include: "rules/common_audits.smk"
-include: "rules/common_data.smk"
 include: "rules/data.smk"
 include: "rules/canaries.smk"
 include: "rules/accounting.smk"
 include: "rules/training.smk"
-include: "rules/common_figures.smk"
 include: "rules/estimation.smk"
-include: "rules/figure_tables.smk"
-include: "rules/figures_of_bounds.smk"
 include: "rules/figures.smk"
 include: "rules/housekeeping.smk"
 

@@ -12,10 +12,19 @@ class AccountingError(ArithmeticError):
     """An accountant cannot give a trustworthy number for these inputs.
 
     Attributes:
-        reason: why, without the inputs and the way out that the message adds.
+        subject: what was to be accounted, with the inputs.
+        reason: why it cannot be.
     """
 
+    subject: str = ""
     reason: str = ""
+
+    @classmethod
+    def about(cls, subject: str, *, reason: str, instead: str) -> "AccountingError":
+        """The error that names what was to be accounted, why it cannot be, and what to do."""
+        error = cls(f"{subject}: {reason}; {instead}")
+        error.subject, error.reason = subject, reason
+        return error
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The shard file: raw observations of some runs, with a header that says where they come from."""
+"""What can be observed of a trained run, and the shard file that keeps it."""
 
 import platform
 import sys
@@ -10,12 +10,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.choice import Choice
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, sha256_of_file, write_arrays
-from dpcanary.stages import TrainingStage
 
-FORMAT = "dpcanary-shard-1"
-_ARRAYS = {"run", "step", "observation", "test_accuracy"}
+FORMAT = "dpcanary-shard-2"
+_ARRAYS = {"run", "world", "step", "observation", "test_accuracy"}
+
+
+class Observation(Choice):
+    """What is kept of a trained run, at every recorded step and for every slot.
+
+    Attributes:
+        CHANGE: how far the parameters moved along the slot's gradient canary, since the start.
+        CHANGE_AND_LENGTH: the same, and the length of the change of all parameters.
+        LOGITS: logits of the slot's target and of its input canary, shape (2, outputs).
+    """
+
+    CHANGE = "change"
+    CHANGE_AND_LENGTH = "change_and_length"
+    LOGITS = "logits"
 
 
 @dataclass(frozen=True)
@@ -24,56 +38,48 @@ class Shard:
 
     Attributes:
         header: settings, hashes of the inputs, software, device, seconds.
-        run: shape (n,), ascending run indices.
-        step: shape (s,), recorded steps, ascending.
-        observation: shape (n, s, ...); what the scores are computed from.
+        run: shape (n,), run indices.
+        world: shape (n, K), 0 or 1; the world of each of K slots.
+        step: shape (S,), recorded steps, ascending.
+        observation: shape (n, S, K, ...); scores are computed from it.
         test_accuracy: shape (n,), in [0, 1]; NaN where no model is trained.
     """
 
     header: dict[str, Any]
     run: NDArray[np.int64]
+    world: NDArray[np.uint8]
     step: NDArray[np.int64]
     observation: NDArray[Any]
     test_accuracy: NDArray[np.float32]
 
 
-def make_shard(
-    stage: TrainingStage,
+def shard_header(
     *,
-    runs: range,
-    observation: NDArray[Any],
-    test_accuracy: NDArray[np.float32],
+    settings: Mapping[str, Any],
     noise_multiplier: float,
-    inputs: Mapping[str, Path],
+    inputs: Mapping[str, str],
     device: str,
     seconds: float,
-) -> Shard:
-    """Observations with where they come from.
+) -> dict[str, Any]:
+    """Where a shard's observations come from.
 
     Args:
-        stage: what the runs were told.
-        runs: run indices.
-        observation: shape (n, s, ...).
-        test_accuracy: shape (n,).
+        settings: what the job was told.
         noise_multiplier: sigma.
-        inputs: files that the runs read, by role; their hashes are kept.
-        device: where the runs were trained.
+        inputs: hashes of the files that the runs read, by role; see `hashes_of`.
+        device: where the runs were made.
         seconds: how long that took.
     """
     loaded = [name for name in ("numpy", "torch") if name in sys.modules]
-    header: dict[str, Any] = {
-        "settings": stage.model_dump(mode="json"),
+    versions = {name: str(sys.modules[name].__version__) for name in loaded}
+    return {
+        "settings": dict(settings),
         "noise_multiplier": noise_multiplier,
-        "inputs": hashes_of(inputs),
+        "inputs": dict(inputs),
         "device": device,
         "seconds": seconds,
-        "software": {
-            "python": platform.python_version(),
-            **{name: str(sys.modules[name].__version__) for name in loaded},
-        },
+        "software": {"python": platform.python_version(), **versions},
     }
-    run, step = np.array(runs, dtype=np.int64), np.array(stage.record_steps, dtype=np.int64)
-    return Shard(header, run, step, observation, test_accuracy)
 
 
 def hashes_of(inputs: Mapping[str, Path]) -> dict[str, str]:
@@ -82,18 +88,13 @@ def hashes_of(inputs: Mapping[str, Path]) -> dict[str, str]:
 
 
 def shard_path(folder: Path, index: int) -> Path:
-    """Place of an audit's shard: its name is its index, so that more runs only add names."""
+    """The path of an audit's shard. Its name is its index, so that more runs only add names."""
     return folder / f"{index:05d}.npz"
 
 
 def write_shard(path: Path, shard: Shard) -> None:
     """Writes a shard atomically."""
-    arrays = {
-        "run": shard.run,
-        "step": shard.step,
-        "observation": shard.observation,
-        "test_accuracy": shard.test_accuracy,
-    }
+    arrays = {name: getattr(shard, name) for name in sorted(_ARRAYS)}
     write_arrays(path, header={"format": FORMAT, **shard.header}, arrays=arrays)
 
 
@@ -107,7 +108,8 @@ def read_shard(path: Path) -> Shard:
     if header.pop("format", None) != FORMAT or set(arrays) != _ARRAYS:
         raise InputError(f"{path} is no shard file of this version of dpcanary")
     shard = Shard(header=header, **arrays)
-    fits = shard.observation.shape[:2] == (len(shard.run), len(shard.step))
-    if not fits or len(shard.test_accuracy) != len(shard.run):
+    runs, slots = shard.world.shape if shard.world.ndim == 2 else (-1, -1)
+    fits = shard.observation.shape[:3] == (len(shard.run), len(shard.step), slots)
+    if not fits or {len(shard.run), len(shard.test_accuracy)} != {runs}:
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
     return shard

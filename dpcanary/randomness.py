@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     FIXED_BATCHES = 7  # the order of records in each epoch of known batches
     OUT_OF_SPAN = 8  # a run's noise outside of the span of its records
     SYNTHETIC_RECORDS = 9  # made-up data: the model of it, then its blocks of records
+    WORLDS = 10  # the world of each slot of a run
 
 
 def derived_seed(*, seed: int, name: str) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.vocabulary import Canary
 
 _COLUMNS = [
     "audit",
@@ -24,11 +23,14 @@ _COLUMNS = [
     "max_grad_norm",
     "num_steps",
     "learning_rate",
+    "num_slots",
     "num_runs",
     "repeat",
     "step",
+    "slot",
     "threshold_rule",
     "conversion",
+    "is_valid",
     "significance",
     "delta",
     "epsilon_lower",
@@ -86,12 +88,12 @@ def summary_rows(
 def _described(experiment: dict[str, Any], audit: str) -> dict[str, Any]:
     """An audit's name, sweep and settings."""
     settings = {key: experiment["audits"][audit][key] for key in _SETTINGS}
-    if Canary(settings["canary"]).is_trained:
+    if settings["dataset"] is not None:
         dataset = experiment["settings"]["datasets"][settings["dataset"]]
         settings |= {"data": described_data(dataset), "num_records": dataset["num_records"]}
     else:
-        settings |= {"dataset": "crafted", "model": "gradient_sum"}
-        settings |= {"data": "crafted", "num_records": float("nan")}
+        settings |= dict.fromkeys(("dataset", "data", "model"), "process")
+        settings["num_records"] = float("nan")
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return {"audit": audit, "sweep": sweep, **settings}
 

@@ -1,27 +1,30 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
+from dpcanary.accounting.stage import AccountingStage, NoiseStage
 
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
     calibrate_noise,
     account,
+    compare_adjacencies,
 
 
 rule calibrate_noise:
     input:
         program=program("calibrate_noise"),
-        library=library("calibrate_noise"),
     output:
         f"{RESULTS}/noise/{{audit}}.json",
     log:
         f"{LOGS}/calibrate_noise/{{audit}}.log",
+    priority: 2  # a target that cannot be reached shows before anything is trained
     conda:
         "../envs/accounting.yaml"
     threads: 1
     resources:
         mem_mb=2000,
     params:
-        settings=told(stages.NoiseStage),
+        code=code("calibrate_noise"),
+        settings=AUDITS.stage_as_json(NoiseStage),
     message:
         "Fixing the noise of {wildcards.audit}"
     shell:
@@ -31,7 +34,6 @@ rule calibrate_noise:
 rule account:
     input:
         program=program("account"),
-        library=library("account"),
         noise=f"{RESULTS}/noise/{{audit}}.json",
     output:
         table=f"{RESULTS}/accounting/{{audit}}.tsv",
@@ -44,9 +46,38 @@ rule account:
     resources:
         mem_mb=2000,
     params:
-        settings=told(stages.AccountingStage),
+        code=code("account"),
+        settings=AUDITS.stage_as_json(AccountingStage),
     message:
         "Accounting {wildcards.audit}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --noise {input.noise}"
         " --output {output.table} --profile {output.profile} 2> {log}"
+
+
+rule compare_adjacencies:
+    input:
+        program=program("compare_adjacencies"),
+    output:
+        f"{RESULTS}/ratios/{{figure}}.tsv",
+    log:
+        f"{LOGS}/compare_adjacencies/{{figure}}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES.of_kinds("adjacency_ratio")),
+    conda:
+        "../envs/accounting.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        code=code("compare_adjacencies"),
+        delta=EXPERIMENT.settings.delta,
+        sample_rates=FIGURES.setting("sample_rates"),
+        noise_multipliers=FIGURES.setting("noise_multipliers"),
+        num_steps=FIGURES.setting("num_steps"),
+    message:
+        "Accounting figure {wildcards.figure} under both adjacencies"
+    shell:
+        "python {input.program:q} --delta {params.delta} --sample-rates {params.sample_rates}"
+        " --noise-multipliers {params.noise_multipliers} --num-steps {params.num_steps}"
+        " --output {output} 2> {log}"

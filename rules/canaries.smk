@@ -1,13 +1,12 @@
-"""The reference model with its target record, and the canaries that are made through it."""
+"""The reference model, and the canaries that are made through it."""
+
+from dpcanary.adversaries.crafting_stage import CraftingStage
 
 
 rule train_reference:
     input:
         program=program("train_reference"),
-        library=library("train_reference"),
-        data=lambda wildcards: (
-            f"{RESULTS}/data/{EXPERIMENT.audits[AUDIT_OF_REFERENCE[wildcards.reference]].dataset}.npz"
-        ),
+        data=AUDITS.data_of_reference,
     output:
         f"{RESULTS}/reference/{{reference}}.npz",
     log:
@@ -20,8 +19,9 @@ rule train_reference:
         runtime=lambda wildcards, attempt: 60 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        settings=lambda wildcards: EXPERIMENT.stage(
-            stages.ReferenceStage, audit=AUDIT_OF_REFERENCE[wildcards.reference]
+        code=code("train_reference"),
+        settings=lambda wildcards: AUDITS.reference_stage(
+            wildcards.reference
         ).to_json(),
         device=EXPERIMENT.settings.device,
     message:
@@ -31,18 +31,17 @@ rule train_reference:
         " --device {params.device} --output {output} 2> {log}"
 
 
-rule craft_canary:
+rule craft_canaries:
     input:
-        program=program("craft_canary"),
-        library=library("craft_canary"),
-        data=data_of,
-        reference=lambda wildcards: f"{RESULTS}/reference/{reference_of(wildcards.audit)}.npz",
+        program=program("craft_canaries"),
+        data=AUDITS.data,
+        reference=AUDITS.reference,
     output:
         f"{RESULTS}/canaries/{{audit}}.npz",
     log:
-        f"{LOGS}/craft_canary/{{audit}}.log",
+        f"{LOGS}/craft_canaries/{{audit}}.log",
     wildcard_constraints:
-        audit=any_of(TRAINED),
+        audit=any_of(AUDITS.trained),
     conda:
         "../envs/training.yaml"
     threads: 1
@@ -51,10 +50,11 @@ rule craft_canary:
         runtime=lambda wildcards, attempt: 60 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        settings=told(stages.CanaryStage),
+        code=by_audit(lambda audit: code("craft_canaries", AUDITS.function(audit))),
+        settings=AUDITS.stage_as_json(CraftingStage),
         device=EXPERIMENT.settings.device,
     message:
-        "Crafting the canary of {wildcards.audit}"
+        "Crafting the canaries of {wildcards.audit}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --reference {input.reference} --device {params.device} --output {output} 2> {log}"

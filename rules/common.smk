@@ -1,42 +1,70 @@
-"""The experiment, its paths, and what all rules share: programs, sources, GPUs."""
+"""The experiment, its paths, and what all rules share: programs, their code, GPUs."""
 
 import gc
-import inspect
+import os
 import re
 import shlex
 import shutil
 
-from dpcanary import stages
-from dpcanary.config import parse_experiment
+from dpcanary.datasets.catalogue import read_catalogue
 from dpcanary.errors import InputError
-from dpcanary.workflow import digest_of_imports, imports_of
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.workflow.audits import AuditRules
+from dpcanary.workflow.code import digest_of_code
+from dpcanary.workflow.figures import FigureRules
+from dpcanary.workflow.parameters import by_audit, option, with_known_signature
+from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
 # Thousands of jobs are millions of objects that live to the end: looking for garbage among them
 # would be a tenth of the time that it takes to plan them.
 gc.set_threshold(100_000, 50, 1000)
 
+ROOT = Path(workflow.basedir)
+# Short paths where it is run as the README says, whole ones elsewhere.
+BASE = Path() if Path.cwd() == ROOT else ROOT
+CATALOGUE_PATH = BASE / "config/datasets.yaml"
+
 try:
+    for path in workflow.overwrite_configfiles:
+        read_config(Path(path))  # more strictly than Snakemake has read it
     EXPERIMENT = parse_experiment(config)
+    CATALOGUE = read_catalogue(ROOT / "config/datasets.yaml")
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
 RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
-# Short paths where it is run as the README says, whole ones elsewhere.
-BASE = Path() if Path.cwd() == Path(workflow.basedir) else Path(workflow.basedir)
-TRAINED = [name for name, audit in EXPERIMENT.audits.items() if audit.canary.is_trained]
-DRAWN = [
-    name for name, audit in EXPERIMENT.audits.items() if not audit.canary.is_trained
-]
+AUDITS = AuditRules(EXPERIMENT, RESULTS)
+FIGURES = FigureRules(EXPERIMENT, RESULTS)
+DATA_FOLDER = EXPERIMENT.settings.data_folder or os.environ.get("DPCANARY_DATA")
+SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
 
-# Jobs find the library by this, installed or not.
-shell.prefix(f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}; ")
+# Jobs find the library by this, installed or not; and what the user's own path holds.
+shell.prefix(
+    f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}"
+    "${{PYTHONPATH:+:$PYTHONPATH}}; "
+)
+
+
+def program(rule):
+    """The rule's program; it has the rule's name."""
+    return str(BASE / "scripts" / f"{rule}.py")
+
+
+def code(rule, *functions):
+    """Hash of the code that the rule's program depends on.
+
+    As a parameter it stands for dozens of modules: as inputs, Snakemake would look at each of
+    them for every job.
+    """
+    return digest_of_code(ROOT / "scripts" / f"{rule}.py", ROOT, functions=functions)
 
 
 def gpus_of(device):
-    """GPUs that a shard asks for: `auto` asks where it can see that there is one."""
+    """GPUs that a job asks for: `auto` asks where it can see that there is one."""
     wanted = device == "cuda" or (device == "auto" and shutil.which("nvidia-smi"))
     return 1 if wanted else 0
 
@@ -46,30 +74,13 @@ def any_of(names):
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def program(rule):
-    """The rule's program; it has the rule's name."""
-    return str(BASE / "scripts" / f"{rule}.py")
-
-
-def library(rule):
-    """The modules of the library that the rule's program imports."""
-    root = Path(workflow.basedir)
-    return [
-        str(BASE / path)
-        for path in imports_of(root / "scripts" / f"{rule}.py", root)[1:]
-    ]
-
-
-def library_digest(rule):
-    """Hash of these modules: as a parameter, it stands for them in rules of thousands of jobs.
-
-    Snakemake looks at every input of every job: dozens of modules each would be most of its work.
-    """
-    root = Path(workflow.basedir)
-    return digest_of_imports(root / "scripts" / f"{rule}.py", root)
-
-
-def quick(function):
-    """Keeps a function's signature at hand: Snakemake asks for it several times for every job."""
-    function.__signature__ = inspect.signature(function)
-    return function
+wildcard_constraints:
+    audit=any_of(EXPERIMENT.audits),
+    dataset=any_of(EXPERIMENT.settings.datasets),
+    encoder=any_of(SOURCES.on_the_hub),
+    features=any_of(SOURCES.encoded),
+    figure=any_of(EXPERIMENT.settings.figures),
+    file=any_of(SOURCES.source_of_file),
+    reference=any_of(AUDITS.references),
+    shard="[0-9]+",
+    table=any_of(FIGURES.tables),

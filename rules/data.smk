@@ -1,7 +1,9 @@
 """Datasets: downloaded, encoded, and cut into private, auxiliary and test records."""
 
+from dpcanary.datasets.stage import DatasetStage
+from dpcanary.workflow.sources import DOWNLOADS, ENCODERS, FEATURES, LOCK
 
-# The nodes of a cluster often have no way out.
+# The nodes of a cluster often have no network.
 localrules:
     download_file,
     download_encoder,
@@ -11,7 +13,6 @@ localrules:
 rule download_file:
     input:
         program=program("download_file"),
-        library=library("download_file"),
     output:
         f"{DOWNLOADS}/{{file}}",
     log:
@@ -22,10 +23,11 @@ rule download_file:
     resources:
         mem_mb=500,
     params:
-        source=lambda wildcards: SOURCE_OF_FILE[wildcards.file],
-        entry=lambda wildcards: CATALOGUE[SOURCE_OF_FILE[wildcards.file]].to_json(),
+        code=code("download_file"),
+        source=lambda wildcards: SOURCES.source_of_file[wildcards.file],
+        entry=lambda wildcards: SOURCES.entry(wildcards.file).to_json(),
         catalogue=str(CATALOGUE_PATH),
-        folder=f"--data-folder {shlex.quote(DATA_FOLDER)}" if DATA_FOLDER else "",
+        folder=option("data-folder", *filter(None, [DATA_FOLDER])),
         lock=LOCK,
     message:
         "Downloading {wildcards.file}"
@@ -37,7 +39,6 @@ rule download_file:
 rule download_encoder:
     input:
         program=program("download_encoder"),
-        library=library("download_encoder"),
     output:
         f"{ENCODERS}/{{encoder}}.json",
     log:
@@ -48,8 +49,12 @@ rule download_encoder:
     resources:
         mem_mb=1000,
     params:
-        name=lambda wildcards: ON_THE_HUB[wildcards.encoder].encoder,
-        revision=lambda wildcards: revision_of(wildcards.encoder),
+        code=code("download_encoder"),
+        name=lambda wildcards: SOURCES.on_the_hub[wildcards.encoder].encoder,
+        revision=lambda wildcards: option(
+            "revision",
+            *filter(None, [SOURCES.on_the_hub[wildcards.encoder].encoder_revision]),
+        ),
         lock=LOCK,
     message:
         "Downloading encoder {params.name}"
@@ -61,10 +66,13 @@ rule download_encoder:
 rule extract_features:
     input:
         program=program("extract_features"),
-        library=library("extract_features"),
         # Hours of work, on files that do not change.
-        files=lambda wildcards: ancient(source_files(ENCODED[wildcards.features])),
-        encoder=lambda wildcards: downloaded_encoder(ENCODED[wildcards.features]),
+        files=lambda wildcards: ancient(
+            SOURCES.source_files(SOURCES.encoded[wildcards.features])
+        ),
+        encoder=lambda wildcards: SOURCES.downloaded_encoder(
+            SOURCES.encoded[wildcards.features]
+        ),
     output:
         f"{FEATURES}/{{features}}.npz",
     log:
@@ -78,11 +86,16 @@ rule extract_features:
         runtime=lambda wildcards, attempt: 240 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        settings=lambda wildcards: features_stage(ENCODED[wildcards.features]).to_json(),
+        code=code("extract_features"),
+        settings=lambda wildcards: SOURCES.features_stage(
+            SOURCES.encoded[wildcards.features]
+        ).to_json(),
         encoder=lambda wildcards, input: (
-            f"--downloaded {input.encoder}"
+            option("downloaded", input.encoder)
             if input.encoder
-            else f"--encoder {shlex.quote(local_encoder(ENCODED[wildcards.features]))}"
+            else option(
+                "encoder", SOURCES.local_encoder(SOURCES.encoded[wildcards.features])
+            )
         ),
         device=EXPERIMENT.settings.device,
     message:
@@ -96,9 +109,8 @@ rule extract_features:
 rule prepare_dataset:
     input:
         program=program("prepare_dataset"),
-        library=library("prepare_dataset"),
-        files=lambda wildcards: raw_files(wildcards.dataset),
-        features=lambda wildcards: encoded_files(wildcards.dataset),
+        files=lambda wildcards: ancient(SOURCES.raw_files(wildcards.dataset)),
+        features=lambda wildcards: SOURCES.encoded_files(wildcards.dataset),
     output:
         f"{RESULTS}/data/{{dataset}}.npz",
     log:
@@ -110,17 +122,14 @@ rule prepare_dataset:
         mem_mb=lambda wildcards, attempt: 3000 * attempt,
         runtime=lambda wildcards, attempt: 30 * attempt,
     params:
+        code=code("prepare_dataset"),
         settings=lambda wildcards: EXPERIMENT.dataset_stage(
-            stages.DatasetStage, dataset=wildcards.dataset
+            DatasetStage, dataset=wildcards.dataset
         ).to_json(),
-        files=lambda wildcards, input: " ".join(
-            [
-                *(f"--features {path}" for path in input.features),
-                *(["--files", *map(shlex.quote, input.files)] if input.files else []),
-            ]
-        ),
+        features=lambda wildcards, input: option("features", *input.features),
+        files=lambda wildcards, input: option("files", *input.files),
     message:
         "Cutting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
-        "python {input.program:q} --settings {params.settings:q} {params.files}"
-        " --output {output} 2> {log}"
+        "python {input.program:q} --settings {params.settings:q} {params.features}"
+        " {params.files} --output {output} 2> {log}"

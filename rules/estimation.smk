@@ -1,19 +1,21 @@
 """From shards to scores, from scores to lower bounds, and all bounds in one table."""
 
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.scoring.stage import ScoringStage
 
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
     score_runs,
     estimate,
+    estimate_by_runs,
     summarise,
 
 
 rule score_runs:
     input:
         program=program("score_runs"),
-        library=library("score_runs"),
-        shards=shards_of,
-        canary=canary_option,
+        shards=AUDITS.shards,
+        canaries=AUDITS.canaries,
     output:
         f"{RESULTS}/scores/{{audit}}.npz",
     log:
@@ -24,25 +26,24 @@ rule score_runs:
     resources:
         mem_mb=2000,
     params:
-        settings=told(stages.ScoringStage),
-        canary=lambda wildcards, input: (
-            f"--canary {input.canary}" if input.canary else ""
-        ),
+        code=by_audit(lambda audit: code("score_runs", AUDITS.score_function(audit))),
+        settings=AUDITS.stage_as_json(ScoringStage),
+        names=AUDITS.names,
+        canaries=lambda wildcards, input: option("canaries", *input.canaries),
         # Thousands of paths would be longer than a command may be.
         shards=lambda wildcards, input: Path(input.shards[0]).parent,
         num_shards=lambda wildcards, input: len(input.shards),
     message:
         "Scoring the runs of {wildcards.audit}"
     shell:
-        "python {input.program:q} --audit {wildcards.audit} --settings {params.settings:q}"
-        " {params.canary} --shards {params.shards} --num-shards {params.num_shards}"
+        "python {input.program:q} --names {params.names} --settings {params.settings:q}"
+        " {params.canaries} --shards {params.shards} --num-shards {params.num_shards}"
         " --output {output} 2> {log}"
 
 
 rule estimate:
     input:
         program=program("estimate"),
-        library=library("estimate"),
         scores=f"{RESULTS}/scores/{{audit}}.npz",
     output:
         f"{RESULTS}/estimates/{{audit}}.tsv",
@@ -54,7 +55,8 @@ rule estimate:
     resources:
         mem_mb=1000,
     params:
-        settings=told(stages.EstimationStage),
+        code=code("estimate"),
+        settings=AUDITS.stage_as_json(EstimationStage),
     message:
         "Estimating epsilon of {wildcards.audit}"
     shell:
@@ -62,13 +64,38 @@ rule estimate:
         " --output {output} 2> {log}"
 
 
+rule estimate_by_runs:
+    input:
+        program=program("estimate_by_runs"),
+        scores=f"{RESULTS}/scores/{{audit}}.npz",
+    output:
+        f"{RESULTS}/estimates_by_runs/{{figure}}/{{audit}}.tsv",
+    log:
+        f"{LOGS}/estimate_by_runs/{{figure}}/{{audit}}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES.of_kinds("epsilon_by_runs")),
+    conda:
+        "../envs/estimation.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+    params:
+        code=code("estimate_by_runs"),
+        settings=AUDITS.stage_as_json(EstimationStage),
+        num_runs=FIGURES.setting("num_runs"),
+    message:
+        "Estimating epsilon of {wildcards.audit} by its number of runs"
+    shell:
+        "python {input.program:q} --settings {params.settings:q} --scores {input.scores}"
+        " --num-runs {params.num_runs} --output {output} 2> {log}"
+
+
 rule summarise:
     input:
         program=program("summarise"),
-        library=library("summarise"),
         experiment=RESOLVED_CONFIG,
-        estimates=summarised(f"{RESULTS}/estimates/{{audit}}.tsv"),
-        accounting=summarised(f"{RESULTS}/accounting/{{audit}}.tsv"),
+        estimates=FIGURES.estimates_of_table,
+        accounting=FIGURES.files_of_table("accounting/{audit}.tsv"),
     output:
         report(
             f"{RESULTS}/{{table}}.tsv",
@@ -78,8 +105,6 @@ rule summarise:
         ),
     log:
         f"{LOGS}/summarise/{{table}}.log",
-    wildcard_constraints:
-        table=any_of(SUMMARIES),
     conda:
         "../envs/estimation.yaml"
     threads: 1
@@ -87,10 +112,12 @@ rule summarise:
         mem_mb=lambda wildcards, attempt: 1000 * attempt,
         runtime=lambda wildcards, attempt: 30 * attempt,
     params:
-        sweeps=lambda wildcards: SUMMARIES[wildcards.table],
+        code=code("summarise"),
+        sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
+        estimates=FIGURES.estimates,
     message:
         "Summarising the audits of {wildcards.table}"
     shell:
         "python {input.program:q} --experiment {input.experiment} --sweeps {params.sweeps}"
-        f" --estimates {RESULTS}/estimates --accounting {RESULTS}/accounting"
+        f" --estimates {RESULTS}/{{params.estimates}} --accounting {RESULTS}/accounting"
         " --output {output} 2> {log}"

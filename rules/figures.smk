@@ -1,123 +1,136 @@
-"""Other figures: PDF, PNG, and the plotted numbers as TSV."""
+"""Figures: PDF, PNG, and the plotted numbers as TSV.
 
+All rules are the first one with other inputs: a program of their own, and what it is told.
+"""
+
+from dpcanary.settings.figure import BOUNDS_KINDS
 
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
+    figure_bounds,
     figure_test_accuracy,
     figure_adjacency_ratio,
     figure_score_histograms,
     figure_trade_off,
 
 
-rule figure_test_accuracy:
+def png_in_report(caption):
+    """A PNG that the report shows, with a caption of `report/`."""
+    return report(
+        f"{RESULTS}/figures/{{figure}}.png",
+        caption=f"../report/{caption}.rst",
+        category="Figures",
+        labels={"figure": "{figure}"},
+    )
+
+
+rule figure_bounds:
     input:
-        program=program("figure_test_accuracy"),
-        library=library("figure_test_accuracy"),
-        scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
+        program=program("figure_bounds"),
         summary=f"{RESULTS}/summaries/{{figure}}.tsv",
     output:
-        png=drawn("test_accuracy"),
+        png=png_in_report("figure_bounds"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
-        f"{LOGS}/figures/{{figure}}.log",
+        f"{LOGS}/figure_bounds/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("test_accuracy"),
+        figure=any_of(FIGURES.of_kinds(*BOUNDS_KINDS)),
     conda:
         "../envs/figures.yaml"
     threads: 1
     resources:
         mem_mb=1000,
     params:
-        note=of_figure("note"),
+        code=code("figure_bounds"),
+        note=FIGURES.setting("note"),
+        options=lambda wildcards, input: " ".join(
+            [
+                option("summary", input.summary),
+                option("sweeps", *FIGURES.setting("sweeps")(wildcards)),
+                option("axis", FIGURES.setting("axis")(wildcards)),
+            ]
+        ),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program:q} --scores {input.scores} --summary {input.summary}"
-        " --note={params.note:q}"
+        "python {input.program:q} {params.options} --note={params.note:q}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
 
 
-rule figure_adjacency_ratio:
+use rule figure_bounds as figure_test_accuracy with:
+    input:
+        program=program("figure_test_accuracy"),
+        scores=FIGURES.files("scores/{audit}.npz"),
+        summary=f"{RESULTS}/summaries/{{figure}}.tsv",
+    output:
+        png=png_in_report("figure_test_accuracy"),
+        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
+        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+    log:
+        f"{LOGS}/figure_test_accuracy/{{figure}}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES.of_kinds("test_accuracy")),
+    params:
+        code=code("figure_test_accuracy"),
+        note=FIGURES.setting("note"),
+        options=lambda wildcards, input: (
+            f"{option('scores', *input.scores)} {option('summary', input.summary)}"
+        ),
+
+
+use rule figure_bounds as figure_adjacency_ratio with:
     input:
         program=program("figure_adjacency_ratio"),
-        library=library("figure_adjacency_ratio"),
         ratios=f"{RESULTS}/ratios/{{figure}}.tsv",
     output:
-        png=drawn("adjacency_ratio"),
+        png=png_in_report("figure_adjacency_ratio"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
-        f"{LOGS}/figures/{{figure}}.log",
+        f"{LOGS}/figure_adjacency_ratio/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("adjacency_ratio"),
-    conda:
-        "../envs/figures.yaml"
-    threads: 1
-    resources:
-        mem_mb=1000,
+        figure=any_of(FIGURES.of_kinds("adjacency_ratio")),
     params:
-        note=of_figure("note"),
-    message:
-        "Drawing figure {wildcards.figure}"
-    shell:
-        "python {input.program:q} --ratios {input.ratios}"
-        " --note={params.note:q}"
-        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+        code=code("figure_adjacency_ratio"),
+        note=FIGURES.setting("note"),
+        options=lambda wildcards, input: option("ratios", input.ratios),
 
 
-rule figure_score_histograms:
+use rule figure_bounds as figure_score_histograms with:
     input:
         program=program("figure_score_histograms"),
-        library=library("figure_score_histograms"),
-        scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
+        scores=FIGURES.files("scores/{audit}.npz"),
     output:
-        png=drawn("score_histograms"),
+        png=png_in_report("figure_score_histograms"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
-        f"{LOGS}/figures/{{figure}}.log",
+        f"{LOGS}/figure_score_histograms/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("score_histograms"),
-    conda:
-        "../envs/figures.yaml"
-    threads: 1
-    resources:
-        mem_mb=1000,
+        figure=any_of(FIGURES.of_kinds("score_histograms")),
     params:
-        note=of_figure("note"),
-    message:
-        "Drawing figure {wildcards.figure}"
-    shell:
-        "python {input.program:q} --scores {input.scores}"
-        " --note={params.note:q}"
-        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+        code=code("figure_score_histograms"),
+        note=FIGURES.setting("note"),
+        options=lambda wildcards, input: option("scores", *input.scores),
 
 
-rule figure_trade_off:
+use rule figure_bounds as figure_trade_off with:
     input:
         program=program("figure_trade_off"),
-        library=library("figure_trade_off"),
-        scores=shown(f"{RESULTS}/scores/{{audit}}.npz"),
-        profiles=shown(f"{RESULTS}/profiles/{{audit}}.tsv"),
+        scores=FIGURES.files("scores/{audit}.npz"),
+        profiles=FIGURES.files("profiles/{audit}.tsv"),
     output:
-        png=drawn("trade_off"),
+        png=png_in_report("figure_trade_off"),
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
-        f"{LOGS}/figures/{{figure}}.log",
+        f"{LOGS}/figure_trade_off/{{figure}}.log",
     wildcard_constraints:
-        figure=figures_of("trade_off"),
-    conda:
-        "../envs/figures.yaml"
-    threads: 1
-    resources:
-        mem_mb=1000,
+        figure=any_of(FIGURES.of_kinds("trade_off")),
     params:
-        note=of_figure("note"),
-    message:
-        "Drawing figure {wildcards.figure}"
-    shell:
-        "python {input.program:q} --scores {input.scores} --profiles {input.profiles}"
-        " --note={params.note:q}"
-        " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
+        code=code("figure_trade_off"),
+        note=FIGURES.setting("note"),
+        options=lambda wildcards, input: (
+            f"{option('scores', *input.scores)} {option('profiles', *input.profiles)}"
+        ),

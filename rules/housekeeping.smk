@@ -27,7 +27,6 @@ rule resolve_config:
 rule list_audits:
     input:
         program=program("list_audits"),
-        library=library("list_audits"),
         experiment=RESOLVED_CONFIG,
     log:
         f"{LOGS}/list_audits.log",
@@ -45,7 +44,6 @@ rule list_audits:
 rule estimate_cost:
     input:
         program=program("estimate_cost"),
-        library=library("estimate_cost"),
         experiment=RESOLVED_CONFIG,
     log:
         f"{LOGS}/estimate_cost.log",
@@ -57,7 +55,7 @@ rule estimate_cost:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         results=lambda wildcards, input: Path(input.experiment).parent,
-        folder=f"--data-folder {shlex.quote(DATA_FOLDER)}" if DATA_FOLDER else "",
+        folder=option("data-folder", *filter(None, [DATA_FOLDER])),
         cores=lambda wildcards: workflow.cores,
     message:
         "Estimating what the experiment will cost"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.accounting.overview import profile, upper_bounds
+from dpcanary.accounting.stage import AccountingStage
 from dpcanary.files import read_json
 from dpcanary.program import run
-from dpcanary.stages import AccountingStage
 from dpcanary.tables import write_table
 
 

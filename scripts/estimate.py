@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.estimation.stage import EstimationStage
 from dpcanary.estimation.table import estimates_table
-from dpcanary.files import read_arrays
 from dpcanary.program import run
-from dpcanary.stages import EstimationStage
+from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
 
@@ -18,8 +18,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--scores", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
-    header, arrays = read_arrays(args.scores)
-    write_table(args.output, estimates_table(args.settings, header=header, arrays=arrays))
+    write_table(args.output, estimates_table(args.settings, read_scores(args.scores)))
 
 
 if __name__ == "__main__":

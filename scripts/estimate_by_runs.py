@@ -4,12 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from dpcanary.estimation.table import estimates_table, first_runs, last_step
-from dpcanary.files import read_arrays
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.table import estimates_by_runs
 from dpcanary.program import run
-from dpcanary.stages import EstimationStage
+from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
 
@@ -23,13 +21,8 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
-    header, arrays = read_arrays(args.scores)
-    final = last_step(arrays)
-    parts = [
-        first_runs(final, num_runs, audit=header["audit"]) for num_runs in sorted({*args.num_runs})
-    ]
-    tables = [estimates_table(args.settings, header=header, arrays=part) for part in parts]
-    write_table(args.output, pd.concat(tables))
+    table = estimates_by_runs(args.settings, read_scores(args.scores), args.num_runs)
+    write_table(args.output, table)
 
 
 if __name__ == "__main__":

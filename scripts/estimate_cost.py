@@ -9,13 +9,13 @@ from dpcanary.costs.jobs import Plan
 from dpcanary.costs.report import notes_of, probed_costs, text_of, timed_on
 from dpcanary.costs.shapes import shapes_of
 from dpcanary.program import run
-from dpcanary.settings import Experiment
+from dpcanary.settings.experiment import read_experiment
 
 
 def main(argv: Sequence[str]) -> None:
     """Lists the jobs, probes them, and prints tables."""
     args = parsed(argv)
-    experiment = Experiment.model_validate_json(args.experiment.read_text(encoding="utf-8"))
+    experiment = read_experiment(args.experiment)
     shapes = shapes_of(experiment, data=args.results / "data", folder=args.data_folder)
     device = timed_on(experiment.settings.device)
     plan = Plan(experiment, shapes, scripts=Path(__file__).parent, device=device)

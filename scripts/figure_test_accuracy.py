@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.figures.accuracy import draw_test_accuracy
-from dpcanary.figures.storage import figure_parser, read_accuracies, read_summaries, write_figure
+from dpcanary.figures.storage import figure_parser, read_accuracies, read_summary, write_figure
 from dpcanary.program import run
 
 
@@ -12,9 +12,9 @@ def main(argv: Sequence[str]) -> None:
     """Reads score files and the summary, which has the audits' settings, and draws."""
     parser = figure_parser(__doc__)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
-    parser.add_argument("--summary", type=Path, nargs="+", required=True)
+    parser.add_argument("--summary", type=Path, required=True)
     args = parser.parse_args(argv)
-    summary = read_summaries(args.summary)
+    summary = read_summary(args.summary)
     figure, table = draw_test_accuracy(read_accuracies(args.scores), summary, note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 

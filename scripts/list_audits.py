@@ -4,34 +4,17 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from dpcanary.program import run
-from dpcanary.settings import Experiment
-
-_SHOWN = ["canary", "dataset", "sample_rate", "noise_multiplier", "target_epsilon", "num_steps"]
+from dpcanary.settings.experiment import read_experiment
+from dpcanary.settings.listing import table_of_audits
 
 
 def main(argv: Sequence[str]) -> None:
     """Prints one line per audit."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--experiment", type=Path, required=True)
+    parser.add_argument("--experiment", type=Path, required=True, help="the resolved config")
     args = parser.parse_args(argv)
-    experiment = Experiment.model_validate_json(args.experiment.read_text(encoding="utf-8"))
-    print(table(experiment).to_string(na_rep="-"))
-
-
-def table(experiment: Experiment) -> pd.DataFrame:
-    """One row per audit."""
-    rows = {
-        name: {
-            **{key: getattr(audit, key) for key in _SHOWN},
-            "runs": audit.total_runs,
-            "shards": len(audit.shards),
-        }
-        for name, audit in experiment.audits.items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    print(table_of_audits(read_experiment(args.experiment)))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.datasets.own_files import read_arrays_of
-from dpcanary.datasets.source import Source
-from dpcanary.datasets.sources import load_source
-from dpcanary.datasets.splitting import split_dataset
+from dpcanary.datasets.sources import load_records
+from dpcanary.datasets.splitting import split_records
+from dpcanary.datasets.stage import DatasetStage
 from dpcanary.program import run
-from dpcanary.splits import write_split
-from dpcanary.stages import DatasetStage
+from dpcanary.records import write_split
 
 
 def main(argv: Sequence[str]) -> None:
@@ -22,8 +20,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     stage: DatasetStage = args.settings
-    split = split_dataset(
-        read_arrays_of(args.features) if args.features else _source(stage, args.files),
+    split = split_records(
+        load_records(stage, files=args.files, features=args.features),
         num_records=stage.num_records,
         balanced=stage.balanced,
         num_auxiliary=stage.num_auxiliary,
@@ -31,16 +29,6 @@ def main(argv: Sequence[str]) -> None:
         seed=stage.seed,
     )
     write_split(args.output, split, settings=stage.model_dump(mode="json"))
-
-
-def _source(stage: DatasetStage, files: Sequence[Path]) -> Source:
-    return load_source(
-        stage.source,
-        files=files,
-        max_records=stage.max_records,
-        num_test=stage.num_test,
-        seed=stage.seed,
-    )
 
 
 if __name__ == "__main__":

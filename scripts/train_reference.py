@@ -1,17 +1,16 @@
-"""Trains the reference model without privacy, and picks the target record."""
+"""Trains the reference model without privacy; it shows which records are target records."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.program import progress, run
-from dpcanary.splits import read_split
-from dpcanary.stages import ReferenceStage
-from dpcanary.training.devices import chosen_device
-from dpcanary.training.inputs import Records
+from dpcanary.records import read_split
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.reference import write_reference
 from dpcanary.training.simulation import train_reference
+from dpcanary.training.stage import ReferenceStage
 
 
 def main(argv: Sequence[str]) -> None:
@@ -19,15 +18,16 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=ReferenceStage.model_validate_json, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     stage: ReferenceStage = args.settings
     data = read_split(args.data)
+    shape = data.private.features.shape[1:]
     with progress(stage.num_steps, "step") as bar:
         reference = train_reference(
-            module=module_of(stage, shape=data.features.shape[1:], num_classes=data.num_classes),
-            records=Records.from_split(data, target=0),
+            module=module_of(stage, shape=shape, num_classes=data.num_classes),
+            records=data.private,
             dpsgd=descent_of(stage),
             initialisation=stage.initialisation,
             device=chosen_device(args.device),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import asinh, exp, log, log1p, sqrt
 
 from scipy.optimize import brentq
@@ -11,9 +12,11 @@ from dpcanary.accounting.dispatch import (
     checked_setting,
     checked_uppers,
 )
+from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
+from dpcanary.errors import AccountingError
 from dpcanary.gdp import gdp_mu
 
 _LOG_TOLERANCE = 2e-5
@@ -29,7 +32,7 @@ def calibrate_noise(
     delta: float,
     sample_rate: float,
     num_steps: int,
-    method: str = "pld",
+    method: AccountingMethod | str = AccountingMethod.PLD,
 ) -> float:
     """Smallest noise multiplier whose upper epsilon does not exceed a target.
 
@@ -60,24 +63,35 @@ def calibrate_noise(
     setting = checked_setting(
         adjacency=adjacency,
         sample_rate=sample_rate,
-        noise_multiplier=1.0,
+        noise_multiplier=1.0,  # a placeholder
         num_steps=num_steps,
         delta=delta,
         method=method,
     )
 
+    @cache
     def excess(log_sigma: float) -> float:
         trial = replace(setting, noise_multiplier=exp(log_sigma))
         return checked_uppers(accountant, trial, [setting.num_steps])[0] - target
 
     low, high = _bracket(excess, log(_gaussian_guess(setting, target)))
     if exp(low) < _LEAST or exp(high) > _MOST:
-        raise setting.refusal(
-            f"no noise multiplier between {_LEAST:g} and {_MOST:g} has epsilon {target:g}"
-            " (delta may cover the leak whatever the noise)",
-            instead="choose another epsilon or delta",
-        )
+        raise _out_of_reach(setting, target)
     return exp(_safe_root(excess, low, high))
+
+
+def _out_of_reach(setting: Setting, target: float) -> AccountingError:
+    subject = (
+        f"method={setting.method!r} cannot calibrate the noise to epsilon {target:g} for"
+        f" adjacency={setting.adjacency.value!r}, sample_rate={setting.sample_rate:g},"
+        f" num_steps={setting.num_steps}, delta={setting.delta:g}"
+    )
+    return AccountingError.about(
+        subject,
+        reason=f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it (delta may cover the"
+        " leak whatever the noise)",
+        instead="choose another epsilon or delta",
+    )
 
 
 def _gaussian_guess(setting: Setting, epsilon: float) -> float:

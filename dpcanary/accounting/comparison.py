@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dpcanary.accounting.epsilon import account_epsilon_curve
-from dpcanary.accounting.overview import with_fallback
+from dpcanary.accounting.fallback import with_fallback
+from dpcanary.accounting.options import AccountingMethod
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
@@ -77,12 +78,17 @@ def _by_best_method(
     q: float, sigma: float, steps: list[int], delta: float
 ) -> tuple[list[list[float]], str]:
     if q == 1:  # exact, and at any epsilon
-        return _epsilons(q, sigma, steps, delta, "closed_form"), "closed_form"
-    return with_fallback(lambda method: _epsilons(q, sigma, steps, delta, method))
+        exact = AccountingMethod.CLOSED_FORM
+        return _epsilons(q, sigma, steps, delta, exact), exact.value
+    found, method = with_fallback(
+        lambda method: _epsilons(q, sigma, steps, delta, method),
+        instead="there is no ratio here",
+    )
+    return found, method.value
 
 
 def _epsilons(
-    q: float, sigma: float, steps: list[int], delta: float, method: str
+    q: float, sigma: float, steps: list[int], delta: float, method: AccountingMethod
 ) -> list[list[float]]:
     """Epsilon after each number of steps, under substitute and then under add/remove."""
     return [

@@ -1,38 +1,38 @@
 """Checks what the user asked for and finds the accountant for it."""
 
 from math import isfinite
+from typing import assert_never
 
+from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
-from dpcanary.errors import InputError, suggestion
 
-METHODS = ("pld", "prv", "closed_form", "group_privacy")
-
-
-def accountant_for(method: str) -> Accountant:
-    """The accountant of this name; libraries load only when theirs is asked for.
+def accountant_for(method: AccountingMethod | str) -> Accountant:
+    """The accountant of this name. Its libraries are loaded only when it is asked for.
 
     Raises:
-        InputError: no method has this name.
+        InputError: if no method has this name.
     """
-    if method == "pld":
-        from dpcanary.accounting import pld
+    match AccountingMethod(method):
+        case AccountingMethod.PLD:
+            from dpcanary.accounting import pld
 
-        return pld.accountant
-    if method == "prv":
-        from dpcanary.accounting import prv
+            return pld.accountant
+        case AccountingMethod.PRV:
+            from dpcanary.accounting import prv
 
-        return prv.accountant
-    if method == "closed_form":
-        from dpcanary.accounting import closed_form
+            return prv.accountant
+        case AccountingMethod.CLOSED_FORM:
+            from dpcanary.accounting import closed_form
 
-        return closed_form.accountant
-    if method == "group_privacy":
-        from dpcanary.accounting import group_privacy
+            return closed_form.accountant
+        case AccountingMethod.GROUP_PRIVACY:
+            from dpcanary.accounting import group_privacy
 
-        return group_privacy.accountant
-    raise InputError(f"unknown accounting method {method!r}: {suggestion(str(method), METHODS)}")
+            return group_privacy.accountant
+        case never:
+            assert_never(never)
 
 
 def checked_setting(
@@ -42,7 +42,7 @@ def checked_setting(
     noise_multiplier: float,
     num_steps: int,
     delta: float,
-    method: str,
+    method: AccountingMethod | str,
 ) -> Setting:
     """The setting that these arguments describe.
 
@@ -55,7 +55,7 @@ def checked_setting(
         noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
         num_steps=checked_count("num_steps", num_steps),
         delta=checked_real("delta", delta, most=1.0),
-        method=method,
+        method=str(method),
     )
 
 

@@ -8,6 +8,7 @@ from dpcanary.accounting.dispatch import (
     checked_setting,
     checked_uppers,
 )
+from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.setting import EpsilonBounds
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count
@@ -21,7 +22,7 @@ def account_epsilon(
     noise_multiplier: float,
     num_steps: int,
     delta: float,
-    method: str = "pld",
+    method: AccountingMethod | str = AccountingMethod.PLD,
 ) -> EpsilonBounds:
     """Epsilon of DP-SGD with Poisson sampling.
 
@@ -32,8 +33,8 @@ def account_epsilon(
             adjacency (never over the sensitivity).
         num_steps: number of steps that are composed.
         delta: between 0 and 1, both excluded.
-        method: "pld" (dp-accounting), "prv" (prv-accountant), "closed_form" (sample_rate 1 only)
-            or "group_privacy" (substitute only, looser: Theorem 4.1 of Pradhan et al.).
+        method: which accountant. `closed_form` is for sample_rate 1 alone, `group_privacy` for
+            substitute adjacency alone.
 
     Returns:
         Lower bound, estimate and upper bound.
@@ -68,7 +69,7 @@ def account_epsilon_curve(
     noise_multiplier: float,
     steps: Sequence[int],
     delta: float,
-    method: str = "pld",
+    method: AccountingMethod | str = AccountingMethod.PLD,
 ) -> list[float]:
     """Upper epsilon after each of several numbers of steps.
 

@@ -1,43 +1,22 @@
 """What a summary says of a mechanism: its upper bounds along training, and its profile."""
 
 import sys
-from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
+from dpcanary.accounting.fallback import with_fallback
+from dpcanary.accounting.options import AccountingMethod
+from dpcanary.accounting.stage import AccountingStage
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
-from dpcanary.stages import AccountingStage
 
 # Smallest delta of the profile: far below one over any number of runs.
 _PROFILE_DELTA = 1e-9
 _PROFILE_POINTS, _FEW_POINTS = 300, 12
-
-Result = TypeVar("Result")
-
-
-def with_fallback(account: Callable[[str], Result]) -> tuple[Result, str]:
-    """What the first method gives, or else the second, and which one it was.
-
-    Args:
-        account: takes `pld` or `prv`.
-
-    Raises:
-        AccountingError: the first method's refusal, if both refuse.
-    """
-    try:
-        return account("pld"), "pld"
-    except AccountingError as first:
-        print(f"warning: trying prv instead: {first}", file=sys.stderr)
-        try:
-            return account("prv"), "prv"
-        except AccountingError as second:
-            print(f"warning: prv refuses too: {second}", file=sys.stderr)
-        raise
-
+# What a config can do where no accountant can tell an epsilon.
+INSTEAD = "raise noise_multiplier, or lower target_epsilon where the noise is calibrated"
 
 def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Upper bounds, one row per recorded step.
@@ -56,13 +35,14 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
         lambda name: (
             _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, name),
             _curve(stage, noise_multiplier, Adjacency.ADD_REMOVE, name),
-        )
+        ),
+        instead=INSTEAD,
     )
     return pd.DataFrame(
         {
             "step": stage.record_steps,
             "noise_multiplier": noise_multiplier,
-            "accounting_method": method,
+            "accounting_method": method.value,
             "epsilon_upper_substitute": substitute,
             "epsilon_upper_add_remove": add_remove,
             "epsilon_upper_group_privacy": _group_privacy(stage, noise_multiplier),
@@ -71,7 +51,7 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
 
 
 def _curve(
-    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, method: str
+    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, method: AccountingMethod
 ) -> list[float]:
     return account_epsilon_curve(
         adjacency=adjacency,
@@ -86,7 +66,7 @@ def _curve(
 def _group_privacy(stage: AccountingStage, noise_multiplier: float) -> list[float]:
     """The loose bound; where it cannot be told, no reason to give up the tight ones."""
     try:
-        return _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, "group_privacy")
+        return _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, AccountingMethod.GROUP_PRIVACY)
     except AccountingError as error:
         print(f"warning: no group privacy bound: {error}", file=sys.stderr)
         return [float("nan")] * len(stage.record_steps)
@@ -122,7 +102,7 @@ def _fine_profile(
         canary_period=stage.canary_period,
         delta=min(stage.delta, _PROFILE_DELTA),
     )
-    [highest] = _curve(last, noise_multiplier, adjacency, "pld")
+    [highest] = _curve(last, noise_multiplier, adjacency, AccountingMethod.PLD)
     epsilons = np.linspace(0.0, highest, _PROFILE_POINTS).tolist()
     deltas = privacy_profile(
         adjacency=adjacency,
@@ -146,7 +126,7 @@ def _coarse_profile(
                 noise_multiplier=noise_multiplier,
                 num_steps=stage.insertions[-1],
                 delta=delta,
-                method="prv",
+                method=AccountingMethod.PRV,
             )
         except AccountingError:
             continue  # the upper bounds have shown that at least the stage's own delta can be told

@@ -25,6 +25,8 @@ from dpcanary.errors import AccountingError
 # Points on a step's grid, and on the composed one: a second or so of work each.
 _STEP_POINTS = {True: 1_000_000, False: 200_000}  # pessimistic (vectorised), optimistic (a loop)
 _COMPOSED_POINTS = 4_000_000
+# Where losses are large, this interval (over sqrt(T)) keeps the epsilon to 1e-5 of itself.
+_COARSE_INTERVAL = 1e-3
 # exp(-loss) underflows at 745, and dp-accounting then returns a quantile of the loss instead.
 _LARGEST_EPSILON = 700.0
 INSTEAD = "use method='prv', or 'closed_form' at sample_rate=1"
@@ -156,9 +158,13 @@ def _round_off(num_steps: int) -> float:
 
 def _interval(setting: Setting, pessimistic: bool) -> float:
     """The grid interval: a small part of a step's loss, within what time and memory allow."""
-    sigma, num_steps = setting.noise_multiplier, setting.num_steps
-    scale = setting.adjacency.sensitivity * setting.sample_rate / sigma
-    wanted = scale / 100 if pessimistic else min(scale / 20, 0.02 / num_steps)
+    num_steps = setting.num_steps
+    scale = setting.adjacency.sensitivity * setting.sample_rate / setting.noise_multiplier
+    wanted = min(scale / 20, 0.02 / num_steps)
+    if pessimistic:
+        # With little noise, losses are far larger than `scale`, which is that of most steps.
+        coarse = min(_COARSE_INTERVAL / sqrt(num_steps), _deviation(setting) / 1000)
+        wanted = max(scale / 100, coarse)
     span = _span(setting)
     # dp-accounting keeps T/400 + 68 times a step's span: its Chernoff orders end at 20 / span.
     composed_span = span * min(num_steps, num_steps / 400 + 68)

@@ -46,13 +46,12 @@ class Setting:
 
     def refusal(self, reason: str, *, instead: str) -> AccountingError:
         """The error that says why this accountant gives no number, and what to do instead."""
-        error = AccountingError(
+        subject = (
             f"method={self.method!r} cannot account adjacency={self.adjacency.value!r}, "
             f"sample_rate={self.sample_rate:g}, noise_multiplier={self.noise_multiplier:g}, "
-            f"num_steps={self.num_steps}, delta={self.delta:g}: {reason}; {instead}"
+            f"num_steps={self.num_steps}, delta={self.delta:g}"
         )
-        error.reason = reason
-        return error
+        return AccountingError.about(subject, reason=reason, instead=instead)
 
     def collapsed(self) -> "Setting":
         """The same mechanism in the fewest steps.

@@ -6,11 +6,11 @@ from typing import Annotated
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
-from dpcanary.stages import Model
 
 
-class Entry(Model):
+class Entry(ClosedModel):
     """A file to download."""
 
     url: str = Field(pattern="^[a-z]+://", description="where it is")

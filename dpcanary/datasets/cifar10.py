@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.datasets.archives import reading, tar_members
-from dpcanary.datasets.source import Source, integer_labels, source_of_parts
+from dpcanary.datasets.source import Source, source_of_parts
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz
-from dpcanary.splits import Labels
+from dpcanary.records import Records, integer_labels
 
 CLASSES = (
     "airplane",
@@ -29,8 +29,6 @@ _SHAPE = (3, 32, 32)
 _RECORD_BYTES = 1 + 3 * 32 * 32
 _TRAINING = tuple(f"data_batch_{index}.bin" for index in range(1, 6))
 _TEST = "test_batch.bin"
-
-Part = tuple[NDArray[np.uint8], Labels]
 
 
 def read_cifar10(files: Sequence[Path]) -> Source:
@@ -56,7 +54,7 @@ def read_cifar10(files: Sequence[Path]) -> Source:
     return source_of_parts("cifar10", parts, CLASSES)
 
 
-def _parts_of_archive(path: Path) -> list[Part]:
+def _parts_of_archive(path: Path) -> list[Records]:
     with reading(path):
         batches = {
             name: _records(f"{path}: {name}", content.read())
@@ -79,11 +77,11 @@ def _records(where: str, content: bytes) -> NDArray[np.uint8]:
     return records
 
 
-def _part_of_records(records: NDArray[np.uint8]) -> Part:
-    return records[:, 1:].reshape(-1, *_SHAPE), records[:, 0].astype(np.int64)
+def _part_of_records(records: NDArray[np.uint8]) -> Records:
+    return Records(records[:, 1:].reshape(-1, *_SHAPE), records[:, 0])
 
 
-def _part_of_arrays(path: Path) -> Part:
+def _part_of_arrays(path: Path) -> Records:
     arrays = read_npz(path)
     for name in ("images", "labels"):
         if name not in arrays:
@@ -96,7 +94,7 @@ def _part_of_arrays(path: Path) -> Part:
         )
     labels = integer_labels(str(path), arrays["labels"])
     _check_labels(str(path), labels)
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
+    return Records(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels)
 
 
 def _check_labels(where: str, labels: NDArray[Any]) -> None:

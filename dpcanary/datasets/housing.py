@@ -12,6 +12,7 @@ import numpy as np
 from dpcanary.datasets.archives import is_tar, reading, tar_members
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
+from dpcanary.records import Records
 
 CLASSES = ("up to the median", "above the median")
 _LOG = logging.getLogger(__name__)
@@ -59,8 +60,7 @@ def read_california_housing(files: Sequence[Path]) -> Source:
     columns = [income, age, *per_household[:2], population, per_household[2], latitude, longitude]
     return Source(
         name="california_housing",
-        records=np.column_stack(columns),
-        labels=(value > np.median(value)).astype(np.int64),
+        training=Records(np.column_stack(columns), value > np.median(value)),
         class_names=CLASSES,
     )
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpcanary.datasets.archives import reading
-from dpcanary.datasets.source import Records, Source, integer_labels, source_of_parts
+from dpcanary.datasets.source import Source, source_of_parts
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
-from dpcanary.splits import Labels
+from dpcanary.records import Records, integer_labels
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def read_arrays_of(path: Path) -> Source:
     parts = [_part(path, arrays, "features", "labels")]
     if not arrays.keys().isdisjoint(("test_features", "test_labels")):
         parts.append(_part(path, arrays, "test_features", "test_labels"))
-    return source_of_parts(str(path), parts)
+    return _checked(source_of_parts(str(path), parts))
 
 
 def read_parquet(path: Path) -> Source:
@@ -58,17 +58,32 @@ def read_parquet(path: Path) -> Source:
     records = np.empty((len(labels), len(features)), np.result_type(*features))
     for place, values in enumerate(features):
         records[:, place] = values
-    return Source(name=str(path), records=records, labels=labels)
+    return _checked(Source(str(path), Records(records, labels)))
 
 
-def _part(path: Path, arrays: Arrays, features: str, labels: str) -> tuple[Records, Labels]:
+def _checked(source: Source) -> Source:
+    """The source, unless a class has no record: it would be trained all the same."""
+    counts = np.bincount(source.training.labels, minlength=source.num_classes)
+    if (counts == 0).any():
+        label = int(np.argmin(counts))
+        raise InputError(
+            f"{source.name}: no record has label {label}, though labels go up to"
+            f" {source.num_classes - 1}; number the classes from 0 without gaps"
+        )
+    return source
+
+
+def _part(path: Path, arrays: Arrays, features: str, labels: str) -> Records:
     missing = [name for name in (features, labels) if name not in arrays]
     if missing:
         raise InputError(f"{path} has no array {' and no '.join(missing)}")
-    return (
-        _numbers(f"{path}: {features}", arrays[features]),
-        integer_labels(f"{path}: {labels}", arrays[labels]),
-    )
+    try:
+        return Records(
+            _numbers(f"{path}: {features}", arrays[features]),
+            integer_labels(f"{path}: {labels}", arrays[labels]),
+        )
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
 
 
 def _table(path: Path) -> Any:
@@ -79,7 +94,7 @@ def _table(path: Path) -> Any:
             raise InputError(f"{path} is no whole .parquet file: {error}") from None
 
 
-def _numbers(where: str, array: NDArray[Any]) -> Records:
+def _numbers(where: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind not in "fiu":

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from dpcanary.datasets.archives import open_table
+from dpcanary.datasets.known import KNOWN_SOURCES
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
+from dpcanary.records import Records
 
-NUM_CLASSES = 100
-NUM_ITEMS = 600
-NUM_RECORDS = 197_324
+NUM_CLASSES = KNOWN_SOURCES["purchase100"].num_classes
+(NUM_ITEMS,) = KNOWN_SOURCES["purchase100"].shape
 _BLOCK_BYTES = 2**24
 
 
@@ -32,11 +33,9 @@ def read_purchase100(files: Sequence[Path]) -> Source:
     blocks = list(_blocks(path))
     if not blocks:
         raise InputError(f"{path}: there are no records")
-    return Source(
-        name="purchase100",
-        records=np.concatenate([block[:, 1:] for block in blocks]),
-        labels=np.concatenate([block[:, 0] for block in blocks]).astype(np.int64) - 1,
-    )
+    bits = np.concatenate([block[:, 1:] for block in blocks])
+    labels = np.concatenate([block[:, 0] for block in blocks]).astype(np.int64) - 1
+    return Source("purchase100", Records(bits, labels))
 
 
 def _blocks(path: Path) -> Iterator[NDArray[np.uint8]]:

@@ -1,27 +1,43 @@
-"""Every source that a config can name, by its name."""
+"""Every source that a config can name, read by its name."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dpcanary.datasets.cifar10 import read_cifar10
 from dpcanary.datasets.housing import read_california_housing
+from dpcanary.datasets.known import KNOWN_SOURCES, OWN_SUFFIXES
 from dpcanary.datasets.own_files import read_arrays_of, read_parquet
-from dpcanary.datasets.purchase100 import NUM_RECORDS, read_purchase100
+from dpcanary.datasets.purchase100 import read_purchase100
 from dpcanary.datasets.source import Source
 from dpcanary.datasets.sst2 import read_sst2
+from dpcanary.datasets.stage import SourceStage
 from dpcanary.datasets.synthetic import purchase100_synthetic
 from dpcanary.errors import InputError, suggestion
+from dpcanary.records import Records
 
-# How each is read, and from how many files at most.
-_DOWNLOADED: dict[str, tuple[Callable[[Sequence[Path]], Source], int]] = {
-    "cifar10": (read_cifar10, 2),
-    "sst2": (read_sst2, 2),
-    "california_housing": (read_california_housing, 1),
-    "purchase100": (read_purchase100, 1),
-}
-_MADE = ("digits", "purchase100_synthetic")
-_OWN: dict[str, Callable[[Path], Source]] = {".npz": read_arrays_of, ".parquet": read_parquet}
-SOURCES = (*_MADE, *_DOWNLOADED)
+
+def load_records(
+    stage: SourceStage, *, files: Sequence[Path], features: Path | None = None
+) -> Source:
+    """The records that a stage is told of.
+
+    Args:
+        stage: names the source.
+        files: what it is read from.
+        features: its records, if they are encoded already.
+
+    Raises:
+        InputError: see `load_source`.
+    """
+    if features is not None:
+        return read_arrays_of(features)
+    return load_source(
+        stage.source,
+        files=files,
+        max_records=stage.max_records,
+        num_test=stage.num_test,
+        seed=stage.seed,
+    )
 
 
 def load_source(
@@ -35,7 +51,7 @@ def load_source(
     """Reads or makes the records of a source.
 
     Args:
-        source: one of `SOURCES`, or the path of a user's .npz or .parquet file.
+        source: one of `known.KNOWN_SOURCES`, or the path of a user's .npz or .parquet file.
         files: what it is read from: its download, or local files in its place (the training part,
             then the test part where there is one).
         max_records: keep only the first records of the training part.
@@ -45,41 +61,53 @@ def load_source(
     Raises:
         InputError: if the source is unknown, or its files are not there or not what they must be.
     """
-    loaded = _loaded(source, files, max_records, seed)
-    return loaded.first(max_records=max_records, num_test=num_test)
+    if source in KNOWN_SOURCES:
+        _check_count(source, files)
+        found = LOAD[source](files, max_records, seed)
+    else:
+        found = _own(source, files)
+    return found.first(max_records=max_records, num_test=num_test)
 
 
-def _loaded(source: str, files: Sequence[Path], max_records: int | None, seed: int) -> Source:
-    if source in _MADE:
-        _check_count(source, files, at_least=0, at_most=0)
-        if source == "digits":
-            return _digits()
-        return purchase100_synthetic(num_records=max_records or NUM_RECORDS, seed=seed)
-    if source in _DOWNLOADED:
-        read, most = _DOWNLOADED[source]
-        _check_count(source, files, at_least=1, at_most=most)
-        return read(files)
-    if Path(source).suffix not in _OWN:
+def _own(source: str, files: Sequence[Path]) -> Source:
+    suffix = Path(source).suffix
+    if suffix not in OWN_SUFFIXES:
         raise InputError(
-            f"unknown dataset source {source!r}; {suggestion(source, SOURCES)} (or give the path"
-            f" of an {' or '.join(_OWN)} file)"
+            f"unknown dataset source {source!r}; {suggestion(source, KNOWN_SOURCES)} (or give the"
+            f" path of an {' or '.join(OWN_SUFFIXES)} file)"
         )
-    _check_count(source, files, at_least=0, at_most=1)
+    if len(files) > 1:
+        raise InputError(f"source {source} is read from 1 file; {len(files)} are given")
     [path] = files or [Path(source)]
-    return _OWN[Path(source).suffix](path)
+    return read_parquet(path) if suffix == ".parquet" else read_arrays_of(path)
 
 
-def _check_count(source: str, files: Sequence[Path], *, at_least: int, at_most: int) -> None:
-    if len(files) < at_least:
+def _check_count(source: str, files: Sequence[Path]) -> None:
+    most = KNOWN_SOURCES[source].max_files
+    if len(files) < min(most, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
-    if len(files) > at_most:
-        raise InputError(
-            f"source {source} is read from {at_most or 'no'} files; {len(files)} are given"
-        )
+    if len(files) > most:
+        raise InputError(f"source {source} is read from {most or 'no'} files; {len(files)} are given")
 
 
 def _digits() -> Source:
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
-    return Source("digits", features, labels.astype("int64"), class_names=tuple("0123456789"))
+    return Source("digits", Records(features, labels), class_names=tuple("0123456789"))
+
+
+def _synthetic(max_records: int | None, seed: int) -> Source:
+    known = KNOWN_SOURCES["purchase100_synthetic"]
+    return purchase100_synthetic(num_records=max_records or known.num_training, seed=seed)
+
+
+# Takes the files, the most records that are wanted, and a seed.
+LOAD: dict[str, Callable[[Sequence[Path], int | None, int], Source]] = {
+    "digits": lambda files, max_records, seed: _digits(),
+    "cifar10": lambda files, max_records, seed: read_cifar10(files),
+    "sst2": lambda files, max_records, seed: read_sst2(files),
+    "california_housing": lambda files, max_records, seed: read_california_housing(files),
+    "purchase100": lambda files, max_records, seed: read_purchase100(files),
+    "purchase100_synthetic": lambda files, max_records, seed: _synthetic(max_records, seed),
+}

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.datasets.source import Records, Source, row_blocks
+from dpcanary.datasets.source import Source, row_blocks
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator
-from dpcanary.splits import Features, Labels, SplitDataset
+from dpcanary.records import Records, Split
 
 Indices = NDArray[np.int64]
 
@@ -20,7 +20,7 @@ class _Scaling(NamedTuple):
     scale: NDArray[np.float64]
 
 
-def split_dataset(
+def split_records(
     source: Source,
     *,
     num_records: int,
@@ -28,7 +28,7 @@ def split_dataset(
     balanced: bool = True,
     num_auxiliary: int | None = None,
     num_test: int | None = None,
-) -> SplitDataset:
+) -> Split:
     """Cuts a source at random into private, auxiliary and test records, all disjoint.
 
     Test records are the source's own test part. Where it has none they are cut off as well: of the
@@ -52,20 +52,18 @@ def split_dataset(
             f"{source.name}: its records are texts: the dataset needs an encoder, such as"
             " sentence-transformers/all-MiniLM-L6-v2"
         )
-    order = generator(seed=seed, purpose=Purpose.RECORDS).permutation(len(source.labels))
+    records = source.training
+    order = generator(seed=seed, purpose=Purpose.RECORDS).permutation(len(records))
     private = (_balanced if balanced else _unbalanced)(source, order, num_records)
     others = order[~np.isin(order, private)]
     auxiliary = _auxiliary(source, others, num_auxiliary)
-    test_records, test_labels, left = _test_part(source, others[len(auxiliary) :])
+    test_part, left = _test_part(source, others[len(auxiliary) :])
     test = _taken(source, left, "num_test", num_test, default=len(left))
-    scaling = _scaling_of(source.records, auxiliary)
-    return SplitDataset(
-        features=_scaled(source.records, private, scaling),
-        labels=source.labels[private],
-        auxiliary_features=_scaled(source.records, auxiliary, scaling),
-        auxiliary_labels=source.labels[auxiliary],
-        test_features=_scaled(test_records, test, scaling),
-        test_labels=test_labels[test],
+    scaling = _scaling_of(records, auxiliary)
+    return Split(
+        private=_scaled(records, private, scaling),
+        auxiliary=_scaled(records, auxiliary, scaling),
+        test=_scaled(test_part, test, scaling),
     )
 
 
@@ -80,7 +78,7 @@ def _unbalanced(source: Source, order: Indices, num_records: int) -> Indices:
 
 def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
     """The first records of every class in this order."""
-    labels, num_classes = source.labels, source.num_classes
+    labels, num_classes = source.training.labels, source.num_classes
     per_class, rest = divmod(num_records, num_classes)
     if rest or per_class == 0:
         raise InputError(
@@ -100,9 +98,9 @@ def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
 
 
 def _auxiliary(source: Source, others: Indices, num_auxiliary: int | None) -> Indices:
-    default = len(others) // 2 if source.test_records is None else len(others)
+    default = len(others) // 2 if source.test is None else len(others)
     if default == 0:
-        count = len(source.labels)
+        count = len(source.training)
         raise InputError(
             f"{source.name}: {count - len(others)} of its {count} records leave none to test or"
             " as auxiliary records; lower num_records"
@@ -110,11 +108,11 @@ def _auxiliary(source: Source, others: Indices, num_auxiliary: int | None) -> In
     return _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
 
 
-def _test_part(source: Source, others: Indices) -> tuple[Records, Labels, Indices]:
-    """Arrays and the indices of what may be test records: the source's own, or the others."""
-    if source.test_records is None or source.test_labels is None:
-        return source.records, source.labels, others
-    return source.test_records, source.test_labels, np.arange(len(source.test_labels))
+def _test_part(source: Source, others: Indices) -> tuple[Records, Indices]:
+    """Records, and the indices of those that may be test records: its own part, or the others."""
+    if source.test is None:
+        return source.training, others
+    return source.test, np.arange(len(source.test))
 
 
 def _taken(source: Source, left: Indices, key: str, count: int | None, default: int) -> Indices:
@@ -129,19 +127,21 @@ def _taken(source: Source, left: Indices, key: str, count: int | None, default: 
 
 def _scaling_of(records: Records, indices: Indices) -> _Scaling:
     """Moments of every feature, or of every channel over all its pixels, a block at a time."""
-    axes = (0, *range(2, records.ndim))
-    blocks = [indices[block] for block in row_blocks(len(indices), records.shape[1:])]
-    count = len(indices) * int(np.prod(records.shape[2:]))
-    total = sum(records[block].sum(axis=axes, dtype=np.float64, keepdims=True) for block in blocks)
+    features = records.features
+    axes = (0, *range(2, features.ndim))
+    blocks = [indices[block] for block in row_blocks(len(indices), features.shape[1:])]
+    count = len(indices) * int(np.prod(features.shape[2:]))
+    total = sum(features[block].sum(axis=axes, dtype=np.float64, keepdims=True) for block in blocks)
     mean = np.asarray(total / count)
-    squares = sum(((records[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
+    squares = sum(((features[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
     deviation = np.sqrt(np.asarray(squares / count))
     return _Scaling(mean, np.where(deviation > 0, deviation, 1.0))
 
 
-def _scaled(records: Records, indices: Indices, scaling: _Scaling) -> Features:
+def _scaled(records: Records, indices: Indices, scaling: _Scaling) -> Records:
     """The records at these indices in single precision; only a block of them in double."""
-    scaled = np.empty((len(indices), *records.shape[1:]), dtype=np.float32)
-    for block in row_blocks(len(indices), records.shape[1:]):
-        scaled[block] = (records[indices[block]] - scaling.mean) / scaling.scale
-    return scaled
+    features = records.features
+    scaled = np.empty((len(indices), *features.shape[1:]), dtype=np.float32)
+    for block in row_blocks(len(indices), features.shape[1:]):
+        scaled[block] = (features[indices[block]] - scaling.mean) / scaling.scale
+    return Records(scaled, records.labels[indices])

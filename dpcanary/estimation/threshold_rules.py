@@ -7,12 +7,14 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.errors import InputError
+from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.conversions import ConversionRule
 from dpcanary.estimation.error_rates import ErrorCounts, count_errors
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
-from dpcanary.vocabulary import ThresholdRule
+from dpcanary.estimation.options import ThresholdRule
+from dpcanary.estimation.rule_names import GROUP, threshold_rule_names
+from dpcanary.plugins import load_plugin
 
 Scores = NDArray[np.float64]
 
@@ -48,7 +50,9 @@ class Problem:
     threshold: float | None
 
 
-def _best(problem: Problem, counts: ErrorCounts, level0: float, level1: float) -> BoundedThreshold:
+def best_threshold(
+    problem: Problem, counts: ErrorCounts, level0: float, level1: float
+) -> BoundedThreshold:
     """The threshold of largest strength, each world's error rate bounded at its own level."""
     table0 = clopper_pearson_upper_table(num_trials=counts.num_world0, level=level0)
     table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
@@ -65,14 +69,14 @@ def _best(problem: Problem, counts: ErrorCounts, level0: float, level1: float) -
 
 def _in_sample(problem: Problem) -> BoundedThreshold:
     counts = count_errors(world0_scores=problem.world0_scores, world1_scores=problem.world1_scores)
-    return _best(problem, counts, problem.level, problem.level)
+    return best_threshold(problem, counts, problem.level, problem.level)
 
 
 def _simultaneous(problem: Problem) -> BoundedThreshold:
     counts = count_errors(world0_scores=problem.world0_scores, world1_scores=problem.world1_scores)
     level0 = simultaneous_local_level(num_scores=counts.num_world0, level=problem.level)
     level1 = simultaneous_local_level(num_scores=counts.num_world1, level=problem.level)
-    return _best(problem, counts, level0, level1)
+    return best_threshold(problem, counts, level0, level1)
 
 
 def _at(problem: Problem, threshold: float) -> BoundedThreshold:
@@ -81,7 +85,7 @@ def _at(problem: Problem, threshold: float) -> BoundedThreshold:
         world1_scores=problem.world1_scores,
         threshold=threshold,
     )
-    return _best(problem, counts, problem.level, problem.level)
+    return best_threshold(problem, counts, problem.level, problem.level)
 
 
 def _fixed(problem: Problem) -> BoundedThreshold:
@@ -114,9 +118,39 @@ def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:
     return scores[order[:middle]], scores[order[middle:]]
 
 
-CHOOSE: dict[ThresholdRule, Callable[[Problem], BoundedThreshold]] = {
-    ThresholdRule.SIMULTANEOUS: _simultaneous,
-    ThresholdRule.SPLIT: _split,
-    ThresholdRule.FIXED: _fixed,
-    ThresholdRule.IN_SAMPLE: _in_sample,
+@dataclass(frozen=True)
+class Rule:
+    """A threshold rule.
+
+    Attributes:
+        choose: chooses the threshold, and bounds its error rates.
+        is_valid: whether the bound holds at the level of the problem.
+    """
+
+    choose: Callable[[Problem], BoundedThreshold]
+    is_valid: bool
+
+
+RULES: dict[str, Rule] = {
+    ThresholdRule.SIMULTANEOUS: Rule(_simultaneous, is_valid=True),
+    ThresholdRule.SPLIT: Rule(_split, is_valid=True),
+    ThresholdRule.FIXED: Rule(_fixed, is_valid=True),
+    ThresholdRule.IN_SAMPLE: Rule(_in_sample, is_valid=False),
 }
+
+
+def threshold_rule_named(name: str) -> Rule:
+    """The rule of this name, of this package or of a plugin.
+
+    A plugin registers a `Rule` as an entry point in the group `dpcanary.threshold_rules`.
+
+    Raises:
+        InputError: if there is no such rule, or the plugin's is none.
+    """
+    if name in RULES:
+        return RULES[name]
+    if name not in threshold_rule_names():
+        raise InputError(
+            f"unknown threshold rule {name!r}: {suggestion(name, threshold_rule_names())}"
+        )
+    return load_plugin(GROUP, name, Rule)

@@ -15,13 +15,12 @@ from dpcanary.figures import style
 from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.figures.model_accuracies import (
     TARGET,
-    TRAINED_ON,
     ModelAccuracies,
     accuracy_table,
+    place_of,
     settings_of,
 )
 from dpcanary.figures.notes import data_note, number_range
-from dpcanary.vocabulary import Canary
 
 _MODELS: dict[str, Any] = {"color": "#8A8A8A", "linewidth": 1.0}
 _REPEATS: dict[str, Any] = {"color": "black", "linewidth": 1.8}
@@ -74,8 +73,7 @@ def _places(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, NDArray[np
 
 
 def _kinds(table: pd.DataFrame) -> list[str]:
-    present = set(table["trained_on"])
-    return [str(kind) for kind in TRAINED_ON if kind in present]
+    return sorted(set(table["trained_on"]), key=place_of)
 
 
 def _percent(rows: pd.DataFrame, *columns: str) -> NDArray[np.float64]:
@@ -106,7 +104,7 @@ def _draw_differences(axes: Axes, table: pd.DataFrame) -> None:
     for kind, rows, places, _ in _places(table):
         if kind != TARGET:
             mean, error = _percent(rows, "difference", "difference_error_bar")
-            options = style.canary_options(Canary(kind)) | {"linestyle": "none", "capsize": 4.0}
+            options = style.canary_options(kind) | {"linestyle": "none", "capsize": 4.0}
             axes.errorbar(places, mean, yerr=error, ecolor=_REPEATS["color"], **options)
     tops = table["difference"].abs() + table["difference_error_bar"].fillna(0.0)
     limit = max(1.2 * 100 * tops.max(), 1.0)  # no less than a point: noise is not to be magnified
@@ -122,13 +120,13 @@ def _name_places(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _colour(trained_on: str) -> str:
-    return "#BDBDBD" if trained_on == TARGET else str(style.canary_colour(Canary(trained_on)))
+    return "#BDBDBD" if trained_on == TARGET else style.canary_colour(trained_on)
 
 
 def _legend(table: pd.DataFrame) -> list[list[Entry]]:
     kinds = _kinds(table)
     names = {
-        kind: "target record" if kind == TARGET else style.canary_name(Canary(kind))
+        kind: "target record" if kind == TARGET else style.canary_name(kind)
         for kind in kinds
     }
     bars = [Entry(names[kind], Patch(color=_colour(kind))) for kind in kinds]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
-from dpcanary.vocabulary import Canary, Score
+from dpcanary.figures import style
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Attack:
     """
 
     audit: str
-    canary: Canary
+    canary: str
     sample_rate: float
     noise_multiplier: float
     step: int
     world0_scores: NDArray[np.float64]
     world1_scores: NDArray[np.float64]
-    score: Score | None = None
+    score: str | None = None
     profiles: dict[str, Profile] = field(default_factory=dict)
 
     @property
@@ -55,7 +55,7 @@ class Attack:
         return self.sample_rate, self.noise_multiplier
 
     @property
-    def series(self) -> tuple[Canary, Score | None]:
+    def series(self) -> tuple[str, str | None]:
         """(canary, score): a line or a row."""
         return self.canary, self.score
 
@@ -66,7 +66,7 @@ def settings_of(attacks: Sequence[Attack]) -> list[tuple[float, float]]:
 
 
 def ordered(attacks: Sequence[Attack]) -> list[Attack]:
-    """Attacks in the vocabulary's order of canaries.
+    """Attacks in the order of the catalogue.
 
     Raises:
         InputError: if there is none, or if two could not be told apart in a figure.
@@ -81,5 +81,4 @@ def ordered(attacks: Sequence[Attack]) -> list[Attack]:
                 f"audits {other} and {attack.audit} have the same canary, score, sample rate and"
                 " noise, by which this figure tells audits apart: show them in different figures"
             )
-    canaries = list(Canary)
-    return sorted(attacks, key=lambda attack: (canaries.index(attack.canary), attack.score or ""))
+    return sorted(attacks, key=lambda attack: style.catalogue_order(*attack.series))

@@ -9,7 +9,6 @@ from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import Entry
 from dpcanary.figures.view import View
-from dpcanary.vocabulary import Canary, Score, ThresholdRule
 
 AUDITED, IN_SAMPLE = "audited", "audited_in_sample"
 POINT = ["sample_rate", "noise_multiplier", "step"]
@@ -18,7 +17,7 @@ COLUMNS = [
     "num_repeats", "num_runs",
 ]  # fmt: skip
 # What one point's rows of the summary have in common, beside what is on the axis.
-_SERIES = ["canary", "score", "threshold_rule", "conversion"]
+_SERIES = ["canary", "score", "threshold_rule", "conversion", "is_valid"]
 
 
 def selected_sweeps(summary: pd.DataFrame, sweeps: Sequence[str]) -> pd.DataFrame:
@@ -43,8 +42,9 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
 
     Returns:
         Columns `COLUMNS`, and the axis if it is not one of them. `epsilon` of audited series is the
-        mean over repeats, `error_bar` two standard errors of it (NaN for one repeat). Accounted
-        series have no `num_runs`: they do not depend on it.
+        mean over repeats (each the mean of its slots, where slots have bounds of their own),
+        `error_bar` two standard errors of it (NaN for one repeat). Accounted series have no
+        `num_runs`: they do not depend on it.
     """
     point = list(dict.fromkeys([*POINT, view.axis]))
     accounted = [_accounted_table(rows, point, series) for series in view.accounted]
@@ -54,17 +54,22 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
 
 def _audited_table(rows: pd.DataFrame, point: Sequence[str]) -> pd.DataFrame:
     # Beside its value as a key, num_runs is a column to be had.
-    groups = rows.assign(runs=rows["num_runs"]).groupby([*point, *_SERIES], sort=True)
-    table = groups.agg(
-        epsilon=("epsilon_lower", "mean"),
-        error_bar=("epsilon_lower", "sem"),
-        num_repeats=("repeat", "nunique"),
-        runs=("runs", "max"),
-    ).reset_index()
+    by_repeat = rows.assign(runs=rows["num_runs"]).groupby([*point, *_SERIES, "repeat"], sort=True)
+    repeats = by_repeat.agg(epsilon_lower=("epsilon_lower", "mean"), runs=("runs", "max"))
+    table = (
+        repeats.reset_index()
+        .groupby([*point, *_SERIES], sort=True)
+        .agg(
+            epsilon=("epsilon_lower", "mean"),
+            error_bar=("epsilon_lower", "sem"),
+            num_repeats=("repeat", "nunique"),
+            runs=("runs", "max"),
+        )
+        .reset_index()
+    )
     table["error_bar"] *= 2
     table["num_runs"] = table.pop("runs")
-    valid = table["threshold_rule"] != ThresholdRule.IN_SAMPLE
-    table["series"] = valid.map({True: AUDITED, False: IN_SAMPLE})
+    table["series"] = table["is_valid"].map({True: AUDITED, False: IN_SAMPLE})
     return table
 
 
@@ -84,14 +89,13 @@ def _accounted_table(rows: pd.DataFrame, point: Sequence[str], series: str) -> p
     return table.assign(series=f"accounted_{series}")
 
 
-def series_of(table: pd.DataFrame, series: str) -> list[tuple[Canary, Score, pd.DataFrame]]:
-    """An audited series by canary and score, in the vocabulary's order."""
-    order, scores = list(Canary), list(Score)
+def series_of(table: pd.DataFrame, series: str) -> list[tuple[str, str, pd.DataFrame]]:
+    """An audited series by canary and score, in the order of the catalogue."""
     groups = [
-        (Canary(str(canary)), Score(str(score)), group)
+        (str(canary), str(score), group)
         for (canary, score), group in table[table["series"] == series].groupby(["canary", "score"])
     ]
-    return sorted(groups, key=lambda item: (order.index(item[0]), scores.index(item[1])))
+    return sorted(groups, key=lambda item: style.catalogue_order(item[0], item[1]))
 
 
 def legend_of(table: pd.DataFrame, view: View) -> list[list[Entry]]:

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary import Inserts
+from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
 from dpcanary.figures.view import check_one_audit_per_point, check_settings_are_shown
-from dpcanary.vocabulary import Canary
 
 TARGET = "target_record"
-# What models can have been trained on, in the order of figures.
-TRAINED_ON = [TARGET, *Canary]
 # Shares of the models that lie below what is shown of their spread.
 _SPREAD = (0.025, 0.975)
 
@@ -57,15 +57,20 @@ def accuracy_table(tested: Sequence[ModelAccuracies], summary: pd.DataFrame) -> 
     parts = [
         {**part, "sample_rate": row.sample_rate, "noise_multiplier": row.noise_multiplier}
         for row in rows.itertuples()
-        for part in _parts(str(row.audit), Canary(str(row.canary)), accuracy[str(row.audit)])
+        for part in _parts(str(row.audit), str(row.canary), accuracy[str(row.audit)])
     ]
     groups = pd.DataFrame(parts).groupby(["sample_rate", "noise_multiplier", "trained_on"])
     table = pd.DataFrame([{**_keys(key), **_statistics(group)} for key, group in groups])
     return _with_differences(table).sort_values(
         ["sample_rate", "trained_on"],
-        key=lambda column: column.map(TRAINED_ON.index) if column.name == "trained_on" else -column,
+        key=lambda column: column.map(place_of) if column.name == "trained_on" else -column,
         ignore_index=True,
     )
+
+
+def place_of(trained_on: str) -> int:
+    """Where models that were trained on something come in figures: the target record first."""
+    return [TARGET, *adversary_names()].index(trained_on)
 
 
 def _with_differences(table: pd.DataFrame) -> pd.DataFrame:
@@ -94,35 +99,37 @@ def settings_of(tested: Sequence[ModelAccuracies], summary: pd.DataFrame) -> pd.
         if models.audit not in known.index:
             raise InputError(f"the summary has no audit {models.audit}: make it again")
     rows = known.loc[[models.audit for models in tested]]
-    for models, canary, adjacency in zip(tested, rows["canary"], rows["adjacency"], strict=True):
-        _check_models(models, Canary(str(canary)), Adjacency(str(adjacency)))
+    for models, (_, row) in zip(tested, rows.iterrows(), strict=True):
+        _check_models(models, row)
     check_settings_are_shown(rows, shown=("sample_rate",))
     check_one_audit_per_point(rows, ("sample_rate",))
     return rows
 
 
-def _check_models(models: ModelAccuracies, canary: Canary, adjacency: Adjacency) -> None:
-    if not canary.is_trained:
+def _check_models(models: ModelAccuracies, row: "pd.Series[Any]") -> None:
+    if not adversary(row["canary"]).is_trained:
         raise InputError(f"audit {models.audit} trains no models: it has no test accuracy")
-    if adjacency is not Adjacency.SUBSTITUTE:
+    if row["adjacency"] != Adjacency.SUBSTITUTE:
         raise InputError(
-            f"audit {models.audit} audits adjacency {adjacency}: this figure compares a record with"
-            " its substitute"
+            f"audit {models.audit} audits adjacency {row['adjacency']}: this figure compares a"
+            " record with its substitute"
+        )
+    if row["num_slots"] > 1:
+        raise InputError(
+            f"audit {models.audit} has {row['num_slots']} slots: its models are in no one world"
         )
     if np.isnan(models.accuracy).any():
         raise InputError(f"audit {models.audit}: the test accuracy of a model is NaN")
 
 
-def _parts(
-    audit: str, canary: Canary, accuracy: NDArray[np.float64]
-) -> Iterator[dict[str, object]]:
+def _parts(audit: str, canary: str, accuracy: NDArray[np.float64]) -> Iterator[dict[str, object]]:
     """The audit's models by what they were trained on, a part for each repeat."""
     for models in accuracy:
-        if canary is Canary.GRADIENT:
-            yield {"audit": audit, "trained_on": canary.value, "models": models}
+        if adversary(canary).inserts is Inserts.GRADIENT:
+            yield {"audit": audit, "trained_on": canary, "models": models}
         else:
             yield {"audit": audit, "trained_on": TARGET, "models": models[0::2]}
-            yield {"audit": audit, "trained_on": canary.value, "models": models[1::2]}
+            yield {"audit": audit, "trained_on": canary, "models": models[1::2]}
 
 
 def _keys(key: tuple[object, ...]) -> dict[str, object]:

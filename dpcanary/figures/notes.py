@@ -2,7 +2,9 @@
 
 import pandas as pd
 
-from dpcanary.vocabulary import Canary, Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.figures import style
+from dpcanary.figures.view import is_trained
 
 
 def bounds_note(rows: pd.DataFrame) -> str:
@@ -11,8 +13,8 @@ def bounds_note(rows: pd.DataFrame) -> str:
     Args:
         rows: of the summary, as `view.shown_rows` gives them.
     """
-    rules = [rule for rule in rows["threshold_rule"].unique() if rule != ThresholdRule.IN_SAMPLE]
-    rule = f"{rules[0]} rule" if rules else "in_sample rule alone (not valid)"
+    rules = rows.loc[rows["is_valid"], "threshold_rule"].unique()
+    rule = f"{rules[0]} rule" if len(rules) else "in_sample rule alone (not valid)"
     conversion = rows["conversion"].iloc[0]
     name = "GDP" if conversion == Conversion.GDP else conversion
     level = 100 * (1 - rows["significance"].iloc[0])
@@ -33,13 +35,13 @@ def data_note(rows: pd.DataFrame) -> str:
     Args:
         rows: of the summary; those whose models are trained have the same data.
     """
-    is_trained = rows["canary"].map(lambda canary: Canary(str(canary)).is_trained)
+    trained = is_trained(rows)
     parts = []
-    if is_trained.any():
-        first = rows[is_trained].iloc[0]
+    if trained.any():
+        first = rows[trained].iloc[0]
         parts.append(f"{first['data']}, N = {int(first['num_records']):,} private records")
-    if not is_trained.all():
-        parts.append("crafted gradients (worst case)")
+    drawn = [style.canary_name(str(canary)) for canary in rows.loc[~trained, "canary"].unique()]
+    parts += [f"{name}: drawn, without records" for name in drawn]
     return f"Data: {'; '.join(parts)}"
 
 

@@ -63,7 +63,7 @@ def histogram_table(attack: Attack) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "audit": attack.audit,
-            "canary": attack.canary.value,
+            "canary": attack.canary,
             "sample_rate": attack.sample_rate,
             "noise_multiplier": attack.noise_multiplier,
             "step": attack.step,

@@ -11,20 +11,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import checked_scores
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.bounds import POINT
 from dpcanary.figures.model_accuracies import ModelAccuracies
-from dpcanary.files import read_arrays, read_json, write_atomically, write_text
-from dpcanary.summary import summary_rows
-from dpcanary.tables import read_table
-from dpcanary.vocabulary import Canary, Score
+from dpcanary.files import write_atomically, write_text
+from dpcanary.scoring.score_file import read_scores
 
 _SUMMARY_COLUMNS = {
     *POINT, "audit", "sweep", "canary", "score", "adjacency", "data", "num_records", "model",
-    "max_grad_norm", "num_steps", "learning_rate", "num_runs", "repeat", "threshold_rule",
-    "conversion", "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
+    "max_grad_norm", "num_steps", "learning_rate", "num_slots", "num_runs", "repeat",
+    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
     "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 }  # fmt: skip
 _RATIO_COLUMNS = {
@@ -41,41 +38,13 @@ def figure_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def read_summaries(paths: Sequence[Path]) -> pd.DataFrame:
-    """Summary tables, one below the other.
+def read_summary(path: Path) -> pd.DataFrame:
+    """A summary of audits.
 
     Raises:
-        InputError: if a file is missing, empty or lacks a column.
+        InputError: if the file is missing, empty or lacks a column.
     """
-    return pd.concat([_read_table(path, _SUMMARY_COLUMNS) for path in paths], ignore_index=True)
-
-
-def join_bounds(
-    experiment: Path, *, estimates: Sequence[Path], accounting: Sequence[Path]
-) -> pd.DataFrame:
-    """A summary of estimates that are not in the experiment's own; columns as in summary.tsv.
-
-    Args:
-        experiment: the resolved config.
-        estimates: a table per audit, named after it.
-        accounting: accounted bounds of the same audits in the same order.
-
-    Raises:
-        InputError: if the numbers of files differ, or a file is not what it must be.
-    """
-    if len(estimates) != len(accounting):
-        raise InputError(
-            f"there are {len(estimates)} tables of estimates and {len(accounting)} of accounted"
-            " bounds; give one for each"
-        )
-    resolved = read_json(experiment)
-    rows = [
-        summary_rows(
-            resolved, path.stem, estimates=read_table(path), accounting=read_table(accounted)
-        )
-        for path, accounted in zip(estimates, accounting, strict=True)
-    ]
-    return pd.concat(rows, ignore_index=True)
+    return _read_table(path, _SUMMARY_COLUMNS)
 
 
 def read_ratios(path: Path) -> pd.DataFrame:
@@ -174,31 +143,21 @@ def _read_profiles(path: Path) -> dict[str, Profile]:
 
 
 def _read_accuracies(path: Path) -> ModelAccuracies:
-    header, arrays = read_arrays(path)
-    try:
-        return ModelAccuracies(str(header["audit"]), arrays["test_accuracy"].astype(np.float64))
-    except KeyError as error:
-        raise InputError(f"{path} is no score file ({error}); delete it and run again") from None
+    scores = read_scores(path)
+    return ModelAccuracies(scores.audit, scores.test_accuracy.astype(np.float64))
 
 
 def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:
-    header, arrays = read_arrays(path)
-    try:
-        score = header.get("score")
-        return Attack(
-            audit=str(header["audit"]),
-            canary=Canary(header["canary"]),
-            score=None if score is None else Score(score),
-            sample_rate=float(header["sample_rate"]),
-            noise_multiplier=float(header["noise_multiplier"]),
-            step=int(arrays["step"][-1]),
-            world0_scores=checked_scores(
-                f"{path}: world0_scores", arrays["world0_scores"][0, :, -1]
-            ),
-            world1_scores=checked_scores(
-                f"{path}: world1_scores", arrays["world1_scores"][0, :, -1]
-            ),
-            profiles=profiles,
-        )
-    except (KeyError, IndexError) as error:
-        raise InputError(f"{path} is no score file ({error}); delete it and run again") from None
+    scores = read_scores(path)
+    world0, world1 = scores.of_worlds(repeat=0, step=-1)
+    return Attack(
+        audit=scores.audit,
+        canary=str(scores.header["canary"]),
+        score=str(scores.header["score"]),
+        sample_rate=float(scores.header["sample_rate"]),
+        noise_multiplier=float(scores.header["noise_multiplier"]),
+        step=int(scores.step[-1]),
+        world0_scores=world0,
+        world1_scores=world1,
+        profiles=profiles,
+    )

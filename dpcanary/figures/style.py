@@ -7,32 +7,15 @@ from typing import Any
 import matplotlib.colors
 import matplotlib.style
 
-from dpcanary.vocabulary import SCORES_OF, Canary, Score
+from dpcanary.adversaries.adversary import Adversary
+from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_names
 
 RASTER_DPI = 200
 
-# The colours of Okabe and Ito (2008), which colour-blind readers can tell apart.
-_COLOURS = {
-    Canary.WORST_CASE: "#E69F00",
-    Canary.GRADIENT: "#0072B2",
-    Canary.CRAFTED_INPUT: "#D55E00",
-    Canary.MISLABELED: "#009E73",
-    Canary.NATURAL: "#CC79A7",
-}
-_MARKERS = {
-    Canary.WORST_CASE: "v",
-    Canary.GRADIENT: "o",
-    Canary.CRAFTED_INPUT: "s",
-    Canary.MISLABELED: "^",
-    Canary.NATURAL: "D",
-}
-_CANARY_NAMES = {
-    Canary.WORST_CASE: "worst case",
-    Canary.GRADIENT: "gradient",
-    Canary.CRAFTED_INPUT: "crafted input",
-    Canary.MISLABELED: "mislabeled",
-    Canary.NATURAL: "natural",
-}
+# For adversaries whose entry names none. The last three of the colours of Okabe and Ito (2008),
+# which colour-blind readers can tell apart, then darker ones.
+_PALETTE = ("#F0E442", "#8C510A", "#762A83", "#1B7837", "#B2182B", "#4D4D4D")
+_MARKERS = ("P", "X", "<", ">", "p", "*")
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
 # Not a canary's colours: in a histogram, colour tells the worlds apart.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
@@ -91,30 +74,52 @@ def applied() -> AbstractContextManager[None]:
     return matplotlib.style.context(_RC, after_reset=True)
 
 
-def canary_name(canary: Canary, score: Score | None = None) -> str:
-    """A canary in words; a score that is not the canary's default is added.
+def canary_name(canary: str, score: str | None = None) -> str:
+    """The label of an adversary; a score that is not its default is added.
 
     Example:
-        >>> canary_name(Canary.WORST_CASE, Score.TRANSCRIPT)
+        >>> canary_name("worst_case", "transcript")
         'worst case (transcript)'
     """
-    name = _CANARY_NAMES[canary]
-    if score is None or score is SCORES_OF[canary][0]:
-        return name
-    return f"{name} ({score.value.replace('_', ' ')})"
+    entry = adversary(canary)
+    if _is_default(entry, score):
+        return entry.label
+    return f"{entry.label} ({str(score).replace('_', ' ')})"
 
 
-def canary_colour(canary: Canary) -> str:
-    """The colour that a canary has in every figure."""
-    return _COLOURS[canary]
+def canary_colour(canary: str) -> str:
+    """The colour that an adversary has in every figure."""
+    entry = adversary(canary)
+    return entry.colour or _PALETTE[_place_without_style(canary) % len(_PALETTE)]
 
 
-def canary_options(canary: Canary, score: Score | None = None) -> dict[str, Any]:
-    """Keyword arguments of `Axes.plot` for a canary; hollow where the score is not the default."""
-    options = {"color": _COLOURS[canary], "marker": _MARKERS[canary], "zorder": 3}
-    if score is not None and score is not SCORES_OF[canary][0]:
+def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
+    """Keyword arguments of `Axes.plot` for an adversary.
+
+    The marker is hollow where the score is not the default.
+    """
+    entry = adversary(canary)
+    marker = entry.marker or _MARKERS[_place_without_style(canary) % len(_MARKERS)]
+    options = {"color": canary_colour(canary), "marker": marker, "zorder": 3}
+    if not _is_default(entry, score):
         options["markerfacecolor"] = "white"
     return options
+
+
+def catalogue_order(canary: str, score: str | None) -> tuple[int, int]:
+    """Where an adversary and its score come in figures."""
+    scores = [known.name for known in adversary(canary).scores]
+    return adversary_names().index(canary), scores.index(score) if score else 0
+
+
+def _is_default(entry: Adversary, score: str | None) -> bool:
+    return score is None or score == entry.scores[0].name
+
+
+def _place_without_style(canary: str) -> int:
+    """The place among the adversaries whose entry lacks a colour or a marker."""
+    lacking = [entry.name for entry in adversaries() if not (entry.colour and entry.marker)]
+    return lacking.index(canary)
 
 
 def rank_options(rank: int, number: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _panel_table(panel: Sequence[Attack]) -> pd.DataFrame:
         fpr, fnr = fpr[seen], fnr[seen]
         kept = thinned(fpr, fnr, most=_MOST_POINTS)
         measured = _points(attack, _MEASURED, fpr[kept], fnr[kept])
-        parts.append(measured.assign(canary=attack.canary.value, audit=attack.audit))
+        parts.append(measured.assign(canary=attack.canary, audit=attack.audit))
     table = pd.concat(parts, ignore_index=True)
     return table[(table["false_negative_rate"] >= lowest * 0.5)].reset_index(drop=True)
 

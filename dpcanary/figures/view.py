@@ -6,14 +6,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dpcanary.errors import InputError
+from dpcanary.estimation.options import Conversion, ThresholdRule
 from dpcanary.figures import style
-from dpcanary.vocabulary import Canary, Conversion, ThresholdRule
 
-# The rules whose bounds hold at their stated significance, the preferred first.
-_VALID_RULES = [rule for rule in ThresholdRule if rule.is_valid]
 # Settings that no panel, axis or line shows unless the view says so. The first do not matter
 # where nothing is trained.
-_OF_TRAINING = ("data", "num_records", "model", "max_grad_norm", "learning_rate")
+_OF_TRAINING = ("data", "num_records", "model", "max_grad_norm", "learning_rate", "num_slots")
 _OF_ALL = ("adjacency", "num_steps")
 _FIX_THE_NOISE = ("sample_rate", "num_steps")
 _NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
@@ -25,11 +23,13 @@ class View:
 
     Attributes:
         axis: the summary's column on the axis.
+        name: what is written below the axis.
         panel: the columns that tell panels apart.
         accounted: the accounted curves, by their names in `style.ACCOUNTED`.
     """
 
     axis: str
+    name: str
     panel: tuple[str, ...]
     accounted: tuple[str, ...] = tuple(style.ACCOUNTED)
 
@@ -41,7 +41,7 @@ class View:
 
 
 def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
-    """The rows of one conversion (GDP if there) and of one valid rule, and the in-sample ones.
+    """The rows of one conversion (GDP if there) and of the first valid rule, and the in-sample ones.
 
     Raises:
         InputError: if there is no row, or if audits differ in what the figure does not show.
@@ -53,10 +53,10 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
             raise InputError(f"the audits differ in {column}: show them in different figures")
     present = set(summary["conversion"])
     conversion = Conversion.GDP if Conversion.GDP in present else sorted(present)[0]
-    rules = [rule for rule in _VALID_RULES if rule in set(summary["threshold_rule"])][:1]
+    valid = summary.loc[summary["is_valid"], "threshold_rule"].unique()[:1]
     rows = summary[
         (summary["conversion"] == conversion)
-        & summary["threshold_rule"].isin([*rules, ThresholdRule.IN_SAMPLE])
+        & summary["threshold_rule"].isin([*valid, ThresholdRule.IN_SAMPLE])
     ]
     check_settings_are_shown(rows, shown=view.place)
     check_one_audit_per_point(rows, view.place)
@@ -66,6 +66,11 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
 def at_last_step(summary: pd.DataFrame) -> pd.DataFrame:
     """The rows of every audit's last step."""
     return summary[summary["step"] == summary.groupby("audit")["step"].transform("max")]
+
+
+def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether the audits of some rows train models; of processes there is no number of records."""
+    return rows["num_records"].notna()
 
 
 def check_settings_are_shown(rows: pd.DataFrame, *, shown: Sequence[str]) -> None:
@@ -80,10 +85,10 @@ def check_settings_are_shown(rows: pd.DataFrame, *, shown: Sequence[str]) -> Non
     Raises:
         InputError: names two audits, the setting, and its values.
     """
-    is_trained = rows["canary"].map(lambda canary: Canary(str(canary)).is_trained)
+    trained = rows[is_trained(rows)]
     for column in (*_OF_TRAINING, *_OF_ALL):
         if column not in shown:
-            _check_alike(rows[is_trained] if column in _OF_TRAINING else rows, column)
+            _check_alike(trained if column in _OF_TRAINING else rows, column)
     if "noise_multiplier" not in shown:
         for _, group in rows.groupby([name for name in shown if name in _FIX_THE_NOISE]):
             _check_alike(group, "noise_multiplier")

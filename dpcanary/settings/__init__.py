@@ -1,13 +1,7 @@
-"""The whole configuration as closed pydantic models; units are in the descriptions.
+"""What a config may say.
 
-A config names sweeps: audits that share most settings. A list as a value sweeps over it, and
+`audit`, `dataset`, `figure` and `experiment` are closed pydantic models; `parsing` makes an
+`Experiment` of a config, and `references` checks its parts against each other. A config names
+sweeps: audits that share most settings. A list as a value sweeps over its items, and
 `Experiment.audits` holds one `Audit` for every combination.
 """
-
-from dpcanary.settings.audit import Audit
-from dpcanary.settings.dataset import Dataset
-from dpcanary.settings.experiment import Experiment, Settings
-from dpcanary.settings.fields import NAME_PATTERN, Name
-from dpcanary.settings.figure import Figure
-
-__all__ = ["NAME_PATTERN", "Audit", "Dataset", "Experiment", "Figure", "Name", "Settings"]

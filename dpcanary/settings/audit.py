@@ -1,14 +1,17 @@
 """What a config says of an audit."""
 
-from pydantic import Field, model_validator
+from typing import Annotated
 
-from dpcanary import stages
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
+
 from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary import Adversary
+from dpcanary.adversaries.catalogue import BUILT_IN, adversary, adversary_names
+from dpcanary.closed_model import ClosedModel
+from dpcanary.errors import suggestion
 from dpcanary.settings.fields import Count, Name, Positive
-from dpcanary.vocabulary import (
-    SCORES_OF,
+from dpcanary.training.options import (
     Activation,
-    Canary,
     Initialisation,
     LearningRateSchedule,
     Loss,
@@ -16,17 +19,44 @@ from dpcanary.vocabulary import (
     Optimizer,
     Precision,
     Sampling,
-    Score,
+    WorldAssignment,
 )
 
+# An editor offers the names of this package, and admits those of plugins.
+CanaryName = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [*BUILT_IN]}, {"type": "string"}]})]
+# Settings that a process, which trains no model, does not use.
+_OF_TRAINING = (
+    "dataset",
+    "model",
+    "initialisation",
+    "loss",
+    "optimizer",
+    "learning_rate",
+    "learning_rate_schedule",
+    "precision",
+    "runs_at_once",
+)
+_OF_MLP = ("hidden_sizes", "activation")
+_OF_CRAFTING = ("crafting_steps", "crafting_step_size")
 
-class Audit(stages.Model):
+
+class Audit(ClosedModel):
     """One training set-up that gets an estimate."""
 
-    canary: Canary = Field(description="how the neighbouring dataset differs")
-    score: Score | None = Field(None, description="what a run is scored by; by default canary's")
+    canary: CanaryName = Field(description="how the neighbouring dataset differs")
+    score: str | None = Field(
+        None, description="what a run is scored by; by default the first score of the canary"
+    )
     adjacency: Adjacency = Field(
         Adjacency.SUBSTITUTE, description="the neighbouring relation that is audited"
+    )
+    num_slots: Count = Field(
+        1, description="canaries in each run, each with a target record of its own"
+    )
+    worlds: WorldAssignment | None = Field(
+        None,
+        description="which world each slot of a run is in; by default runs alternate where there"
+        " is one slot, and each slot throws a fair coin where there are several",
     )
     dataset: Name | None = Field(None, description="from `datasets`; worst_case needs none")
     model: ModelKind = Field(ModelKind.LINEAR, description="what is trained")
@@ -60,7 +90,9 @@ class Audit(stages.Model):
     precision: Precision = Field(
         Precision.FLOAT32, description="of matrix products in training; see docs/validity.md"
     )
-    num_runs: int = Field(ge=4, multiple_of=2, description="models trained, half per world")
+    num_runs: Count = Field(
+        description="models trained; at least 4 and half per world where there is one slot"
+    )
     num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
     record_every: Count | None = Field(
         None, description="steps between estimates; without it the last step alone"
@@ -82,24 +114,49 @@ class Audit(stages.Model):
         " and the audit's name, so that audits are independent",
     )
 
+    @field_validator("canary")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in adversary_names():
+            raise ValueError(f"unknown name, {suggestion(name, adversary_names())}")
+        return name
+
     @model_validator(mode="after")
     def _is_consistent(self) -> "Audit":
+        entry = self.adversary
         if (self.noise_multiplier is None) == (self.target_epsilon is None):
             raise ValueError("give either noise_multiplier or target_epsilon")
-        if self.adjacency is not Adjacency.SUBSTITUTE and self.canary is not Canary.GRADIENT:
-            raise ValueError(f"canary {self.canary} audits adjacency substitute alone")
-        if self.score is not None and self.score not in SCORES_OF[self.canary]:
-            raise ValueError(f"canary {self.canary} has the scores {[*SCORES_OF[self.canary]]}")
-        if self.dataset is None and self.canary.is_trained:
+        if self.adjacency not in entry.adjacencies:
+            known = " and ".join(entry.adjacencies)
+            raise ValueError(f"canary {self.canary} audits adjacency {known}, not {self.adjacency}")
+        entry.score(self.score)
+        if self.dataset is None and entry.is_trained:
             raise ValueError(f"canary {self.canary} needs a dataset")
         if self.num_steps % (self.record_every or 1):
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
         return self
 
     @model_validator(mode="after")
+    def _slots_are_consistent(self) -> "Audit":
+        if self.num_slots == 1:
+            if self.num_runs < 4 or self.num_runs % 2:
+                raise ValueError(
+                    f"num_runs is {self.num_runs}; it must be even, for two worlds, and at least 4"
+                )
+            if self.worlds not in (None, WorldAssignment.ALTERNATE):
+                raise ValueError(f"worlds {self.worlds} needs num_slots above 1")
+        elif not self.is_trained:
+            raise ValueError(f"canary {self.canary} has one slot")
+        elif self.worlds is WorldAssignment.ALTERNATE:
+            raise ValueError("worlds alternate is for num_slots 1; use coins or halves")
+        elif self.worlds is WorldAssignment.HALVES and self.num_slots % 2:
+            raise ValueError("worlds halves needs an even num_slots")
+        return self
+
+    @model_validator(mode="after")
     def _model_is_consistent(self) -> "Audit":
-        if (self.model is ModelKind.MLP) != bool(self.hidden_sizes):
-            raise ValueError("model mlp, and it alone, needs hidden_sizes")
+        if self.model is ModelKind.MLP and not self.hidden_sizes:
+            raise ValueError("model mlp needs hidden_sizes")
         small = self.model in (ModelKind.LINEAR, ModelKind.MLP)
         if self.precision is not Precision.FLOAT32 and not small:
             raise ValueError(f"precision {self.precision} is for models linear and mlp")
@@ -109,23 +166,67 @@ class Audit(stages.Model):
 
     @model_validator(mode="after")
     def _sampling_is_consistent(self) -> "Audit":
-        fixed = self.sampling is Sampling.FIXED
-        if fixed != (self.batch_size is not None) or fixed != (self.canary_period is not None):
-            raise ValueError("sampling fixed, and it alone, needs batch_size and canary_period")
-        if not fixed and "sample_rate" not in self.model_fields_set:
-            raise ValueError("sampling poisson needs sample_rate")
-        if self.canary.is_trained and self.sample_rate < 1e-6:
-            raise ValueError("sample_rate below 1e-6 is too coarse to be drawn from 32 bits")
-        if fixed and (self.sample_rate != 1.0 or not self.canary.is_trained):
-            raise ValueError("sampling fixed has no sample_rate, and no worst_case audit")
+        if self.sampling is Sampling.FIXED:
+            self._check_fixed_batches()
+        else:
+            self._check_poisson_batches()
         if (self.record_every or self.num_steps) % (self.canary_period or 1):
             raise ValueError("canary_period must divide the steps between estimates")
         return self
+
+    def _check_fixed_batches(self) -> None:
+        if self.batch_size is None or self.canary_period is None:
+            raise ValueError("sampling fixed needs batch_size and canary_period")
+        if "sample_rate" in self.model_fields_set:
+            raise ValueError("sampling fixed has no sample_rate")
+        if not self.is_trained:
+            raise ValueError(f"canary {self.canary} has no batches: sampling must be poisson")
+
+    def _check_poisson_batches(self) -> None:
+        if self.batch_size is not None:
+            raise ValueError(
+                "batch_size is for sampling fixed: in Poisson sampling the size of batches varies;"
+                " give sample_rate = batch size / num_records in its place"
+            )
+        if self.canary_period is not None:
+            raise ValueError("canary_period is for sampling fixed")
+        if "sample_rate" not in self.model_fields_set:
+            raise ValueError("sampling poisson needs sample_rate")
+        if self.is_trained and self.sample_rate < 1e-6:
+            raise ValueError("sample_rate below 1e-6 is too coarse to be drawn from 32 bits")
+
+    @property
+    def adversary(self) -> Adversary:
+        """The catalogue's entry of the canary."""
+        return adversary(self.canary)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its runs train models."""
+        return self.adversary.is_trained
+
+    @property
+    def unused_keys(self) -> set[str]:
+        """Keys that the chosen canary, model and optimizer do not use."""
+        unused = set(_OF_CRAFTING) - set(self.adversary.settings)
+        if self.model is not ModelKind.MLP:
+            unused |= {*_OF_MLP}
+        if self.optimizer is not Optimizer.MOMENTUM:
+            unused.add("momentum")
+        if not self.is_trained:
+            unused |= {*_OF_TRAINING, *_OF_MLP, "momentum"}
+        return unused
 
     @property
     def total_runs(self) -> int:
         """Runs of all repeats."""
         return self.num_runs * self.num_repeats
+
+    @property
+    def record_steps(self) -> tuple[int, ...]:
+        """The recorded steps, ascending."""
+        every = self.record_every or self.num_steps
+        return tuple(range(every, self.num_steps + 1, every))
 
     @property
     def shards(self) -> list[str]:

@@ -2,30 +2,20 @@
 
 from pydantic import Field, model_validator
 
-from dpcanary import stages
+from dpcanary.closed_model import ClosedModel
+from dpcanary.datasets.known import KNOWN_SOURCES, OWN_SUFFIXES
 from dpcanary.errors import suggestion
 from dpcanary.settings.fields import Count
 
-# Sources that the project knows; all others are files of the user.
-KNOWN_SOURCES = (
-    "digits",
-    "cifar10",
-    "sst2",
-    "california_housing",
-    "purchase100",
-    "purchase100_synthetic",
-)
 
-
-class Dataset(stages.Model):
+class Dataset(ClosedModel):
     """A dataset and how many of its records are private."""
 
     source: str = Field(
-        description="a known source (`digits`, `cifar10`, `sst2`, `california_housing`,"
-        " `purchase100`, `purchase100_synthetic`), or the path of an .npz file with arrays"
-        " `features` (records x features, or records x channels x height x width) and `labels`"
-        " (records, integers from 0), or of a .parquet file with a column `label` and a column per"
-        " feature"
+        description=f"a known source ({', '.join(f'`{name}`' for name in KNOWN_SOURCES)}), or the"
+        " path of an .npz file with arrays `features` (records x features, or records x channels x"
+        " height x width) and `labels` (records, integers from 0), or of a .parquet file with a"
+        " column `label` and a column per feature"
     )
     files: tuple[str, ...] = Field(
         (),
@@ -59,7 +49,7 @@ class Dataset(stages.Model):
     def _is_consistent(self) -> "Dataset":
         if self.source not in KNOWN_SOURCES and not self.is_own_file:
             raise ValueError(
-                f"source {self.source!r} is no path of an .npz or .parquet file;"
+                f"source {self.source!r} is no path of an {' or '.join(OWN_SUFFIXES)} file;"
                 f" {suggestion(self.source, KNOWN_SOURCES)}"
             )
         if self.files and (self.is_generated or self.is_own_file):
@@ -71,9 +61,9 @@ class Dataset(stages.Model):
     @property
     def is_generated(self) -> bool:
         """Whether the records need no file."""
-        return self.source in ("digits", "purchase100_synthetic")
+        return self.source in KNOWN_SOURCES and KNOWN_SOURCES[self.source].is_generated
 
     @property
     def is_own_file(self) -> bool:
         """Whether the source is the path of a user's own file."""
-        return self.source.endswith((".npz", ".parquet"))
+        return self.source.endswith(OWN_SUFFIXES)

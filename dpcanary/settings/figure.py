@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from dpcanary import stages
+from dpcanary.closed_model import ClosedModel
 from dpcanary.settings.fields import Count, Positive, SampleRate
 
 FigureKind = Literal[
@@ -17,14 +17,21 @@ FigureKind = Literal[
     "score_histograms",
     "trade_off",
 ]
-RunCount = Annotated[int, Field(ge=4, multiple_of=2)]
+RunCount = Annotated[int, Field(ge=1)]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
+# Figures of bounds, and the column of the summary on their axis.
+_AXES = {
+    "epsilon_by_step": "step",
+    "epsilon_by_noise": "noise_multiplier",
+    "epsilon_by_runs": "num_runs",
+}
+BOUNDS_KINDS = (*_AXES, "epsilon_by_setting")
 # Keys that figures of one kind alone have.
 _RATIO_KEYS = ("sample_rates", "noise_multipliers", "num_steps")
 _OWN = {"epsilon_by_runs": ("num_runs",), "epsilon_by_setting": ("setting",)}
 
 
-class Figure(stages.Model):
+class Figure(ClosedModel):
     """A figure: what it shows, of which sweeps."""
 
     kind: FigureKind = Field(description="what is drawn")
@@ -49,3 +56,8 @@ class Figure(stages.Model):
                 verb = "needs" if key in wanted else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
         return self
+
+    @property
+    def axis(self) -> str | None:
+        """Of a figure of bounds, the column of the summary on its axis; None for other kinds."""
+        return self.setting or _AXES.get(self.kind)

@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.training.inputs import Records
-from dpcanary.training.paths.path import Path
+from dpcanary.records import Records
+from dpcanary.training.gradients.gradient_path import GradientPath
 
 # Memory of the test records that are looked at together, in bytes, and their most.
 _BYTES_AT_ONCE = 2**29
@@ -14,23 +14,25 @@ _RECORDS_AT_ONCE = 512
 
 
 @torch.no_grad()
-def accuracy_of(path: Path, parameters: Tensor, records: Records) -> NDArray[np.float32]:
+def accuracy_of(
+    path: GradientPath, parameters: Tensor, records: Records
+) -> NDArray[np.float32]:
     """Share of test records that each model gets right.
 
     Args:
         path: computes logits.
         parameters: shape (runs, parameters), in the module's order.
-        records: with test records.
+        records: test records, at least one.
 
     Returns:
         Shape (runs,).
     """
     buffer = path.encode(parameters)
-    features = torch.from_numpy(records.test_features)
+    features = torch.from_numpy(records.features)
     features = features.float() if features.is_floating_point() else features
     per_record = len(buffer) * (path.bytes_per_run(2) - path.bytes_per_run(1))
     at_once = max(1, min(_RECORDS_AT_ONCE, _BYTES_AT_ONCE // max(1, per_record)))
-    labels = torch.from_numpy(records.test_labels).to(buffer.device)
+    labels = torch.from_numpy(records.labels).to(buffer.device)
     right = torch.zeros(len(buffer), device=buffer.device)
     for first in range(0, len(labels), at_once):
         part = slice(first, first + at_once)

@@ -1,7 +1,5 @@
 """The two networks that audits of CIFAR-10 train (Cebere et al., 2024)."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -77,6 +75,3 @@ def resnet18(num_classes: int = 10) -> nn.Module:
 
 def _norm(channels: int) -> nn.Module:
     return nn.GroupNorm(_GROUPS, channels)
-
-
-ARCHITECTURES: dict[str, Callable[[int], nn.Module]] = {"convnet": convnet, "resnet18": resnet18}

@@ -1,58 +1,25 @@
 """A block of runs, trained in lockstep from start to end."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from dpcanary.canaries import AnyCanary, DirectionCanary, InputCanary
 from dpcanary.errors import InputError
+from dpcanary.observations import Observation
 from dpcanary.randomness import Purpose
 from dpcanary.training.batches import batches_of
+from dpcanary.training.gradients.rotation import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.inserted import InsertedGradients
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.paths.path import Path, Table
-from dpcanary.training.paths.rotation import accumulated_noise
-from dpcanary.training.placement import Placement
-from dpcanary.vocabulary import Initialisation, Optimizer
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the runs of an ensemble share.
-
-    Attributes:
-        module: the architecture.
-        records: private and test records.
-        canary: what is inserted.
-        dpsgd: the mechanism.
-        table: the records as rows.
-        placement: where the canary stands.
-        path: computes gradients.
-        evaluator: computes logits of whole models: the path itself, but for a rotated one.
-        basis: in which the path trains, if it does.
-        initialisation: how runs start.
-        seed: the audit's seed.
-        device: where to compute.
-    """
-
-    module: nn.Module
-    records: Records
-    canary: AnyCanary
-    dpsgd: DPSGD
-    table: Table
-    placement: Placement
-    path: Path
-    evaluator: Path
-    basis: Tensor | None
-    initialisation: Initialisation
-    seed: int
-    device: torch.device
+from dpcanary.training.options import Initialisation, Optimizer
+from dpcanary.training.plan import Plan
+from dpcanary.training.worlds import assigned_worlds
 
 
 class Block:
@@ -60,27 +27,35 @@ class Block:
 
     Attributes:
         step: steps done.
+        worlds: of each run and slot, shape (runs, slots).
     """
 
     def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
         self._plan, self._runs = plan, runs
-        path, dpsgd = plan.path, plan.dpsgd
-        indices = np.asarray(runs, np.int64)
+        path, dpsgd, indices = plan.path, plan.dpsgd, np.asarray(runs, np.int64)
         self._parameters = _started(plan, runs)
         self._sums = torch.empty_like(self._parameters)
         self._optimizer = optimizer_of(dpsgd, self._parameters, self._sums)
         self._noise = Noise(seed=plan.seed)
         self._indices = torch.from_numpy(indices).to(plan.device)
+        self.worlds = assigned_worlds(
+            plan.worlds, runs=indices, num_slots=len(plan.slots), seed=plan.seed
+        )
         self._batches = batches_of(
             table=path.table,
-            placement=plan.placement,
+            slots=plan.slots,
+            worlds=self.worlds,
             dpsgd=dpsgd,
             seed=plan.seed,
             runs=self._indices,
             shared=dpsgd.sample_rate >= path.shared_above,
         )
-        self._batch_size = dpsgd.expected_batch_size(len(plan.records.labels))
-        self._canary = _Inserted(plan, indices, self._parameters)
+        self._batch_size = dpsgd.expected_batch_size(len(plan.records))
+        self._gradients = self._inserted_gradients() if plan.slots.has_gradients else None
+        if self._gradients is not None:
+            self._before = self._gradients.along(self._parameters)
+        whole = plan.observe is Observation.CHANGE_AND_LENGTH
+        self._start = self._parameters.clone() if whole else None
         self.step = 0
 
     def train(self, on_step: Callable[[], object]) -> NDArray[np.float32]:
@@ -90,7 +65,7 @@ class Block:
             on_step: called after each step.
 
         Returns:
-            Observations, shape (runs, steps, ...).
+            Observations, shape (runs, steps, slots, ...).
 
         Raises:
             InputError: if a run diverges.
@@ -100,17 +75,19 @@ class Block:
             while self.step < record_step:
                 self.advance()
                 on_step()
-            if self.diverged() is not None:
-                raise InputError(_divergence(self._plan, self._runs[self.diverged() or 0]))
-            seen.append(self._canary.observed(self._parameters).cpu().numpy())
+            diverged = self.diverged()
+            if diverged is not None:
+                raise InputError(_divergence(self._plan, self._runs[diverged]))
+            seen.append(self.observed().cpu().numpy())
         return np.stack(seen, axis=1)
 
     def advance(self) -> None:
-        """One step of every run."""
+        """Trains every run by one step."""
         dpsgd, size = self._plan.dpsgd, self._batch_size
         batch, inserted = self._batches.at(self.step)
         self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
-        self._canary.add_gradient(self._sums, inserted)
+        if self._gradients is not None:
+            self._gradients.add(self._sums, inserted)
         self._noise.add(
             self._sums,
             factor=1.0 / size,
@@ -122,9 +99,26 @@ class Block:
         self._optimizer.step()
         self.step += 1
 
+    def observed(self) -> Tensor:
+        """What the adversary sees of the models as they are, shape (runs, slots, ...)."""
+        match self._plan.observe:
+            case Observation.LOGITS:
+                return self._logits()
+            case Observation.CHANGE:
+                return self._change()
+            case Observation.CHANGE_AND_LENGTH:
+                assert self._start is not None
+                # Decoded, since a buffer may be padded.
+                whole = self._plan.path.decode(self._parameters - self._start)
+                length = torch.linalg.vector_norm(whole, dim=1, keepdim=True)
+                change = self._change()
+                return torch.stack([change, length.expand_as(change)], dim=2)
+            case never:
+                assert_never(never)
+
     def diverged(self) -> int | None:
         """Place in the block of a run whose parameters are not finite, if there is one."""
-        # The extremes pass NaN and infinity on, and need no copy of the parameters.
+        # NaN and infinity show in the extremes, which need no copy of the parameters.
         least, most = self._parameters.aminmax(dim=1)
         finite = (least.isfinite() & most.isfinite()).cpu()
         return None if bool(finite.all()) else int(finite.int().argmin())
@@ -148,6 +142,26 @@ class Block:
         inside = plan.path.decode(plan.path.encode(noise))
         return trained + noise - inside
 
+    def _inserted_gradients(self) -> InsertedGradients:
+        plan = self._plan
+        signs = plan.slots.signs_in(self.worlds).to(plan.device)
+        norm = plan.dpsgd.max_grad_norm
+        return InsertedGradients(plan.slots, plan.path, max_grad_norm=norm, signs=signs)
+
+    def _change(self) -> Tensor:
+        """How far the models moved along each slot's canary, shape (runs, slots)."""
+        assert self._gradients is not None
+        return self._gradients.along(self._parameters) - self._before
+
+    def _logits(self) -> Tensor:
+        """Logits of each slot's target and canary, shape (runs, slots, 2, outputs)."""
+        path, table = self._plan.path, self._plan.path.table
+        targets = torch.tensor([canary.target for canary in self._plan.slots.canaries])
+        pairs = torch.stack([targets, torch.arange(table.num_private, table.null)], dim=1)
+        rows = pairs.flatten().to(table.features.device)
+        logits = path.logits(self._parameters, table.features[rows])
+        return logits.view(len(logits), len(targets), 2, -1)
+
     def _missing_noise(self) -> float:
         """Standard deviation of a coordinate outside of the span, by now."""
         dpsgd = self._plan.dpsgd
@@ -163,48 +177,6 @@ def _started(plan: Plan, runs: Sequence[int]) -> Tensor:
         return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
     start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
     return plan.path.encode(start.to(plan.device)).contiguous()
-
-
-class _Inserted:
-    """The canary of a block: what it adds to gradients, and what is observed of it."""
-
-    def __init__(self, plan: Plan, indices: NDArray[np.int64], parameters: Tensor) -> None:
-        self._plan = plan
-        self._pair = torch.tensor([plan.records.target, plan.table.canary], device=plan.device)
-        self._signs = plan.placement.signs_of(indices).to(plan.device)
-        if plan.placement.gradient is None:
-            return
-        gradient = plan.path.encode(plan.placement.gradient.to(plan.device).unsqueeze(0))[0]
-        touched = gradient.nonzero()
-        first, last = (int(touched.min()), int(touched.max()) + 1) if len(touched) else (0, 1)
-        self._span = slice(first, last)
-        self._gradient = gradient[self._span]
-        length = torch.linalg.vector_norm(self._gradient).clamp_min(1e-30)
-        self._direction = self._gradient / length
-        self._start = parameters.clone() if isinstance(plan.canary, DirectionCanary) else None
-        self._before = parameters[:, self._span] @ self._direction
-
-    def add_gradient(self, sums: Tensor, inserted: Tensor) -> None:
-        """Adds a gradient canary to the sums of the runs where it comes in."""
-        if self._plan.placement.gradient is not None:
-            sums[:, self._span].addr_(self._signs * inserted, self._gradient)
-
-    def observed(self, parameters: Tensor) -> Tensor:
-        """What the adversary sees of the models.
-
-        Returns:
-            Of an input canary, logits of the target and the canary, shape (runs, 2, outputs). Of
-            a coordinate, its change, shape (runs,). Of a direction, the change along it and the
-            length of the whole change, shape (runs, 2).
-        """
-        plan = self._plan
-        if isinstance(plan.canary, InputCanary):
-            return plan.path.logits(parameters, plan.path.table.features[self._pair])
-        change: Tensor = parameters[:, self._span] @ self._direction - self._before
-        if self._start is None:
-            return change
-        whole = plan.path.decode(parameters - self._start)  # without what pads the buffer
-        return torch.stack([change, torch.linalg.vector_norm(whole, dim=1)], dim=1)
 
 
 def _divergence(plan: Plan, run: int) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator
-from dpcanary.vocabulary import Initialisation
+from dpcanary.training.options import Initialisation
 
 # An index that no run has: of parameters that every run starts from, or the reference does.
 NO_RUN = 2**32 - 1
@@ -24,20 +25,25 @@ def initial_parameters(
     """Parameters before the first step, in the module's order, shape (runs, parameters).
 
     Args:
-        module: the architecture; under `FIXED`, its parameters are where every run starts.
+        module: the architecture; under `FIXED`, every run starts from its parameters.
         initialisation: how runs start.
         seed: the audit's seed.
         runs: run indices.
     """
     start = parameters_to_vector(module.parameters()).detach().cpu()
     starts = start.expand(len(runs), -1).clone()
-    if initialisation is Initialisation.ZEROS:
-        return starts.zero_()
-    if initialisation is Initialisation.PER_RUN:
-        own = copy.deepcopy(module).cpu()
-        for row, run in zip(starts, runs, strict=True):
-            redraw(own, seed=seed, run=run)
-            row.copy_(parameters_to_vector(own.parameters()).detach())
+    match initialisation:
+        case Initialisation.ZEROS:
+            starts.zero_()
+        case Initialisation.FIXED:
+            pass
+        case Initialisation.PER_RUN:
+            own = copy.deepcopy(module).cpu()
+            for row, run in zip(starts, runs, strict=True):
+                redraw(own, seed=seed, run=run)
+                row.copy_(parameters_to_vector(own.parameters()).detach())
+        case never:
+            assert_never(never)
     return starts
 
 

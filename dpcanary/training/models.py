@@ -3,16 +3,17 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import assert_never
 
 import torch
 from torch import nn
 
 from dpcanary.errors import InputError
-from dpcanary.stages import MechanismStage, ReferenceStage
-from dpcanary.training.architectures import ARCHITECTURES
+from dpcanary.training.architectures import convnet, resnet18
+from dpcanary.training.dpsgd import DPSGD, Schedule
 from dpcanary.training.initialisation import NO_RUN, redraw
-from dpcanary.training.inputs import DPSGD, Schedule
-from dpcanary.vocabulary import Activation, LearningRateSchedule, ModelKind
+from dpcanary.training.options import Activation, LearningRateSchedule, ModelKind
+from dpcanary.training.stage import MechanismStage, ReferenceStage
 
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,
@@ -39,21 +40,41 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
 
 
 def _made(stage: ReferenceStage, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    if stage.model in (ModelKind.LINEAR, ModelKind.MLP):
-        if len(shape) != 1:
-            raise InputError(f"model {stage.model} takes flat features, not of shape {shape}")
-        return _perceptron([*shape, *stage.hidden_sizes, num_classes], stage.activation)
-    small = stage.model is ModelKind.CONVNET and shape[1:] != (32, 32)
-    if len(shape) != 3 or shape[0] != 3 or small:
+    match stage.model:
+        case ModelKind.LINEAR:
+            return nn.Linear(_num_features(stage, shape), num_classes)
+        case ModelKind.MLP:
+            return _perceptron(
+                [_num_features(stage, shape), *stage.hidden_sizes, num_classes], stage.activation
+            )
+        case ModelKind.CONVNET:
+            _check_images(stage, shape, fits=shape == (3, 32, 32))
+            return convnet(num_classes)
+        case ModelKind.RESNET18:
+            _check_images(stage, shape, fits=len(shape) == 3 and shape[0] == 3)
+            return resnet18(num_classes)
+        case never:
+            assert_never(never)
+
+
+def _num_features(stage: ReferenceStage, shape: tuple[int, ...]) -> int:
+    if len(shape) != 1:
+        raise InputError(f"model {stage.model} takes flat features, not of shape {shape}")
+    return shape[0]
+
+
+def _check_images(stage: ReferenceStage, shape: tuple[int, ...], *, fits: bool) -> None:
+    if not fits:
         raise InputError(f"model {stage.model} takes images of shape (3, 32, 32), not {shape}")
-    return ARCHITECTURES[stage.model](num_classes)
 
 
-def _perceptron(widths: Sequence[int], activation: Activation) -> nn.Module:
+def _perceptron(widths: Sequence[int], activation: Activation | None) -> nn.Module:
+    if activation is None:
+        raise InputError("model mlp needs an activation")
     layers: list[nn.Module] = []
     for ins, outs in pairwise(widths):
         layers += [nn.Linear(ins, outs), _ACTIVATIONS[activation]()]
-    return layers[0] if len(widths) == 2 else nn.Sequential(*layers[:-1])
+    return nn.Sequential(*layers[:-1])
 
 
 def mechanism_of(
@@ -71,7 +92,7 @@ def mechanism_of(
         batch_size=stage.batch_size,
         canary_period=stage.canary_period,
         optimizer=stage.optimizer,
-        momentum=stage.momentum,
+        momentum=stage.momentum or 0.0,
         loss=stage.loss,
     )
 
@@ -84,7 +105,7 @@ def descent_of(stage: ReferenceStage) -> DPSGD:
         learning_rate=schedule_of(stage),
         record_steps=(stage.num_steps,),
         optimizer=stage.optimizer,
-        momentum=stage.momentum,
+        momentum=stage.momentum or 0.0,
         loss=stage.loss,
     )
 
@@ -94,10 +115,14 @@ def schedule_of(stage: ReferenceStage) -> Schedule:
     rate, last = stage.learning_rate, stage.num_steps
 
     def factor(step: int) -> float:
-        if stage.learning_rate_schedule is LearningRateSchedule.LINEAR:
-            return 1.0 - step / last
-        if stage.learning_rate_schedule is LearningRateSchedule.COSINE:
-            return 0.5 * (1.0 + math.cos(math.pi * step / last))
-        return 1.0
+        match stage.learning_rate_schedule:
+            case LearningRateSchedule.CONSTANT:
+                return 1.0
+            case LearningRateSchedule.LINEAR:
+                return 1.0 - step / last
+            case LearningRateSchedule.COSINE:
+                return 0.5 * (1.0 + math.cos(math.pi * step / last))
+            case never:
+                assert_never(never)
 
     return lambda step: rate * factor(step)

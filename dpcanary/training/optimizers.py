@@ -1,10 +1,12 @@
 """PyTorch's optimisers on a buffer of many models: what they do is by coordinate."""
 
+from typing import assert_never
+
 import torch
 from torch import Tensor
 
-from dpcanary.training.inputs import DPSGD
-from dpcanary.vocabulary import Optimizer
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.options import Optimizer
 
 
 def optimizer_of(dpsgd: DPSGD, parameters: Tensor, gradients: Tensor) -> torch.optim.Optimizer:
@@ -16,10 +18,15 @@ def optimizer_of(dpsgd: DPSGD, parameters: Tensor, gradients: Tensor) -> torch.o
         gradients: shape (runs, parameters), read by each step.
     """
     parameters.grad = gradients
-    if dpsgd.optimizer is Optimizer.ADAM:
-        return torch.optim.Adam([parameters], fused=True)
-    momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-    return torch.optim.SGD([parameters], momentum=momentum, fused=True)
+    match dpsgd.optimizer:
+        case Optimizer.SGD:
+            return torch.optim.SGD([parameters], fused=True)
+        case Optimizer.MOMENTUM:
+            return torch.optim.SGD([parameters], momentum=dpsgd.momentum, fused=True)
+        case Optimizer.ADAM:
+            return torch.optim.Adam([parameters], fused=True)
+        case never:
+            assert_never(never)
 
 
 def state_tensors(optimizer: Optimizer) -> int:

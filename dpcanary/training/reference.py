@@ -17,21 +17,27 @@ class Reference:
     Attributes:
         parameters: shape (parameters,), in the module's order; at the end of training.
         mean_confidence: shape (records,); probability of the true label, averaged over the steps.
-        target: the record of lowest mean confidence.
     """
 
     parameters: NDArray[np.float32]
     mean_confidence: NDArray[np.float64]
-    target: int
+
+    def least_confident(self, count: int) -> NDArray[np.int64]:
+        """The records of lowest mean confidence, ascending, shape (count,): the targets.
+
+        Raises:
+            InputError: if there are fewer records.
+        """
+        if count > len(self.mean_confidence):
+            raise InputError(
+                f"num_slots {count} is more than the {len(self.mean_confidence)} private records"
+            )
+        return np.argsort(self.mean_confidence, kind="stable")[:count]
 
 
 def write_reference(path: Path, reference: Reference) -> None:
     """Writes a reference file."""
-    write_arrays(
-        path,
-        header={"target": reference.target},
-        arrays={"parameters": reference.parameters, "mean_confidence": reference.mean_confidence},
-    )
+    write_arrays(path, header={}, arrays=vars(reference))
 
 
 def read_reference(path: Path) -> Reference:
@@ -40,8 +46,8 @@ def read_reference(path: Path) -> Reference:
     Raises:
         InputError: if the file is damaged or holds no reference.
     """
-    header, arrays = read_arrays(path)
+    _, arrays = read_arrays(path)
     try:
-        return Reference(target=header["target"], **arrays)
-    except (KeyError, TypeError):
+        return Reference(**arrays)
+    except TypeError:
         raise InputError(f"{path} holds no reference model; delete it and run again") from None

@@ -1,6 +1,7 @@
 """Trainings that the adversary simulates on D: the reference model and a noiseless DP-SGD."""
 
 from collections.abc import Callable
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -9,14 +10,15 @@ from torch import Tensor, nn
 
 from dpcanary.errors import InputError
 from dpcanary.randomness import Purpose, generator
+from dpcanary.records import Records
 from dpcanary.training.initialisation import initial_parameters
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.paths.choose import path_of
-from dpcanary.training.paths.path import Batch, Path
-from dpcanary.training.placement import table_of
+from dpcanary.training.options import Initialisation, Loss, Precision, Sampling
 from dpcanary.training.reference import Reference
-from dpcanary.vocabulary import Initialisation, Loss, Precision, Sampling
+from dpcanary.training.slots import table_of
 
 Progress = Callable[[int], object]
 
@@ -40,14 +42,14 @@ def train_reference(
 
     Args:
         module: the architecture.
-        records: the private records; their target is not used.
+        records: the private records.
         dpsgd: optimiser, loss, learning rate and number of steps.
         initialisation: where runs start.
         device: where to compute.
         on_progress: told the number of steps just done.
     """
     simulation = _Simulation(module, records, dpsgd, initialisation, device)
-    count = len(records.labels)
+    count = len(records)
     rows = torch.arange(count, device=device)
     everyone = Batch(rows, torch.ones(1, count, device=device))
     labels = torch.from_numpy(records.labels).to(device)
@@ -63,7 +65,7 @@ def train_reference(
             "the reference model, which is trained without clipping, diverged: lower learning_rate"
             f" ({dpsgd.learning_rate_at(0):g})"
         )
-    return Reference(parameters, confidence, int(np.argmin(confidence)))
+    return Reference(parameters, confidence)
 
 
 def accumulated_updates(
@@ -93,7 +95,7 @@ def accumulated_updates(
     """
     simulation = _Simulation(module, records, dpsgd, initialisation, device)
     stream = generator(seed=seed, purpose=Purpose.SIMULATION)
-    count, fixed = len(records.labels), dpsgd.sampling is Sampling.FIXED
+    count, fixed = len(records), dpsgd.sampling is Sampling.FIXED
     moved = np.zeros(len(simulation.parameters()))
     before = simulation.parameters()
     for step in range(dpsgd.record_steps[-1]):
@@ -128,8 +130,8 @@ class _Simulation:
         initialisation: Initialisation,
         device: torch.device,
     ) -> None:
-        table = table_of(records, None, device)
-        self._path: Path = path_of(
+        table = table_of(records, [], device)
+        self._path: GradientPath = path_of(
             module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None
         )
         own = initialisation is Initialisation.PER_RUN
@@ -158,8 +160,13 @@ class _Simulation:
 
 def _confidence(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Probability of the true label, shape (n,)."""
-    if loss is Loss.CROSS_ENTROPY:
-        return torch.softmax(logits, dim=1).gather(1, labels.unsqueeze(1))[:, 0]
-    if logits.shape[1] == 1:
-        return torch.sigmoid(logits[:, 0] * (2.0 * labels - 1.0))
-    return torch.sigmoid(logits).gather(1, labels.unsqueeze(1))[:, 0]
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            probabilities = torch.softmax(logits, dim=1)
+        case Loss.BINARY_CROSS_ENTROPY:
+            if logits.shape[1] == 1:
+                return torch.sigmoid(logits[:, 0] * (2.0 * labels - 1.0))
+            probabilities = torch.sigmoid(logits)
+        case never:
+            assert_never(never)
+    return probabilities.gather(1, labels.unsqueeze(1))[:, 0]

@@ -132,6 +132,24 @@ def _fill_words(out, key, step, run, purpose):
 
 
 @numba.njit(nogil=True, cache=True)
+def random_words(out, key, step, runs, purpose):
+    """Fills rows with random words.
+
+    Args:
+        out: uint32, shape (runs, n).
+        key: uint32, shape (2,).
+        step: of the draws.
+        runs: int64, shape (runs,); run indices.
+        purpose: of the draws.
+    """
+    width = out.shape[1]
+    drawn = np.empty((width + 3) // 4 * 4, np.uint32)
+    for index in range(len(runs)):
+        _fill_words(drawn, key, step, runs[index], purpose)
+        out[index] = drawn[:width]
+
+
+@numba.njit(nogil=True, cache=True)
 def sample_mask(out, threshold, key, step, runs, purpose):
     """Poisson samples: out = 1 where a record is sampled, else 0.
 
@@ -153,15 +171,16 @@ def sample_mask(out, threshold, key, step, runs, purpose):
 
 @numba.njit(nogil=True, cache=True)
 def sample_rows(
-    out, sampled, target, replacements, null, num_records, threshold, key, step, runs, purpose
+    out, sampled, slots, replacements, null, num_records, threshold, key, step, runs, purpose
 ):
-    """Poisson samples as lists of rows, each run's filled up with the null row.
+    """Poisson samples as lists of rows. Each run's list is filled up with the null row.
 
     Args:
         out: int64, shape (runs, capacity).
-        sampled: float32, shape (runs,); overwritten by 1 where the target is sampled, else 0.
-        target: a record, or -1.
-        replacements: int64, shape (runs,): the row that stands for the target, or -1 for none.
+        sampled: float32, shape (runs, K); overwritten by 1 where a slot's target is sampled, else
+            by 0.
+        slots: int64, shape (records,): the slot of which a record is the target, or -1.
+        replacements: int64, shape (runs, K): the row that stands for the target, or -1 for none.
         null: the row to fill up with.
         num_records: records 0, ..., num_records - 1 are sampled.
         threshold: uint64, at most 2^32; a record is sampled if its word is below.
@@ -171,7 +190,7 @@ def sample_rows(
         purpose: of the draws.
 
     Returns:
-        The size of the largest sample; where it exceeds the capacity, `out` is incomplete.
+        The size of the largest sample. Where it exceeds the capacity, `out` is incomplete.
     """
     capacity = out.shape[1]
     drawn = np.empty((num_records + 3) // 4 * 4, np.uint32)
@@ -179,22 +198,25 @@ def sample_rows(
     for index in range(len(runs)):
         _fill_words(drawn, key, step, runs[index], purpose)
         rows = out[index]
-        count, place = 0, -1
+        count = 0
         for record in range(num_records):
-            inside = _U64(drawn[record]) < threshold
             if count < capacity:
                 rows[count] = record  # kept only if the count moves on
-            if record == target and inside:
-                place = count
-            count += inside
+            count += _U64(drawn[record]) < threshold
         largest = max(largest, count)
         if count > capacity:
             continue
-        sampled[index] = _F(place >= 0)
-        if place >= 0 and replacements[index] >= 0:
-            rows[place] = replacements[index]
-        elif place >= 0:  # the last one takes its place
-            count -= 1
-            rows[place] = rows[count]
+        sampled[index] = _F(0)
+        # From the end, so that what takes a removed place has been looked at.
+        for place in range(count - 1, -1, -1):
+            slot = slots[rows[place]]
+            if slot < 0:
+                continue
+            sampled[index, slot] = _F(1)
+            if replacements[index, slot] >= 0:
+                rows[place] = replacements[index, slot]
+            else:
+                count -= 1
+                rows[place] = rows[count]
         rows[count:] = null
     return largest

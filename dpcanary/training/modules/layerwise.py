@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from dpcanary.losses import record_losses
+from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.any_layer import Place, Used
 from dpcanary.training.modules.layer_rules import contribution
 from dpcanary.training.modules.outer_products import Contribution
 from dpcanary.training.modules.recording import Call, Recorder, Unit
-from dpcanary.vocabulary import Loss
+from dpcanary.training.options import Loss
 
 
 def used_by_one(

@@ -25,8 +25,8 @@ from dpcanary.training.modules.recording import Call, Recorder
 from dpcanary.training.modules.supported import check_supported
 from dpcanary.training.modules.units import find_units, prepared
 from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
-from dpcanary.training.paths.path import Batch, ModuleLayout, Table
-from dpcanary.vocabulary import Loss
+from dpcanary.training.gradients.gradient_path import Batch, ModuleLayout, RecordTable
+from dpcanary.training.options import Loss
 
 # Records whose outputs are computed at once.
 _RECORDS_TOGETHER = 512
@@ -37,7 +37,7 @@ _COPIES = 4
 
 
 class ModulePath(ModuleLayout):
-    """Gradients of many models of one architecture; see `Path`.
+    """Gradients of many models of one architecture; see `GradientPath`.
 
     A row of the buffers holds the parameters in the order of `module.parameters()`. Threads may
     use one path at the same time: each works on a copy of the module.
@@ -62,7 +62,7 @@ class ModulePath(ModuleLayout):
     shared_above = math.inf  # gathering costs next to nothing here, records outside a batch do
 
     def __init__(
-        self, module: nn.Module, table: Table, loss: Loss, *, vectorise_runs: bool
+        self, module: nn.Module, table: RecordTable, loss: Loss, *, vectorise_runs: bool
     ) -> None:
         if table.features.device.type == "cpu":
             keep_freed_memory()
@@ -91,7 +91,7 @@ class ModulePath(ModuleLayout):
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
-        """Overwrites `out` with each run's sum of clipped per-record gradients; see `Path`."""
+        """Overwrites `out` with each run's sum of clipped per-record gradients; see `GradientPath`."""
         runs, records = batch.weights.shape
         together = runs if self.vectorises else 1
         at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * together))
@@ -119,7 +119,7 @@ class ModulePath(ModuleLayout):
             self._sums_of_one(parameters[one], rows, weights, max_grad_norm, out[one])
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
-        """Outputs of every run on the same records, shape (runs, n, outputs); see `Path`."""
+        """Outputs of every run on the same records, shape (runs, n, outputs); see `GradientPath`."""
         recorder = self._recorder()
         parts = []
         with torch.no_grad():

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
-from dpcanary.losses import record_losses
+from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.layerwise import contributions, used_by_one
 from dpcanary.training.modules.outer_products import Contribution
 from dpcanary.training.modules.recording import Recorder, Unit
-from dpcanary.vocabulary import Loss
+from dpcanary.training.options import Loss
 
 # What is wrong is wrong by about as much as it is large; single precision and a GPU's reduced
 # precision in convolutions stay well below.

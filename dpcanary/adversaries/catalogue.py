@@ -1,0 +1,118 @@
+"""Every adversary that a config can name: one entry each.
+
+Names, labels, help and error messages elsewhere follow from these entries. Another package adds
+its own by an entry point in the group `dpcanary.adversaries`; see docs/adding.md.
+"""
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
+from dpcanary.errors import InputError, suggestion
+from dpcanary.observations import Observation
+from dpcanary.plugins import load_plugin, registered
+
+GROUP = "dpcanary.adversaries"
+
+_LOGIT_DIFFERENCE = Score(
+    "logit_difference", "dpcanary.scoring.scores:logit_difference", Observation.LOGITS
+)
+_BUILT_IN = (
+    Adversary(
+        name="worst_case",
+        label="worst case",
+        description="both datasets are crafted: gradient +C against -C, all others 0",
+        source="Pradhan et al., S1",
+        inserts=Inserts.PROCESS,
+        function="dpcanary.adversaries.worst_case:draw_worst_case",
+        scores=(
+            Score("final_sum", "dpcanary.adversaries.worst_case:final_sum", "sum"),
+            Score("transcript", "dpcanary.scoring.scores:as_observed", "log_likelihood_ratio"),
+        ),
+        colour="#E69F00",
+        marker="v",
+    ),
+    Adversary(
+        name="gradient",
+        label="gradient",
+        description="gradient +C against -C in the coordinate that moves least in a simulated"
+        " training without noise; +C against nothing under `add_remove` and `zero_out`",
+        source="Pradhan et al., S2; Cebere et al.",
+        inserts=Inserts.GRADIENT,
+        function="dpcanary.adversaries.gradient:least_updated",
+        scores=(Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE),),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NUM_STEPS,
+        colour="#0072B2",
+        marker="o",
+    ),
+    Adversary(
+        name="crafted_input",
+        label="crafted input",
+        description="features optimised so that their gradient opposes the target's; same label",
+        source="Pradhan et al., S3",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.crafted_input:crafted_inputs",
+        scores=(_LOGIT_DIFFERENCE,),
+        cost=CraftingCost.CRAFTING_STEPS,
+        settings=("crafting_steps", "crafting_step_size"),
+        colour="#D55E00",
+        marker="s",
+    ),
+    Adversary(
+        name="mislabeled",
+        label="mislabeled",
+        description="the target with the label whose gradient opposes the target's most",
+        source="Pradhan et al., S4",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.most_opposed:mislabeled",
+        scores=(_LOGIT_DIFFERENCE,),
+        cost=CraftingCost.NUM_CLASSES,
+        colour="#009E73",
+        marker="^",
+    ),
+    Adversary(
+        name="natural",
+        label="natural",
+        description="the auxiliary record whose gradient opposes the target's most",
+        source="Pradhan et al., S5",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.most_opposed:natural",
+        scores=(_LOGIT_DIFFERENCE,),
+        cost=CraftingCost.NUM_AUXILIARY,
+        colour="#CC79A7",
+        marker="D",
+    ),
+)
+BUILT_IN = {entry.name: entry for entry in _BUILT_IN}
+
+
+def adversary_names() -> list[str]:
+    """All names, those of this package first, in the order of figures and tables."""
+    return [*BUILT_IN, *(name for name in sorted(registered(GROUP)) if name not in BUILT_IN)]
+
+
+def adversary(name: str) -> Adversary:
+    """The entry of this name.
+
+    Raises:
+        InputError: if there is none, or a package registered one that is taken or not usable.
+    """
+    plugins = registered(GROUP)
+    taken = sorted(BUILT_IN.keys() & plugins.keys())
+    if taken:
+        raise InputError(
+            f"{plugins[taken[0]].value} is registered as {GROUP} {taken[0]!r}, which is taken:"
+            " choose another name"
+        )
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if name not in plugins:
+        raise InputError(f"unknown canary {name!r}: {suggestion(name, adversary_names())}")
+    entry = load_plugin(GROUP, name, Adversary)
+    if entry.name != name:
+        raise InputError(f"{GROUP} {name!r}: its entry has the name {entry.name!r}; make them equal")
+    return entry
+
+
+def adversaries() -> list[Adversary]:
+    """All entries, in the order of `adversary_names`."""
+    return [adversary(name) for name in adversary_names()]

@@ -1,0 +1,57 @@
+"""S2: gradient canaries (Pradhan et al., Algorithm 2; after Cebere et al., A_GC-S)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.adversaries.crafting import Crafting
+from dpcanary.canaries import GradientCanary
+from dpcanary.errors import InputError
+from dpcanary.training.models import mechanism_of
+from dpcanary.training.simulation import accumulated_updates
+
+
+def least_updated(crafting: Crafting) -> list[GradientCanary]:
+    """Canaries in the coordinates that move least in a simulated training without noise.
+
+    A canary stands out most where nothing else moves.
+
+    Raises:
+        InputError: if there are more slots than parameters, or the simulation diverges.
+    """
+    stage = crafting.stage
+    with crafting.progress(stage.num_steps, "step") as bar:
+        moved = accumulated_updates(
+            module=crafting.module,
+            records=crafting.data.private,
+            dpsgd=mechanism_of(stage, record_steps=(stage.num_steps,), noise_multiplier=0.0),
+            initialisation=stage.initialisation,
+            seed=stage.seed,
+            device=crafting.device,
+            on_progress=bar.update,
+        )
+    coordinates = least_updated_coordinates(moved, num_slots=stage.num_slots)
+    pairs = zip(coordinates, crafting.targets, strict=True)
+    return [GradientCanary(int(coordinate), target.index) for coordinate, target in pairs]
+
+
+def least_updated_coordinates(
+    accumulated_updates: NDArray[np.float64], *, num_slots: int
+) -> NDArray[np.int64]:
+    """The coordinates that move least, ascending, shape (num_slots,).
+
+    Args:
+        accumulated_updates: shape (parameters,); absolute updates summed over the steps.
+        num_slots: K.
+
+    Raises:
+        InputError: if there are fewer parameters than slots.
+
+    Example:
+        >>> least_updated_coordinates(np.array([0.5, 0.1, 0.3]), num_slots=2).tolist()
+        [1, 2]
+    """
+    if num_slots > len(accumulated_updates):
+        raise InputError(
+            f"num_slots {num_slots} is more than the model's {len(accumulated_updates)} parameters"
+        )
+    return np.argsort(accumulated_updates, kind="stable")[:num_slots]

@@ -1,0 +1,78 @@
+"""S4 and S5: canaries that are real inputs or real records (Pradhan et al., Algorithms 4, 5)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.adversaries.crafting import Crafting, Target, input_canary
+from dpcanary.adversaries.record_gradients import RecordGradients
+from dpcanary.canaries import InputCanary
+from dpcanary.errors import InputError
+from dpcanary.records import Records
+
+
+def mislabeled(crafting: Crafting) -> list[InputCanary]:
+    """Every target with the other label whose gradient opposes the target's most."""
+    found = []
+    for target in crafting.targets:
+        candidates = _relabeled(target, crafting.data.num_classes)
+        found.append(input_canary(most_opposed(crafting.gradients, candidates, target), target))
+    return found
+
+
+def natural(crafting: Crafting) -> list[InputCanary]:
+    """For every target, the auxiliary record whose gradient opposes the target's most.
+
+    A record serves one slot alone.
+
+    Raises:
+        InputError: if there are more slots than auxiliary records.
+    """
+    auxiliary = crafting.data.auxiliary
+    if crafting.stage.num_slots > len(auxiliary):
+        raise InputError(
+            f"num_slots {crafting.stage.num_slots} is more than the {len(auxiliary)} auxiliary"
+            " records"
+        )
+    free = np.ones(len(auxiliary), dtype=np.bool_)
+    found = []
+    for target in crafting.targets:
+        cosines = _checked_cosines(crafting.gradients, auxiliary, target)
+        best = int(np.argmin(np.where(free, cosines, np.inf)))
+        free[best] = False
+        found.append(input_canary(auxiliary[best : best + 1], target))
+    return found
+
+
+def most_opposed(gradients: RecordGradients, candidates: Records, target: Target) -> Records:
+    """The candidate whose gradient has the smallest cosine with the target's, as one record.
+
+    Args:
+        gradients: of the reference model.
+        candidates: n records.
+        target: the target record.
+
+    Raises:
+        InputError: if the gradient of a candidate is not finite.
+    """
+    best = int(np.argmin(_checked_cosines(gradients, candidates, target)))
+    return candidates[best : best + 1]
+
+
+def _relabeled(target: Target, num_classes: int) -> Records:
+    """The target with every label but its own."""
+    labels = np.delete(np.arange(num_classes), target.label)
+    return Records(np.repeat(target.features[None], len(labels), axis=0), labels)
+
+
+def _checked_cosines(
+    gradients: RecordGradients, candidates: Records, target: Target
+) -> NDArray[np.float64]:
+    """Cosines of the candidates' gradients with the target's, shape (n,)."""
+    own = gradients.of(gradients.inputs(target.features), gradients.labels(target.label))
+    cosines = gradients.cosines(candidates, own)
+    if not np.isfinite(cosines).all():
+        raise InputError(
+            f"candidate {int(np.argmin(np.isfinite(cosines)))} for a canary has a gradient that is"
+            " not finite: lower the reference's learning_rate, or scale the features"
+        )
+    return cosines

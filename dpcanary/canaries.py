@@ -1,0 +1,134 @@
+"""Canaries: what stands in a target record's place, one for every slot of a run; and their file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.errors import InputError
+from dpcanary.files import read_arrays, write_arrays
+
+
+@dataclass(frozen=True)
+class InputCanary:
+    """A record in the place of a target record.
+
+    Under `substitute`, world 1 trains on it and world 0 on the target. Under `add_remove` and
+    `zero_out`, world 0 trains on it and world 1 on nothing in its place.
+
+    Attributes:
+        features: shape of one record's.
+        label: class index.
+        target: index of the target among the private records.
+    """
+
+    features: NDArray[np.float32]
+    label: int
+    target: int
+
+
+@dataclass(frozen=True)
+class GradientCanary:
+    """A gradient of length C in one coordinate, in place of the gradient of a target record.
+
+    Under `substitute`, world 1 has its negative; under `add_remove` and `zero_out`, nothing.
+
+    Attributes:
+        coordinate: index into the parameters, flattened in the module's order.
+        target: index of the target among the private records.
+    """
+
+    coordinate: int
+    target: int
+
+
+@dataclass(frozen=True)
+class DirectionCanary:
+    """A gradient in any direction, in place of the gradient of a target record.
+
+    Under `substitute`, world 1 has its negative; under `add_remove` and `zero_out`, nothing.
+
+    Attributes:
+        gradient: shape (parameters,), in the module's order, no longer than C.
+        target: index of the target among the private records.
+    """
+
+    gradient: NDArray[np.float32]
+    target: int
+
+
+Canary = InputCanary | GradientCanary | DirectionCanary
+
+
+@dataclass(frozen=True)
+class CanarySet:
+    """The canaries of a run, one for each slot, all of one type.
+
+    Attributes:
+        canaries: shape (K,), for K slots.
+        target_labels: shape (K,); the labels of their targets.
+    """
+
+    canaries: tuple[Canary, ...]
+    target_labels: tuple[int, ...]
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The labels of the canaries, shape (K,).
+
+        Raises:
+            InputError: if they are gradients, which have none.
+        """
+        found = [canary.label for canary in self.canaries if isinstance(canary, InputCanary)]
+        if len(found) < len(self.canaries):
+            raise InputError("gradient canaries have no labels: this needs input canaries")
+        return tuple(found)
+
+
+def canary_type(canaries: Sequence[Canary]) -> type[Canary]:
+    """The type that all canaries of a run have.
+
+    Raises:
+        InputError: if there is no canary, or they are of different types.
+    """
+    types = {type(canary) for canary in canaries}
+    if len(types) != 1:
+        names = " and ".join(sorted(found.__name__ for found in types)) or "none"
+        raise InputError(f"a run's canaries must be of one type; these are {names}")
+    return types.pop()
+
+
+def write_canaries(path: Path, found: CanarySet) -> None:
+    """Writes a canary file: an array for each attribute, with the slots along its first axis."""
+    canary_type(found.canaries)
+    names = vars(found.canaries[0])
+    arrays = {name: np.array([getattr(one, name) for one in found.canaries]) for name in names}
+    for name in ("features", "gradient"):
+        if name in arrays:
+            arrays[name] = arrays[name].astype(np.float32)
+    arrays["target_label"] = np.array(found.target_labels)
+    write_arrays(path, header={"num_slots": len(found.canaries)}, arrays=arrays)
+
+
+def read_canaries(path: Path) -> CanarySet:
+    """Reads a canary file.
+
+    Raises:
+        InputError: if the file is damaged or holds no canaries.
+    """
+    _, arrays = read_arrays(path)
+    for kind in (InputCanary, GradientCanary, DirectionCanary):
+        names = [*kind.__annotations__]
+        if arrays.keys() == {*names, "target_label"}:
+            slots = range(len(arrays["target"]))
+            canaries = tuple(kind(*(_item(arrays[name][k]) for name in names)) for k in slots)
+            return CanarySet(canaries, tuple(map(int, arrays["target_label"])))
+    raise InputError(f"{path} holds no canaries; delete it and run again")
+
+
+def _item(value: Any) -> Any:
+    """An attribute of one canary: a plain number, or an array."""
+    return value.item() if value.ndim == 0 else value

@@ -1,0 +1,16 @@
+"""The base of every closed set of names that a config or a function takes."""
+
+import re
+from enum import StrEnum
+from typing import NoReturn
+
+from dpcanary.errors import InputError, suggestion
+
+
+class Choice(StrEnum):
+    """A closed set of names. A member or its name may be given; anything else is an error."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        raise InputError(f"unknown {kind} {value!r}: {suggestion(str(value), cls)}")

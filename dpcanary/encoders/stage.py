@@ -1,0 +1,10 @@
+"""What the stage that encodes records is told."""
+
+from dpcanary.datasets.stage import SourceStage
+
+
+class FeaturesStage(SourceStage):
+    """Which records are encoded, and by which encoder."""
+
+    encoder: str
+    encoder_revision: str | None

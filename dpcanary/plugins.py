@@ -1,0 +1,76 @@
+"""Functions named by text, and what other packages register for this one.
+
+A function is named as in entry points of Python packaging, `package.module:function`. So a job
+imports the one function that it was told, and depends on no other.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from dpcanary.errors import InputError
+
+Kind = TypeVar("Kind")
+
+
+def function_named(reference: str) -> Callable[..., Any]:
+    """The function that a reference names.
+
+    Args:
+        reference: `package.module:function`.
+
+    Raises:
+        InputError: if there is no such function.
+    """
+    module, _, name = reference.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"there is no function {reference!r} ({error}); is its package installed here?"
+        ) from None
+    return found
+
+
+@cache
+def registered(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group by name, from all installed packages.
+
+    Raises:
+        InputError: if two packages register the same name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise InputError(
+                f"{point.value} and {other.value} are both registered as {group} {point.name!r};"
+                " uninstall one of their packages"
+            )
+    return found
+
+
+def load_plugin(group: str, name: str, kind: type[Kind]) -> Kind:
+    """What a package registered.
+
+    Args:
+        group: of entry points.
+        name: registered in that group.
+        kind: what it must be.
+
+    Raises:
+        InputError: if it cannot be loaded, or is something else.
+    """
+    point = registered(group)[name]
+    try:
+        found = point.load()
+    except Exception as error:  # whatever another package's code raises
+        raise InputError(f"{group} {name!r}: cannot load {point.value} ({error})") from error
+    if not isinstance(found, kind):
+        raise InputError(
+            f"{group} {name!r}: {point.value} must be a {kind.__module__}.{kind.__name__}, not"
+            f" {type(found).__name__}"
+        )
+    return found

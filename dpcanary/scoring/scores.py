@@ -1,0 +1,88 @@
+"""From an observation to a score: one number per run, step and slot, higher for world 0.
+
+Every score is a function of what was observed, shape (runs, steps, slots, ...), and a
+`ScoringContext`. The catalogue of adversaries names them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from dpcanary.canaries import CanarySet
+from dpcanary.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScoringContext:
+    """What a score may depend on beside the observation.
+
+    Attributes:
+        sample_rate: q.
+        noise_multiplier: sigma.
+        record_steps: shape (S,), ascending.
+        canaries: of the audit; None where no model is trained.
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    record_steps: tuple[int, ...]
+    canaries: CanarySet | None
+
+
+def as_observed(observed: Array, context: ScoringContext) -> Array:
+    """The observation itself, where it is a score already."""
+    return observed
+
+
+def coordinate(observed: Array, context: ScoringContext) -> Array:
+    """Minus the change along the canary: descent on +C, in world 0, moves the model down.
+
+    Args:
+        observed: change of the parameters along each slot's canary, shape (runs, steps, slots).
+        context: not used.
+    """
+    return -observed
+
+
+def logit_difference(observed: Array, context: ScoringContext) -> Array:
+    """Logit-confidence of the target minus that of its canary, log(p_y / (1 - p_y)) each.
+
+    Args:
+        observed: logits, shape (runs, steps, slots, 2, classes): of the target, of the canary.
+        context: has the labels of both.
+
+    Raises:
+        InputError: if the audit has no input canaries.
+    """
+    if context.canaries is None:
+        raise InputError("score logit_difference needs the file of input canaries")
+    targets = logit_confidence(observed[..., 0, :], np.array(context.canaries.target_labels))
+    substitutes = logit_confidence(observed[..., 1, :], np.array(context.canaries.labels))
+    return targets - substitutes
+
+
+def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
+    """log(p_y / (1 - p_y)) from logits, stably: the logit minus the log-sum-exp of the others.
+
+    Args:
+        logits: shape (..., slots, classes).
+        labels: y of each slot, shape (slots,).
+
+    Returns:
+        Shape (..., slots).
+
+    Example:
+        >>> found = logit_confidence(np.log([[0.8, 0.2]]), np.array([0]))
+        >>> float(found[0].round(6)) == float(np.log(4).round(6))
+        True
+    """
+    classes = np.arange(logits.shape[-1])
+    others = np.stack([np.delete(classes, label) for label in labels])
+    lead = (1,) * (logits.ndim - 2)
+    rest = np.take_along_axis(logits, others.reshape(*lead, *others.shape), axis=-1)
+    chosen = logits[..., np.arange(len(labels)), labels]
+    return np.asarray(chosen - logsumexp(rest, axis=-1))

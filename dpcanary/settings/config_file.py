@@ -1,0 +1,73 @@
+"""A config file, read more strictly than Snakemake does: `python -m dpcanary.settings.config_file F`.
+
+Of a key that is there twice, YAML's usual readers keep the last value without a word; and of a
+file that is no YAML, Snakemake does not say which line is wrong.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpcanary.errors import InputError
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config as a mapping.
+
+    Raises:
+        InputError: if the file is missing, is no YAML, holds no mapping, or has a key twice; names
+            the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InputError(f"{path}: {line}{error.problem or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no YAML: {error}") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{path} must hold settings by key")
+    _check_keys(path, node)
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def _check_keys(path: Path, node: yaml.Node) -> None:
+    """Refuses a mapping with a key twice, at any depth. Merges (`<<`) do not count."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(path, item)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        first = lines.setdefault(str(key.value), line)
+        if first != line:
+            raise InputError(
+                f"{path}: line {line}: key {key.value!r} is there already, in line {first};"
+                " keep one of them"
+            )
+        _check_keys(path, value)
+
+
+def main(arguments: list[str]) -> None:
+    """Checks config files, and says how many audits they make."""
+    from dpcanary.settings.parsing import parse_experiment
+
+    for name in arguments:
+        experiment = parse_experiment(read_config(Path(name)))
+        print(f"{name}: {len(experiment.audits)} audits")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except InputError as error:
+        sys.exit(f"error: {error}")

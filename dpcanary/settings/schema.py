@@ -1,0 +1,26 @@
+"""The JSON schema of a config, for editors: `python -m dpcanary.settings.schema` prints it."""
+
+import json
+from typing import Any
+
+from pydantic import create_model
+
+from dpcanary.closed_model import ClosedModel
+from dpcanary.settings.audit import Audit
+from dpcanary.settings.experiment import Settings
+from dpcanary.settings.fields import Name
+
+
+def config_schema() -> dict[str, Any]:
+    """The schema. A key of a sweep takes a value or a list of values."""
+    fields: dict[str, Any] = {
+        key: (field.rebuild_annotation() | list[field.rebuild_annotation()], field)  # type: ignore[misc]
+        for key, field in Audit.model_fields.items()
+    }
+    sweep = create_model("Sweep", __base__=ClosedModel, **fields)
+    config = create_model("Config", __base__=Settings, audits=(dict[Name, sweep], ...))  # type: ignore[valid-type]
+    return config.model_json_schema()
+
+
+if __name__ == "__main__":
+    print(json.dumps(config_schema(), indent=2))

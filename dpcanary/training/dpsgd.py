@@ -1,0 +1,101 @@
+"""The settings of DP-SGD that an ensemble is trained with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count, checked_real
+from dpcanary.errors import InputError
+from dpcanary.training.options import Loss, Optimizer, Sampling
+
+Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class DPSGD:
+    """Settings of DP-SGD. Options may be given by name, such as `optimizer="adam"`.
+
+    Attributes:
+        noise_multiplier: sigma, in units of max_grad_norm; 0 for training without noise.
+        max_grad_norm: C; infinity for training without clipping.
+        learning_rate: a number, or a function of the step (0 for the first).
+        record_steps: steps to observe, ascending; training ends with the last one.
+        sample_rate: q of Poisson sampling.
+        adjacency: how the worlds differ.
+        sampling: Poisson or fixed batches.
+        batch_size: of fixed batches.
+        canary_period: k: with fixed batches, canaries come in at steps k, 2 k, ...
+        optimizer: which one.
+        momentum: of Optimizer.MOMENTUM.
+        loss: which one.
+
+    Raises:
+        InputError: if a setting is out of its range, or two do not go together.
+    """
+
+    noise_multiplier: float
+    max_grad_norm: float
+    learning_rate: float | Schedule
+    record_steps: tuple[int, ...]
+    sample_rate: float = 1.0
+    adjacency: Adjacency = Adjacency.SUBSTITUTE
+    sampling: Sampling = Sampling.POISSON
+    batch_size: int | None = None
+    canary_period: int | None = None
+    optimizer: Optimizer = Optimizer.SGD
+    momentum: float = 0.9
+    loss: Loss = Loss.CROSS_ENTROPY
+
+    def __post_init__(self) -> None:
+        options = {"adjacency": Adjacency, "sampling": Sampling, "optimizer": Optimizer}
+        for name, choice in {**options, "loss": Loss}.items():
+            object.__setattr__(self, name, choice(getattr(self, name)))
+        self._check_numbers()
+        self._check_sampling()
+
+    def _check_numbers(self) -> None:
+        checked_real("noise_multiplier", self.noise_multiplier, zero_included=True)
+        if self.max_grad_norm != float("inf"):
+            checked_real("max_grad_norm", self.max_grad_norm)
+        if not callable(self.learning_rate):
+            checked_real("learning_rate", self.learning_rate)
+        checked_real("momentum", self.momentum, most=1.0, zero_included=True)
+        object.__setattr__(self, "record_steps", tuple(self.record_steps))
+        steps = (0, *(checked_count("record_steps", step) for step in self.record_steps))
+        if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):
+            raise InputError(f"record_steps must ascend from 1; they are {self.record_steps}")
+
+    def _check_sampling(self) -> None:
+        checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
+        if self.sampling is Sampling.FIXED:
+            if self.batch_size is None or self.canary_period is None:
+                raise InputError("sampling fixed needs batch_size and canary_period")
+            checked_count("batch_size", self.batch_size)
+            checked_count("canary_period", self.canary_period)
+            if self.sample_rate != 1.0:
+                raise InputError("sampling fixed has no sample_rate; leave it at 1")
+        elif self.batch_size is not None or self.canary_period is not None:
+            raise InputError(
+                "sampling poisson has no batch_size or canary_period: batches have no fixed size;"
+                " give sample_rate = batch size / number of records, or sampling='fixed'"
+            )
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of a step, 0 for the first.
+
+        Raises:
+            InputError: if a function gives a rate that is negative or not finite.
+        """
+        rate = self.learning_rate
+        if not callable(rate):
+            return rate
+        found = float(rate(step))
+        if not isfinite(found) or found < 0:
+            raise InputError(f"learning_rate({step}) is {found}; it must be at least 0 and finite")
+        return found
+
+    def expected_batch_size(self, num_records: int) -> float:
+        """What gradient sums are divided by. It is never the size of the batch that was drawn."""
+        return float(self.batch_size or self.sample_rate * num_records)

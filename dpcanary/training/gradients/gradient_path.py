@@ -1,0 +1,147 @@
+"""What every gradient path offers: clipped gradient sums of many models at once.
+
+A path knows one kind of model. The linear and perceptron paths have closed forms for the norm of a
+record's gradient. The module path finds the norms layer by layer for any `torch.nn.Module`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RecordTable:
+    """Every record that some run may train on, as tensors.
+
+    The rows are the private records, then the input canaries of the slots, then a null record
+    that fills up batches.
+
+    Attributes:
+        features: shape (N + num_canaries + 1, ...).
+        labels: shape (N + num_canaries + 1,), class indices.
+        num_canaries: input canaries; 0 for gradient canaries.
+    """
+
+    features: Tensor
+    labels: Tensor
+    num_canaries: int
+
+    @property
+    def num_private(self) -> int:
+        """N, the private records; the row of the first canary."""
+        return len(self.labels) - self.num_canaries - 1
+
+    @property
+    def null(self) -> int:
+        """The row of the null record."""
+        return len(self.labels) - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batches of one step, for all runs of a block.
+
+    Attributes:
+        rows: int64 rows of the table, shape (n,) where all runs look at the same records, or
+            (runs, n) where each has its own; there, the null row fills up shorter batches.
+        weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0.
+    """
+
+    rows: Tensor
+    weights: Tensor
+
+
+class GradientPath(Protocol):
+    """Gradients of many models of one kind.
+
+    The parameters of a run are one row of a buffer of shape (runs, num_parameters).
+
+    Attributes:
+        name: for the log.
+        num_parameters: width of the buffers.
+        num_outputs: logits of a record.
+        table: the records, in the path's own feature space.
+        shared_above: from this sampling rate on, weights on shared records are faster than
+            gathering the records of each run.
+        runs_together: more runs in a block than this are no faster; None if they always are.
+    """
+
+    name: str
+    num_parameters: int
+    num_outputs: int
+    table: RecordTable
+    shared_above: float
+    runs_together: int | None
+
+    def lift(self, features: Tensor) -> Tensor:
+        """Features as a dataset has them, shape (n, ...), in the path's own feature space."""
+        ...
+
+    def encode(self, parameters: Tensor) -> Tensor:
+        """Rows of a buffer from parameters in the module's order, shape (runs, ...)."""
+        ...
+
+    def decode(self, buffer: Tensor) -> Tensor:
+        """Parameters in the module's order from rows of a buffer."""
+        ...
+
+    def columns_of(self, coordinates: Tensor) -> Tensor | None:
+        """Columns of the buffer that hold single parameters.
+
+        Args:
+            coordinates: indices in the module's order, shape (n,).
+
+        Returns:
+            Shape (n,), or None where a parameter is spread over several columns.
+        """
+        ...
+
+    def clipped_sums(
+        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        """Overwrites `out` with each run's sum of clipped per-record gradients.
+
+        Args:
+            parameters: shape (runs, num_parameters).
+            batch: the records of each run.
+            max_grad_norm: C; infinity does not clip.
+            out: shape (runs, num_parameters).
+        """
+        ...
+
+    def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
+        """Outputs of every run on the same records.
+
+        Args:
+            parameters: shape (runs, num_parameters).
+            features: shape (n, ...), in the path's own feature space.
+
+        Returns:
+            Shape (runs, n, outputs).
+        """
+        ...
+
+    def bytes_per_run(self, batch_size: int) -> int:
+        """Memory that one run more takes, at a batch of this many records, in bytes."""
+        ...
+
+
+class ModuleLayout:
+    """The methods of a path that keeps parameters and features in the module's own layout."""
+
+    def lift(self, features: Tensor) -> Tensor:
+        """The features as they are."""
+        return features
+
+    def encode(self, parameters: Tensor) -> Tensor:
+        """The parameters as they are."""
+        return parameters
+
+    def decode(self, buffer: Tensor) -> Tensor:
+        """The parameters as they are."""
+        return buffer
+
+    def columns_of(self, coordinates: Tensor) -> Tensor:
+        """The coordinates as they are."""
+        return coordinates

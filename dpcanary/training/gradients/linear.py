@@ -1,0 +1,177 @@
+"""Linear heads: gradients of a whole ensemble in two matrix products.
+
+The gradient of record i is the outer product of the loss's derivative in the logits (the residual)
+and the record's features, so its norm is the product of their norms: clipping needs no per-record
+gradient. A constant feature of 1 carries the bias.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpcanary.training.losses import residuals, target_outputs
+from dpcanary.training.kernels.linear import add_clipped_gradients
+from dpcanary.training.gradients.gradient_path import Batch, RecordTable
+from dpcanary.training.gradients.precision import product
+from dpcanary.training.options import Loss, Precision
+
+# Widths are padded with zero features to whole cache lines: misaligned rows cost a fifth.
+_ALIGNMENT = 16
+# On the host, above this sampling rate, a product over all records that gives most of them weight
+# 1 beats gathering each run's batch (benchmarks/README.md).
+_DENSE_ABOVE = 0.75
+# Runs of a product: enough to fill it, few enough for the caches.
+_RUNS_TOGETHER = 128
+
+
+class LinearPath:
+    """Gradients of linear heads; a row of the buffer is a (classes, width) matrix.
+
+    The width is that of the features and the bias, or of the basis, padded to a multiple of 16.
+    """
+
+    name = "linear"
+
+    def __init__(
+        self,
+        table: RecordTable,
+        *,
+        num_outputs: int,
+        loss: Loss,
+        precision: Precision = Precision.FLOAT32,
+        basis: Tensor | None = None,
+    ) -> None:
+        """Lays the records out.
+
+        Args:
+            table: records, features of shape (F,).
+            num_outputs: classes, or 1 for a binary label.
+            loss: which one.
+            precision: of the products.
+            basis: orthonormal columns, shape (F + 1, n), to train in; see `rotation`.
+        """
+        self._num_features = table.features.shape[1]
+        self._basis = basis
+        self._loss, self._precision = loss, precision
+        used = self._num_features + 1 if basis is None else basis.shape[1]
+        self._width = -(-used // _ALIGNMENT) * _ALIGNMENT
+        self.num_outputs = num_outputs
+        self.num_parameters = num_outputs * self._width
+        self.table = replace(table, features=self.lift(table.features))
+        self.table.features[table.null] = 0.0  # its bias feature too
+        self._norms = torch.linalg.vector_norm(self.table.features, dim=1)
+        self._targets = target_outputs(table.labels, num_outputs)
+        on_host = self._norms.device.type == "cpu"
+        self.shared_above = _DENSE_ABOVE if on_host and precision is Precision.FLOAT32 else 0.0
+        self.runs_together = _RUNS_TOGETHER if on_host else None
+
+    def lift(self, features: Tensor) -> Tensor:
+        """Features with their bias, in the basis, padded; shape (n, width)."""
+        lifted = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+        if self._basis is not None:
+            lifted = lifted @ self._basis
+        return torch.nn.functional.pad(lifted, (0, self._width - lifted.shape[1])).contiguous()
+
+    def encode(self, parameters: Tensor) -> Tensor:
+        """Rows of a buffer from parameters in the module's order: weight, then bias."""
+        outputs, width = self.num_outputs, self._num_features
+        buffer = parameters.new_zeros(len(parameters), outputs, self._width)
+        if self._basis is not None:
+            used = self._basis.shape[1]
+            torch.matmul(as_matrix(parameters, width), self._basis, out=buffer[:, :, :used])
+        else:
+            buffer[:, :, :width] = parameters[:, :-outputs].view(-1, outputs, width)
+            buffer[:, :, width] = parameters[:, -outputs:]
+        return buffer.view(len(parameters), -1)
+
+    def decode(self, buffer: Tensor) -> Tensor:
+        """Parameters in the module's order; those in a basis have no part outside of its span."""
+        matrix = buffer.view(len(buffer), self.num_outputs, self._width)
+        if self._basis is not None:
+            matrix = matrix[:, :, : self._basis.shape[1]] @ self._basis.T
+        weight, bias = matrix[:, :, : self._num_features], matrix[:, :, self._num_features]
+        return torch.cat([weight.flatten(start_dim=1), bias], dim=1)
+
+    def columns_of(self, coordinates: Tensor) -> Tensor | None:
+        """See `GradientPath`: in a basis, a parameter is spread over all columns of its class."""
+        if self._basis is not None:
+            return None
+        weights = self.num_outputs * self._num_features
+        classes = torch.where(
+            coordinates < weights, coordinates // self._num_features, coordinates - weights
+        )
+        features = torch.where(
+            coordinates < weights, coordinates % self._num_features, self._num_features
+        )
+        return classes * self._width + features
+
+    def clipped_sums(
+        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        """Overwrites `out` with each run's sum of clipped gradients; see `GradientPath`."""
+        if batch.rows.dim() == 2:
+            self._sums_of_own_rows(parameters, batch, max_grad_norm, out)
+        else:
+            self._sums_of_shared_rows(parameters, batch, max_grad_norm, out)
+
+    def _sums_of_own_rows(
+        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        shape = (len(parameters), self.num_outputs, self._width)
+        add_clipped_gradients(
+            self.table.features.numpy(),
+            self._targets.numpy(),
+            self._norms.numpy(),
+            parameters.view(shape).numpy(),
+            batch.rows.numpy(),
+            np.float32(max_grad_norm),
+            self._loss is Loss.CROSS_ENTROPY,
+            out.view(shape).numpy(),
+        )
+
+    def _sums_of_shared_rows(
+        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        runs, rows = len(parameters), batch.rows
+        features, targets, norms = self.table.features[rows], self._targets[rows], self._norms[rows]
+        outputs = product(parameters.view(-1, self._width), features.T, self._precision)
+        by_class = outputs.view(runs, self.num_outputs, len(rows))
+        slopes = residuals(by_class, targets.T, self._loss, dim=1)
+        # Not vector_norm: across classes it takes as long as a product.
+        lengths = slopes.square().sum(dim=1).sqrt_().mul_(norms)
+        # A zero gradient gives C / 0 = inf, clamped to 1.
+        scales = lengths.reciprocal_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
+        slopes.mul_(scales.unsqueeze(1))
+        product(
+            slopes.view(runs * self.num_outputs, len(rows)),
+            features,
+            self._precision,
+            out.view(-1, self._width),
+        )
+
+    def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
+        """Logits on lifted features; see `GradientPath`."""
+        matrices = parameters.view(len(parameters), self.num_outputs, self._width)
+        return torch.matmul(features, matrices.transpose(1, 2))
+
+    def bytes_per_run(self, batch_size: int) -> int:
+        """See `GradientPath`: the sums, and logits, residuals and weights of the batch."""
+        return 4 * (self.num_parameters + (3 * self.num_outputs + 2) * batch_size)
+
+
+def as_matrix(parameters: Tensor, num_features: int) -> Tensor:
+    """Parameters of linear heads in the module's order, with the bias as the last column.
+
+    Args:
+        parameters: shape (runs, outputs x (features + 1)): weight, then bias.
+        num_features: features.
+
+    Returns:
+        Shape (runs, outputs, features + 1).
+    """
+    runs, outputs = len(parameters), parameters.shape[1] // (num_features + 1)
+    weight, bias = parameters[:, :-outputs], parameters[:, -outputs:]
+    parts = [weight.reshape(runs, outputs, num_features), bias.reshape(runs, outputs, 1)]
+    return torch.cat(parts, dim=2)

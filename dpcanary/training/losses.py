@@ -1,0 +1,50 @@
+"""Losses of single records, and their derivative in the outputs."""
+
+import torch
+from torch import Tensor
+
+from dpcanary.training.options import Loss
+
+
+def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+    """The loss of each record.
+
+    Args:
+        outputs: logits, shape (..., K).
+        labels: class indices, shape (...); with one output, 0 or 1.
+        loss: which one. Binary cross-entropy is averaged over the outputs, as PyTorch's is.
+
+    Returns:
+        Shape (...).
+    """
+    if loss is Loss.CROSS_ENTROPY:
+        chosen = outputs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return torch.logsumexp(outputs, dim=-1) - chosen
+    targets = target_outputs(labels, outputs.shape[-1])
+    return torch.nn.functional.binary_cross_entropy_with_logits(
+        outputs, targets.expand_as(outputs), reduction="none"
+    ).mean(dim=-1)
+
+
+def target_outputs(labels: Tensor, num_outputs: int) -> Tensor:
+    """One-hot labels, shape (..., K); with one output, the label itself."""
+    if num_outputs == 1:
+        return labels.unsqueeze(-1).float()
+    return torch.nn.functional.one_hot(labels, num_outputs).float()
+
+
+def residuals(outputs: Tensor, targets: Tensor, loss: Loss, *, dim: int) -> Tensor:
+    """Derivative of each record's loss in its outputs.
+
+    Args:
+        outputs: logits; the outputs of a record lie along `dim`.
+        targets: of `target_outputs`, broadcast against the logits.
+        loss: which one.
+        dim: of the outputs.
+
+    Returns:
+        The shape of `outputs`.
+    """
+    if loss is Loss.CROSS_ENTROPY:
+        return torch.softmax(outputs, dim=dim).sub_(targets)
+    return torch.sigmoid(outputs).sub_(targets).div_(outputs.shape[dim])

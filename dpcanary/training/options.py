@@ -1,0 +1,123 @@
+"""The names that the settings of training take."""
+
+from dpcanary.choice import Choice
+
+
+class ModelKind(Choice):
+    """What is trained.
+
+    Attributes:
+        LINEAR: a linear head with bias on flat features.
+        MLP: a multilayer perceptron on flat features.
+        CONVNET: LeNet-5 on images of 32 x 32 pixels: 62,006 parameters with 3 channels and 10
+            classes.
+        RESNET18: ResNet-18 on images, with group norm in place of batch norm.
+    """
+
+    LINEAR = "linear"
+    MLP = "mlp"
+    CONVNET = "convnet"
+    RESNET18 = "resnet18"
+
+
+class Activation(Choice):
+    """What comes between the layers of a perceptron."""
+
+    TANH = "tanh"
+    RELU = "relu"
+    SIGMOID = "sigmoid"
+
+
+class LearningRateSchedule(Choice):
+    """The factor on the learning rate at step t of T, counted from 0.
+
+    Attributes:
+        CONSTANT: 1.
+        LINEAR: 1 - t / T.
+        COSINE: (1 + cos(pi t / T)) / 2.
+    """
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class Optimizer(Choice):
+    """What a noisy gradient does to the parameters.
+
+    Attributes:
+        SGD: plain descent.
+        MOMENTUM: descent along a decaying sum of gradients, as in torch.optim.SGD.
+        ADAM: as in torch.optim.Adam.
+    """
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+
+
+class Sampling(Choice):
+    """How the batch of a step is chosen.
+
+    Attributes:
+        POISSON: every record enters with probability q, independently in every run and step.
+        FIXED: batches of one size, the same in every run and known to the adversary. The canary
+            is added in every k-th step (Cebere et al., Algorithm 4).
+    """
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+
+
+class Initialisation(Choice):
+    """Where training starts.
+
+    Attributes:
+        ZEROS: all parameters are 0.
+        FIXED: every run starts from the same parameters, those of the module. The adversary
+            knows them.
+        PER_RUN: every run draws random parameters of its own.
+    """
+
+    ZEROS = "zeros"
+    FIXED = "fixed"
+    PER_RUN = "per_run"
+
+
+class Loss(Choice):
+    """What a model minimises.
+
+    Attributes:
+        CROSS_ENTROPY: cross-entropy of the softmax over the outputs.
+        BINARY_CROSS_ENTROPY: cross-entropy of the sigmoid of each output, averaged over outputs.
+    """
+
+    CROSS_ENTROPY = "cross_entropy"
+    BINARY_CROSS_ENTROPY = "binary_cross_entropy"
+
+
+class Precision(Choice):
+    """Precision of the matrix products in training. Sums, norms and noise are always float32.
+
+    Attributes:
+        FLOAT32: the default.
+        BFLOAT16: inputs and results of products are rounded to 8 bits. docs/validity.md says
+            what that does to epsilon.
+    """
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class WorldAssignment(Choice):
+    """Which world each slot of each run is in.
+
+    Attributes:
+        ALTERNATE: runs with an even index are in world 0, the others in world 1. For one slot.
+        COINS: a fair coin for every slot of every run.
+        HALVES: in every run, half of the slots are in world 0; which half is drawn at random.
+    """
+
+    ALTERNATE = "alternate"
+    COINS = "coins"
+    HALVES = "halves"

@@ -1,0 +1,117 @@
+"""What the runs of an ensemble share, made once before the first step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpcanary.canaries import Canary
+from dpcanary.observations import Observation
+from dpcanary.records import Records
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradients.choose import basis_of, path_of
+from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
+from dpcanary.training.options import Initialisation, Precision, WorldAssignment
+from dpcanary.training.slots import Slots, check_observation, slots_of, table_of
+from dpcanary.training.worlds import check_assignment
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the runs of an ensemble share.
+
+    Attributes:
+        module: the architecture.
+        records: the private records.
+        test_records: the records that accuracy is measured on; None to measure none.
+        dpsgd: the mechanism.
+        table: the records as rows.
+        slots: what the worlds train on.
+        observe: what is kept of a run.
+        worlds: how worlds are assigned.
+        path: computes gradients.
+        evaluator: computes logits of whole models: the path itself, except for a rotated one.
+        basis: in which the path trains; None for the parameters themselves.
+        initialisation: how runs start.
+        seed: the audit's seed.
+        device: where to compute.
+    """
+
+    module: nn.Module
+    records: Records
+    test_records: Records | None
+    dpsgd: DPSGD
+    table: RecordTable
+    slots: Slots
+    observe: Observation
+    worlds: WorldAssignment
+    path: GradientPath
+    evaluator: GradientPath
+    basis: Tensor | None
+    initialisation: Initialisation
+    seed: int
+    device: torch.device
+
+
+def make_plan(
+    *,
+    module: nn.Module,
+    records: Records,
+    canaries: Sequence[Canary],
+    dpsgd: DPSGD,
+    seed: int,
+    observe: Observation,
+    worlds: WorldAssignment,
+    initialisation: Initialisation,
+    precision: Precision,
+    device: torch.device,
+    test_records: Records | None = None,
+    rotate: bool = True,
+) -> Plan:
+    """Checks that all fits together, and lays the records out.
+
+    Args:
+        module: the architecture.
+        records: the private records.
+        canaries: what is inserted, one for each slot.
+        dpsgd: the mechanism.
+        seed: the audit's seed.
+        observe: what is kept of a run.
+        worlds: how worlds are assigned.
+        initialisation: how runs start.
+        precision: of matrix products.
+        device: where to compute.
+        test_records: the records that accuracy is measured on, if at all.
+        rotate: whether linear heads may be trained in the span of their records.
+
+    Raises:
+        InputError: if the module cannot be trained, or the canaries do not fit.
+    """
+    count = sum(parameter.numel() for parameter in module.parameters())
+    slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
+    check_observation(observe, slots)
+    check_assignment(worlds, len(slots))
+    table = table_of(records, canaries, device)
+    evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
+    basis, path = None, evaluator
+    if rotate:
+        basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=initialisation)
+    if basis is not None:
+        path = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=basis)
+    return Plan(
+        module=module,
+        records=records,
+        test_records=test_records,
+        dpsgd=dpsgd,
+        table=table,
+        slots=slots,
+        observe=observe,
+        worlds=worlds,
+        path=path,
+        evaluator=evaluator,
+        basis=basis,
+        initialisation=initialisation,
+        seed=seed,
+        device=device,
+    )

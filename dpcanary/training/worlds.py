@@ -1,0 +1,54 @@
+"""The world of every slot of every run."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.errors import InputError
+from dpcanary.randomness import Purpose, philox_key
+from dpcanary.training.kernels.philox import random_words
+from dpcanary.training.options import WorldAssignment
+from dpcanary.worlds import parity
+
+
+def assigned_worlds(
+    assignment: WorldAssignment, *, runs: NDArray[np.int64], num_slots: int, seed: int
+) -> NDArray[np.int64]:
+    """The world of each slot of some runs, a function of (seed, run, slot).
+
+    Args:
+        assignment: how worlds are assigned.
+        runs: run indices, shape (runs,).
+        num_slots: K.
+        seed: the audit's seed.
+
+    Returns:
+        Shape (runs, K), 0 or 1.
+
+    Raises:
+        InputError: if the assignment does not go with the number of slots.
+    """
+    check_assignment(assignment, num_slots)
+    if assignment is WorldAssignment.ALTERNATE:
+        return parity(runs)[:, None]
+    words = np.empty((len(runs), num_slots), np.uint32)
+    random_words(words, philox_key(seed=seed), 0, runs, Purpose.WORLDS.value)
+    if assignment is WorldAssignment.COINS:
+        return (words >> np.uint32(31)).astype(np.int64)
+    ranks = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
+    return (ranks >= num_slots // 2).astype(np.int64)
+
+
+def check_assignment(assignment: WorldAssignment, num_slots: int) -> None:
+    """Refuses an assignment that does not go with the number of slots.
+
+    Raises:
+        InputError: for several slots that alternate together, whose worlds would differ in many
+            records, or for halves of an odd number of slots.
+    """
+    if assignment is WorldAssignment.ALTERNATE and num_slots > 1:
+        raise InputError(
+            f"worlds alternate is for one slot, and there are {num_slots}: all slots of a run would"
+            " be in the same world; use coins or halves"
+        )
+    if assignment is WorldAssignment.HALVES and num_slots % 2:
+        raise InputError(f"worlds halves needs an even number of slots; there are {num_slots}")

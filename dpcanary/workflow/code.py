@@ -1,0 +1,150 @@
+"""Which code the result of a program depends on."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from dpcanary.errors import InputError
+from dpcanary.files import sha256_of_file, sha256_of_text
+from dpcanary.plugins import registered
+
+_PACKAGE = "dpcanary"
+# Modules that load what other packages register, and the group of entry points.
+_LOADERS = {
+    "dpcanary/adversaries/catalogue.py": "dpcanary.adversaries",
+    "dpcanary/estimation/threshold_rules.py": "dpcanary.threshold_rules",
+}
+
+# Top-level packages, and the folders that they lie in.
+Packages = Mapping[str, Path]
+
+
+def imports_of(program: Path, root: Path) -> list[str]:
+    """The program and all modules of the library that it imports, directly or not.
+
+    Imports are found without running anything, inside functions too, but not under
+    `if TYPE_CHECKING`. The package's own `__init__` counts only where something is imported from
+    it: it loads modules lazily.
+
+    Args:
+        program: path of a Python file.
+        root: the folder that holds the package.
+
+    Returns:
+        Paths relative to `root`, sorted, the program first.
+    """
+    found = _closure([program], {_PACKAGE: root}) - {program}
+    return [str(path.relative_to(root)) for path in [program, *sorted(found)]]
+
+
+def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) -> str:
+    """One hash of all code that a program's result depends on, beside the program itself.
+
+    As a parameter of a rule it makes results follow the code that computes them. It changes with
+    the names and the content of these files, and with nothing else.
+
+    Args:
+        program: path of a Python file.
+        root: the folder that holds the package.
+        functions: those that the program is told, as `package.module:name`; with them go the
+            modules of their package that they import.
+    """
+    files = {path: root / path for path in imports_of(program, root)[1:]}
+    plugins = [
+        point.value
+        for module, group in _LOADERS.items()
+        if module in files
+        for point in registered(group).values()
+    ]
+    for reference in [*functions, *plugins]:
+        files |= dict(_code_of_function(reference, root))
+    lines = [f"{name} {_hash_of(path)}\n" for name, path in sorted(files.items())]
+    return sha256_of_text("".join(lines))
+
+
+@cache
+def _hash_of(path: Path) -> str:
+    return sha256_of_file(path)  # most files serve several programs
+
+
+@cache
+def _code_of_function(reference: str, root: Path) -> tuple[tuple[str, Path], ...]:
+    """The module of a function, and what it imports of its package and of the library.
+
+    Returns:
+        Names of files, relative to the folder of their package, and their paths.
+    """
+    module = reference.partition(":")[0]
+    top = module.partition(".")[0]
+    packages = {_PACKAGE: root} | ({} if top == _PACKAGE else {top: _folder_of(top)})
+    start = list(_module_files(module, packages))
+    if not start:
+        raise InputError(f"there is no module {module!r}, which {reference!r} names")
+    found = []
+    for path in _closure(start, packages) | {*start}:
+        folder = next(place for place in packages.values() if path.is_relative_to(place))
+        found.append((str(path.relative_to(folder)), path))
+    return tuple(sorted(found))
+
+
+def _folder_of(package: str) -> Path:
+    """The folder that a top-level package or module lies in."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(f"there is no package {package!r} here; install it")
+    path = Path(spec.origin)
+    return path.parent.parent if path.name == "__init__.py" else path.parent
+
+
+def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
+    """All files of the packages that some files import, directly or not."""
+    found: set[Path] = set()
+    pending = [*start]
+    while pending:
+        path = pending.pop()
+        for name in _names_imported_by(path.read_text(encoding="utf-8")):
+            new = {*_module_files(name, packages)} - found
+            found |= new
+            pending.extend(new)
+    return found
+
+
+def _module_files(name: str, packages: Packages) -> Iterator[Path]:
+    """The files that importing a name runs. `a.b.name` may be a module or a name in `a.b`."""
+    parts = name.split(".")
+    if parts[0] not in packages:
+        return
+    place = packages[parts[0]]
+    for length in range(2, len(parts) + 1):
+        yield from _module_file(place.joinpath(*parts[:length]))
+    lazy = parts[0] == _PACKAGE
+    names_a_module = len(parts) > 2 or list(_module_file(place.joinpath(*parts)))
+    if not lazy or (len(parts) == 2 and not names_a_module):
+        yield from _module_file(place / parts[0])
+
+
+def _module_file(stem: Path) -> Iterator[Path]:
+    for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if candidate.is_file():
+            yield candidate
+
+
+@cache
+def _names_imported_by(code: str) -> tuple[str, ...]:
+    """Every name that a module's code may import; most modules serve several programs."""
+    return tuple(_imported_names(ast.parse(code)))
+
+
+def _imported_names(tree: ast.AST) -> Iterator[str]:
+    """Every `a.b.name` that the code may import; a name may be a module or not."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            yield from _imported_names(node)

@@ -1,0 +1,36 @@
+"""Crafts or chooses an audit's canaries through the reference model."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.adversaries.crafting import Crafting, craft_canaries
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.canaries import write_canaries
+from dpcanary.devices import DEVICES, chosen_device
+from dpcanary.program import progress, run
+from dpcanary.records import read_split
+from dpcanary.training.reference import read_reference
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads data and reference, and writes the canary file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=CraftingStage.model_validate_json, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    crafting = Crafting(
+        stage=args.settings,
+        data=read_split(args.data),
+        reference=read_reference(args.reference),
+        device=chosen_device(args.device),
+        progress=progress,
+    )
+    write_canaries(args.output, craft_canaries(crafting))
+
+
+if __name__ == "__main__":
+    run(main)

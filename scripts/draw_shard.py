@@ -1,0 +1,32 @@
+"""Draws the observations of one shard of an audit that trains nothing."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.adversaries.drawing import Drawing, draw_shard
+from dpcanary.adversaries.drawing_stage import DrawingStage
+from dpcanary.files import read_json
+from dpcanary.observations import write_shard
+from dpcanary.program import run
+
+
+def main(argv: Sequence[str]) -> None:
+    """Draws runs first, ..., first + num_runs - 1 and writes the shard file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=DrawingStage.model_validate_json, required=True)
+    parser.add_argument("--noise", type=Path, required=True)
+    parser.add_argument("--first-run", type=int, required=True)
+    parser.add_argument("--num-runs", type=int, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    drawing = Drawing(
+        stage=args.settings,
+        noise_multiplier=read_json(args.noise)["noise_multiplier"],
+        runs=range(args.first_run, args.first_run + args.num_runs),
+    )
+    write_shard(args.output, draw_shard(drawing))
+
+
+if __name__ == "__main__":
+    run(main)

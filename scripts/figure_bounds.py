@@ -1,0 +1,25 @@
+"""Draws audited and accounted epsilon against a step, a number of runs, or a setting."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.figures.bounds import selected_sweeps
+from dpcanary.figures.bounds_figure import draw_bounds_figure
+from dpcanary.figures.storage import figure_parser, read_summary, write_figure
+from dpcanary.program import run
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads the summary of some sweeps and writes the figure."""
+    parser = figure_parser(__doc__)
+    parser.add_argument("--summary", type=Path, required=True)
+    parser.add_argument("--sweeps", nargs="+", required=True)
+    parser.add_argument("--axis", required=True, help="the column of the summary on the axis")
+    args = parser.parse_args(argv)
+    rows = selected_sweeps(read_summary(args.summary), args.sweeps)
+    figure, table = draw_bounds_figure(rows, axis=args.axis, note=args.note)
+    write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
+
+
+if __name__ == "__main__":
+    run(main)
