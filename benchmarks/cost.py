@@ -18,12 +18,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-import yaml
-
-from dpcanary.config import parse_experiment
-from dpcanary.costs.jobs import Plan
+from dpcanary.costs.jobs import JobList
 from dpcanary.costs.report import probed_costs, timed_on, wall_seconds
-from dpcanary.costs.shapes import shapes_of
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.parsing import parse_experiment
 
 ROOT = Path(__file__).parents[1]
 # In front of the real one on the path: says what each program took.
@@ -57,12 +55,11 @@ class Cost:
 def estimated(config: Path, cores: int) -> Cost:
     """The estimate, as rule `estimate_cost` makes it."""
     start = perf_counter()
-    experiment = parse_experiment(yaml.safe_load(config.read_text()))
+    experiment = parse_experiment(read_config(config))
     folder = os.environ.get("DPCANARY_DATA")
-    shapes = shapes_of(experiment, data=Path("none"), folder=Path(folder) if folder else None)
     device = timed_on(experiment.settings.device)
-    plan = Plan(experiment, shapes, scripts=ROOT / "scripts", device=device)
-    costs = probed_costs(plan, num_workers=cores)
+    listed = JobList(experiment, folder=Path(folder) if folder else None, device=device)
+    costs = probed_costs(listed.table, num_workers=cores)
     seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
     by_rule = seconds.groupby(costs["rule"]).sum().to_dict()
     wall, spent = wall_seconds(costs, cores), perf_counter() - start

@@ -1,39 +1,115 @@
-"""Audits of differentially private training under substitute adjacency.
+"""Audits of differentially private training: what a user of the library needs, in one place.
 
-The public functions are loaded when they are first used, so that a program which needs one of
-them does not pay for, or depend on, the others.
+Accounting, upper bounds:
+    account_epsilon, account_epsilon_curve, privacy_profile, calibrate_noise, EpsilonBounds
+Estimation, lower bounds:
+    estimate_epsilon, EpsilonEstimate
+Gaussian differential privacy:
+    gdp_delta, gdp_epsilon, gdp_mu
+Training of many models, each on one of two neighbouring datasets:
+    train_ensemble, ensemble_scores, EnsembleResult, DPSGD, Records
+Canaries, which make the datasets differ:
+    InputCanary, GradientCanary, DirectionCanary
+Adversaries, to add one's own:
+    Adversary, Score, Inserts, CraftingCost, Crafting, Drawing, input_canary, ScoringContext
+Threshold rules, to add one's own:
+    Rule, Problem, BoundedThreshold
+Options; their names as strings do as well:
+    AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation, Optimizer,
+    Precision, Sampling, ThresholdRule, WorldAssignment
+Errors:
+    InputError, AccountingError
+
+Each name is loaded when it is first used, so that `import dpcanary` is fast and a program pays
+for nothing that it does not use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpcanary.accounting import EpsilonBounds as EpsilonBounds
-    from dpcanary.accounting import account_epsilon as account_epsilon
-    from dpcanary.accounting import calibrate_noise as calibrate_noise
+    from dpcanary.accounting.calibration import calibrate_noise as calibrate_noise
+    from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
+    from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
+    from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
+    from dpcanary.accounting.options import AccountingMethod as AccountingMethod
+    from dpcanary.accounting.setting import EpsilonBounds as EpsilonBounds
     from dpcanary.adjacency import Adjacency as Adjacency
-    from dpcanary.estimation import EpsilonEstimate as EpsilonEstimate
-    from dpcanary.estimation import estimate_epsilon as estimate_epsilon
+    from dpcanary.adversaries.adversary import Adversary as Adversary
+    from dpcanary.adversaries.adversary import CraftingCost as CraftingCost
+    from dpcanary.adversaries.adversary import Inserts as Inserts
+    from dpcanary.adversaries.adversary import Score as Score
+    from dpcanary.adversaries.crafting import Crafting as Crafting
+    from dpcanary.adversaries.crafting import input_canary as input_canary
+    from dpcanary.adversaries.drawing import Drawing as Drawing
+    from dpcanary.canaries import DirectionCanary as DirectionCanary
+    from dpcanary.canaries import GradientCanary as GradientCanary
+    from dpcanary.canaries import InputCanary as InputCanary
+    from dpcanary.errors import AccountingError as AccountingError
+    from dpcanary.errors import InputError as InputError
+    from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
+    from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
+    from dpcanary.estimation.options import Conversion as Conversion
+    from dpcanary.estimation.options import ThresholdRule as ThresholdRule
+    from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
+    from dpcanary.estimation.threshold_rules import Problem as Problem
+    from dpcanary.estimation.threshold_rules import Rule as Rule
+    from dpcanary.gdp import gdp_delta as gdp_delta
+    from dpcanary.gdp import gdp_epsilon as gdp_epsilon
+    from dpcanary.gdp import gdp_mu as gdp_mu
+    from dpcanary.observations import Observation as Observation
+    from dpcanary.records import Records as Records
+    from dpcanary.scoring.ensembles import ensemble_scores as ensemble_scores
+    from dpcanary.scoring.scores import ScoringContext as ScoringContext
+    from dpcanary.training.dpsgd import DPSGD as DPSGD
+    from dpcanary.training.ensemble import train_ensemble as train_ensemble
+    from dpcanary.training.options import Initialisation as Initialisation
+    from dpcanary.training.options import Loss as Loss
+    from dpcanary.training.options import Optimizer as Optimizer
+    from dpcanary.training.options import Precision as Precision
+    from dpcanary.training.options import Sampling as Sampling
+    from dpcanary.training.options import WorldAssignment as WorldAssignment
+    from dpcanary.training.runs import EnsembleResult as EnsembleResult
 
 __version__ = "0.1.0"
 
-_MODULE_OF = {
-    "Adjacency": "dpcanary.adjacency",
-    "EpsilonBounds": "dpcanary.accounting",
-    "EpsilonEstimate": "dpcanary.estimation",
-    "account_epsilon": "dpcanary.accounting",
-    "calibrate_noise": "dpcanary.accounting",
-    "estimate_epsilon": "dpcanary.estimation",
+_NAMES_IN = {
+    "accounting.calibration": "calibrate_noise",
+    "accounting.epsilon": "account_epsilon account_epsilon_curve privacy_profile",
+    "accounting.options": "AccountingMethod",
+    "accounting.setting": "EpsilonBounds",
+    "adjacency": "Adjacency",
+    "adversaries.adversary": "Adversary CraftingCost Inserts Score",
+    "adversaries.crafting": "Crafting input_canary",
+    "adversaries.drawing": "Drawing",
+    "canaries": "DirectionCanary GradientCanary InputCanary",
+    "errors": "AccountingError InputError",
+    "estimation.estimate": "EpsilonEstimate estimate_epsilon",
+    "estimation.options": "Conversion ThresholdRule",
+    "estimation.threshold_rules": "BoundedThreshold Problem Rule",
+    "gdp": "gdp_delta gdp_epsilon gdp_mu",
+    "observations": "Observation",
+    "records": "Records",
+    "scoring.ensembles": "ensemble_scores",
+    "scoring.scores": "ScoringContext",
+    "training.dpsgd": "DPSGD",
+    "training.ensemble": "train_ensemble",
+    "training.options": "Initialisation Loss Optimizer Precision Sampling WorldAssignment",
+    "training.runs": "EnsembleResult",
+}
+# Where each public name is defined.
+MODULE_OF = {
+    name: f"dpcanary.{module}" for module, names in _NAMES_IN.items() for name in names.split()
 }
 
-__all__ = [*_MODULE_OF]
+__all__ = sorted(MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in MODULE_OF:
         raise AttributeError(f"module 'dpcanary' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    return getattr(import_module(MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULE_OF])
+    return sorted([*globals(), *MODULE_OF])

@@ -36,15 +36,15 @@ def checked_real(
     raise InputError(f"{name} is {value!r}; it must be a finite number {least}{limit}")
 
 
-def checked_count(name: str, value: int) -> int:
-    """A whole number from 1 on, as an int.
+def checked_count(name: str, value: int, *, least: int = 1) -> int:
+    """A whole number from `least` on, as an int.
 
     Raises:
         InputError: if it is something else.
     """
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 1:
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= least:
         return int(value)
-    raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
 
 
 def _as_float(value: object) -> float:

@@ -2,6 +2,7 @@
 
 from dpcanary.accounting.stage import AccountingStage, NoiseStage
 
+
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
     calibrate_noise,

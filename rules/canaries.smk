@@ -20,9 +20,7 @@ rule train_reference:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=code("train_reference"),
-        settings=lambda wildcards: AUDITS.reference_stage(
-            wildcards.reference
-        ).to_json(),
+        settings=lambda wildcards: AUDITS.reference_stage(wildcards.reference).to_json(),
         device=EXPERIMENT.settings.device,
     message:
         "Training reference model {wildcards.reference}"

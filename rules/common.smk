@@ -74,6 +74,16 @@ def any_of(names):
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
+def png_in_report(caption):
+    """A PNG that the report shows, with a caption of `report/`."""
+    return report(
+        f"{RESULTS}/figures/{{figure}}.png",
+        caption=f"../report/{caption}.rst",
+        category="Figures",
+        labels={"figure": "{figure}"},
+    )
+
+
 wildcard_constraints:
     audit=any_of(EXPERIMENT.audits),
     dataset=any_of(EXPERIMENT.settings.datasets),

@@ -3,6 +3,7 @@
 from dpcanary.datasets.stage import DatasetStage
 from dpcanary.workflow.sources import DOWNLOADS, ENCODERS, FEATURES, LOCK
 
+
 # The nodes of a cluster often have no network.
 localrules:
     download_file,

@@ -3,6 +3,7 @@
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.scoring.stage import ScoringStage
 
+
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
     score_runs,

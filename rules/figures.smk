@@ -5,6 +5,7 @@ All rules are the first one with other inputs: a program of their own, and what 
 
 from dpcanary.settings.figure import BOUNDS_KINDS
 
+
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
     figure_bounds,
@@ -12,16 +13,6 @@ localrules:
     figure_adjacency_ratio,
     figure_score_histograms,
     figure_trade_off,
-
-
-def png_in_report(caption):
-    """A PNG that the report shows, with a caption of `report/`."""
-    return report(
-        f"{RESULTS}/figures/{{figure}}.png",
-        caption=f"../report/{caption}.rst",
-        category="Figures",
-        labels={"figure": "{figure}"},
-    )
 
 
 rule figure_bounds:

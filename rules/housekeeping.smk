@@ -54,11 +54,10 @@ rule estimate_cost:
         mem_mb=4000,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        results=lambda wildcards, input: Path(input.experiment).parent,
         folder=option("data-folder", *filter(None, [DATA_FOLDER])),
         cores=lambda wildcards: workflow.cores,
     message:
         "Estimating what the experiment will cost"
     shell:
-        "python {input.program:q} --experiment {input.experiment} --results {params.results}"
+        "python {input.program:q} --experiment {input.experiment}"
         " {params.folder} --cores {params.cores} 2> >(tee {log} >&2)"

@@ -8,6 +8,7 @@ from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 
+
 def accountant_for(method: AccountingMethod | str) -> Accountant:
     """The accountant of this name. Its libraries are loaded only when it is asked for.
 

@@ -1,0 +1,1 @@
+"""Adversaries: what they put into the training data, and what they observe of a run."""

@@ -93,6 +93,8 @@ class Adversary:
     def __post_init__(self) -> None:
         if not self.scores or not self.adjacencies:
             raise InputError(f"adversary {self.name!r} needs a score and an adjacency")
+        if self.is_trained != bool(self.cost):
+            raise InputError(f"adversary {self.name!r}: canaries have a cost, a process has none")
         if self.is_trained:
             for score in self.scores:
                 Observation(score.observes)

@@ -109,7 +109,7 @@ def adversary(name: str) -> Adversary:
         raise InputError(f"unknown canary {name!r}: {suggestion(name, adversary_names())}")
     entry = load_plugin(GROUP, name, Adversary)
     if entry.name != name:
-        raise InputError(f"{GROUP} {name!r}: its entry has the name {entry.name!r}; make them equal")
+        raise InputError(f"{GROUP} {name!r}: its entry is named {entry.name!r}; make them equal")
     return entry
 
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dpcanary.training.losses import record_losses
 from dpcanary.records import Records
+from dpcanary.training.losses import record_losses
 from dpcanary.training.options import Loss
 
 # Gradients that are held at once, in bytes.

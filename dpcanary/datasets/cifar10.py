@@ -78,7 +78,7 @@ def _records(where: str, content: bytes) -> NDArray[np.uint8]:
 
 
 def _part_of_records(records: NDArray[np.uint8]) -> Records:
-    return Records(records[:, 1:].reshape(-1, *_SHAPE), records[:, 0])
+    return Records(records[:, 1:].reshape(-1, *_SHAPE), records[:, 0].astype(np.int64))
 
 
 def _part_of_arrays(path: Path) -> Records:

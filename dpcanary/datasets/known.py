@@ -35,9 +35,7 @@ KNOWN_SOURCES = {
     "sst2": KnownSource(67_349, 872, (), 2, max_files=2),
     "california_housing": KnownSource(20_640, None, (8,), 2, max_files=1),
     "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
-    "purchase100_synthetic": KnownSource(
-        197_324, None, (600,), 100, max_files=0, is_drawn=True
-    ),
+    "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
 }
 # How the files of a user's own are named.
 OWN_SUFFIXES = (".npz", ".parquet")

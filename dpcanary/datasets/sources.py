@@ -87,7 +87,9 @@ def _check_count(source: str, files: Sequence[Path]) -> None:
     if len(files) < min(most, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
     if len(files) > most:
-        raise InputError(f"source {source} is read from {most or 'no'} files; {len(files)} are given")
+        raise InputError(
+            f"source {source} is read from {most or 'no'} files, not from {len(files)}"
+        )
 
 
 def _digits() -> Source:

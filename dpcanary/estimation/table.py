@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimate import estimate_epsilon
@@ -99,7 +100,7 @@ def _slots(stage: EstimationStage, scores: AuditScores) -> Iterator[int | None]:
 
 
 def _check_worlds(
-    worlds: "tuple[np.ndarray, np.ndarray]",  # type: ignore[type-arg]
+    worlds: tuple[NDArray[np.float64], NDArray[np.float64]],
     slot: int | None,
     audit: str,
 ) -> None:

@@ -125,10 +125,7 @@ def _colour(trained_on: str) -> str:
 
 def _legend(table: pd.DataFrame) -> list[list[Entry]]:
     kinds = _kinds(table)
-    names = {
-        kind: "target record" if kind == TARGET else style.canary_name(kind)
-        for kind in kinds
-    }
+    names = {kind: "target record" if kind == TARGET else style.canary_name(kind) for kind in kinds}
     bars = [Entry(names[kind], Patch(color=_colour(kind))) for kind in kinds]
     spread = [Entry("central 95 % of the models", Line2D([], [], **_MODELS))]
     if (table["num_repeats"] > 1).any():

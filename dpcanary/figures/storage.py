@@ -21,8 +21,8 @@ from dpcanary.scoring.score_file import read_scores
 _SUMMARY_COLUMNS = {
     *POINT, "audit", "sweep", "canary", "score", "adjacency", "data", "num_records", "model",
     "max_grad_norm", "num_steps", "learning_rate", "num_slots", "num_runs", "repeat",
-    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
-    "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
+    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
+    "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 }  # fmt: skip
 _RATIO_COLUMNS = {
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",

@@ -41,7 +41,7 @@ class View:
 
 
 def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
-    """The rows of one conversion (GDP if there) and of the first valid rule, and the in-sample ones.
+    """The rows of one conversion (GDP if there), of the first valid rule and of `in_sample`.
 
     Raises:
         InputError: if there is no row, or if audits differ in what the figure does not show.

@@ -40,7 +40,7 @@ class AuditScores:
     @property
     def num_slots(self) -> int:
         """K, slots of a run."""
-        return self.scores.shape[2]
+        return int(self.scores.shape[2])
 
     def of_worlds(
         self, *, repeat: int, step: int, slots: slice = slice(None)

@@ -1,4 +1,4 @@
-"""A config file, read more strictly than Snakemake does: `python -m dpcanary.settings.config_file F`.
+"""A config file, read more strictly: `python -m dpcanary.settings.config_file FILE` checks one.
 
 Of a key that is there twice, YAML's usual readers keep the last value without a word; and of a
 file that is no YAML, Snakemake does not say which line is wrong.

@@ -133,7 +133,9 @@ def read_experiment(path: Path) -> Experiment:
     try:
         return Experiment.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no resolved config; delete it and run again: {error}") from None
+        raise InputError(
+            f"{path} is no resolved config; delete it and run again: {error}"
+        ) from None
 
 
 def filled(audit: Audit, *, seed: int) -> Audit:

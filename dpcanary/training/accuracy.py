@@ -14,9 +14,7 @@ _RECORDS_AT_ONCE = 512
 
 
 @torch.no_grad()
-def accuracy_of(
-    path: GradientPath, parameters: Tensor, records: Records
-) -> NDArray[np.float32]:
+def accuracy_of(path: GradientPath, parameters: Tensor, records: Records) -> NDArray[np.float32]:
     """Share of test records that each model gets right.
 
     Args:

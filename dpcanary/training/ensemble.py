@@ -1,65 +1,25 @@
 """DP-SGD for many models at once, each with its own batches and noise."""
 
-import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from numbers import Integral
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from dpcanary.canaries import Canary
+from dpcanary.checks import checked_count
 from dpcanary.devices import chosen_device
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records
-from dpcanary.training.accuracy import accuracy_of
-from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN
-from dpcanary.training.memory import free_bytes, is_out_of_memory, release, runs_that_fit
-from dpcanary.training.optimizers import state_tensors
 from dpcanary.training.options import Initialisation, Precision, WorldAssignment
-from dpcanary.training.plan import Plan, make_plan
+from dpcanary.training.plan import make_plan
+from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
 from dpcanary.training.slots import default_observation
 from dpcanary.worlds import parity
-
-_LOG = logging.getLogger(__name__)
-# Models that are written out whole at once, when they are done.
-_MODELS_AT_ONCE = 64
-# Told the number of model-steps just done; below 0 for those done in vain.
-Progress = Callable[[int], object]
-
-
-def _no_progress(model_steps: int) -> None:
-    """Shows nothing."""
-
-
-@dataclass(frozen=True)
-class EnsembleResult:
-    """What is kept of the runs.
-
-    Attributes:
-        runs: shape (runs,), their indices.
-        worlds: shape (runs, slots), 0 or 1.
-        observations: shape (runs, steps, slots) for `change`; (runs, steps, slots, 2) for
-            `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`.
-        test_accuracy: shape (runs,), of the last step's models; NaN without test records.
-        parameters: shape (runs, parameters), in the module's order, of the last step's models;
-            None if not asked for.
-    """
-
-    runs: NDArray[np.int64]
-    worlds: NDArray[np.int64]
-    observations: NDArray[np.float32]
-    test_accuracy: NDArray[np.float32]
-    parameters: NDArray[np.float32] | None
 
 
 def train_ensemble(
@@ -80,7 +40,7 @@ def train_ensemble(
     runs_at_once: int | None = None,
     keep_parameters: bool = False,
     rotate: bool = True,
-    on_progress: Progress = _no_progress,
+    on_progress: Progress = no_progress,
 ) -> EnsembleResult:
     """Trains one model per run, on one or the other of two neighbouring datasets.
 
@@ -118,6 +78,7 @@ def train_ensemble(
     """
     canaries = [canary] if isinstance(canary, Canary) else list(canary)
     chosen = checked_runs(runs)
+    _check_records(records, test_records)
     assignment = _assignment(worlds, len(canaries))
     if assignment is WorldAssignment.ALTERNATE:
         _check_both_worlds(chosen)
@@ -127,7 +88,7 @@ def train_ensemble(
         test_records=test_records,
         canaries=canaries,
         dpsgd=dpsgd,
-        seed=seed,
+        seed=checked_count("seed", seed, least=0),
         observe=default_observation(canaries) if observe is None else Observation(observe),
         worlds=assignment,
         initialisation=Initialisation(initialisation),
@@ -145,58 +106,33 @@ def train_ensemble(
     )
 
 
-def train_runs(
-    plan: Plan,
-    runs: Sequence[int],
-    *,
-    num_threads: int = 1,
-    runs_at_once: int | None = None,
-    keep_parameters: bool = False,
-    on_progress: Progress = _no_progress,
-) -> EnsembleResult:
-    """Trains some of the runs of a plan, whatever worlds they are in.
-
-    Args:
-        plan: what the runs share.
-        runs: run indices, at least one.
-        num_threads: see `train_ensemble`, as for the others.
-        runs_at_once: see there.
-        keep_parameters: see there.
-        on_progress: see there.
-
-    Raises:
-        InputError: if a run diverges, or one run alone does not fit in memory.
-    """
-    workers = num_threads if plan.device.type == "cpu" else 1
-    at_once = runs_at_once or _runs_at_once(plan, num_runs=len(runs), workers=workers)
-    _LOG.info("%s path, %d runs at once on %s", plan.path.name, at_once, plan.device)
-    blocks = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
-    trainer = _Trainer(plan, keep_parameters, on_progress)
-    with _torch_set_up(plan.device), ThreadPoolExecutor(workers) as pool:
-        done = [result for results in pool.map(trainer.train, blocks) for result in results]
-    kept = [result.parameters for result in done if result.parameters is not None]
-    return EnsembleResult(
-        runs=np.concatenate([result.runs for result in done]),
-        worlds=np.concatenate([result.worlds for result in done]),
-        observations=np.concatenate([result.observations for result in done]),
-        test_accuracy=np.concatenate([result.test_accuracy for result in done]),
-        parameters=np.concatenate(kept) if kept else None,
-    )
-
-
 def checked_runs(runs: int | Iterable[int]) -> list[int]:
     """Run indices from their number or from themselves.
 
     Raises:
         InputError: if there is none, one is out of range, or one is there twice.
     """
-    found = [*range(int(runs))] if isinstance(runs, Integral) else [int(run) for run in runs]
+    if isinstance(runs, int | np.integer):
+        runs = range(runs)
+    found = [int(run) for run in runs]
     if not found or min(found) < 0 or max(found) >= NO_RUN:
         raise InputError(f"runs must be indices from 0 to {NO_RUN - 1}, and at least one")
     if len(set(found)) < len(found):
         twice, _ = Counter(found).most_common(1)[0]
         raise InputError(f"run {twice} is there twice: it would be the same model again")
     return found
+
+
+def _check_records(records: Records, test_records: Records | None) -> None:
+    """Refuses features that are not finite, and labels that are counted from 1."""
+    parts = [records] if test_records is None else [records, test_records]
+    if not len(records):
+        raise InputError("there are no records")
+    if all(part.labels.min(initial=1) > 0 for part in parts):
+        raise InputError("no record has label 0; labels are counted from 0: subtract 1")
+    for part in parts:
+        if part.features.dtype.kind == "f" and not np.isfinite(part.features).all():
+            raise InputError("records: a feature is NaN or infinite; mend or drop such records")
 
 
 def _check_both_worlds(runs: Sequence[int]) -> None:
@@ -211,93 +147,3 @@ def _assignment(worlds: WorldAssignment | str | None, num_slots: int) -> WorldAs
     if worlds is None:
         return WorldAssignment.COINS if num_slots > 1 else WorldAssignment.ALTERNATE
     return WorldAssignment(worlds)
-
-
-def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
-    count = len(plan.records)
-    shared = plan.dpsgd.sample_rate >= plan.path.shared_above and not plan.dpsgd.batch_size
-    size = count if shared else round(plan.dpsgd.expected_batch_size(count))
-    # Parameters, and what the optimiser keeps; a start and a change whose length is observed.
-    states = 1 + state_tensors(plan.dpsgd.optimizer)
-    states += 2 * (plan.observe is Observation.CHANGE_AND_LENGTH)
-    return runs_that_fit(
-        bytes_per_run=plan.path.bytes_per_run(size) + 4 * states * plan.path.num_parameters,
-        free=free_bytes(plan.device),
-        num_workers=workers,
-        num_runs=num_runs,
-        together=plan.path.runs_together,
-    )
-
-
-class _Trainer:
-    """Trains blocks, in several threads at once."""
-
-    def __init__(self, plan: Plan, keep_parameters: bool, on_progress: Progress) -> None:
-        self._plan, self._keep, self._on_progress = plan, keep_parameters, on_progress
-        self._lock = threading.Lock()
-
-    def train(self, runs: Sequence[int]) -> list[EnsembleResult]:
-        """Trains a block, or its halves if it does not fit in memory."""
-        done = 0
-
-        def on_step() -> None:
-            nonlocal done
-            done += len(runs)
-            self._report(len(runs))
-
-        try:
-            return [self._trained(runs, on_step)]
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        # Outside of the handler, since the error's traceback holds the block's memory.
-        self._report(-done)
-        release(self._plan.device)
-        if len(runs) == 1:
-            raise InputError(
-                f"one run alone does not fit in the memory of {self._plan.device}: use a smaller"
-                " model or a lower sample_rate"
-            )
-        half = len(runs) // 2
-        _LOG.warning("out of memory with %d runs at once: trying %d", len(runs), half)
-        return self.train(runs[:half]) + self.train(runs[half:])
-
-    def _trained(self, runs: Sequence[int], on_step: Callable[[], None]) -> EnsembleResult:
-        plan = self._plan
-        block = Block(plan, runs)
-        observations = block.train(on_step)
-        accuracy = np.full(len(runs), np.nan, np.float32)
-        test = plan.test_records if plan.test_records else None  # none, or an empty set
-        kept = []
-        for first in range(0, len(runs) if test or self._keep else 0, _MODELS_AT_ONCE):
-            some = slice(first, first + _MODELS_AT_ONCE)
-            models = block.parameters(some)
-            if test:
-                accuracy[some] = accuracy_of(plan.evaluator, models, test)
-            if self._keep:
-                kept.append(models.cpu().numpy())
-        parameters = np.concatenate(kept) if kept else None
-        indices = np.asarray(runs, np.int64)
-        return EnsembleResult(indices, block.worlds, observations, accuracy, parameters)
-
-    def _report(self, model_steps: int) -> None:
-        with self._lock:
-            self._on_progress(model_steps)
-
-
-@contextmanager
-def _torch_set_up(device: torch.device) -> Iterator[None]:
-    """PyTorch's settings for training.
-
-    On the host, PyTorch uses one thread in each worker: the workers train other runs, and none
-    waits for another. On a GPU, convolutions are in float32, which PyTorch would round to 10 bits
-    by default.
-    """
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        with torch.backends.cudnn.flags(allow_tf32=False):
-            yield
-    finally:
-        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
+from dpcanary.training.modules.wrapped import unwrapped
 from dpcanary.training.options import Initialisation, Precision, WorldAssignment
 from dpcanary.training.slots import Slots, check_observation, slots_of, table_of
 from dpcanary.training.worlds import check_assignment
@@ -72,7 +73,7 @@ def make_plan(
     """Checks that all fits together, and lays the records out.
 
     Args:
-        module: the architecture.
+        module: the architecture; also as Opacus wraps it.
         records: the private records.
         canaries: what is inserted, one for each slot.
         dpsgd: the mechanism.
@@ -88,6 +89,7 @@ def make_plan(
     Raises:
         InputError: if the module cannot be trained, or the canaries do not fit.
     """
+    module = unwrapped(module)
     count = sum(parameter.numel() for parameter in module.parameters())
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
     check_observation(observe, slots)

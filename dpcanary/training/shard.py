@@ -9,9 +9,9 @@ import torch
 from dpcanary.canaries import Canary
 from dpcanary.observations import Shard, shard_header
 from dpcanary.records import Split
-from dpcanary.training.ensemble import train_runs
 from dpcanary.training.models import mechanism_of, module_of
 from dpcanary.training.plan import make_plan
+from dpcanary.training.runs import train_runs
 from dpcanary.training.stage import TrainingStage
 
 
@@ -26,7 +26,7 @@ def train_shard(
     device: torch.device,
     num_threads: int = 1,
     runs_at_once: int | None = None,
-    on_progress: Callable[[int], object],
+    on_progress: Callable[[int], object] = lambda model_steps: None,
 ) -> Shard:
     """Trains some runs of an audit.
 

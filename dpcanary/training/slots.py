@@ -149,11 +149,9 @@ def _check_targets(targets: NDArray[np.int64], num_records: int) -> None:
 
 
 def _check_coordinates(canaries: Sequence[Canary]) -> None:
-    coordinates = [
-        canary.coordinate for canary in canaries if isinstance(canary, GradientCanary)
-    ]
+    coordinates = [canary.coordinate for canary in canaries if isinstance(canary, GradientCanary)]
     if len(set(coordinates)) < len(coordinates):
-        raise InputError("two canaries have the same coordinate: their slots could not be told apart")
+        raise InputError("two canaries have the same coordinate; give each slot one of its own")
 
 
 def _check_canary(

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from dpcanary import MODULE_OF
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file, sha256_of_text
 from dpcanary.plugins import registered
@@ -25,8 +26,8 @@ def imports_of(program: Path, root: Path) -> list[str]:
     """The program and all modules of the library that it imports, directly or not.
 
     Imports are found without running anything, inside functions too, but not under
-    `if TYPE_CHECKING`. The package's own `__init__` counts only where something is imported from
-    it: it loads modules lazily.
+    `if TYPE_CHECKING`. A public name imported from `dpcanary` counts as the module that defines
+    it.
 
     Args:
         program: path of a Python file.
@@ -113,16 +114,17 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
 
 def _module_files(name: str, packages: Packages) -> Iterator[Path]:
     """The files that importing a name runs. `a.b.name` may be a module or a name in `a.b`."""
-    parts = name.split(".")
-    if parts[0] not in packages:
+    if name == _PACKAGE:  # and then any of its public names
+        for module in set(MODULE_OF.values()):
+            yield from _module_files(module, packages)
+    top, _, public = name.partition(".")
+    parts = (MODULE_OF[public] if top == _PACKAGE and public in MODULE_OF else name).split(".")
+    if top not in packages:
         return
-    place = packages[parts[0]]
-    for length in range(2, len(parts) + 1):
-        yield from _module_file(place.joinpath(*parts[:length]))
-    lazy = parts[0] == _PACKAGE
-    names_a_module = len(parts) > 2 or list(_module_file(place.joinpath(*parts)))
-    if not lazy or (len(parts) == 2 and not names_a_module):
-        yield from _module_file(place / parts[0])
+    # The package's own `__init__` runs with every import, but it holds nothing beside public names.
+    first = 2 if top == _PACKAGE and len(parts) > 1 else 1
+    for length in range(first, len(parts) + 1):
+        yield from _module_file(packages[top].joinpath(*parts[:length]))
 
 
 def _module_file(stem: Path) -> Iterator[Path]:

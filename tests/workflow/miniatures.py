@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 # Every sweep keeps the ends of its lists; these keys get values of their own.
-AUDIT = {"num_runs": 8, "num_repeats": 2, "runs_per_shard": 16, "crafting_steps": 3}
+AUDIT = {"num_runs": 8, "num_repeats": 2, "runs_per_shard": 16}
 _DROPPED = ("max_records", "encoder_revision")
 DATASET = {"num_auxiliary": 20, "num_test": 10}
 FIGURE_RUNS = [4, 8]
@@ -54,6 +54,8 @@ def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
         tiny["record_every"] = EVERY
     if "hidden_sizes" in tiny:
         tiny["hidden_sizes"] = [4]
+    if "crafted_input" in tiny["canary"]:
+        tiny["crafting_steps"] = 3
     return tiny
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcanary.training.losses import residuals, target_outputs
-from dpcanary.training.kernels.linear import add_clipped_gradients
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.gradients.precision import product
+from dpcanary.training.kernels.linear import add_clipped_gradients
+from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.options import Loss, Precision
 
 # Widths are padded with zero features to whole cache lines: misaligned rows cost a fifth.

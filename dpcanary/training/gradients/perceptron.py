@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.gradients.gradient_path import Batch, ModuleLayout, RecordTable
 from dpcanary.training.gradients.precision import product
+from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.options import Loss, Precision
 
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
@@ -138,6 +138,6 @@ class PerceptronPath(ModuleLayout):
         return self._forward(parameters, features)[-1]
 
     def bytes_per_run(self, batch_size: int) -> int:
-        """See `GradientPath`: the sums, and the gathered records with their activations and gradients."""
+        """See `GradientPath`: sums, and gathered records with activations and gradients."""
         widths = sum(outs for outs, _ in self._shapes) * 3 + self._shapes[0][1]
         return 4 * (self.num_parameters + widths * batch_size)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from dpcanary.training.gradients.gradient_path import Batch, ModuleLayout, RecordTable
 from dpcanary.training.modules.allocation import keep_freed_memory
 from dpcanary.training.modules.layerwise import (
     contributions,
@@ -25,7 +26,6 @@ from dpcanary.training.modules.recording import Call, Recorder
 from dpcanary.training.modules.supported import check_supported
 from dpcanary.training.modules.units import find_units, prepared
 from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
-from dpcanary.training.gradients.gradient_path import Batch, ModuleLayout, RecordTable
 from dpcanary.training.options import Loss
 
 # Records whose outputs are computed at once.
@@ -91,7 +91,7 @@ class ModulePath(ModuleLayout):
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
-        """Overwrites `out` with each run's sum of clipped per-record gradients; see `GradientPath`."""
+        """Overwrites `out` with sums of clipped gradients; see `GradientPath`."""
         runs, records = batch.weights.shape
         together = runs if self.vectorises else 1
         at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * together))
@@ -119,7 +119,7 @@ class ModulePath(ModuleLayout):
             self._sums_of_one(parameters[one], rows, weights, max_grad_norm, out[one])
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
-        """Outputs of every run on the same records, shape (runs, n, outputs); see `GradientPath`."""
+        """Outputs of every run on the same records; see `GradientPath`."""
         recorder = self._recorder()
         parts = []
         with torch.no_grad():

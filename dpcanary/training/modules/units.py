@@ -45,7 +45,9 @@ def find_units(module: nn.Module, features: Tensor, wrong: Wrong) -> tuple[Unit,
     Raises:
         InputError: if not even the module as a whole can be differentiated record by record.
     """
-    names = {name for name, layer in module.named_modules() if layer._parameters}
+    # Without norm layers that have no weights, which PyTorch gives parameters that are None.
+    layers = module.named_modules()
+    names = {name for name, layer in layers if [*layer.parameters(recurse=False)]}
     while True:
         probed = _probed(module, _units(module, names), features)
         failed = {name for name, unit in probed.items() if unit is None}

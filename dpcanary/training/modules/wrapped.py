@@ -1,0 +1,31 @@
+"""Modules that Opacus has wrapped: audits train the user's module inside."""
+
+import copy
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+_OPACUS = "opacus."
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside an Opacus `GradSampleModule`, as a copy without its hooks; others as is.
+
+    Args:
+        module: any module. Opacus need not be installed.
+    """
+    inner = getattr(module, "_module", None)
+    if not type(module).__module__.startswith(_OPACUS) or not isinstance(inner, nn.Module):
+        return module
+    found = copy.deepcopy(inner)
+    for layer in found.modules():
+        for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks):
+            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
+                del hooks[key]
+    return found
+
+
+def _is_of_opacus(hook: Any) -> bool:
+    function = hook.func if isinstance(hook, partial) else hook
+    return str(getattr(function, "__module__", "")).startswith(_OPACUS)

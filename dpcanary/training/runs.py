@@ -1,0 +1,204 @@
+"""The runs of a plan: trained in blocks that fit in memory, in several threads."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpcanary.canaries import CanarySet
+from dpcanary.errors import InputError
+from dpcanary.observations import Observation
+from dpcanary.training.accuracy import accuracy_of
+from dpcanary.training.block import Block
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.memory import free_bytes, is_out_of_memory, release, runs_that_fit
+from dpcanary.training.optimizers import state_tensors
+from dpcanary.training.plan import Plan
+
+_LOG = logging.getLogger(__name__)
+# Models that are written out whole at once, when they are done.
+_MODELS_AT_ONCE = 64
+# Told the number of model-steps just done; below 0 for those done in vain.
+Progress = Callable[[int], object]
+
+
+def no_progress(model_steps: int) -> None:
+    """Shows nothing."""
+
+
+@dataclass(frozen=True)
+class EnsembleResult:
+    """What is kept of the runs.
+
+    Attributes:
+        dpsgd: the mechanism.
+        observe: what is kept.
+        canaries: what was inserted.
+        runs: shape (runs,), their indices.
+        worlds: shape (runs, slots), 0 or 1.
+        observations: shape (runs, steps, slots) for `change`; (runs, steps, slots, 2) for
+            `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`.
+        test_accuracy: shape (runs,), of the last step's models; NaN without test records.
+        parameters: shape (runs, parameters), in the module's order, of the last step's models;
+            None if not asked for.
+    """
+
+    dpsgd: DPSGD
+    observe: Observation
+    canaries: CanarySet
+    runs: NDArray[np.int64]
+    worlds: NDArray[np.int64]
+    observations: NDArray[np.float32]
+    test_accuracy: NDArray[np.float32]
+    parameters: NDArray[np.float32] | None
+
+
+def train_runs(
+    plan: Plan,
+    runs: Sequence[int],
+    *,
+    num_threads: int = 1,
+    runs_at_once: int | None = None,
+    keep_parameters: bool = False,
+    on_progress: Progress = no_progress,
+) -> EnsembleResult:
+    """Trains some of the runs of a plan, whatever worlds they are in.
+
+    Args:
+        plan: what the runs share.
+        runs: run indices, at least one.
+        num_threads: see `ensemble.train_ensemble`, as for the others.
+        runs_at_once: see there.
+        keep_parameters: see there.
+        on_progress: see there.
+
+    Raises:
+        InputError: if a run diverges, or one run alone does not fit in memory.
+    """
+    workers = num_threads if plan.device.type == "cpu" else 1
+    at_once = runs_at_once or _runs_at_once(plan, num_runs=len(runs), workers=workers)
+    _LOG.info("%s path, %d runs at once on %s", plan.path.name, at_once, plan.device)
+    blocks = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
+    trainer = _Trainer(plan, keep_parameters, on_progress)
+    with _torch_set_up(plan.device), ThreadPoolExecutor(workers) as pool:
+        done = [result for results in pool.map(trainer.train, blocks) for result in results]
+    kept = [result.parameters for result in done if result.parameters is not None]
+    labels = plan.records.labels
+    canaries = plan.slots.canaries
+    return EnsembleResult(
+        dpsgd=plan.dpsgd,
+        observe=plan.observe,
+        canaries=CanarySet(canaries, tuple(int(labels[canary.target]) for canary in canaries)),
+        runs=np.concatenate([result.runs for result in done]),
+        worlds=np.concatenate([result.worlds for result in done]),
+        observations=np.concatenate([result.observations for result in done]),
+        test_accuracy=np.concatenate([result.test_accuracy for result in done]),
+        parameters=np.concatenate(kept) if kept else None,
+    )
+
+
+def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
+    count = len(plan.records)
+    shared = plan.dpsgd.sample_rate >= plan.path.shared_above and not plan.dpsgd.batch_size
+    size = count if shared else round(plan.dpsgd.expected_batch_size(count))
+    # Parameters, and what the optimiser keeps; a start and a change whose length is observed.
+    states = 1 + state_tensors(plan.dpsgd.optimizer)
+    states += 2 * (plan.observe is Observation.CHANGE_AND_LENGTH)
+    return runs_that_fit(
+        bytes_per_run=plan.path.bytes_per_run(size) + 4 * states * plan.path.num_parameters,
+        free=free_bytes(plan.device),
+        num_workers=workers,
+        num_runs=num_runs,
+        together=plan.path.runs_together,
+    )
+
+
+class _BlockResult(NamedTuple):
+    """As in `EnsembleResult`, of some runs."""
+
+    runs: NDArray[np.int64]
+    worlds: NDArray[np.int64]
+    observations: NDArray[np.float32]
+    test_accuracy: NDArray[np.float32]
+    parameters: NDArray[np.float32] | None
+
+
+class _Trainer:
+    """Trains blocks, in several threads at once."""
+
+    def __init__(self, plan: Plan, keep_parameters: bool, on_progress: Progress) -> None:
+        self._plan, self._keep, self._on_progress = plan, keep_parameters, on_progress
+        self._lock = threading.Lock()
+
+    def train(self, runs: Sequence[int]) -> list[_BlockResult]:
+        """Trains a block, or its halves if it does not fit in memory."""
+        done = 0
+
+        def on_step() -> None:
+            nonlocal done
+            done += len(runs)
+            self._report(len(runs))
+
+        try:
+            return [self._trained(runs, on_step)]
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of the handler, since the error's traceback holds the block's memory.
+        self._report(-done)
+        release(self._plan.device)
+        if len(runs) == 1:
+            raise InputError(
+                f"one run alone does not fit in the memory of {self._plan.device}: use a smaller"
+                " model or a lower sample_rate"
+            )
+        half = len(runs) // 2
+        _LOG.warning("out of memory with %d runs at once: trying %d", len(runs), half)
+        return self.train(runs[:half]) + self.train(runs[half:])
+
+    def _trained(self, runs: Sequence[int], on_step: Callable[[], None]) -> _BlockResult:
+        plan = self._plan
+        block = Block(plan, runs)
+        observations = block.train(on_step)
+        accuracy = np.full(len(runs), np.nan, np.float32)
+        test = plan.test_records if plan.test_records else None  # none, or an empty set
+        kept = []
+        for first in range(0, len(runs) if test or self._keep else 0, _MODELS_AT_ONCE):
+            some = slice(first, first + _MODELS_AT_ONCE)
+            models = block.parameters(some)
+            if test:
+                accuracy[some] = accuracy_of(plan.evaluator, models, test)
+            if self._keep:
+                kept.append(models.cpu().numpy())
+        parameters = np.concatenate(kept) if kept else None
+        indices = np.asarray(runs, np.int64)
+        return _BlockResult(indices, block.worlds, observations, accuracy, parameters)
+
+    def _report(self, model_steps: int) -> None:
+        with self._lock:
+            self._on_progress(model_steps)
+
+
+@contextmanager
+def _torch_set_up(device: torch.device) -> Iterator[None]:
+    """PyTorch's settings for training.
+
+    On the host, PyTorch uses one thread in each worker: the workers train other runs, and none
+    waits for another. On a GPU, convolutions are in float32, which PyTorch would round to 10 bits
+    by default.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            yield
+    finally:
+        torch.set_num_threads(before)
