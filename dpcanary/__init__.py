@@ -13,7 +13,7 @@ Canaries, which make the datasets differ:
 Adversaries, to add one's own:
     Adversary, Score, Inserts, CraftingCost, Crafting, Drawing, input_canary, ScoringContext
 Threshold rules, to add one's own:
-    Rule, Problem, BoundedThreshold
+    Rule, Problem, BoundedThreshold, at_threshold
 Options; their names as strings do as well:
     AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation, Optimizer,
     Precision, Sampling, ThresholdRule, WorldAssignment
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
     from dpcanary.estimation.threshold_rules import Problem as Problem
     from dpcanary.estimation.threshold_rules import Rule as Rule
+    from dpcanary.estimation.threshold_rules import at_threshold as at_threshold
     from dpcanary.gdp import gdp_delta as gdp_delta
     from dpcanary.gdp import gdp_epsilon as gdp_epsilon
     from dpcanary.gdp import gdp_mu as gdp_mu
@@ -86,7 +87,7 @@ _NAMES_IN = {
     "errors": "AccountingError InputError",
     "estimation.estimate": "EpsilonEstimate estimate_epsilon",
     "estimation.options": "Conversion ThresholdRule",
-    "estimation.threshold_rules": "BoundedThreshold Problem Rule",
+    "estimation.threshold_rules": "BoundedThreshold Problem Rule at_threshold",
     "gdp": "gdp_delta gdp_epsilon gdp_mu",
     "observations": "Observation",
     "records": "Records",

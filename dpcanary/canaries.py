@@ -75,6 +75,13 @@ class CanarySet:
     canaries: tuple[Canary, ...]
     target_labels: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if len(self.target_labels) != len(self.canaries):
+            raise InputError(
+                f"there are {len(self.canaries)} canaries, and labels of"
+                f" {len(self.target_labels)} targets"
+            )
+
     @property
     def labels(self) -> tuple[int, ...]:
         """The labels of the canaries, shape (K,).
@@ -105,7 +112,10 @@ def write_canaries(path: Path, found: CanarySet) -> None:
     """Writes a canary file: an array for each attribute, with the slots along its first axis."""
     canary_type(found.canaries)
     names = vars(found.canaries[0])
-    arrays = {name: np.array([getattr(one, name) for one in found.canaries]) for name in names}
+    try:
+        arrays = {name: np.array([getattr(one, name) for one in found.canaries]) for name in names}
+    except ValueError:
+        raise InputError("the canaries of a run must all have the same shape") from None
     for name in ("features", "gradient"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.float32)

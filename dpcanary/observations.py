@@ -108,8 +108,15 @@ def read_shard(path: Path) -> Shard:
     if header.pop("format", None) != FORMAT or set(arrays) != _ARRAYS:
         raise InputError(f"{path} is no shard file of this version of dpcanary")
     shard = Shard(header=header, **arrays)
-    runs, slots = shard.world.shape if shard.world.ndim == 2 else (-1, -1)
-    fits = shard.observation.shape[:3] == (len(shard.run), len(shard.step), slots)
-    if not fits or {len(shard.run), len(shard.test_accuracy)} != {runs}:
+    runs, steps, slots = shard.run.size, shard.step.size, shard.world.size // max(1, shard.run.size)
+    shapes = {
+        "run": (runs,),
+        "step": (steps,),
+        "world": (runs, slots),
+        "test_accuracy": (runs,),
+        "observation": (runs, steps, slots, *shard.observation.shape[3:]),
+    }
+    fits = all(arrays[name].shape == shape for name, shape in shapes.items())
+    if not fits or shard.world.max(initial=0) > 1:
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
     return shard

@@ -54,6 +54,18 @@ class Records:
         return int(self.labels.max(initial=-1)) + 1
 
 
+def records_from(where: object, features: object, labels: object) -> Records:
+    """Records that were read from somewhere, which an error then names.
+
+    Raises:
+        InputError: see `Records`.
+    """
+    try:
+        return Records(features, labels)  # type: ignore[arg-type]
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
 @dataclass(frozen=True)
 class Split:
     """A dataset's records by role, all disjoint.
@@ -93,7 +105,7 @@ def read_split(path: Path) -> Split:
     _, arrays = read_arrays(path)
     try:
         parts = {
-            role: Records(arrays[f"{prefix}features"], arrays[f"{prefix}labels"])
+            role: records_from(path, arrays[f"{prefix}features"], arrays[f"{prefix}labels"])
             for role, prefix in _PREFIXES.items()
         }
     except KeyError:
@@ -111,7 +123,8 @@ def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
     Raises:
         InputError: if they are no integers, or one is negative.
     """
-    if labels.dtype.kind not in "iub" or labels.min(initial=0) < 0:
+    in_range = labels.dtype.kind in "iub" and labels.min(initial=0) >= 0
+    if not in_range or labels.max(initial=0) > np.iinfo(np.int64).max:
         raise InputError(f"{where}: labels must be integers from 0")
     return labels.astype(np.int64, copy=False)
 

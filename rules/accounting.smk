@@ -1,6 +1,7 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
-from dpcanary.accounting.stage import AccountingStage, NoiseStage
+from dpcanary.accounting.noise_stage import NoiseStage
+from dpcanary.accounting.stage import AccountingStage
 
 
 # Seconds each: not worth a place in a cluster's queue.
@@ -24,7 +25,7 @@ rule calibrate_noise:
     resources:
         mem_mb=2000,
     params:
-        code=code("calibrate_noise"),
+        code=by_audit(lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))),
         settings=AUDITS.stage_as_json(NoiseStage),
     message:
         "Fixing the noise of {wildcards.audit}"

@@ -1,5 +1,6 @@
 """The experiment, its paths, and what all rules share: programs, their code, GPUs."""
 
+import functools
 import gc
 import os
 import re
@@ -54,6 +55,7 @@ def program(rule):
     return str(BASE / "scripts" / f"{rule}.py")
 
 
+@functools.cache
 def code(rule, *functions):
     """Hash of the code that the rule's program depends on.
 

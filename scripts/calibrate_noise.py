@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.accounting.noise import noise_of
-from dpcanary.accounting.stage import NoiseStage
+from dpcanary.accounting.noise_stage import NoiseStage
 from dpcanary.files import write_text
 from dpcanary.program import run
 

@@ -30,12 +30,14 @@ class CraftingCost(Choice):
         CRAFTING_STEPS: steps of a search.
         NUM_CLASSES: labels that are tried.
         NUM_AUXILIARY: auxiliary records that are tried.
+        NOTHING: none; a canary takes no time worth counting.
     """
 
     NUM_STEPS = "num_steps"
     CRAFTING_STEPS = "crafting_steps"
     NUM_CLASSES = "num_classes"
     NUM_AUXILIARY = "num_auxiliary"
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the stage that crafts canaries is told."""
 
-from dpcanary.training.stage import MechanismStage
+from dpcanary.training.mechanism_stage import MechanismStage
 
 
 class CraftingStage(MechanismStage):

@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.adversaries.drawing_stage import DrawingStage
+from dpcanary.adversaries.purposes import Purpose
 from dpcanary.errors import InputError
 from dpcanary.observations import Shard, shard_header
 from dpcanary.plugins import function_named
+from dpcanary.randomness import generator
 from dpcanary.worlds import parity
 
 
@@ -31,6 +33,10 @@ class Drawing:
     def worlds(self) -> NDArray[np.int64]:
         """World of each run, shape (runs,)."""
         return parity(np.array(self.runs))
+
+    def generator(self, run: int) -> np.random.Generator:
+        """The random stream of one run, by its index alone."""
+        return generator(seed=self.stage.seed, purpose=Purpose.PROCESS, index=run)
 
 
 def draw_shard(drawing: Drawing) -> Shard:

@@ -60,6 +60,8 @@ def most_opposed(gradients: RecordGradients, candidates: Records, target: Target
 
 def _relabeled(target: Target, num_classes: int) -> Records:
     """The target with every label but its own."""
+    if num_classes < 2:
+        raise InputError("mislabeled needs a dataset of at least 2 classes")
     labels = np.delete(np.arange(num_classes), target.label)
     return Records(np.repeat(target.features[None], len(labels), axis=0), labels)
 

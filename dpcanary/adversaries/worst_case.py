@@ -13,8 +13,9 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from dpcanary.adversaries.drawing import Drawing
+from dpcanary.adversaries.purposes import Purpose
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, generator
+from dpcanary.randomness import generator
 from dpcanary.scoring.scores import ScoringContext
 from dpcanary.worlds import parity
 

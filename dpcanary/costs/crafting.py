@@ -13,11 +13,11 @@ from dpcanary.costs.probing import Probe, Seconds
 from dpcanary.costs.shapes import Shape
 from dpcanary.costs.training import lightened, neutral, random_records
 from dpcanary.records import Split
+from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.options import Sampling
 from dpcanary.training.reference import Reference
 from dpcanary.training.simulation import train_reference
-from dpcanary.training.stage import ReferenceStage
 
 
 def reference_probe(stage: ReferenceStage, shape: Shape, *, device: str) -> Probe:
@@ -49,10 +49,10 @@ def _train_reference(probe: Probe) -> Seconds:
 
 
 def _craft(probe: Probe) -> Seconds:
-    if probe.unit != CraftingCost.NUM_CLASSES:
-        return probe.seconds_per_unit(lambda units: _crafted(probe, units))
-    # All labels are tried, since models of other numbers of classes differ in size.
-    return 0.0, probe.seconds(lambda: _crafted(probe, 0)) / probe.shape.num_classes
+    if probe.unit in (CraftingCost.NUM_CLASSES, CraftingCost.NOTHING):
+        # All labels are tried, since models of other numbers of classes differ in size.
+        return probe.seconds(lambda: _crafted(probe, 0)), 0.0
+    return probe.seconds_per_unit(lambda units: _crafted(probe, units))
 
 
 def _crafted(probe: Probe, units: int) -> None:

@@ -13,7 +13,8 @@ from dpcanary.costs.training import training_probe
 from dpcanary.observations import Observation
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.figure import BOUNDS_KINDS
-from dpcanary.training.stage import ReferenceStage, TrainingStage
+from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.training.stage import TrainingStage
 
 # Seconds of one core for a job's work that no probe measures: mostly importing. Measured by
 # `benchmarks.cost` on the demo.
@@ -109,7 +110,7 @@ class JobList:
         told = self.experiment.stage(CraftingStage, audit=name)
         crafting = crafting_probe(told, cost, shape, device=self.device)
         amounts = {**vars(audit), **vars(shape)}  # one of them has what the cost is named for
-        yield _row("craft_canaries", probe=crafting, units=(1, amounts[cost]))
+        yield _row("craft_canaries", probe=crafting, units=(1, amounts.get(cost, 0)))
         stage = self.experiment.stage(TrainingStage, audit=name)
         count, models, slots = len(audit.shards), audit.total_runs, audit.num_slots
         probe = training_probe(

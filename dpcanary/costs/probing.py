@@ -11,7 +11,7 @@ from operator import methodcaller
 import torch
 
 from dpcanary.costs.shapes import Shape
-from dpcanary.training.stage import ReferenceStage
+from dpcanary.training.mechanism_stage import ReferenceStage
 
 # Seconds that a probe spends on each thing it measures, where that takes no longer by itself.
 BUDGET = 0.4

@@ -12,9 +12,10 @@ from dpcanary.costs.probing import BUDGET, Probe, Seconds
 from dpcanary.costs.shapes import Shape
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
+from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.options import LearningRateSchedule, ModelKind
 from dpcanary.training.shard import train_shard
-from dpcanary.training.stage import ReferenceStage, TrainingStage
+from dpcanary.training.stage import TrainingStage
 
 # On the host nothing gains by more runs at once.
 _MOST_ON_HOST = 256

@@ -11,7 +11,7 @@ from dpcanary.datasets.archives import reading, tar_members
 from dpcanary.datasets.source import Source, source_of_parts
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz
-from dpcanary.records import Records, integer_labels
+from dpcanary.records import Records, integer_labels, records_from
 
 CLASSES = (
     "airplane",
@@ -94,7 +94,7 @@ def _part_of_arrays(path: Path) -> Records:
         )
     labels = integer_labels(str(path), arrays["labels"])
     _check_labels(str(path), labels)
-    return Records(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels)
+    return records_from(path, np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels)
 
 
 def _check_labels(where: str, labels: NDArray[Any]) -> None:

@@ -13,7 +13,7 @@ from dpcanary.datasets.archives import reading
 from dpcanary.datasets.source import Source, source_of_parts
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
-from dpcanary.records import Records, integer_labels
+from dpcanary.records import Records, integer_labels, records_from
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def read_arrays_of(path: Path) -> Source:
     parts = [_part(path, arrays, "features", "labels")]
     if not arrays.keys().isdisjoint(("test_features", "test_labels")):
         parts.append(_part(path, arrays, "test_features", "test_labels"))
-    return _checked(source_of_parts(str(path), parts))
+    return source_of_parts(str(path), parts)
 
 
 def read_parquet(path: Path) -> Source:
@@ -58,32 +58,15 @@ def read_parquet(path: Path) -> Source:
     records = np.empty((len(labels), len(features)), np.result_type(*features))
     for place, values in enumerate(features):
         records[:, place] = values
-    return _checked(Source(str(path), Records(records, labels)))
-
-
-def _checked(source: Source) -> Source:
-    """The source, unless a class has no record: it would be trained all the same."""
-    counts = np.bincount(source.training.labels, minlength=source.num_classes)
-    if (counts == 0).any():
-        label = int(np.argmin(counts))
-        raise InputError(
-            f"{source.name}: no record has label {label}, though labels go up to"
-            f" {source.num_classes - 1}; number the classes from 0 without gaps"
-        )
-    return source
+    return Source(str(path), Records(records, labels))
 
 
 def _part(path: Path, arrays: Arrays, features: str, labels: str) -> Records:
     missing = [name for name in (features, labels) if name not in arrays]
     if missing:
         raise InputError(f"{path} has no array {' and no '.join(missing)}")
-    try:
-        return Records(
-            _numbers(f"{path}: {features}", arrays[features]),
-            integer_labels(f"{path}: {labels}", arrays[labels]),
-        )
-    except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
+    numbers = _numbers(f"{path}: {features}", arrays[features])
+    return records_from(path, numbers, integer_labels(f"{path}: {labels}", arrays[labels]))
 
 
 def _table(path: Path) -> Any:

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dpcanary.datasets.cifar10 import read_cifar10
 from dpcanary.datasets.housing import read_california_housing
 from dpcanary.datasets.known import KNOWN_SOURCES, OWN_SUFFIXES
 from dpcanary.datasets.own_files import read_arrays_of, read_parquet
 from dpcanary.datasets.purchase100 import read_purchase100
 from dpcanary.datasets.source import Source
+from dpcanary.datasets.source_stage import SourceStage
 from dpcanary.datasets.sst2 import read_sst2
-from dpcanary.datasets.stage import SourceStage
 from dpcanary.datasets.synthetic import purchase100_synthetic
 from dpcanary.errors import InputError, suggestion
 from dpcanary.records import Records
@@ -66,7 +68,10 @@ def load_source(
         found = LOAD[source](files, max_records, seed)
     else:
         found = _own(source, files)
-    return found.first(max_records=max_records, num_test=num_test)
+    found = found.first(max_records=max_records, num_test=num_test)
+    if source not in KNOWN_SOURCES:
+        _check_classes(found)
+    return found
 
 
 def _own(source: str, files: Sequence[Path]) -> Source:
@@ -80,6 +85,17 @@ def _own(source: str, files: Sequence[Path]) -> Source:
         raise InputError(f"source {source} is read from 1 file; {len(files)} are given")
     [path] = files or [Path(source)]
     return read_parquet(path) if suffix == ".parquet" else read_arrays_of(path)
+
+
+def _check_classes(source: Source) -> None:
+    """Refuses a user's classes without records: they would be trained all the same."""
+    labels = np.unique(source.training.labels)
+    if len(labels) < source.num_classes:
+        missing = int(np.argmin(np.append(labels, -1) == np.arange(len(labels) + 1)))
+        raise InputError(
+            f"{source.name}: no record has label {missing}, though labels go up to"
+            f" {source.num_classes - 1}; number the classes from 0 without gaps"
+        )
 
 
 def _check_count(source: str, files: Sequence[Path]) -> None:

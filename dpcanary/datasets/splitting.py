@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.datasets.purposes import Purpose
 from dpcanary.datasets.source import Source, row_blocks
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, generator
+from dpcanary.randomness import generator
 from dpcanary.records import Records, Split
 
 Indices = NDArray[np.int64]

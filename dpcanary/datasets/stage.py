@@ -1,15 +1,6 @@
 """What the stage that cuts a dataset is told."""
 
-from dpcanary.closed_model import ClosedModel
-
-
-class SourceStage(ClosedModel):
-    """Which records are read. The seed is for sources that are generated."""
-
-    source: str
-    max_records: int | None
-    num_test: int | None
-    seed: int
+from dpcanary.datasets.source_stage import SourceStage
 
 
 class DatasetStage(SourceStage):

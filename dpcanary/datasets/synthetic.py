@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.datasets.purchase100 import NUM_CLASSES, NUM_ITEMS
+from dpcanary.datasets.purposes import Purpose
 from dpcanary.datasets.source import Source
-from dpcanary.randomness import Purpose, generator
+from dpcanary.randomness import generator
 from dpcanary.records import Records
 
 # Log-odds. The spread between groups fixes how hard they are to tell apart: with it the best

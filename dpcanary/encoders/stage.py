@@ -1,6 +1,6 @@
 """What the stage that encodes records is told."""
 
-from dpcanary.datasets.stage import SourceStage
+from dpcanary.datasets.source_stage import SourceStage
 
 
 class FeaturesStage(SourceStage):

@@ -79,7 +79,8 @@ def _simultaneous(problem: Problem) -> BoundedThreshold:
     return best_threshold(problem, counts, level0, level1)
 
 
-def _at(problem: Problem, threshold: float) -> BoundedThreshold:
+def at_threshold(problem: Problem, threshold: float) -> BoundedThreshold:
+    """One threshold, with bounds that hold if it was chosen without a look at these scores."""
     counts = count_errors(
         world0_scores=problem.world0_scores,
         world1_scores=problem.world1_scores,
@@ -92,7 +93,7 @@ def _fixed(problem: Problem) -> BoundedThreshold:
     given = problem.threshold
     if not isinstance(given, Real) or np.isnan(float(given)):
         raise InputError("threshold_rule 'fixed' needs a threshold, chosen beforehand")
-    return _at(problem, float(given))
+    return at_threshold(problem, float(given))
 
 
 def _split(problem: Problem) -> BoundedThreshold:
@@ -102,7 +103,7 @@ def _split(problem: Problem) -> BoundedThreshold:
         Problem(choosing0, choosing1, problem.delta, problem.level, problem.conversion, None)
     )
     rest = Problem(evaluating0, evaluating1, problem.delta, problem.level, problem.conversion, None)
-    return _at(rest, choice.threshold)
+    return at_threshold(rest, choice.threshold)
 
 
 def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:

@@ -28,7 +28,7 @@ VIEWS = {
         View("noise_multiplier", "noise multiplier σ", _BY_SETTING),  # noqa: RUF001
         View(
             "num_runs",
-            "number of runs R (models trained, half in each world)",
+            "number of runs R, of both worlds together",
             _BY_MECHANISM,
             accounted=("substitute", "add_remove"),
         ),
@@ -38,10 +38,6 @@ VIEWS = {
     )
 }
 _PANEL_SIZE = (4.2, 3.1)  # inches
-_HEADINGS = {
-    AUDITED: "{rule} rule: a valid lower bound",
-    IN_SAMPLE: "in_sample (the published rule): not a valid bound",
-}
 
 
 @dataclass(frozen=True)
@@ -122,8 +118,13 @@ def draw_bounds_figure(
 def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
     if rules == [AUDITED]:
         return [""]  # the note says which rule
-    valid = next(iter(rows.loc[rows["is_valid"], "threshold_rule"]), "")
-    return [_HEADINGS[rule].format(rule=valid) for rule in rules]
+    headings = []
+    for series in rules:
+        valid = series == AUDITED
+        rule = rows.loc[rows["is_valid"] == valid, "threshold_rule"].iloc[0]
+        name = f"{rule} (the published rule)" if rule == "in_sample" else f"{rule} rule"
+        headings.append(f"{name}: {'a valid lower' if valid else 'not a valid'} bound")
+    return headings
 
 
 def _scale(drawn: _Panels, view: View, values: Iterable[float]) -> None:

@@ -13,14 +13,16 @@ def bounds_note(rows: pd.DataFrame) -> str:
     Args:
         rows: of the summary, as `view.shown_rows` gives them.
     """
-    rules = rows.loc[rows["is_valid"], "threshold_rule"].unique()
-    rule = f"{rules[0]} rule" if len(rules) else "in_sample rule alone (not valid)"
+    shown = rows[rows["is_valid"]] if rows["is_valid"].any() else rows
+    warning = "" if rows["is_valid"].any() else " alone (not valid)"
+    rule = f"{shown['threshold_rule'].iloc[0]} rule{warning}"
     conversion = rows["conversion"].iloc[0]
     name = "GDP" if conversion == Conversion.GDP else conversion
     level = 100 * (1 - rows["significance"].iloc[0])
+    runs = "models" if is_trained(rows).any() else "runs"
     return (
         f"Lower bounds: {rule}, {name} conversion, {level:g} % confidence for each point,"
-        f" R = {number_range(rows['num_runs'])} models{_mean_of(rows)}"
+        f" R = {number_range(rows['num_runs'])} {runs}{_mean_of(rows)}"
     )
 
 

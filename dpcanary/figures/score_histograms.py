@@ -33,7 +33,7 @@ def draw_score_histograms(
         note: what a reader must know; printed below.
 
     Returns:
-        The figure, and its numbers: one row per bin with the models of each world in it.
+        The figure, and its numbers: one row per bin with the scores of each world in it.
 
     Raises:
         InputError: if there is no attack or two could not be told apart.
@@ -53,7 +53,7 @@ def draw_score_histograms(
             axes = frame.axes[rows.index(attack.series), columns.index(attack.setting)]
             _draw_panel(axes, attack, table)
         frame.body.supxlabel("score (higher: world 0)", fontsize=10)
-        frame.body.supylabel("models per bin", fontsize=10)
+        frame.body.supylabel("scores per bin", fontsize=10)
     return frame.figure, pd.concat(tables, ignore_index=True)
 
 
@@ -100,5 +100,5 @@ def _hide_empty(grid: NDArray[Any]) -> None:
 
 def _note(attacks: Sequence[Attack]) -> str:
     sizes = sorted({len(attack.world0_scores) + len(attack.world1_scores) for attack in attacks})
-    models = " to ".join(f"{size:,}" for size in dict.fromkeys([sizes[0], sizes[-1]]))
-    return f"Scores of the first repeat's {models} models after the last step"
+    counts = " to ".join(f"{size:,}" for size in dict.fromkeys([sizes[0], sizes[-1]]))
+    return f"All scores of the first repeat after the last step: {counts} for each audit"

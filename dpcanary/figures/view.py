@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
 from dpcanary.figures import style
 
 # Settings that no panel, axis or line shows unless the view says so. The first do not matter
@@ -41,7 +41,7 @@ class View:
 
 
 def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
-    """The rows of one conversion (GDP if there), of the first valid rule and of `in_sample`.
+    """The rows of one conversion (GDP if there), of the first valid rule and the first other one.
 
     Raises:
         InputError: if there is no row, or if audits differ in what the figure does not show.
@@ -53,11 +53,8 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
             raise InputError(f"the audits differ in {column}: show them in different figures")
     present = set(summary["conversion"])
     conversion = Conversion.GDP if Conversion.GDP in present else sorted(present)[0]
-    valid = summary.loc[summary["is_valid"], "threshold_rule"].unique()[:1]
-    rows = summary[
-        (summary["conversion"] == conversion)
-        & summary["threshold_rule"].isin([*valid, ThresholdRule.IN_SAMPLE])
-    ]
+    rules = summary.drop_duplicates("is_valid")["threshold_rule"]
+    rows = summary[(summary["conversion"] == conversion) & summary["threshold_rule"].isin([*rules])]
     check_settings_are_shown(rows, shown=view.place)
     check_one_audit_per_point(rows, view.place)
     return rows

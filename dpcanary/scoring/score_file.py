@@ -72,11 +72,12 @@ class AuditScores:
                 the runs are in each world.
         """
         most = self.scores.shape[1]
-        if self.num_slots == 1 and (num_runs < 2 or num_runs % 2):
+        if num_runs < 1 or (self.num_slots == 1 and num_runs % 2):
+            known = "half of the runs are of each world: give 2, 4, ..."
             raise InputError(
-                f"num_runs {num_runs}: half of the runs are of each world: give 2, 4, ..."
+                f"num_runs {num_runs}: {known if self.num_slots == 1 else 'give at least 1'}"
             )
-        if not 1 <= num_runs <= most:
+        if num_runs > most:
             raise InputError(
                 f"num_runs {num_runs} is more than the {most} runs of a repeat of audit"
                 f" {self.audit}: train more runs or ask for fewer"
@@ -105,7 +106,7 @@ def read_scores(path: Path) -> AuditScores:
     if arrays.keys() != {*_ARRAYS} or "audit" not in header:
         raise InputError(f"{path} is no score file; delete it and run again")
     found = AuditScores(header=header, **arrays)
-    fits = found.scores.shape == (*found.world.shape, len(found.step))
+    fits = found.world.ndim == 3 and found.scores.shape == (*found.world.shape, len(found.step))
     if not fits or found.test_accuracy.shape != found.world.shape[:2]:
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
     missing = np.argwhere(np.isnan(found.scores))

@@ -68,8 +68,11 @@ def logit_difference(observed: Array, context: ScoringContext) -> Array:
 def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
     """log(p_y / (1 - p_y)) from logits, stably: the logit minus the log-sum-exp of the others.
 
+    Of a model with one output, whose logit is that of class 1 against class 0, it is the logit for
+    y = 1 and its negative for y = 0.
+
     Args:
-        logits: shape (..., slots, classes).
+        logits: shape (..., slots, outputs).
         labels: y of each slot, shape (slots,).
 
     Returns:
@@ -80,6 +83,8 @@ def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
         >>> float(found[0].round(6)) == float(np.log(4).round(6))
         True
     """
+    if logits.shape[-1] == 1:
+        return np.asarray(logits[..., 0] * np.where(labels == 1, 1.0, -1.0))
     classes = np.arange(logits.shape[-1])
     others = np.stack([np.delete(classes, label) for label in labels])
     lead = (1,) * (logits.ndim - 2)

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, generator, philox_key
+from dpcanary.randomness import generator, philox_key
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.kernels.philox import sample_mask, sample_rows
 from dpcanary.training.options import Sampling
+from dpcanary.training.purposes import Purpose
 from dpcanary.training.slots import Slots
 
 # Standard deviations above the mean that the size of a sample may be: beyond 1e-22.

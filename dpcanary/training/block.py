@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
-from dpcanary.randomness import Purpose
 from dpcanary.training.batches import batches_of
 from dpcanary.training.gradients.rotation import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
@@ -19,6 +18,7 @@ from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.options import Initialisation, Optimizer
 from dpcanary.training.plan import Plan
+from dpcanary.training.purposes import Purpose
 from dpcanary.training.worlds import assigned_worlds
 
 

@@ -16,9 +16,8 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN
 from dpcanary.training.options import Initialisation, Precision, WorldAssignment
-from dpcanary.training.plan import make_plan
+from dpcanary.training.plan import default_observation, make_plan
 from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
-from dpcanary.training.slots import default_observation
 from dpcanary.worlds import parity
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, generator
+from dpcanary.randomness import generator
 from dpcanary.training.options import Initialisation
+from dpcanary.training.purposes import Purpose
 
 # An index that no run has: of parameters that every run starts from, or the reference does.
 NO_RUN = 2**32 - 1

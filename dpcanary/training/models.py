@@ -12,8 +12,8 @@ from dpcanary.errors import InputError
 from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.dpsgd import DPSGD, Schedule
 from dpcanary.training.initialisation import NO_RUN, redraw
+from dpcanary.training.mechanism_stage import MechanismStage, ReferenceStage
 from dpcanary.training.options import Activation, LearningRateSchedule, ModelKind
-from dpcanary.training.stage import MechanismStage, ReferenceStage
 
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,
@@ -48,10 +48,12 @@ def _made(stage: ReferenceStage, shape: tuple[int, ...], num_classes: int) -> nn
                 [_num_features(stage, shape), *stage.hidden_sizes, num_classes], stage.activation
             )
         case ModelKind.CONVNET:
-            _check_images(stage, shape, fits=shape == (3, 32, 32))
+            _check_images(stage, shape, fits=shape == (3, 32, 32), takes="(3, 32, 32)")
             return convnet(num_classes)
         case ModelKind.RESNET18:
-            _check_images(stage, shape, fits=len(shape) == 3 and shape[0] == 3)
+            _check_images(
+                stage, shape, fits=len(shape) == 3 and shape[0] == 3, takes="(3, height, width)"
+            )
             return resnet18(num_classes)
         case never:
             assert_never(never)
@@ -63,9 +65,9 @@ def _num_features(stage: ReferenceStage, shape: tuple[int, ...]) -> int:
     return shape[0]
 
 
-def _check_images(stage: ReferenceStage, shape: tuple[int, ...], *, fits: bool) -> None:
+def _check_images(stage: ReferenceStage, shape: tuple[int, ...], *, fits: bool, takes: str) -> None:
     if not fits:
-        raise InputError(f"model {stage.model} takes images of shape (3, 32, 32), not {shape}")
+        raise InputError(f"model {stage.model} takes images of shape {takes}, not {shape}")
 
 
 def _perceptron(widths: Sequence[int], activation: Activation | None) -> nn.Module:

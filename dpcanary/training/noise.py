@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcanary.randomness import Purpose, philox_key
+from dpcanary.randomness import philox_key
 from dpcanary.training.kernels.philox import add_normals
+from dpcanary.training.purposes import Purpose
 
 
 class Noise:

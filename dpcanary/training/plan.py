@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dpcanary.canaries import Canary
+from dpcanary.canaries import (
+    Canary,
+    DirectionCanary,
+    GradientCanary,
+    InputCanary,
+    canary_type,
+)
+from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
@@ -14,7 +21,7 @@ from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
 from dpcanary.training.modules.wrapped import unwrapped
 from dpcanary.training.options import Initialisation, Precision, WorldAssignment
-from dpcanary.training.slots import Slots, check_observation, slots_of, table_of
+from dpcanary.training.slots import Slots, slots_of, table_of
 from dpcanary.training.worlds import check_assignment
 
 
@@ -92,7 +99,7 @@ def make_plan(
     module = unwrapped(module)
     count = sum(parameter.numel() for parameter in module.parameters())
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
-    check_observation(observe, slots)
+    _check_observation(observe, slots)
     check_assignment(worlds, len(slots))
     table = table_of(records, canaries, device)
     evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
@@ -117,3 +124,23 @@ def make_plan(
         seed=seed,
         device=device,
     )
+
+
+def default_observation(canaries: Sequence[Canary]) -> Observation:
+    """What is observed of runs with these canaries unless something else is asked for."""
+    return {
+        InputCanary: Observation.LOGITS,
+        GradientCanary: Observation.CHANGE,
+        DirectionCanary: Observation.CHANGE_AND_LENGTH,
+    }[canary_type(canaries)]
+
+
+def _check_observation(observe: Observation, slots: Slots) -> None:
+    """Refuses to observe what the canaries do not have.
+
+    Raises:
+        InputError: if logits are asked for of gradient canaries, or changes of input canaries.
+    """
+    if (observe is Observation.LOGITS) == slots.has_gradients:
+        kind = type(slots.canaries[0]).__name__
+        raise InputError(f"observe={observe.value!r} does not go with {kind}")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, generator
+from dpcanary.randomness import generator
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import path_of
@@ -17,6 +17,7 @@ from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.options import Initialisation, Loss, Precision, Sampling
+from dpcanary.training.purposes import Purpose
 from dpcanary.training.reference import Reference
 from dpcanary.training.slots import table_of
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary, canary_type
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import RecordTable
@@ -118,26 +117,6 @@ def table_of(records: Records, canaries: Sequence[Canary], device: torch.device)
         labels=torch.from_numpy(labels.astype(np.int64)).to(device),
         num_canaries=len(inputs),
     )
-
-
-def default_observation(canaries: Sequence[Canary]) -> Observation:
-    """What is observed of runs with these canaries unless something else is asked for."""
-    return {
-        InputCanary: Observation.LOGITS,
-        GradientCanary: Observation.CHANGE,
-        DirectionCanary: Observation.CHANGE_AND_LENGTH,
-    }[canary_type(canaries)]
-
-
-def check_observation(observe: Observation, slots: Slots) -> None:
-    """Refuses to observe what the canaries do not have.
-
-    Raises:
-        InputError: if logits are asked for of gradient canaries, or changes of input canaries.
-    """
-    if (observe is Observation.LOGITS) == slots.has_gradients:
-        kind = type(slots.canaries[0]).__name__
-        raise InputError(f"observe={observe.value!r} does not go with {kind}")
 
 
 def _check_targets(targets: NDArray[np.int64], num_records: int) -> None:

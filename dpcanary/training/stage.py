@@ -1,50 +1,8 @@
-"""What the stages that train models are told."""
+"""What the stage that trains runs is told."""
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.closed_model import ClosedModel
 from dpcanary.observations import Observation
-from dpcanary.training.options import (
-    Activation,
-    Initialisation,
-    LearningRateSchedule,
-    Loss,
-    ModelKind,
-    Optimizer,
-    Precision,
-    Sampling,
-    WorldAssignment,
-)
-
-
-class ReferenceStage(ClosedModel):
-    """A model and its descent. The reference model, trained without privacy, needs no more.
-
-    `activation` is None unless the model is an `mlp`, `momentum` unless the optimiser has it.
-    """
-
-    model: ModelKind
-    model_seed: int
-    hidden_sizes: tuple[int, ...]
-    activation: Activation | None
-    initialisation: Initialisation
-    loss: Loss
-    optimizer: Optimizer
-    momentum: float | None
-    learning_rate: float
-    learning_rate_schedule: LearningRateSchedule
-    num_steps: int
-
-
-class MechanismStage(ReferenceStage):
-    """DP-SGD, except for its noise multiplier."""
-
-    seed: int
-    adjacency: Adjacency
-    sampling: Sampling
-    sample_rate: float
-    batch_size: int | None
-    canary_period: int | None
-    max_grad_norm: float
+from dpcanary.training.mechanism_stage import MechanismStage
+from dpcanary.training.options import Precision, WorldAssignment
 
 
 class TrainingStage(MechanismStage):

@@ -4,9 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, philox_key
+from dpcanary.randomness import philox_key
 from dpcanary.training.kernels.philox import random_words
 from dpcanary.training.options import WorldAssignment
+from dpcanary.training.purposes import Purpose
 from dpcanary.worlds import parity
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.files import sha256_of_text
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment
-from dpcanary.training.stage import ReferenceStage
+from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.workflow.parameters import Wildcards, by_audit, with_known_signature
 
 
@@ -91,6 +92,10 @@ class AuditRules:
     def function(self, audit: str) -> str:
         """The function that crafts an audit's canaries, or draws its runs."""
         return self._audit(audit).adversary.function
+
+    def calibration(self, audit: str) -> list[str]:
+        """The function that calibrates an audit's noise; none where it is given."""
+        return [CALIBRATION] if self._audit(audit).noise_multiplier is None else []
 
     def score_function(self, audit: str) -> str:
         """The function that scores an audit's runs."""

@@ -61,16 +61,10 @@ def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) 
     ]
     for reference in [*functions, *plugins]:
         files |= dict(_code_of_function(reference, root))
-    lines = [f"{name} {_hash_of(path)}\n" for name, path in sorted(files.items())]
+    lines = [f"{name} {sha256_of_file(path)}\n" for name, path in sorted(files.items())]
     return sha256_of_text("".join(lines))
 
 
-@cache
-def _hash_of(path: Path) -> str:
-    return sha256_of_file(path)  # most files serve several programs
-
-
-@cache
 def _code_of_function(reference: str, root: Path) -> tuple[tuple[str, Path], ...]:
     """The module of a function, and what it imports of its package and of the library.
 

@@ -7,30 +7,35 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpcanary.vocabulary import SCORES_OF, Canary
+from dpcanary.adversaries.catalogue import adversary
+from dpcanary.estimation.threshold_rules import threshold_rule_named
 
 ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
 
 
 def row(**changes: object) -> dict[str, object]:
     """A row of a summary; the audit is named after its canary, sample rate and noise."""
-    canary = Canary(str(changes["canary"]))
+    canary = adversary(str(changes["canary"]))
+    rule = str(changes.get("threshold_rule", "simultaneous"))
     values = {
-        "audit": f"{canary}-{changes['sample_rate']}-{changes['noise_multiplier']}",
+        "audit": f"{canary.name}-{changes['sample_rate']}-{changes['noise_multiplier']}",
         "sweep": "fig",
-        "score": SCORES_OF[canary][0].value,
+        "score": canary.scores[0].name,
         "adjacency": "substitute",
-        "data": "digits" if canary.is_trained else "crafted",
+        "data": "digits" if canary.is_trained else "process",
         "num_records": 500.0 if canary.is_trained else float("nan"),
-        "model": "linear" if canary.is_trained else "gradient_sum",
+        "model": "linear" if canary.is_trained else "process",
         "max_grad_norm": 2.0,
         "num_steps": 500,
         "learning_rate": 0.01,
+        "num_slots": 1,
         "num_runs": 1000,
         "repeat": 0,
         "step": 500,
-        "threshold_rule": "simultaneous",
+        "slot": float("nan"),
+        "threshold_rule": rule,
         "conversion": "gdp",
+        "is_valid": threshold_rule_named(rule).is_valid,
         "significance": 0.05,
         "delta": 1e-5,
         **{f"epsilon_upper_{name}": value for name, value in ACCOUNTED.items()},

@@ -2,15 +2,24 @@
 
 from itertools import pairwise
 from math import exp, log, pi, sqrt
+from time import process_time
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
 from scipy.integrate import quad
 
-from dpcanary.accounting import account_epsilon, account_epsilon_curve
+from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise
 from dpcanary.errors import InputError
 from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 
+# The Gaussian mixtures' centres, by adjacency: in each direction, of the worlds' pair.
+CENTRES = {"substitute": [(1.0, -1.0)], "add_remove": [(1.0, 0.0), (0.0, 1.0)]}
+RELATIONS = {
+    "substitute": NeighboringRelation.REPLACE_ONE,
+    "add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
+}
 # (sample_rate, noise_multiplier): epsilon as add/remove, substitute, group privacy at
 # delta 1e-5 after 500 steps, printed to three digits.
 ANCHORS = {
@@ -119,8 +128,7 @@ def _divergence(centres: tuple[float, float], q: float, sigma: float, epsilon: f
 @pytest.mark.parametrize(("q", "sigma"), [(0.25, 2.0), (0.05, 0.8), (0.7, 5.0)])
 @pytest.mark.parametrize("method", ["pld", "prv"])
 def test_one_sampled_step_matches_direct_integration(q: float, sigma: float, method: str) -> None:
-    pairs = {"substitute": [(1.0, -1.0)], "add_remove": [(1.0, 0.0), (0.0, 1.0)]}
-    for adjacency, directions in pairs.items():
+    for adjacency, directions in CENTRES.items():
         bounds = account_epsilon(
             adjacency=adjacency,
             sample_rate=q,
@@ -137,6 +145,32 @@ def test_one_sampled_step_matches_direct_integration(q: float, sigma: float, met
         assert largest[0] >= 1e-4 * (1 - 1e-6)
         assert largest[1] == pytest.approx(1e-4, rel=2e-3)
         assert largest[2] <= 1e-4 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("adjacency", CENTRES)
+def test_noise_at_rare_sampling_is_right_and_soon_found(adjacency: str) -> None:
+    """A step's losses are mostly tiny, yet reach far: a grid that holds both would be huge."""
+    q, epsilon, delta = 0.001, 10.0, 1e-5
+    start = process_time()
+    sigma = calibrate_noise(
+        adjacency=adjacency, epsilon=epsilon, delta=delta, sample_rate=q, num_steps=1
+    )
+    assert process_time() - start < 10
+
+    def accounted(noise_multiplier: float) -> float:
+        accountant = PLDAccountant(RELATIONS[adjacency], value_discretization_interval=1e-3)
+        step = PoissonSampledDpEvent(q, GaussianDpEvent(noise_multiplier))
+        return accountant.compose(step).get_epsilon(delta)
+
+    def integrated(noise_multiplier: float) -> float:
+        pairs = CENTRES[adjacency]
+        return max(_divergence(pair, q, noise_multiplier, epsilon) for pair in pairs)
+
+    # dp-accounting's epsilon is pessimistic: by 2e-7 at most on this grid.
+    assert accounted(sigma) <= epsilon
+    assert accounted(sigma * (1 - 1e-4)) > epsilon + 1e-6
+    assert integrated(sigma) <= delta
+    assert integrated(sigma * (1 - 1e-4)) > delta
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 4.0, 20.0, 50.0])

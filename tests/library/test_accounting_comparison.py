@@ -85,7 +85,9 @@ def test_a_failure_at_one_number_of_steps_spares_the_others(monkeypatch, capsys)
 
     def failing(*, steps: list[int], **others: object) -> list[float]:
         if 20 in steps:
-            raise AccountingError(f"cannot at {steps}")
+            raise AccountingError.about(
+                f"cannot at {steps}", reason=f"{others['method']} fails", instead="stop"
+            )
         return real(steps=steps, **others)
 
     monkeypatch.setattr(comparison, "account_epsilon_curve", failing)
@@ -93,7 +95,9 @@ def test_a_failure_at_one_number_of_steps_spares_the_others(monkeypatch, capsys)
         sample_rates=[0.5], noise_multipliers=[3.0], num_steps=[10, 20, 30], delta=1e-5
     )
     assert table["ratio"].isna().tolist() == [False, True, False]
-    assert "no ratio: cannot at [20]" in capsys.readouterr().err
+    logged = capsys.readouterr().err
+    assert "no ratio: cannot at [20]: pld fails; and by method 'prv': prv fails; there" in logged
+    assert logged.count("no ratio: ") == 1
 
 
 @pytest.mark.parametrize(

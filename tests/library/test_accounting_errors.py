@@ -1,14 +1,35 @@
 """What the accountants refuse, and in which words."""
 
+import re
 import subprocess
 import sys
+from functools import cache
+from inspect import signature
 from types import SimpleNamespace
 
 import pytest
 
-from dpcanary.accounting import account_epsilon, account_epsilon_curve, calibrate_noise, dispatch
+from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise
+from dpcanary.accounting.dispatch import accountant_for
+from dpcanary.accounting.fallback import with_fallback
+from dpcanary.accounting.noise import noise_of
+from dpcanary.accounting.noise_stage import NoiseStage
+from dpcanary.accounting.options import AccountingMethod
+from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.setting import Accountant, EpsilonBounds
+from dpcanary.accounting.stage import AccountingStage
+from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.settings.audit import Audit
+from dpcanary.settings.experiment import Settings
+
+CONFIG_KEYS = {*Audit.model_fields, *Settings.model_fields}
+# Arguments of the library's accounting that no config has: method, steps, epsilon.
+LIBRARY_ONLY = {
+    name
+    for function in (account_epsilon, account_epsilon_curve, calibrate_noise)
+    for name in signature(function).parameters
+} - CONFIG_KEYS
 
 
 def _setting(**changes):
@@ -138,7 +159,7 @@ def test_failures_inside_prv_accountant_are_refusals(monkeypatch, failure: Excep
 
 def test_libraries_load_only_when_used() -> None:
     code = (
-        "import sys; from dpcanary.accounting import account_epsilon;"
+        "import sys; from dpcanary import account_epsilon;"
         "account_epsilon(adjacency='substitute', sample_rate=1.0, noise_multiplier=4.0,"
         " num_steps=1, delta=1e-5, method='closed_form');"
         "print([name for name in ('dp_accounting', 'prv_accountant') if name in sys.modules])"
@@ -148,8 +169,9 @@ def test_libraries_load_only_when_used() -> None:
 
 
 def test_every_listed_method_has_an_accountant() -> None:
-    for method in dispatch.METHODS:
-        assert isinstance(dispatch.accountant_for(method), Accountant)
+    for method in AccountingMethod:
+        assert isinstance(accountant_for(method), Accountant)
+        assert accountant_for(method.value) is accountant_for(method)
 
 
 def test_a_target_that_any_noise_meets_is_refused_in_time() -> None:
@@ -187,3 +209,72 @@ def test_group_privacy_refuses_in_its_own_name() -> None:
         )
     assert str(refusal.value).startswith("method='group_privacy' cannot account adjacency='subst")
     assert str(refusal.value).endswith("'pld' or 'prv', which account the substitution itself")
+
+
+def _bounds_of_a_config(**changes: object) -> object:
+    settings = {"sample_rate": 0.25, "record_steps": (500,), "canary_period": None, "delta": 1e-5}
+    sigma = changes.pop("noise_multiplier", 5.0)
+    return upper_bounds(AccountingStage(**settings | changes), noise_multiplier=sigma)
+
+
+def _noise_of_a_config(**changes: object) -> object:
+    settings = {
+        "adjacency": Adjacency.SUBSTITUTE,
+        "sample_rate": 0.25,
+        "accounted_steps": 500,
+        "noise_multiplier": None,
+        "target_epsilon": 1.0,
+        "target_delta": 1e-5,
+    }
+    return noise_of(NoiseStage(**settings | changes))
+
+
+# Where both accountants refuse what a config asks for.
+BOTH_REFUSE = {
+    "little noise": lambda: _bounds_of_a_config(noise_multiplier=0.2),
+    "no noise": lambda: _bounds_of_a_config(noise_multiplier=1e-200),
+    "small delta": lambda: _bounds_of_a_config(delta=1e-17),
+    "many steps": lambda: _bounds_of_a_config(delta=1e-14, record_steps=(10**6,)),
+    "calibration": lambda: _noise_of_a_config(target_delta=1e-17),
+}
+
+
+@cache
+def _refusal_of(case: str) -> str:
+    with pytest.raises(AccountingError, match="; and by method 'prv': ") as caught:
+        BOTH_REFUSE[case]()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", BOTH_REFUSE)
+def test_where_both_refuse_the_way_out_is_one_of_a_config(case: str) -> None:
+    words = {*re.findall(r"\w+", _refusal_of(case).rpartition("; ")[2])}
+    assert words & {"noise_multiplier", "target_epsilon", "delta"}
+    assert not words & LIBRARY_ONLY
+
+
+@pytest.mark.parametrize("case", BOTH_REFUSE)
+def test_where_both_refuse_no_argument_is_named_that_a_config_lacks(case: str) -> None:
+    named = {*re.findall(r"\b(\w+)=", _refusal_of(case))}
+    assert {"sample_rate", "noise_multiplier", "num_steps", "delta"} <= named
+    assert named <= CONFIG_KEYS
+
+
+def test_the_second_method_is_asked_only_where_the_first_refuses(capsys) -> None:
+    def account(method: AccountingMethod, *, refusing: set[str]) -> str:
+        if method.value in refusing:
+            raise AccountingError.about("x=1", reason=f"{method} is unfit", instead="use nothing")
+        return f"by {method}"
+
+    def found(*refusing: str) -> tuple[str, AccountingMethod]:
+        return with_fallback(
+            lambda method: account(method, refusing={*refusing}), instead="change x"
+        )
+
+    assert found("prv") == ("by pld", AccountingMethod.PLD)
+    assert capsys.readouterr().err == ""
+    assert found("pld") == ("by prv", AccountingMethod.PRV)
+    assert "trying prv instead: x=1: pld is unfit" in capsys.readouterr().err
+    both = "x=1: pld is unfit; and by method 'prv': prv is unfit; change x"
+    with pytest.raises(AccountingError, match=f"^{both}$"):
+        found("pld", "prv")

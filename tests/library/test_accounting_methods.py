@@ -5,12 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dpcanary.accounting import (
-    EpsilonBounds,
-    account_epsilon,
-    account_epsilon_curve,
-    calibrate_noise,
-)
+from dpcanary import EpsilonBounds, account_epsilon, account_epsilon_curve, calibrate_noise
 from dpcanary.accounting.losses import AddLoss, RemoveLoss, SubstituteLoss
 from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
@@ -40,6 +35,7 @@ def _upper(*, num_steps: int, **setting) -> float:
         (0.25, 5.574, 500),
         (0.0625, 1.6773, 500),
         (0.01, 1.0, 1000),
+        (0.001, 0.25, 10),
         (0.25, 0.7, 3),
         (0.9, 2.0, 10),
     ],

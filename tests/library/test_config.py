@@ -3,14 +3,31 @@
 import copy
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from dpcanary import stages
-from dpcanary.config import config_schema, parse_experiment
+from dpcanary.accounting.noise_stage import NoiseStage
+from dpcanary.accounting.stage import AccountingStage
+from dpcanary.adversaries.adversary import Score
+from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.errors import InputError
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.observations import Observation
+from dpcanary.scoring.stage import ScoringStage
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.experiment import Experiment, read_experiment
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.schema import config_schema
+from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.training.options import WorldAssignment
+from dpcanary.training.stage import TrainingStage
 
 ROOT = Path(__file__).parents[2]
 GOOD = {
@@ -41,6 +58,19 @@ def changed(path: str, value: object) -> dict:
     else:
         place[key] = value
     return config
+
+
+def with_sweep(**changes: object) -> dict:
+    """The config with keys of its sweep changed; None drops one."""
+    config = copy.deepcopy(GOOD)
+    sweep = config["audits"]["steps"] | changes
+    config["audits"]["steps"] = {key: value for key, value in sweep.items() if value is not None}
+    return config
+
+
+def single(**changes: object) -> Experiment:
+    """An experiment of one audit, named `steps`."""
+    return parse_experiment(with_sweep(**{"canary": "gradient", "sample_rate": 0.5, **changes}))
 
 
 def test_lists_sweep_and_name_the_audits():
@@ -91,28 +121,131 @@ def test_each_stage_is_told_only_what_it_uses():
     experiment = parse_experiment(GOOD)
     other = parse_experiment(changed("significance", 0.01))
     audit = "steps-gradient-q1"
-    for stage in (stages.TrainingStage, stages.NoiseStage, stages.CanaryStage):
+    for stage in (TrainingStage, NoiseStage, CraftingStage):
         assert experiment.stage(stage, audit=audit) == other.stage(stage, audit=audit)
-    assert experiment.stage(stages.EstimationStage, audit=audit) != other.stage(
-        stages.EstimationStage, audit=audit
+    assert experiment.stage(EstimationStage, audit=audit) != other.stage(
+        EstimationStage, audit=audit
     )
 
 
 def test_delta_moves_the_noise_only_where_it_is_calibrated():
     audit = "steps-gradient-q1"
     one, two = parse_experiment(GOOD), parse_experiment(changed("delta", 1e-6))
-    assert one.stage(stages.NoiseStage, audit=audit) == two.stage(stages.NoiseStage, audit=audit)
+    assert one.stage(NoiseStage, audit=audit) == two.stage(NoiseStage, audit=audit)
     config = changed("audits/steps/noise_multiplier", None)
     config["audits"]["steps"]["target_epsilon"] = 4.0
     one, two = parse_experiment(config), parse_experiment({**config, "delta": 1e-6})
-    assert one.stage(stages.NoiseStage, audit=audit) != two.stage(stages.NoiseStage, audit=audit)
+    assert one.stage(NoiseStage, audit=audit) != two.stage(NoiseStage, audit=audit)
 
 
 def test_stages_survive_the_command_line():
     experiment = parse_experiment(GOOD)
-    for stage in (stages.TrainingStage, stages.EstimationStage, stages.ScoringStage):
+    for stage in (TrainingStage, CraftingStage, NoiseStage, EstimationStage, ScoringStage):
         told = experiment.stage(stage, audit="steps-gradient-q1")
         assert stage.model_validate_json(told.to_json()) == told
+    drawn = single(canary="worst_case", dataset=None)
+    for stage in (DrawingStage, ScoringStage):
+        told = drawn.stage(stage, audit="steps")
+        assert stage.model_validate_json(told.to_json()) == told
+
+
+FIXED = {"sampling": "fixed", "batch_size": 20, "canary_period": 2, "sample_rate": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_slots": 3},
+        {"canary": "worst_case", "dataset": None, "score": "transcript"},
+        {"model": "mlp", "hidden_sizes": [4, 3], "optimizer": "momentum"},
+        FIXED,
+    ],
+)
+def test_experiments_survive_their_file(changes, tmp_path):
+    experiment, path = single(**changes), tmp_path / "experiment.json"
+    path.write_text(experiment.to_json())
+    assert read_experiment(path) == experiment
+
+
+def test_what_is_no_experiment_is_named(tmp_path):
+    path = tmp_path / "experiment.json"
+    path.write_text(single().to_json().replace('"makers"', '"others"'))
+    for wrong in (path, tmp_path / "none.json"):
+        with pytest.raises(InputError, match=f"{wrong} is no resolved config; delete it"):
+            read_experiment(wrong)
+
+
+def test_training_is_not_told_canary_or_score():
+    """So that audits whose runs are observed alike are told the same."""
+    assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
+    canaries = ["crafted_input", "mislabeled", "natural", "gradient"]
+    experiment = parse_experiment(with_sweep(canary=canaries, sample_rate=1.0, seed=3))
+    told = [experiment.stage(TrainingStage, audit=f"steps-{canary}") for canary in canaries]
+    assert told[0] == told[1] == told[2]
+    assert told[0].observe is Observation.LOGITS
+    assert told[3] == told[0].model_copy(update={"observe": Observation.CHANGE})
+    for canary in canaries:
+        crafting = experiment.stage(CraftingStage, audit=f"steps-{canary}")
+        assert crafting.function == BUILT_IN[canary].function
+
+
+def test_scoring_is_told_what_the_runs_were_told():
+    trained, drawn = single(), single(canary="worst_case", dataset=None)
+    for experiment, stage in ((trained, TrainingStage), (drawn, DrawingStage)):
+        told = experiment.stage(ScoringStage, audit="steps").told
+        assert told == json.loads(experiment.stage(stage, audit="steps").to_json())
+
+
+def test_settings_that_are_not_used_are_none():
+    crafting = single().stage(CraftingStage, audit="steps")
+    assert (crafting.activation, crafting.hidden_sizes, crafting.momentum) == (None, (), None)
+    assert (crafting.crafting_steps, crafting.crafting_step_size) == (None, None)
+    assert (crafting.batch_size, crafting.canary_period) == (None, None)
+    used = single(
+        canary="crafted_input",
+        model="mlp",
+        hidden_sizes=[4],
+        optimizer="momentum",
+        crafting_steps=7,
+    ).stage(CraftingStage, audit="steps")
+    assert (used.activation, used.hidden_sizes, used.momentum) == ("tanh", (4,), 0.9)
+    assert (used.crafting_steps, used.crafting_step_size) == (7, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "user"),
+    [
+        ("crafting_steps", [5, 6], {"canary": "crafted_input"}),
+        ("momentum", [0.5, 0.6], {"optimizer": "momentum"}),
+        ("activation", ["tanh", "relu"], {"model": "mlp", "hidden_sizes": [4]}),
+    ],
+)
+def test_settings_that_are_not_used_change_no_stage(key, values, user):
+    """Sweeps share keys, and jobs that do not use one need not run again for it."""
+
+    def told(audit: str) -> list[list[str]]:
+        found = []
+        for value in values:
+            config = with_sweep(canary="gradient", sample_rate=0.5, **{key: value})
+            config["audits"]["user"] = {**config["audits"]["steps"], **user}
+            stages = (ReferenceStage, CraftingStage, TrainingStage, ScoringStage)
+            experiment = parse_experiment(config)
+            found.append([experiment.stage(stage, audit=audit).to_json() for stage in stages])
+        return found
+
+    assert told("steps")[0] == told("steps")[1]
+    assert told("user")[0] != told("user")[1]
+
+
+def test_processes_do_not_depend_on_settings_of_training():
+    one = single(canary="worst_case", dataset=None, seed=3)
+    config = with_sweep(canary=["worst_case", "gradient"], sample_rate=0.5, seed=3, model="mlp")
+    config["audits"]["steps"] |= {"hidden_sizes": [3], "optimizer": "adam", "learning_rate": 0.5}
+    both = parse_experiment(config)
+    drawn = both.stage(DrawingStage, audit="steps-worst_case")
+    assert drawn == one.stage(DrawingStage, audit="steps")
+    assert both.audits["steps-worst_case"].dataset is None
 
 
 @pytest.mark.parametrize(
@@ -126,38 +259,47 @@ def test_stages_survive_the_command_line():
         ("delta", 1.0, "delta: Input should be less than 1"),
         ("delta", "1e-5", "YAML reads 1e-5 as text: write 1.0e-5"),
         ("significance", 1e-9, "significance: Input should be greater than or equal to"),
-        ("significance", 1.5, "significance: .* less than 1"),
-        ("threshold_rules", ["simultanous"], "did you mean 'simultaneous'"),
+        ("significance", 0.51, "significance: Input should be less than or equal to 0.5"),
+        ("significance", 1.5, "significance: Input should be less than or equal to 0.5"),
+        ("threshold_rules", ["simultanous"], "threshold_rules: .* did you mean 'simultaneous'"),
+        ("threshold_rules", ["xyz"], "known: simultaneous, split, fixed, in_sample"),
+        ("threshold_rules", [], "threshold_rules: .* at least 1"),
+        ("conversions", ["drect"], "conversions.*: unknown name, did you mean 'direct'"),
+        ("independent", "slot", "independent: unknown name, did you mean 'slots'"),
         ("threshold_rules", ["fixed"], "needs a threshold"),
         ("device", "gpu", "device: unknown name, known: cpu, cuda, auto"),
         ("audits", {}, "audits: give at least one sweep"),
         ("audits/steps", [], "audits.steps: must hold an audit's settings"),
         ("audits/steps/canary", "gradeint", "audit steps.*: canary: .*did you mean 'gradient'"),
+        ("audits/steps/canary", "xyz", "canary: unknown name, known: worst_case, gradient, "),
         ("audits/steps/sample_rate", 0.0, "sample_rate: Input should be greater than 0"),
         ("audits/steps/sample_rate", [0.5, 1.5], "audit steps-.*-q1.5: sample_rate: .* or equal"),
         ("audits/steps/noise_multiplier", 0, "noise_multiplier: Input should be greater than 0"),
         ("audits/steps/noise_multiplier", float("nan"), "noise_multiplier"),
         ("audits/steps/noise_multiplier", None, "give either noise_multiplier or target_epsilon"),
         ("audits/steps/target_epsilon", 1.0, "give either noise_multiplier or target_epsilon"),
-        ("audits/steps/num_runs", 11, "num_runs: Input should be a multiple of 2"),
+        ("audits/steps/num_runs", 11, "num_runs is 11; it must be even, .* and at least 4"),
+        ("audits/steps/num_runs", 2, "num_runs is 2; it must be even, .* and at least 4"),
+        ("audits/steps/num_runs", 0, "num_runs: Input should be greater than or equal to 1"),
         ("audits/steps/num_runs", 10.5, "num_runs"),
         ("audits/steps/num_runs", True, "num_runs: Input should be a valid integer"),
         ("audits/steps/num_steps", "many", "num_steps: Input should be a valid integer"),
         ("audits/steps/record_every", 30, "record_every 30 does not divide num_steps"),
         ("audits/steps/dataset", "digit", "dataset: no 'digit'; did you mean 'digits'"),
         ("audits/steps/dataset", None, "needs a dataset"),
-        ("audits/steps/score", "transcript", "has the scores"),
+        ("audits/steps/score", "transcript", "gradient has no score 'transcript'; known: coord"),
+        ("audits/steps/score", "cordinate", "has no score 'cordinate'; did you mean 'coordinate'"),
         ("audits/steps/sample_rate", None, "sampling poisson needs sample_rate"),
         ("audits/steps/sample_rate", 1e-7, "below 1e-6 is too coarse"),
         ("audits/steps/model", "lineer", "did you mean 'linear'"),
-        ("audits/steps/model", "mlp", "model mlp, and it alone, needs hidden_sizes"),
-        ("audits/steps/hidden_sizes", [4], "model mlp, and it alone, needs hidden_sizes"),
+        ("audits/steps/model", "mlp", "model mlp needs hidden_sizes"),
         ("audits/steps/optimizer", "adma", "did you mean 'adam'"),
         ("audits/steps/momentum", 1.0, "momentum: Input should be less than 1"),
-        ("audits/steps/batch_size", 5, "sampling fixed, and it alone, needs batch_size"),
-        ("audits/steps/sampling", "fixed", "sampling fixed, and it alone, needs batch_size"),
-        ("audits/steps/canary_period", 3, "sampling fixed, and it alone, needs batch_size"),
-        ("audits/steps/adjacency", "add_remove", "audits adjacency substitute alone"),
+        ("audits/steps/batch_size", 5, "batch_size is for sampling fixed: .* give sample_rate"),
+        ("audits/steps/sampling", "fixed", "sampling fixed needs batch_size and canary_period"),
+        ("audits/steps/canary_period", 4, "canary_period is for sampling fixed"),
+        ("audits/steps/worlds", "coin", "worlds: unknown name, did you mean 'coins'"),
+        ("audits/steps/num_slots", 0, "num_slots: Input should be greater than or equal to 1"),
         ("audits/bad name", GOOD["audits"]["steps"], "audits: 'bad name' is no name; use letters"),
         ("audits/steps/noise_multiplier", [], "audits.steps: noise_multiplier: is an empty list"),
         ("audits/steps/noise_multiplier", [2.0, 2], "'steps-.*-sigma2' is made twice"),
@@ -170,6 +312,185 @@ def test_stages_survive_the_command_line():
 def test_mistakes_are_named(path, value, message):
     with pytest.raises(InputError, match=message):
         parse_experiment(changed(path, value))
+
+
+def test_what_is_just_in_range_is_fine():
+    assert parse_experiment(changed("significance", 0.5)).settings.significance == 0.5
+    assert single(num_runs=4).audits["steps"].total_runs == 4
+
+
+UNUSED = "audits.steps: {}: its canary, model and optimizer do not use this key; drop it"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "changes"),
+    [
+        ("crafting_steps", 50, {}),
+        ("crafting_step_size", 0.1, {"canary": ["mislabeled", "natural"]}),
+        ("hidden_sizes", [4], {}),
+        ("activation", "relu", {"model": ["linear", "convnet"]}),
+        ("momentum", 0.5, {}),
+        ("momentum", [0.5, 0.6], {"optimizer": ["sgd", "adam"]}),
+        ("model", "linear", {"canary": "worst_case", "dataset": None}),
+        ("learning_rate", 0.1, {"canary": "worst_case", "dataset": None}),
+        ("optimizer", "momentum", {"canary": "worst_case", "dataset": None}),
+        ("runs_at_once", 5, {"canary": "worst_case", "dataset": None}),
+        ("dataset", "digits", {"canary": "worst_case"}),
+        ("activation", "relu", {"canary": "worst_case", "dataset": None}),
+    ],
+)
+def test_keys_that_nothing_uses_are_named(key, value, changes):
+    with pytest.raises(InputError, match=re.escape(UNUSED.format(key))):
+        parse_experiment(with_sweep(**changes, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "changes"),
+    [
+        ("crafting_steps", 50, {"canary": ["gradient", "crafted_input"]}),
+        ("hidden_sizes", [4], {"model": ["linear", "mlp"]}),
+        ("momentum", 0.5, {"optimizer": ["sgd", "momentum"]}),
+        ("dataset", "digits", {"canary": ["worst_case", "gradient"]}),
+    ],
+)
+def test_keys_that_one_audit_of_a_sweep_uses_are_fine(key, value, changes):
+    assert parse_experiment(with_sweep(**changes, **{key: value})).audits
+
+
+SHARED = """
+experiment: test
+delta: 1.0e-5
+datasets: {{digits: {{source: digits, num_records: 100}}}}
+audits:
+  crafted: &crafted
+    canary: crafted_input
+    sample_rate: 0.5
+    dataset: digits
+    noise_multiplier: 2.0
+    num_steps: 100
+    num_runs: 10
+    crafting_steps: 50
+  gradient:
+    <<: *crafted
+    canary: gradient
+    {more}
+"""
+
+
+def test_keys_shared_by_an_anchor_with_a_sweep_that_uses_them_are_fine():
+    shared = yaml.safe_load(SHARED.format(more=""))
+    assert [*parse_experiment(shared).audits] == ["crafted", "gradient"]
+    own = yaml.safe_load(SHARED.format(more="crafting_steps: 60"))
+    with pytest.raises(InputError, match=r"audits\.gradient: crafting_steps: its canary, model"):
+        parse_experiment(own)
+    del shared["audits"]["crafted"]
+    with pytest.raises(InputError, match=r"audits\.gradient: crafting_steps: its canary, model"):
+        parse_experiment(shared)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"worlds": "coins"}, "worlds coins needs num_slots above 1"),
+        ({"worlds": "halves"}, "worlds halves needs num_slots above 1"),
+        ({"num_slots": 2, "worlds": "alternate"}, "worlds alternate is for num_slots 1"),
+        ({"num_slots": 3, "worlds": "halves"}, "worlds halves needs an even num_slots"),
+        ({"num_slots": 101}, "num_slots: 101 is more than the 100 private records"),
+        (
+            {"num_slots": 2, "canary": "worst_case", "dataset": None},
+            "canary worst_case has one slot",
+        ),
+        (
+            {"num_slots": [1, 2], "num_runs": 5},
+            "audit steps-K1: num_runs is 5; it must be even",
+        ),
+    ],
+)
+def test_slots_that_make_no_sense(changes, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        single(**changes)
+
+
+def test_slots_choose_their_worlds():
+    assert single().audits["steps"].worlds is WorldAssignment.ALTERNATE
+    assert single(num_slots=3).audits["steps"].worlds is WorldAssignment.COINS
+    assert single(num_slots=2, worlds="halves").audits["steps"].worlds is WorldAssignment.HALVES
+    # A run of several slots can hold both worlds.
+    assert single(num_slots=100, num_runs=1).audits["steps"].total_runs == 1
+    swept = single(num_slots=[1, 2]).audits
+    assert [*swept] == ["steps-K1", "steps-K2"]
+    told = single(num_slots=2).stage(TrainingStage, audit="steps")
+    assert told.worlds is WorldAssignment.COINS
+
+
+@pytest.mark.parametrize(
+    ("changes", "delta", "message"),
+    [
+        # Of two steps at q = 1/2, the canary is in one with probability 3/4.
+        ({"num_steps": 2}, 0.75, "delta 0.75 alone covers the leak, whatever the noise: the"),
+        ({"num_steps": 2}, 0.8, "in a batch with probability 0.75; lower delta"),
+        ({"sample_rate": 1e-6, "num_steps": 5}, 1e-5, "with probability 5e-06; lower delta"),
+        ({"target_epsilon": 501.0}, 1e-5, "501 is beyond what accountants can tell; give at most"),
+    ],
+)
+def test_targets_that_no_noise_can_reach(changes, delta, message):
+    told = {"canary": "gradient", "noise_multiplier": None, "target_epsilon": 1.0}
+    config = with_sweep(**{**told, "sample_rate": 0.5, **changes}) | {"delta": delta}
+    with pytest.raises(InputError, match=f"audit steps: target_epsilon: .*{re.escape(message)}"):
+        parse_experiment(config)
+    # Noise that is given needs no target.
+    config["audits"]["steps"] |= {"noise_multiplier": 1.0}
+    del config["audits"]["steps"]["target_epsilon"]
+    assert parse_experiment(config).audits
+
+
+def test_targets_that_can_be_reached():
+    told = {"canary": "gradient", "noise_multiplier": None, "num_steps": 2, "sample_rate": 0.5}
+    within = with_sweep(**told, target_epsilon=1.0) | {"delta": 0.7499}
+    assert parse_experiment(within).audits
+    assert parse_experiment(with_sweep(**told, target_epsilon=500.0)).audits
+    known = with_sweep(**told | FIXED, target_epsilon=1.0) | {"delta": 0.99}
+    assert parse_experiment(known).audits  # the canary is in a batch for certain
+
+
+def two_scores(monkeypatch: pytest.MonkeyPatch, observes: str) -> None:
+    """Gives the gradient canary a second score, as a plugin's adversary may have."""
+    own = BUILT_IN["gradient"]
+    other = Score("other", "dpcanary.scoring.scores:as_observed", observes)
+    monkeypatch.setitem(BUILT_IN, "gradient", replace(own, scores=(*own.scores, other)))
+
+
+def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
+    two_scores(monkeypatch, Observation.CHANGE)
+    scores = {"canary": "gradient", "score": ["coordinate", "other"]}
+    config = with_sweep(**scores, noise_multiplier=[2.0, 3.0], sample_rate=0.5)
+    config["audits"]["again"] = copy.deepcopy(config["audits"]["steps"])
+    experiment = parse_experiment(config)
+    for sweep in ("steps", "again"):  # audits of two sweeps are independent
+        for noise in ("sigma2", "sigma3"):
+            one, two = f"{sweep}-{noise}-coordinate", f"{sweep}-{noise}-other"
+            assert experiment.makers[one] == experiment.makers[two] == one
+            for stage in (TrainingStage, CraftingStage, NoiseStage):
+                told = [experiment.stage(stage, audit=audit) for audit in (one, two)]
+                assert told[0] == told[1]
+            scoring = [experiment.stage(ScoringStage, audit=audit) for audit in (one, two)]
+            assert scoring[0].told == scoring[1].told
+            assert scoring[0].score_function != scoring[1].score_function
+    assert {audit.seed for audit in experiment.audits.values()} == {
+        experiment.audits[name].seed for name in set(experiment.makers.values())
+    }
+    assert len({audit.seed for audit in experiment.audits.values()}) == 4
+
+
+def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
+    drawn = single(canary="worst_case", dataset=None, score=["final_sum", "transcript"])
+    two_scores(monkeypatch, Observation.CHANGE_AND_LENGTH)
+    trained = single(score=["coordinate", "other"])
+    others = parse_experiment(GOOD)  # these differ in more than their scores
+    for experiment in (drawn, trained, others):
+        assert experiment.makers == {name: name for name in experiment.audits}
+        seeds = {audit.seed for audit in experiment.audits.values()}
+        assert len(seeds) == len(experiment.audits) > 1
 
 
 def test_models_are_named_by_their_layers_and_lists_of_lists_sweep():
@@ -215,18 +536,25 @@ def test_only_insertions_of_fixed_batches_are_accounted():
         "record_every": 50,
     }
     experiment = parse_experiment(config)
-    noise = experiment.stage(stages.NoiseStage, audit="steps")
-    accounting = experiment.stage(stages.AccountingStage, audit="steps")
-    assert (noise.sample_rate, noise.num_steps) == (1.0, 20)
+    noise = experiment.stage(NoiseStage, audit="steps")
+    accounting = experiment.stage(AccountingStage, audit="steps")
+    assert (noise.sample_rate, noise.accounted_steps) == (1.0, 20)
     assert accounting.record_steps == (50, 100)
     assert accounting.insertions == (10, 20)
-    assert experiment.stage(stages.TrainingStage, audit="steps").num_steps == 100
+    assert experiment.stage(TrainingStage, audit="steps").num_steps == 100
     config["audits"]["steps"]["batch_size"] = 101
     with pytest.raises(InputError, match="batch_size: 101 is more than the 100 records"):
         parse_experiment(config)
     config["audits"]["steps"] |= {"batch_size": 20, "record_every": 4}
     with pytest.raises(InputError, match="canary_period must divide the steps between estimates"):
         parse_experiment(config)
+
+
+def test_substituted_targets_are_in_no_fixed_batch():
+    slots = FIXED | {"num_slots": 3}
+    assert single(**slots | {"batch_size": 97}).audits
+    with pytest.raises(InputError, match="batch_size: 98 is more than the 97 records that batch"):
+        single(**slots | {"batch_size": 98})
 
 
 def test_two_sweeps_that_make_the_same_name_are_refused():
@@ -244,16 +572,35 @@ def test_shipped_configs_are_valid(path):
     assert parse_experiment(yaml.safe_load(path.read_text())).audits
 
 
-def test_the_editors_schema_is_current_and_admits_the_demo():
+def schema() -> dict:
+    return json.loads((ROOT / "config/schema.json").read_text())
+
+
+def test_the_editors_schema_is_current():
+    told = "run: python -m dpcanary.settings.schema > config/schema.json"
+    assert schema() == config_schema(), told
+    printed = subprocess.check_output([sys.executable, "-m", "dpcanary.settings.schema"], text=True)
+    assert printed == (ROOT / "config/schema.json").read_text(), told
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_editors_schema_admits_shipped_configs(path):
     import jsonschema
 
-    schema = json.loads((ROOT / "config/schema.json").read_text())
-    assert schema == config_schema(), "run: python -m dpcanary.config > config/schema.json"
-    demo = yaml.safe_load((ROOT / "config/demo.yaml").read_text())
-    jsonschema.validate(demo, schema)
-    demo["audits"]["steps"]["lerning_rate"] = 1
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(demo, schema)
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema())
+
+
+def test_the_editors_schema_knows_keys_and_names():
+    import jsonschema
+
+    config = with_sweep(canary="gradient", sample_rate=0.5)
+    jsonschema.validate(config, schema())
+    jsonschema.validate(with_sweep(canary="of_a_plugin"), schema())
+    for wrong in ({"lerning_rate": 1}, {"optimizer": "adma"}, {"canary": 1}, {"num_slots": 0}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(with_sweep(**{"canary": "gradient", **wrong}), schema())
+    offered = json.dumps(schema()["$defs"]["Sweep"]["properties"]["canary"])
+    assert all(f'"{name}"' in offered for name in BUILT_IN)
 
 
 def test_the_demo_is_the_one_that_the_readme_describes():
@@ -286,6 +633,14 @@ def test_datasets_that_make_no_sense(changes, message):
             "figures.f.num_runs: 20 is more than the 10 runs of audit steps-gradient-q1",
         ),
         (
+            {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4, 5]},
+            "figures.f.num_runs: 5 must be even, for two worlds, and at least 4",
+        ),
+        (
+            {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [2, 4]},
+            "figures.f.num_runs: 2 must be even, for two worlds, and at least 4",
+        ),
+        (
             {"kind": "epsilon_by_setting", "sweeps": ["steps"]},
             "epsilon_by_setting needs setting",
         ),
@@ -302,3 +657,97 @@ def test_figures_that_make_no_sense(figure, message):
     config["audits"]["worst"] = {**GOOD["audits"]["steps"], "canary": "worst_case"}
     with pytest.raises(InputError, match=re.escape(message)):
         parse_experiment(config)
+
+
+def test_figures_of_several_slots_take_any_number_of_runs():
+    config = with_sweep(num_slots=2)
+    config["figures"] = {
+        "f": {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [1, 5, 10]}
+    }
+    assert parse_experiment(config).settings.figures["f"].num_runs == (1, 5, 10)
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is there already, in line 1; keep one of them"),
+        ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is there already, in line 2"),
+        ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is there already, in line 1"),
+        ("x: {b: 1, b: 2}\n", "line 1: key 'b' is there already, in line 1"),
+        ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is there already"),
+        ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
+        ("a:\n\tb: 1\n", "line 2, column 1: found character '\\t'"),
+        ("a: b: c\n", "line 1, column 5: mapping values are not allowed here"),
+        ("a: 1\nb: *c\n", "line 2, column 4: found undefined alias 'c'"),
+        ("a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
+        ("a: 1\nb: !foo 2\n", "line 2, column 4: could not determine a constructor"),
+        ("a: 1\n? [b]\n: 1\n", "line 2, column 3: found unhashable key"),
+        ("a: \x01\n", "is no YAML: unacceptable character"),
+        ("", "must hold settings by key"),
+        ("- a\n", "must hold settings by key"),
+    ],
+)
+def test_config_files_that_are_wrong_name_the_line(text, message, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_config(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_config_files_that_are_not_there_or_no_text(tmp_path):
+    with pytest.raises(InputError, match=r"mine\.yaml does not exist"):
+        read_config(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(InputError, match=r"mine\.yaml is no YAML: .*utf-8"):
+        read_config(tmp_path / "mine.yaml")
+
+
+def test_keys_that_override_merged_ones_are_not_there_twice(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SHARED.format(more="noise_multiplier: 3.0"))
+    config = read_config(path)
+    assert config == yaml.safe_load(path.read_text())
+    noises = {
+        name: audit.noise_multiplier for name, audit in parse_experiment(config).audits.items()
+    }
+    assert noises == {"crafted": 2.0, "gradient": 3.0}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_shipped_configs_are_read_as_by_yaml(path):
+    assert read_config(path) == yaml.safe_load(path.read_text())
+
+
+def checked(*paths: Path) -> subprocess.CompletedProcess[str]:
+    """What the program that checks configs says."""
+    command = [sys.executable, "-m", "dpcanary.settings.config_file", *map(str, paths)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_config_files_are_checked_by_a_program(tmp_path):
+    good, twice, wrong = (tmp_path / f"{name}.yaml" for name in ("good", "twice", "wrong"))
+    good.write_text(yaml.safe_dump(GOOD))
+    twice.write_text(f"seed: 1\n{good.read_text()}seed: 2\n")
+    wrong.write_text(good.read_text().replace("num_steps", "num_stesp"))
+    done = checked(good, ROOT / "config/demo.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{good}: 4 audits",
+        f"{ROOT / 'config/demo.yaml'}: 27 audits",
+    ]
+    for path, message in (
+        (twice, "key 'seed' is there already, in line 1; keep one of them"),
+        (wrong, "unknown key 'num_stesp'; did you mean 'num_steps'?"),
+        (tmp_path / "none.yaml", "does not exist"),
+    ):
+        done = checked(good, path)
+        assert done.returncode == 1
+        assert done.stdout == f"{good}: 4 audits\n"
+        assert done.stderr.startswith("error: ")
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr

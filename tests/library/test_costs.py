@@ -2,7 +2,8 @@
 
 import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +11,37 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
-from dpcanary.canaries import GradientCanary
-from dpcanary.config import parse_experiment
-from dpcanary.costs import measuring, training
-from dpcanary.costs.analysis import Drawing, Estimating
-from dpcanary.costs.crafting import Crafting
-from dpcanary.costs.jobs import SHARED, Jobs, Plan, all_jobs, probes_of
-from dpcanary.costs.measuring import Seconds, measured, seconds_per_unit
-from dpcanary.costs.programs import Accounting, Start, run_python
-from dpcanary.costs.report import costs_of, notes_of, text_of, wall_seconds
-from dpcanary.costs.shapes import Shape, shape_of, shapes_of
-from dpcanary.costs.training import Training, random_features, random_records
+from dpcanary.adversaries.adversary import Score
+from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.adversaries.crafting import Crafting, craft_canaries
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.drawing import Drawing, draw_shard
+from dpcanary.canaries import GradientCanary, InputCanary
+from dpcanary.costs import jobs, probing, report, training
+from dpcanary.costs.jobs import JobList
+from dpcanary.costs.probing import Probe, Seconds, measured
+from dpcanary.costs.report import notes_of, probed_costs, text_of, wall_seconds
+from dpcanary.costs.shapes import Shape, shape_of
+from dpcanary.costs.training import random_records
 from dpcanary.datasets.sources import load_source
-from dpcanary.datasets.splitting import split_dataset
+from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
-from dpcanary.estimation import estimate_epsilon
-from dpcanary.files import write_arrays
-from dpcanary.observations import make_shard, write_shard
-from dpcanary.settings import Dataset, Experiment
-from dpcanary.splits import SplitDataset, write_split
-from dpcanary.stages import TrainingStage
+from dpcanary.observations import Observation, Shard, write_shard
+from dpcanary.records import Split, write_split
+from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.dataset import Dataset
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.models import mechanism_of, module_of
-from dpcanary.vocabulary import ThresholdRule
+from dpcanary.training.reference import Reference
+from dpcanary.training.shard import train_shard
+from dpcanary.training.stage import TrainingStage
 
 ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
 DIGITS = Shape(num_records=100, num_auxiliary=848, num_test=849, features=(64,), num_classes=10)
 AUDIT = {
     "canary": "gradient",
@@ -49,44 +54,62 @@ AUDIT = {
     "record_every": 10,
     "runs_per_shard": 50,
 }
+DRAWN = {"canary": "worst_case", "dataset": None}
 
 
-def experiment(figures: dict[str, Any] | None = None, **sweeps: dict[str, Any]) -> Experiment:
+def experiment(
+    *, figures: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, **sweeps: Any
+) -> Experiment:
+    """Sweeps by their difference from `AUDIT`; None drops a key."""
+    told = {name: {**AUDIT, **changes} for name, changes in sweeps.items()}
     return parse_experiment(
         {
             "experiment": "costs",
             "delta": 1e-5,
             "datasets": {"d": {"source": "digits", "num_records": 100}},
-            "audits": {name: {**AUDIT, **changes} for name, changes in sweeps.items()},
+            "audits": {
+                name: {key: value for key, value in sweep.items() if value is not None}
+                for name, sweep in told.items()
+            },
             "figures": figures or {},
+            **(settings or {}),
         }
     )
 
 
-def plan(of: Experiment, shape: Shape = DIGITS, device: str = "cpu") -> Plan:
-    shapes = dict.fromkeys(of.settings.datasets, shape)
-    return Plan(of, shapes, scripts=ROOT / "scripts", device=device)
+def table_of(of: Experiment, *, shape: Shape = DIGITS, device: str = "cpu") -> pd.DataFrame:
+    """The jobs of an experiment whose datasets have this shape."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "shape_of", lambda dataset, *, folder: shape)
+        return JobList(of, folder=None, device=device).table
 
 
-def probes(of: Experiment, kind: type, **options: Any) -> list[Any]:
-    return [p for p in probes_of(all_jobs(plan(of, **options))) if isinstance(p, kind)]
+def rows_of(rule: str, of: Experiment, **options: Any) -> list[dict[str, Any]]:
+    table = table_of(of, **options)
+    return table[table["rule"] == rule].to_dict("records")
+
+
+def probes(rule: str, of: Experiment, **options: Any) -> list[Probe]:
+    """The probes of a rule's jobs, each once."""
+    return list(dict.fromkeys(row["probe"] for row in rows_of(rule, of, **options)))
 
 
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (measuring, training):
-        monkeypatch.setattr(module, "BUDGET", 0.02)
+    """Probes that are coarse: with a smaller budget, steps can be lost in the noise."""
+    for module in (probing, training):
+        monkeypatch.setattr(module, "BUDGET", 0.1)
 
 
 # Shapes
 
 
-def parts_of(split: SplitDataset) -> Shape:
+def parts_of(split: Split) -> Shape:
     return Shape(
-        num_records=len(split.labels),
-        num_auxiliary=len(split.auxiliary_labels),
-        num_test=len(split.test_labels),
-        features=split.features.shape[1:],
+        num_records=len(split.private),
+        num_auxiliary=len(split.auxiliary),
+        num_test=len(split.test),
+        features=split.private.features.shape[1:],
         num_classes=split.num_classes,
     )
 
@@ -126,7 +149,7 @@ def test_shapes_are_those_of_the_real_split(changes, tmp_path, monkeypatch):
     own_table(tmp_path / "table.parquet")
     dataset = Dataset(**{"num_records": 30, "balanced": False, **changes})
     source = load_source(dataset.source, max_records=dataset.max_records, num_test=dataset.num_test)
-    split = split_dataset(
+    split = split_records(
         source,
         num_records=30,
         seed=0,
@@ -134,30 +157,17 @@ def test_shapes_are_those_of_the_real_split(changes, tmp_path, monkeypatch):
         num_auxiliary=dataset.num_auxiliary,
         num_test=dataset.num_test,
     )
-    found = shape_of(dataset, prepared=tmp_path / "none.npz", folder=None)
-    assert found == parts_of(split)
+    assert shape_of(dataset, folder=None) == parts_of(split)
 
 
-def test_a_prepared_dataset_is_believed_unless_the_config_has_changed(tmp_path):
-    features, labels = random_features(replace(DIGITS, features=(7,)), 50)
-    half = features[:20], labels[:20], features[:10], labels[:10]
-    write_split(tmp_path / "d.npz", SplitDataset(features, labels, *half), settings={})
-    found = shape_of(
-        Dataset(source="digits", num_records=50), prepared=tmp_path / "d.npz", folder=None
-    )
-    assert found == Shape(50, 20, 10, (7,), 10)
-    other = Dataset(source="digits", num_records=60)
-    assert shape_of(other, prepared=tmp_path / "d.npz", folder=None).features == (64,)
-
-
-def test_encoders_are_known_by_config_or_name_or_assumed(tmp_path):
+def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
     for name, config in {"vit": {"hidden_size": 192}, "resnet": {"hidden_sizes": [8, 16]}}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
 
     def encoded(encoder: str, source: str = "cifar10") -> Shape:
         dataset = Dataset(source=source, encoder=encoder, num_records=500)
-        return shape_of(dataset, prepared=tmp_path / "none", folder=tmp_path)
+        return shape_of(dataset, folder=tmp_path)
 
     assert encoded("vit").features == (192,)
     assert encoded("resnet").features == (16,)
@@ -165,8 +175,8 @@ def test_encoders_are_known_by_config_or_name_or_assumed(tmp_path):
     assert whole == Shape(500, 49_500, 10_000, (768,), 10)
     assert whole.num_source == 60_000
     texts = encoded("sentence-transformers/all-MiniLM-L6-v2", source="sst2")
-    assert (texts.features, texts.num_classes, texts.assumption) == ((384,), 2, "")
-    assert "some/unknown is assumed to give 768" in encoded("some/unknown").assumption
+    assert (texts.features, texts.num_classes) == ((384,), 2)
+    assert encoded("some/unknown").features == (768,)
 
 
 @pytest.mark.parametrize(
@@ -185,54 +195,91 @@ def test_wrong_files_are_named(dataset, message, tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(b"nothing")
     np.savez(tmp_path / "bare.npz", features=np.zeros((2, 2)))
     with pytest.raises(InputError, match=message):
-        shape_of(dataset, prepared=tmp_path / "none", folder=None)
+        shape_of(dataset, folder=None)
 
 
 # Sizes
 
 
 def bytes_of(rule: str, of: Experiment, shape: Shape = DIGITS) -> int:
-    return sum(each.num_bytes for each in all_jobs(plan(of, shape)) if each.rule == rule)
+    return sum(row["disk"] for row in rows_of(rule, of, shape=shape))
+
+
+def with_second_score(canary: str, observes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives a canary the score `second`, as a plugin's adversary may have."""
+    own = BUILT_IN[canary]
+    second = Score("second", "dpcanary.scoring.scores:as_observed", observes)
+    monkeypatch.setitem(BUILT_IN, canary, replace(own, scores=(*own.scores, second)))
+
+
+def real_shard(of: Experiment, runs: int) -> Shard:
+    """A shard of audit `a`: drawn, or of a few models that are there again and again."""
+    stage = of.stage(of.runs_stage("a"), audit="a")
+    if not isinstance(stage, TrainingStage):
+        return draw_shard(Drawing(stage, 2.0, range(runs)))
+    private, test = random_records(DIGITS, 100), random_records(DIGITS, 5)
+    slots = range(of.audits["a"].num_slots)
+    if stage.observe is Observation.LOGITS:
+        canaries = [InputCanary(private.features[slot], 0, slot) for slot in slots]
+    else:
+        canaries = [GradientCanary(slot, slot) for slot in slots]
+    few = train_shard(
+        stage,
+        data=Split(private, private[:0], test),
+        canaries=canaries,
+        noise_multiplier=2.0,
+        runs=range(4),
+        inputs={"data": "0" * 64, "canaries": "0" * 64},
+        device=CPU,
+    )
+    names = ("run", "world", "observation", "test_accuracy")
+    arrays = {name: getattr(few, name) for name in names}
+    more = {name: np.resize(array, (runs, *array.shape[1:])) for name, array in arrays.items()}
+    return replace(few, **more)
 
 
 @pytest.mark.parametrize(
-    ("canary", "score", "seen"),
+    "changes",
     [
-        ("gradient", "coordinate", np.zeros((5000, 2), np.float32)),
-        ("natural", "logit_difference", np.zeros((5000, 2, 2, 10), np.float32)),
-        ("worst_case", "final_sum", np.zeros((5000, 2))),
-        ("worst_case", "transcript", np.zeros((5000, 2))),
+        {"canary": "gradient", "score": "coordinate"},
+        {"canary": "gradient", "num_slots": 4},
+        {"canary": "gradient", "score": "second"},  # observes the length of the change as well
+        {"canary": "natural", "score": "logit_difference"},
+        {"canary": "natural", "num_slots": 4},
+        {**DRAWN, "score": "final_sum"},
+        {**DRAWN, "score": "transcript"},
     ],
 )
-def test_sizes_of_shards_are_those_of_real_files(canary, score, seen, tmp_path):
-    sweep = {"canary": canary, "score": score, "num_repeats": 1, "num_runs": 5000}
-    of = experiment(a={**sweep, "runs_per_shard": 5000})
-    stage, data = of.stage(TrainingStage, audit="a"), Path(__file__)
-    made = make_shard(
-        stage,
-        runs=range(5000),
-        observation=seen,
-        test_accuracy=np.zeros(5000, np.float32),
-        noise_multiplier=2.0,
-        inputs={"data": data, "canary": data} if stage.canary.is_trained else {},
-        device="cpu",
-        seconds=1.0,
-    )
-    write_shard(tmp_path / "s.npz", made)
-    rule = "train_shard" if stage.canary.is_trained else "draw_worst_case_shard"
+def test_sizes_of_shards_are_those_of_real_files(changes, tmp_path, monkeypatch):
+    with_second_score("gradient", Observation.CHANGE_AND_LENGTH, monkeypatch)
+    runs = 20_000
+    of = experiment(a={"num_repeats": 1, "num_runs": runs, "runs_per_shard": runs, **changes})
+    write_shard(tmp_path / "s.npz", real_shard(of, runs))
+    rule = "train_shard" if of.audits["a"].is_trained else "draw_shard"
     size = (tmp_path / "s.npz").stat().st_size
     assert size < bytes_of(rule, of) < size + 15_000
 
 
-def test_sizes_of_datasets_and_scores_are_those_of_real_files(tmp_path):
-    features, labels = random_features(DIGITS, 5000)
-    split = SplitDataset(features, labels, *2 * (features[:500], labels[:500]))
+def test_sizes_of_datasets_are_those_of_real_files(tmp_path):
+    split = Split(*(random_records(DIGITS, count) for count in (5000, 500, 500)))
     write_split(tmp_path / "d.npz", split, settings={"a": 1})
     size = (tmp_path / "d.npz").stat().st_size
-    of = experiment(a={"num_runs": 2000, "num_repeats": 5})
-    assert bytes_of("prepare_dataset", of, parts_of(split)) == pytest.approx(size, rel=0.02)
-    scores = {"a": np.zeros((5, 1000, 2)), "b": np.zeros((5, 1000, 2)), "t": np.zeros(10_000, "f")}
-    write_arrays(tmp_path / "s.npz", header={}, arrays=scores)
+    assert bytes_of("prepare_dataset", experiment(a={}), parts_of(split)) == pytest.approx(
+        size, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_sizes_of_scores_are_those_of_real_files(slots, tmp_path):
+    of = experiment(a={"num_runs": 2000, "num_repeats": 5, "num_slots": slots})
+    scores = AuditScores(
+        header={},
+        step=np.array([10, 20]),
+        scores=np.zeros((5, 2000, slots, 2)),
+        world=np.zeros((5, 2000, slots), np.uint8),
+        test_accuracy=np.zeros((5, 2000), np.float32),
+    )
+    write_scores(tmp_path / "s.npz", scores)
     size = (tmp_path / "s.npz").stat().st_size
     assert size < bytes_of("score_runs", of) < size + 15_000
 
@@ -240,43 +287,93 @@ def test_sizes_of_datasets_and_scores_are_those_of_real_files(tmp_path):
 # Counts
 
 
-def test_jobs_count_models_and_start_the_programs_that_there_are():
+def test_jobs_count_models_and_are_of_programs_that_there_are():
     """How many jobs every rule has is tested against Snakemake, with the program."""
     of = experiment(
         trained={"canary": ["gradient", "natural"]},
-        drawn={"canary": "worst_case", "target_epsilon": 1.0, "noise_multiplier": None},
-        figures={"f": {"kind": "epsilon_by_runs", "sweeps": ["trained"], "num_runs": [4, 40]}},
+        drawn={**DRAWN, "target_epsilon": 1.0, "noise_multiplier": None},
+        figures={
+            "f": {"kind": "epsilon_by_runs", "sweeps": ["trained"], "num_runs": [4, 40]},
+            "g": {"kind": "trade_off", "sweeps": ["trained", "drawn"]},
+        },
     )
-    jobs = all_jobs(plan(of))
-    trained = [each for each in jobs if each.models]
-    assert [(each.rule, each.sweep, each.count) for each in trained] == [
+    table = table_of(of)
+    trained = table[table["models"] > 0]
+    assert [*zip(trained["rule"], trained["sweep"], trained["jobs"], strict=True)] == [
         ("train_shard", "trained", 3)  # 120 runs of an audit, 50 a shard
     ] * 2
-    assert {(each.models, each.model_steps) for each in trained} == {(120, 120 * 20)}
-    assert {each.sweep for each in jobs} == {"trained", "drawn", SHARED}
-    starts = [probe.program for probe in probes_of(jobs) if isinstance(probe, Start)]
-    assert len(starts) == 8
-    assert all(program.exists() for program in starts)
+    assert {*trained["models"]} == {120}
+    assert {*trained["model-steps"]} == {120 * 20}
+    assert {*table["sweep"]} == {"trained", "drawn", "(shared)"}
+    assert {*table["audits"].dropna()} == {*of.audits}
+    programs = {*table["rule"]} - {"resolve_config"}  # Snakemake's own process does it
+    assert len(programs) == 13
+    assert all((ROOT / "scripts" / f"{name}.py").exists() for name in programs)
 
 
-def test_work_of_jobs_is_proportional_to_runs_steps_and_candidates():
-    def amounts(rule: str, **changes: Any) -> list[tuple[float, ...]]:
-        jobs = all_jobs(plan(experiment(a={"canary": "gradient", **changes})))
-        return [units for each in jobs if each.rule == rule for _, units in each.parts]
+def test_audits_that_share_runs_make_them_once(monkeypatch):
+    with_second_score("gradient", Observation.CHANGE, monkeypatch)
+    counts = table_of(experiment(a={"score": ["coordinate", "second"]})).groupby("rule")["jobs"]
+    made = {"train_reference": 1, "craft_canaries": 1, "train_shard": 3}
+    own = dict.fromkeys(("calibrate_noise", "account", "score_runs", "estimate"), 2)
+    assert made.items() | own.items() <= counts.sum().to_dict().items()
 
-    assert amounts("train_shard") == [(3,), (3, 120, 2400)]
-    assert amounts("train_shard", num_runs=80) == [(5,), (5, 240, 4800)]
-    assert amounts("train_shard", num_steps=40) == [(3,), (3, 120, 4800)]
-    assert amounts("craft_canary") == [(1,), (1, 20)]
-    assert amounts("craft_canary", canary="crafted_input", crafting_steps=70) == [(1,), (1, 70)]
-    assert amounts("craft_canary", canary="mislabeled") == [(1,), (1, 9)]
-    assert amounts("craft_canary", canary="natural") == [(1,), (1, 848)]
-    assert amounts("account") == [(0, 25 + 2)]
-    assert amounts("estimate") == [(1,), (1, 3 * 2 - 1)]
-    # Of 2,100 runs in shards of 1,050, the second begins in the second stream of 1,024.
-    drawn = {"canary": "worst_case", "num_runs": 700, "runs_per_shard": 1050}
-    assert amounts("draw_worst_case_shard", **drawn) == [(2,), (4, 0)]
-    assert amounts("score_runs", **drawn) == [(1,), (0, 2100 / 1024)]
+
+def test_units_of_jobs_are_proportional_to_runs_steps_and_candidates():
+    def units(rule: str, **changes: Any) -> list[tuple[float, ...]]:
+        return [row["units"] for row in rows_of(rule, experiment(a=changes))]
+
+    assert units("train_reference") == [(1, 20)]
+    assert units("train_shard") == [(3, 120, 2400)]
+    assert units("train_shard", num_runs=80) == [(5, 240, 4800)]
+    assert units("train_shard", num_steps=40) == [(3, 120, 4800)]
+    assert units("craft_canaries") == [(1, 20)]
+    assert units("craft_canaries", canary="crafted_input", crafting_steps=70) == [(1, 70)]
+    assert units("craft_canaries", canary="mislabeled") == [(1, 10)]
+    assert units("craft_canaries", canary="natural") == [(1, 848)]
+
+
+def test_seconds_of_other_jobs_are_proportional_to_scores_and_mechanisms():
+    def seconds(rule: str, **changes: Any) -> float:
+        told = {"num_runs": 10**6, "num_repeats": 1, "runs_per_shard": 10**9, **changes}
+        return sum(row["seconds"] for row in rows_of(rule, experiment(a={**DRAWN, **told})))
+
+    for rule in ("draw_shard", "estimate"):
+        start = seconds(rule, num_runs=4, record_every=20)
+        once = seconds(rule) - start
+        assert once > 0
+        for twice in ({"num_runs": 2 * 10**6}, {"record_every": 5}, {"num_repeats": 2}):
+            assert seconds(rule, **twice) - start == pytest.approx(2 * once, rel=1e-4), twice
+    few = {"num_runs": 40, "runs_per_shard": 40}
+    thrice = seconds("draw_shard", **few, num_repeats=3)
+    assert thrice == pytest.approx(3 * seconds("draw_shard", **few))
+    target = {"target_epsilon": 1.0, "noise_multiplier": None}
+    assert seconds("calibrate_noise", **target) > seconds("calibrate_noise")
+
+
+def test_seconds_of_estimates_are_proportional_to_rules_and_conversions():
+    def seconds(**settings: list[str]) -> float:
+        large = {"num_runs": 10**9, "runs_per_shard": 10**9}
+        [row] = rows_of("estimate", experiment(a={**DRAWN, **large}, settings=settings))
+        return row["seconds"]
+
+    several = {"threshold_rules": ["simultaneous", "split"], "conversions": ["gdp", "direct"]}
+    assert seconds(**several) == pytest.approx(4 * seconds(), rel=0.01)
+
+
+def test_compared_mechanisms_are_counted():
+    def seconds(**grid: list[float]) -> float:
+        told = {"sample_rates": [0.5], "noise_multipliers": [1.0], "num_steps": [10], **grid}
+        of = experiment(a={}, figures={"f": {"kind": "adjacency_ratio", **told}})
+        [row] = rows_of("compare_adjacencies", of)
+        return row["seconds"]
+
+    one = seconds()
+    each = seconds(sample_rates=[0.5, 1.0]) - one
+    assert each > 0
+    assert seconds(noise_multipliers=[1.0, 2.0], num_steps=[10, 20]) == pytest.approx(
+        one + 3 * each
+    )
 
 
 # Probes
@@ -292,28 +389,48 @@ def test_audits_that_take_the_same_time_share_a_probe():
         "canary": ["gradient", "natural"],
     }
     for key, values in same.items():
-        assert len(probes(experiment(a={key: values}), Training)) == 1, key
-    other = {"sample_rate": [0.5, 1.0], "optimizer": ["sgd", "adam"], "precision": None}
-    other["precision"] = ["float32", "bfloat16"]
+        assert len(probes("train_shard", experiment(a={key: values}))) == 1, key
+    other = {
+        "sample_rate": [0.5, 1.0],
+        "optimizer": ["sgd", "adam"],
+        "precision": ["float32", "bfloat16"],
+        "num_slots": [1, 2],
+    }
     for key, values in other.items():
-        assert len(probes(experiment(a={key: values}), Training)) == 2, key
+        assert len(probes("train_shard", experiment(a={key: values}))) == 2, key
 
 
 def test_the_papers_full_config_needs_few_probes():
-    text = (ROOT / "config/pradhan/cifar10.yaml").read_text()
-    of = parse_experiment(yaml.safe_load(text))
+    of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
     assert len(of.audits) == 124
-    shape = shape_of(of.settings.datasets["cifar10"], prepared=Path("none"), folder=None)
-    assert len(probes(of, Training, shape=shape)) == 3  # sample rates
-    assert len(probes(of, Crafting, shape=shape)) == 3 + 1 + 1 + 1
-    assert len(probes_of(all_jobs(plan(of, shape)))) < 60
+    shape = shape_of(of.settings.datasets["cifar10"], folder=None)
+    assert len(probes("train_shard", of, shape=shape)) == 3  # sample rates
+    assert len(probes("craft_canaries", of, shape=shape)) == 3 + 1 + 1 + 1
+    assert len(probes("train_reference", of, shape=shape)) == 1
+    assert table_of(of, shape=shape)["probe"].nunique() == 3 + 6 + 1
 
 
+def fake_probe(work: Callable[[Probe], Seconds], **options: Any) -> Probe:
+    stage = experiment(a={}).stage(TrainingStage, audit="a")
+    return Probe(
+        **{"work": work, "stage": stage, "shape": DIGITS, "factor": 1.0, "device": "cpu", **options}
+    )
+
+
+def one_second(probe: Probe) -> Seconds:
+    return (1.0,)
+
+
+def two_units(probe: Probe) -> Seconds:
+    return (2.0, 3.0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
 @pytest.mark.parametrize(
     ("once", "each", "loading"),
     [(0.05, 0.002, 0.1), (0.0, 1e-6, 0.3), (0.3, 0.001, 0.05), (0.5, 0.01, 5.0), (0.0, 2.0, 0.0)],
 )
-def test_seconds_per_unit_against_a_made_up_clock(once, each, loading):
+def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor, monkeypatch):
     now, calls = 0.0, 0
 
     def task(units: int) -> None:
@@ -321,31 +438,65 @@ def test_seconds_per_unit_against_a_made_up_clock(once, each, loading):
         calls += 1
         now += once + each * units + (loading if calls == 1 else 0.0)
 
-    found = seconds_per_unit(task, now=lambda: now)
-    assert found == pytest.approx((once, each), rel=1e-3, abs=1e-9)
-    assert now < 10 * (once + each + measuring.BUDGET)
-    assert calls < 15
+    monkeypatch.setattr(Probe, "now", lambda probe: now)
+    found = fake_probe(one_second, factor=factor).seconds_per_unit(task)
+    assert found == pytest.approx((once, factor * each), rel=1e-3, abs=1e-9)
+    assert now - loading < 10 * (once + each + probing.BUDGET)
+    assert calls < 2 * 15  # each number of units is timed twice
 
 
-@pytest.mark.usefixtures("_hurry")
+def test_equal_probes_are_measured_once():
+    done: list[int] = []
+    found = [fake_probe(one_second), fake_probe(two_units), fake_probe(one_second)]
+    assert len({*found}) == 2
+    seconds = measured(found, num_workers=2, on_progress=done.append)
+    assert seconds == {probe: probe.work(probe) for probe in found}
+    assert done == [1, 1]
+
+
 def test_training_is_timed_to_within_a_factor():
     of = experiment(a={"sample_rate": 0.5, "num_runs": 64, "runs_per_shard": 64, "num_repeats": 1})
-    [probe] = probes(of, Training)
+    [probe] = probes("train_shard", of)
     timing = probe.measure()
     stage, runs, steps = of.stage(TrainingStage, audit="a"), 64, 200
-    features, labels = random_features(DIGITS, DIGITS.num_test)
     start = time.process_time()
     train_ensemble(
         module=module_of(stage, shape=(64,), num_classes=10),
-        records=replace(random_records(DIGITS), test_features=features, test_labels=labels),
-        canary=GradientCanary(3),
+        records=random_records(DIGITS, DIGITS.num_records),
+        test_records=random_records(DIGITS, DIGITS.num_test),
+        canary=GradientCanary(coordinate=3, target=0),
         dpsgd=mechanism_of(stage, record_steps=(steps,), noise_multiplier=2.0),
-        runs=range(runs),
+        runs=runs,
         seed=0,
-        device=torch.device("cpu"),
+        initialisation=stage.initialisation,
     )
     true = time.process_time() - start
     told = float(np.dot(timing, (1, runs, runs * steps)))
+    assert true / 3 < told < 3 * true
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"canary": "crafted_input", "crafting_steps": 500},
+        {"canary": "gradient", "num_steps": 2000},
+        {"canary": "mislabeled"},
+    ],
+)
+def test_crafting_is_timed_to_within_a_factor(changes):
+    of = experiment(a=changes)
+    [row] = rows_of("craft_canaries", of)
+    told = float(np.dot(row["probe"].measure(), row["units"]))
+    private, auxiliary = random_records(DIGITS, 100), random_records(DIGITS, 848)
+    reference = Reference(np.zeros(650, np.float32), np.arange(100.0))
+
+    def crafted() -> float:
+        start = time.process_time()
+        stage = of.stage(CraftingStage, audit="a")
+        craft_canaries(Crafting(stage, Split(private, auxiliary, auxiliary), reference, CPU))
+        return time.process_time() - start
+
+    true = min(crafted(), crafted())
     assert true / 3 < told < 3 * true
 
 
@@ -354,154 +505,140 @@ def test_training_is_timed_to_within_a_factor():
     "changes",
     [
         {"model": "mlp", "hidden_sizes": [8], "optimizer": "adam"},
-        {"sampling": "fixed", "sample_rate": 1.0, "batch_size": 16, "canary_period": 2},
+        {"sampling": "fixed", "sample_rate": None, "batch_size": 16, "canary_period": 2},
         {"model": "convnet"},
+        {"num_slots": 3},
     ],
 )
 def test_every_kind_of_training_and_crafting_is_timed(changes):
     images = {"num_records": 80, "num_auxiliary": 4, "num_test": 4, "features": (3, 32, 32)}
     shape = replace(DIGITS, **images) if changes.get("model") == "convnet" else DIGITS
-    canaries = ["gradient", "crafted_input", "natural"]
-    if "sampling" in changes:
-        canaries = ["gradient"]
+    canaries = ["gradient", "crafted_input", "mislabeled", "natural"]
     of = experiment(a={"canary": canaries, "num_steps": 20, "num_runs": 4, **changes})
-    found = [*probes(of, Training, shape=shape), *probes(of, Crafting, shape=shape)]
-    assert len(found) == 2 + len(canaries)
-    assert all(probe.measure()[-1] > 0 for probe in found)
-
-
-@pytest.mark.usefixtures("_hurry")
-def test_worst_cases_are_timed_in_proportion():
-    def found(score: str, record_every: int) -> Seconds:
-        of = experiment(a={"canary": "worst_case", "score": score, "record_every": record_every})
-        return probes(of, Drawing)[0].measure()
-
-    few, many = found("final_sum", 20), found("final_sum", 1)
-    assert many[0] > 2 * few[0] > 0
-    assert many[1] > 2 * few[1] > 0
-    assert found("transcript", 20)[0] > few[0]
-    assert found("transcript", 20)[1] == 0
-
-
-def test_estimates_are_timed_first_and_later():
-    [probe] = probes(experiment(a={"num_runs": 4000}), Estimating)
-    assert probe.num_scores == 2000
-    assert probe.stage.threshold_rules == (ThresholdRule.SIMULTANEOUS,)
-    first, later = probe.measure()
-    assert first > later > 0
-    rng = np.random.default_rng(1)
-    worlds = rng.normal(2.0, 1.0, 2000), rng.normal(0.0, 1.0, 2000)
-    start = time.process_time()
-    for _ in range(20):
-        estimate_epsilon(world0_scores=worlds[0], world1_scores=worlds[1], delta=1e-5)
-    true = (time.process_time() - start) / 20
-    assert true / 3 < later < 3 * true
-
-
-def test_programs_are_timed_in_processes_of_their_own(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import time\nwhile time.process_time() < 1: pass\n"
-        "if __name__ == '__main__':\n    raise SystemExit('no such luck')\n"
-    )
-    assert 1 <= Start(program).measure()[0] < 2
-    with pytest.raises(InputError, match=r"cannot run .*program.py: no such luck"):
-        run_python(str(program))
-
-
-def test_noise_and_bounds_are_timed_by_their_programs():
-    audits = {"short": {"record_every": 20}, "long": {"num_steps": 200}}
-    of = experiment(
-        **{
-            name: {"target_epsilon": 1.0, "noise_multiplier": None, **changes}
-            for name, changes in audits.items()
-        }
-    )
-    [probe] = probes(of, Accounting)
-    assert probe.stage.record_steps[-1] == 200
-    fixing, step = probe.measure()
-    assert 0.1 < fixing < 20
-    assert 0.1 < step * (25 + 20) < 20
-
-
-@dataclass(frozen=True)
-class Fake:
-    """A probe of known times."""
-
-    seconds: tuple[float, ...]
-    device: str = "cpu"
-
-    def measure(self) -> Seconds:
-        return self.seconds
-
-
-def test_equal_probes_are_measured_once():
-    done: list[int] = []
-    probes = [Fake((1.0,)), Fake((2.0, 3.0)), Fake((1.0,))]
-    found = measured(probes, num_workers=2, on_progress=done.append)
-    assert found == {probe: probe.seconds for probe in probes}
-    assert done == [1, 1]
+    table = table_of(of, shape=shape).dropna(subset="probe")
+    assert [*table["rule"]] == ["train_reference", *["craft_canaries", "train_shard"] * 4]
+    found = {probe: probe.measure() for probe in {*table["probe"]}}
+    for row in table.to_dict("records"):
+        seconds = found[row["probe"]]
+        assert min(seconds) >= 0
+        assert np.dot(seconds, row["units"]) > 0
+        # All of a record's labels are tried at once, whose number is known.
+        if (row["rule"], row["audits"]) != ("craft_canaries", "a-mislabeled"):
+            assert seconds[-1] > 0, row["rule"]
 
 
 # Totals
 
 
-def jobs_of(rule: str, seconds: float, *, count: int = 1, **more: Any) -> Jobs:
-    device = more.pop("device", "cpu")
-    parts = ((Fake((seconds, 0.0), device), (count, 7)),)
-    return Jobs(rule, count, parts, num_bytes=1_000_000, **more)
+def row_of(rule: str, seconds: float, *, jobs: int = 1, **more: Any) -> dict[str, Any]:
+    """Jobs of a rule that take some seconds each, half of which a probe measures."""
+    probe = fake_probe(one_second, device=more.pop("device", "cpu"))
+    half = jobs * seconds / 2
+    return {
+        "sweep": "(shared)",
+        "audits": None,
+        "rule": rule,
+        "jobs": jobs,
+        "models": 0,
+        "model-steps": 0,
+        "seconds": half,
+        "disk": 1_000_000,
+        "probe": probe,
+        "units": (half, 7),
+        **more,
+    }
 
 
-def costs(*jobs: Jobs) -> pd.DataFrame:
-    return costs_of(jobs, {probe: probe.measure() for probe in probes_of(jobs)})
+def costs(*rows: dict[str, Any]) -> pd.DataFrame:
+    """Their costs, where probes find a second for the first of their units, and none for others."""
+
+    def found(
+        probes: Collection[Probe], *, num_workers: int, on_progress: object
+    ) -> dict[Probe, Seconds]:
+        return {probe: (1.0, 0.0) for probe in probes}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "measured", found)
+        return probed_costs(pd.DataFrame(rows), num_workers=1)
 
 
 def test_wall_time_follows_cores_until_a_chain_or_the_gpu_is_slower():
-    ends = jobs_of("figure_trade_off", 9.0), jobs_of("figure_x", 3.0)
-    others = jobs_of("train_reference", 50.0), *ends
-    on_host = costs(jobs_of("train_shard", 100.0, count=40), *others)
+    ends = row_of("figure_trade_off", 9.0), row_of("figure_x", 3.0)
+    others = row_of("train_reference", 50.0), *ends
+    on_host = costs(row_of("train_shard", 100.0, jobs=40), *others)
     assert wall_seconds(on_host, 2) == pytest.approx(4062 / 1.9, rel=0.01)
     assert wall_seconds(on_host, 1000) == pytest.approx(100 + 50 + 9, rel=0.05)
-    held = costs(jobs_of("train_shard", 100.0, count=40, device="cuda"), *others)
+    held = costs(row_of("train_shard", 100.0, jobs=40, device="cuda"), *others)
     assert wall_seconds(held, 1000) == pytest.approx(4000, rel=0.01)
 
 
 def test_tables_name_units_and_add_up():
-    known: dict[str, Any] = {"count": 40, "models": 40, "model_steps": 12_345}
-    known |= {"sweep": "mine", "audit": "a"}
-    train, summary = jobs_of("train_shard", 3600.0, **known), jobs_of("summarise", 36.0)
+    known: dict[str, Any] = {"jobs": 40, "models": 40, "model-steps": 12_345}
+    known |= {"sweep": "mine", "audits": "a"}
+    train, summary = row_of("train_shard", 3600.0, **known), row_of("summarise", 36.0)
     text = text_of(costs(train, summary), num_cores=2, notes=["A note."])
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
-    assert lines["mine"][1:] == ["1", "40", "40", "40", "12,345", "40", "1", "MB"]
-    assert lines["total"][1:] == ["1", "41", "40", "40", "12,345", "40", "2", "MB"]
+    assert lines["audits"] == [
+        *("audits", "jobs", "models", "model-steps", "GPU-hours", "core-hours", "disk")
+    ]
+    assert lines["mine"][1:] == ["1", "40", "40", "12,345", "0", "40", "1", "MB"]
+    assert lines["total"][1:] == ["1", "41", "40", "12,345", "0", "40", "2", "MB"]
     assert lines["train_shard"][1:] == lines["mine"][1:]
-    assert lines["summarise"][1:] == ["-", "1", "-", "-", "-", "0.01", "1", "MB"]
-    assert "core-hours" in text
-    assert "GPU-hours" not in text
-    assert "40 core-hours and 2 MB of disk: about 21 h with 2 cores" in text
+    assert lines["summarise"][1:] == ["-", "1", "-", "-", "0", "0.01", "1", "MB"]
+    assert "In all 40 core-hours and 2 MB of disk: about 21 h with 2 cores" in text
     assert text.endswith("A note.")
-    on_gpu = costs(jobs_of("train_shard", 3600.0, device="cuda", **known), summary)
-    assert "In all 40 GPU-hours and 0.01 core-hours" in text_of(on_gpu, num_cores=2, notes=[])
+    on_gpu = costs(row_of("train_shard", 3600.0, device="cuda", **known), summary)
+    text = text_of(on_gpu, num_cores=2, notes=[])
+    assert "In all 40 GPU-hours and 0.01 core-hours" in text
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    assert lines["total"][5:7] == ["40", "0.01"]
+
+
+def test_jobs_without_a_probe_cost_their_constants():
+    summary = row_of("summarise", 0.0) | {"probe": None, "units": None, "seconds": 36.0}
+    found = costs(summary, row_of("train_shard", 72.0))
+    assert [*found["core-hours"]] == pytest.approx([0.01, 0.02])
+    assert found["GPU-hours"].sum() == 0
+    # As in an experiment that trains nothing.
+    assert [*costs(summary)["core-hours"]] == pytest.approx([0.01])
 
 
 def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
-    jobs = all_jobs(plan(experiment(a={}), device="cuda"))
-    held = {each.rule for each in jobs if each.holds_gpu}
-    assert held == {"train_reference", "craft_canary", "train_shard"}
+    table = table_of(experiment(a={}), device="cuda").dropna(subset="probe")
+    held = {row.rule for row in table.itertuples() if row.probe.device == "cuda"}
+    assert held == {"train_reference", "craft_canaries", "train_shard"}
     rules = "\n".join(
         (ROOT / "rules" / name).read_text() for name in ("canaries.smk", "training.smk")
     )
     assert rules.count("gpu=gpus_of(") == len(held)
 
 
-def test_notes_say_what_is_missing(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    text = (ROOT / "config/pradhan/cifar10.yaml").read_text()
-    of = parse_experiment(yaml.safe_load(text))
-    notes = "\n".join(notes_of(of, shapes_of(of, data=Path("none"), folder=None)))
+def test_notes_say_what_is_missing():
+    of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
+    encoder = "google/vit-base-patch16-224-in21k"
+    notes = "\n".join(notes_of(JobList(of, folder=None, device="cpu")))
     assert "device is auto, but PyTorch finds no GPU" in notes
-    assert "encoding 60,000 records by google/vit-base-patch16-224-in21k" in notes
-    own = experiment(a={})
-    notes = "\n".join(notes_of(own, shapes_of(own, data=Path("none"), folder=None)))
+    assert f"encoding 60,000 records by {encoder}" in notes
+    assert f"Dataset cifar10: {encoder} is taken to give 768 features." in notes
+    notes = "\n".join(notes_of(JobList(of, folder=None, device="cuda")))
+    assert "One job at a time has the GPU" in notes
+    assert "finds no GPU" not in notes
+    notes = "\n".join(notes_of(JobList(experiment(a={}), folder=None, device="cpu")))
     assert "GPU" not in notes
     assert "encoding" not in notes
+    assert "Only training and crafting are timed here" in notes
+
+
+@pytest.mark.parametrize(
+    ("device", "has_gpu", "expected"),
+    [
+        ("cpu", True, "cpu"),
+        ("auto", True, "cuda"),
+        ("cuda", True, "cuda"),
+        ("auto", False, "cpu"),
+        ("cuda", False, "cpu"),
+    ],
+)
+def test_models_are_timed_where_they_will_be_trained(device, has_gpu, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert report.timed_on(device) == expected

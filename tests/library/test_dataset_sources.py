@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpcanary.datasets.known import KNOWN_SOURCES
+from dpcanary.datasets.source import Source
 from dpcanary.datasets.sources import load_source
-from dpcanary.datasets.splitting import split_dataset
+from dpcanary.datasets.splitting import split_records
 from dpcanary.datasets.synthetic import purchase100_synthetic
 from dpcanary.errors import InputError
 
@@ -33,6 +35,14 @@ def tar(path: Path, members: dict[str, bytes]) -> Path:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return path
+
+
+def check_what_is_known(source: Source) -> None:
+    """A config's jobs are planned by what is known of a source, before it is read."""
+    known = KNOWN_SOURCES[source.name]
+    assert source.training.features.shape[1:] == known.shape
+    assert source.num_classes == known.num_classes
+    assert source.test is None or known.num_test is not None
 
 
 def halved(path: Path) -> Path:
@@ -73,16 +83,17 @@ def test_cifar10s_archive(pixels, tmp_path):
     path = cifar_archive(tmp_path / "cifar-10-binary.tar.gz", pixels)
     source = load_source("cifar10", files=[path])
     assert source.kind == "images"
-    assert source.records.shape == (20, 3, 32, 32)
-    assert source.records.dtype == np.uint8
-    np.testing.assert_array_equal(source.labels, np.arange(20) % 10)
+    assert source.training.features.shape == (20, 3, 32, 32)
+    assert source.training.features.dtype == np.uint8
+    np.testing.assert_array_equal(source.training.labels, np.arange(20) % 10)
     # Record 6 is the third of the second batch; its red row comes first.
-    np.testing.assert_array_equal(source.records[6, 0, 0], pixels[1, 2, 1:33])
-    np.testing.assert_array_equal(source.records[6, 2, 31], pixels[1, 2, -32:])
-    np.testing.assert_array_equal(source.test_records.reshape(4, -1), pixels[5, :, 1:])
+    np.testing.assert_array_equal(source.training.features[6, 0, 0], pixels[1, 2, 1:33])
+    np.testing.assert_array_equal(source.training.features[6, 2, 31], pixels[1, 2, -32:])
+    np.testing.assert_array_equal(source.test.features.reshape(4, -1), pixels[5, :, 1:])
     assert source.class_names[6] == "frog"
-    split = split_dataset(source, num_records=10, seed=0)
-    assert [len(split.auxiliary_labels), len(split.test_labels)] == [10, 4]
+    check_what_is_known(source)
+    split = split_records(source, num_records=10, seed=0)
+    assert [len(split.auxiliary), len(split.test)] == [10, 4]
 
 
 def test_cifar10s_arrays(pixels, tmp_path):
@@ -90,11 +101,11 @@ def test_cifar10s_arrays(pixels, tmp_path):
     path = tmp_path / "train.npz"
     np.savez(path, images=images.transpose(0, 2, 3, 1), labels=pixels[0, :, 0])
     source = load_source("cifar10", files=[path])
-    np.testing.assert_array_equal(source.records, images)
-    assert source.labels.dtype == np.int64
-    assert source.test_records is None
+    np.testing.assert_array_equal(source.training.features, images)
+    assert source.training.labels.dtype == np.int64
+    assert source.test is None
     with_test = load_source("cifar10", files=[path, path], num_test=1)
-    np.testing.assert_array_equal(with_test.test_records, images[:1])
+    np.testing.assert_array_equal(with_test.test.features, images[:1])
 
 
 def test_wrong_cifar10s_are_named(pixels, tmp_path):
@@ -134,7 +145,7 @@ def test_wrong_cifar10s_are_named(pixels, tmp_path):
         ),
         (
             {"images": np.zeros((3, 32, 32, 3), np.uint8), "labels": np.arange(4)},
-            "labels one per record",
+            r"(cifar10|images.npz): .*need labels of shape \(3,\), one per record",
         ),
     ],
 )
@@ -148,17 +159,18 @@ def test_wrong_cifar10_arrays_are_named(tmp_path, arrays, message):
 def test_real_cifar10():
     files = [DATA / "cifar10/cifar10_train_10000.npz", DATA / "cifar10/cifar10_test_2000.npz"]
     source = load_source("cifar10", files=files)
-    assert np.bincount(source.labels).tolist() == [1000] * 10
-    assert np.bincount(source.test_labels).tolist() == [200] * 10
-    assert source.labels[:12].tolist() == [*range(10), 0, 1]
-    assert (source.records.min(), source.records.max()) == (0, 255)
+    assert np.bincount(source.training.labels).tolist() == [1000] * 10
+    assert np.bincount(source.test.labels).tolist() == [200] * 10
+    assert source.training.labels[:12].tolist() == [*range(10), 0, 1]
+    assert (source.training.features.min(), source.training.features.max()) == (0, 255)
+    check_what_is_known(source)
     raw = np.load(files[0])["images"]
-    np.testing.assert_array_equal(source.records[123, 2], raw[123, :, :, 2])
+    np.testing.assert_array_equal(source.training.features[123, 2], raw[123, :, :, 2])
     # CIFAR-10's well-known means; the subset's are near.
-    means = source.records.mean(axis=(0, 2, 3)) / 255
+    means = source.training.features.mean(axis=(0, 2, 3)) / 255
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=0.01)
-    split = split_dataset(source, num_records=500, num_test=1000, seed=0)
-    assert np.bincount(split.labels).tolist() == [50] * 10
+    split = split_records(source, num_records=500, num_test=1000, seed=0)
+    assert np.bincount(split.private.labels).tolist() == [50] * 10
 
 
 # SST-2
@@ -179,13 +191,14 @@ def sst2_archive(path: Path, train: str = TRAIN) -> Path:
 def test_sst2s_archive(tmp_path):
     source = load_source("sst2", files=[sst2_archive(tmp_path / "SST-2.zip")])
     assert source.kind == "texts"
-    assert source.records.tolist() == ['"a fine film', "no \u2028wit , caf\u00e9", "dull"]
-    assert source.labels.tolist() == [1, 0, 0]
-    assert source.test_records.tolist() == ["moving"]
-    assert source.test_labels.tolist() == [1]
+    assert source.training.features.tolist() == ['"a fine film', "no \u2028wit , caf\u00e9", "dull"]
+    assert source.training.labels.tolist() == [1, 0, 0]
+    assert source.test.features.tolist() == ["moving"]
+    assert source.test.labels.tolist() == [1]
     assert source.class_names == ("negative", "positive")
+    check_what_is_known(source)
     with pytest.raises(InputError, match="needs an encoder"):
-        split_dataset(source, num_records=2, seed=0)
+        split_records(source, num_records=2, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +215,9 @@ def test_sst2s_tables(tmp_path, text):
     path = tmp_path / "train.tsv"
     path.write_bytes(text.encode())
     source = load_source("sst2", files=[path])
-    assert source.records.tolist() == ["good", "bad"]
-    assert source.labels.tolist() == [1, 0]
-    assert source.test_records is None
+    assert source.training.features.tolist() == ["good", "bad"]
+    assert source.training.labels.tolist() == [1, 0]
+    assert source.test is None
 
 
 @pytest.mark.parametrize(
@@ -245,19 +258,22 @@ def test_wrong_sst2_archives_are_named(tmp_path):
 @real
 def test_real_sst2():
     phrases = load_source("sst2", files=[DATA / f"sst2/glue/{part}.tsv" for part in PARTS])
-    assert np.bincount(phrases.labels).tolist() == [29_780, 37_569]
-    assert np.bincount(phrases.test_labels).tolist() == [428, 444]
-    assert phrases.labels[:5].tolist() == [0, 0, 1, 0, 0]
-    assert phrases.records[0] == "hide new secretions from the parental units"
+    assert np.bincount(phrases.training.labels).tolist() == [29_780, 37_569]
+    assert np.bincount(phrases.test.labels).tolist() == [428, 444]
+    check_what_is_known(phrases)
+    assert len(phrases.training) == KNOWN_SOURCES["sst2"].num_training
+    assert len(phrases.test) == KNOWN_SOURCES["sst2"].num_test
+    assert phrases.training.labels[:5].tolist() == [0, 0, 1, 0, 0]
+    assert phrases.training.features[0] == "hide new secretions from the parental units"
     kept = pd.read_csv(
         DATA / "sst2/glue/train.tsv", sep="\t", quoting=3, header=0, names=["label", "sentence"]
     )
-    assert phrases.records.tolist() == kept.sentence.str.strip().tolist()
-    assert phrases.labels.tolist() == kept.label.tolist()
+    assert phrases.training.features.tolist() == kept.sentence.str.strip().tolist()
+    assert phrases.training.labels.tolist() == kept.label.tolist()
     sentences = load_source("sst2", files=[DATA / f"sst2/sentence/{part}.tsv" for part in PARTS])
-    assert np.bincount(sentences.labels).tolist() == [3310, 3610]
-    assert np.bincount(sentences.test_labels).tolist() == [428, 444]
-    assert sentences.test_records[0] == "one long string of cliches"
+    assert np.bincount(sentences.training.labels).tolist() == [3310, 3610]
+    assert np.bincount(sentences.test.labels).tolist() == [428, 444]
+    assert sentences.test.features[0] == "one long string of cliches"
 
 
 PARTS = ("train", "dev")
@@ -287,9 +303,11 @@ def test_california_housings_archive(tmp_path):
     source = load_source("california_housing", files=[tar(tmp_path / "cal_housing.tgz", members)])
     # What scikit-learn's fetch_california_housing gives for the first record.
     first = [8.3252, 41.0, 6.98412698, 1.02380952, 322.0, 2.55555556, 37.88, -122.23]
-    np.testing.assert_allclose(source.records[0], first, rtol=1e-8)
-    assert source.records.shape == (3, 8)
-    assert source.labels.tolist() == [1, 0, 0]  # the median itself is not above
+    np.testing.assert_allclose(source.training.features[0], first, rtol=1e-8)
+    assert source.training.features.shape == (3, 8)
+    assert source.training.labels.tolist() == [1, 0, 0]  # the median itself is not above
+    assert source.training.labels.dtype == np.int64
+    check_what_is_known(source)
 
 
 def test_california_housings_table(tmp_path, caplog):
@@ -302,8 +320,8 @@ def test_california_housings_table(tmp_path, caplog):
     )
     path.write_text("\r\n".join([header, *lines, ""]))
     source = load_source("california_housing", files=[path])
-    assert len(source.labels) == 3
-    np.testing.assert_allclose(source.records[1, [0, 4]], [8.3014, 2401.0])
+    assert len(source.training) == 3
+    np.testing.assert_allclose(source.training.features[1, [0, 4]], [8.3014, 2401.0])
     assert "1 rows without total_bedrooms are left out" in caplog.text
 
 
@@ -357,11 +375,11 @@ def test_real_california_housing():
             "Longitude": raw.longitude,
         }
     )
-    assert len(source.labels) == 20_640 - 207
-    np.testing.assert_allclose(source.records, expected, rtol=1e-12)
+    assert len(source.training) == 20_640 - 207
+    np.testing.assert_allclose(source.training.features, expected, rtol=1e-12)
     above = raw.median_house_value > raw.median_house_value.median()
-    np.testing.assert_array_equal(source.labels, above.astype(int))
-    assert 0.49 < source.labels.mean() <= 0.5
+    np.testing.assert_array_equal(source.training.labels, above.astype(int))
+    assert 0.49 < source.training.labels.mean() <= 0.5
 
 
 # Purchase100
@@ -373,8 +391,21 @@ def purchases():
 
 
 def purchase_lines(source, end="\n") -> list[str]:
-    pairs = zip(source.labels + 1, source.records, strict=True)
+    pairs = zip(source.training.labels + 1, source.training.features, strict=True)
     return [f"{label},{','.join(map(str, bits))}{end}" for label, bits in pairs]
+
+
+def purchase_of(label: int) -> str:
+    """A line of a record of group `label`, from 1."""
+    return f"{label}" + ",0" * 600 + "\n"
+
+
+def test_every_purchase_group_has_its_class(tmp_path):
+    path = tmp_path / "purchase.csv"
+    path.write_text("".join(purchase_of(label) for label in range(100, 0, -1)))
+    source = load_source("purchase100", files=[path])
+    check_what_is_known(source)
+    assert source.training.labels.tolist() == list(range(99, -1, -1))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -388,12 +419,13 @@ def test_purchase100(purchases, tmp_path, end):
     )
     for file in (path, packed):
         source = load_source("purchase100", files=[file])
-        np.testing.assert_array_equal(source.records, purchases.records)
-        np.testing.assert_array_equal(source.labels, purchases.labels)
+        np.testing.assert_array_equal(source.training.features, purchases.training.features)
+        np.testing.assert_array_equal(source.training.labels, purchases.training.labels)
         assert source.kind == "features"
         assert not source.synthetic
+        assert source.training.features.shape[1:] == KNOWN_SOURCES["purchase100"].shape
     few = load_source("purchase100", files=[path], max_records=3)
-    assert len(few.labels) == 3
+    assert len(few.training) == 3
 
 
 def test_purchase100_is_read_in_blocks(purchases, tmp_path, monkeypatch):
@@ -401,7 +433,7 @@ def test_purchase100_is_read_in_blocks(purchases, tmp_path, monkeypatch):
     path = tmp_path / "purchase.csv"
     path.write_text("".join(purchase_lines(purchases)))
     source = load_source("purchase100", files=[path])
-    np.testing.assert_array_equal(source.records, purchases.records)
+    np.testing.assert_array_equal(source.training.features, purchases.training.features)
     path.write_text("".join([*purchase_lines(purchases), "101" + ",0" * 600]))
     with pytest.raises(InputError, match="line 71: the label must be 1 to 100, not '101'"):
         load_source("purchase100", files=[path])
@@ -451,14 +483,15 @@ def test_made_up_purchases_are_a_prefix_of_more():
     more = load_source("purchase100_synthetic", max_records=9000, seed=3)
     for count in (1, 4096, 5000):
         few = load_source("purchase100_synthetic", max_records=count, seed=3)
-        np.testing.assert_array_equal(few.records, more.records[:count])
-        np.testing.assert_array_equal(few.labels, more.labels[:count])
+        np.testing.assert_array_equal(few.training.features, more.training.features[:count])
+        np.testing.assert_array_equal(few.training.labels, more.training.labels[:count])
     other = load_source("purchase100_synthetic", max_records=9000, seed=4)
-    assert not np.array_equal(other.labels, more.labels)
+    assert not np.array_equal(other.training.labels, more.training.labels)
     assert more.synthetic
-    assert more.records.shape == (9000, 600)
-    assert set(np.unique(more.records)) == {0, 1}
-    counts = np.bincount(more.labels, minlength=100)
+    check_what_is_known(more)
+    assert more.training.features.shape == (9000, 600)
+    assert set(np.unique(more.training.features)) == {0, 1}
+    counts = np.bincount(more.training.labels, minlength=100)
     assert counts.min() >= 10
     assert counts.max() > 2 * counts.min()
 
@@ -466,11 +499,11 @@ def test_made_up_purchases_are_a_prefix_of_more():
 def test_made_up_purchases_can_be_learnt_and_not_at_once():
     """By naive Bayes, a linear model: its accuracy grows with the data, to below 1."""
     source = load_source("purchase100_synthetic", max_records=53_000)
-    records, one_hot = source.records.astype(np.float32), np.eye(100, dtype=np.float32)
+    records, one_hot = source.training.features.astype(np.float32), np.eye(100, dtype=np.float32)
     accuracy = []
     for count in (1000, 10_000, 50_000):
-        members = one_hot[source.labels[:count]]
+        members = one_hot[source.training.labels[:count]]
         bought = (members.T @ records[:count] + 1) / (members.sum(axis=0)[:, None] + 2)
         score = records[50_000:] @ np.log(bought / (1 - bought)).T + np.log(1 - bought).sum(axis=1)
-        accuracy.append(np.mean(score.argmax(axis=1) == source.labels[50_000:]))
+        accuracy.append(np.mean(score.argmax(axis=1) == source.training.labels[50_000:]))
     np.testing.assert_allclose(accuracy, [0.27, 0.78, 0.88], atol=0.05)

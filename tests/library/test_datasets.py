@@ -4,12 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpcanary.datasets.known import KNOWN_SOURCES
 from dpcanary.datasets.source import Source
-from dpcanary.datasets.sources import SOURCES, load_source
-from dpcanary.datasets.splitting import split_dataset
+from dpcanary.datasets.source_stage import SourceStage
+from dpcanary.datasets.sources import LOAD, load_records, load_source
+from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
-from dpcanary.settings.dataset import KNOWN_SOURCES
-from dpcanary.splits import SplitDataset, read_split, write_split
+from dpcanary.files import write_arrays
+from dpcanary.records import Records, Split, read_split, write_split
+
+ROLES = ("private", "auxiliary", "test")
 
 
 @pytest.fixture
@@ -27,39 +31,60 @@ def source(tmp_path):
     return write
 
 
+def parts_of(split: Split) -> list[Records]:
+    return [getattr(split, role) for role in ROLES]
+
+
+def write_own(path, labels) -> None:
+    """A file of one's own with these labels, of either kind."""
+    features = np.random.default_rng(0).normal(size=(len(labels), 4))
+    if path.suffix == ".npz":
+        np.savez(path, features=features, labels=labels)
+    else:
+        columns = dict(zip("abcd", features.T, strict=True))
+        pd.DataFrame({**columns, "label": labels}).to_parquet(path)
+
+
 def test_digits_are_cut_as_the_demo_says():
-    split = split_dataset(load_source("digits"), num_records=500, seed=0)
-    assert split.features.shape == (500, 64)
-    assert np.bincount(split.labels).tolist() == [50] * 10
-    assert len(split.auxiliary_labels) + len(split.test_labels) == 1797 - 500
+    split = split_records(load_source("digits"), num_records=500, seed=0)
+    assert split.private.features.shape == (500, 64)
+    assert np.bincount(split.private.labels).tolist() == [50] * 10
+    assert len(split.auxiliary) + len(split.test) == 1797 - 500
     assert split.num_classes == 10
 
 
 def test_roles_are_disjoint_and_cover_the_source(source):
-    split = split_dataset(source(), num_records=60, seed=0)
-    mean_and_scale = np.polyfit(split.features[:, 0], source().records[:60, 0], 1)
-    assert mean_and_scale.shape == (2,)
-    parts = [split.features, split.auxiliary_features, split.test_features]
-    assert len(np.unique(np.vstack(parts), axis=0)) == 120
+    split = split_records(source(), num_records=60, seed=0)
+    assert [len(part) for part in parts_of(split)] == [60, 30, 30]
+    together = np.vstack([part.features for part in parts_of(split)])
+    assert len(np.unique(together, axis=0)) == 120
+    # Scaled as they are, they are the source's records, each with its label.
+    scaled = _standard(source().training.features, split)
+    labels = np.concatenate([part.labels for part in parts_of(split)])
+    for features, label in zip(together, labels, strict=True):
+        [record] = np.flatnonzero(np.isclose(scaled, features, atol=1e-4).all(axis=1))
+        assert source().training.labels[record] == label
 
 
 def test_standardised_by_auxiliary_records_alone(source):
-    split = split_dataset(source(), num_records=60, seed=0)
-    np.testing.assert_allclose(split.auxiliary_features.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(split.auxiliary_features.std(axis=0), 1, atol=1e-6)
+    split = split_records(source(), num_records=60, seed=0)
+    np.testing.assert_allclose(split.auxiliary.features.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(split.auxiliary.features.std(axis=0), 1, atol=1e-6)
     # Another private record changes nothing about the others.
-    features, labels = source().records, source().labels
-    private = split_dataset(source(), num_records=60, seed=0).features
+    features, labels = source().training.features, source().training.labels
+    private = split.private.features
     moved = features.copy()
     target = np.flatnonzero(np.isclose(_standard(features, split), private[0]).all(axis=1))[0]
     moved[target] += 100
-    other = split_dataset(source(features=moved, labels=labels), num_records=60, seed=0)
-    np.testing.assert_array_equal(other.features[1:], private[1:])
+    other = split_records(source(features=moved, labels=labels), num_records=60, seed=0)
+    np.testing.assert_array_equal(other.private.features[1:], private[1:])
+    for role in ("auxiliary", "test"):
+        np.testing.assert_array_equal(getattr(other, role).features, getattr(split, role).features)
 
 
 def _standard(features, split):
     """The source in the split's units, solved from the split itself."""
-    pairs = np.vstack([split.features, split.auxiliary_features, split.test_features])
+    pairs = np.vstack([part.features for part in parts_of(split)])
     order_raw = np.sort(features, axis=0)
     order_new = np.sort(pairs, axis=0)
     columns = []
@@ -72,10 +97,10 @@ def _standard(features, split):
 def test_images_are_standardised_by_channel(source):
     images = np.random.default_rng(0).integers(0, 256, (120, 3, 5, 4), dtype=np.uint8)
     images[:, 1] //= 10
-    split = split_dataset(source(features=images), num_records=60, seed=0)
-    assert split.features.shape == (60, 3, 5, 4)
-    assert split.features.dtype == np.float32
-    channels = split.auxiliary_features.astype(float)
+    split = split_records(source(features=images), num_records=60, seed=0)
+    assert split.private.features.shape == (60, 3, 5, 4)
+    assert split.private.features.dtype == np.float32
+    channels = split.auxiliary.features.astype(float)
     np.testing.assert_allclose(channels.mean(axis=(0, 2, 3)), 0, atol=1e-6)
     np.testing.assert_allclose(channels.std(axis=(0, 2, 3)), 1, atol=1e-6)
 
@@ -83,82 +108,88 @@ def test_images_are_standardised_by_channel(source):
 def test_a_constant_feature_stays_finite(source):
     features = np.random.default_rng(0).normal(size=(120, 4))
     features[:, 2] = 7.0
-    split = split_dataset(source(features=features), num_records=60, seed=0)
-    np.testing.assert_array_equal(split.features[:, 2], 0)
+    split = split_records(source(features=features), num_records=60, seed=0)
+    np.testing.assert_array_equal(split.private.features[:, 2], 0)
 
 
 def test_blocks_do_not_show(source, monkeypatch):
     """Against one block, which numpy's own mean and standard deviation confirm."""
-    whole = split_dataset(source(), num_records=60, seed=0)
+    whole = split_records(source(), num_records=60, seed=0)
     monkeypatch.setattr("dpcanary.datasets.source._BLOCK_NUMBERS", 28)
-    cut = split_dataset(source(), num_records=60, seed=0)
-    for name, array in vars(whole).items():
-        np.testing.assert_allclose(getattr(cut, name), array, rtol=1e-6)
+    cut = split_records(source(), num_records=60, seed=0)
+    for part, other in zip(parts_of(cut), parts_of(whole), strict=True):
+        np.testing.assert_allclose(part.features, other.features, rtol=1e-6)
+        np.testing.assert_array_equal(part.labels, other.labels)
 
 
 def test_the_seed_decides(source):
     one, two, three = (
-        split_dataset(source(), num_records=60, seed=seed).features for seed in (0, 0, 1)
+        split_records(source(), num_records=60, seed=seed).private.features for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one, three)
 
 
 def test_it_comes_back_from_its_file(source, tmp_path):
-    split = split_dataset(source(), num_records=60, seed=0)
+    split = split_records(source(), num_records=60, seed=0)
     write_split(tmp_path / "split.npz", split, settings={})
     again = read_split(tmp_path / "split.npz")
-    for name, array in vars(split).items():
-        np.testing.assert_array_equal(getattr(again, name), array)
+    for part, other in zip(parts_of(again), parts_of(split), strict=True):
+        np.testing.assert_array_equal(part.features, other.features)
+        np.testing.assert_array_equal(part.labels, other.labels)
+        assert part.features.dtype == np.float32
 
 
 def test_counts_may_be_given(source):
-    split = split_dataset(
+    split = split_records(
         source(), num_records=50, balanced=False, num_auxiliary=40, num_test=20, seed=0
     )
-    assert [len(split.labels), len(split.auxiliary_labels), len(split.test_labels)] == [50, 40, 20]
-    assert len(set(np.bincount(split.labels))) > 1
-    rest = split_dataset(source(), num_records=50, balanced=False, num_auxiliary=40, seed=0)
-    assert len(rest.test_labels) == 30
-    np.testing.assert_array_equal(rest.test_features[:20], split.test_features)
+    assert [len(part) for part in parts_of(split)] == [50, 40, 20]
+    assert len(set(np.bincount(split.private.labels))) > 1
+    rest = split_records(source(), num_records=50, balanced=False, num_auxiliary=40, seed=0)
+    assert len(rest.test) == 30
+    np.testing.assert_array_equal(rest.test.features[:20], split.test.features)
 
 
 def test_a_sources_own_test_part_is_the_test_part(source):
     known = source()
-    whole = source(test_features=known.records[:9], test_labels=known.labels[:9])
-    split = split_dataset(whole, num_records=60, num_test=5, seed=0)
-    assert [len(split.auxiliary_labels), len(split.test_labels)] == [60, 5]
-    np.testing.assert_array_equal(split.test_labels, known.labels[:5])
+    first = known.training[:9]
+    whole = source(test_features=first.features, test_labels=first.labels)
+    split = split_records(whole, num_records=60, num_test=5, seed=0)
+    assert [len(part) for part in parts_of(split)] == [60, 60, 5]
+    np.testing.assert_array_equal(split.test.labels, known.training.labels[:5])
     # The same records in both parts, scaled alike.
-    others = np.vstack([split.features, split.auxiliary_features])
-    assert all((others == record).all(axis=1).any() for record in split.test_features)
-    fewer = split_dataset(whole, num_records=60, num_auxiliary=7, seed=0)
-    assert [len(fewer.auxiliary_labels), len(fewer.test_labels)] == [7, 9]
-    private = split_dataset(known, num_records=60, seed=0).labels
-    np.testing.assert_array_equal(fewer.labels, private)
+    others = np.vstack([split.private.features, split.auxiliary.features])
+    assert all((others == record).all(axis=1).any() for record in split.test.features)
+    fewer = split_records(whole, num_records=60, num_auxiliary=7, seed=0)
+    assert [len(part) for part in parts_of(fewer)] == [60, 7, 9]
+    private = split_records(known, num_records=60, seed=0).private
+    np.testing.assert_array_equal(fewer.private.labels, private.labels)
 
 
 def test_a_class_without_private_records_is_counted():
-    labels = np.zeros(4, int)
-    features = np.zeros((4, 2), np.float32)
-    assert SplitDataset(features, labels, features, labels, features, labels + 6).num_classes == 7
-    assert SplitDataset(features, labels, features, labels + 6, features, labels).num_classes == 7
+    low, high = (Records(np.zeros((4, 2), np.float32), [label] * 4) for label in (0, 6))
+    assert Split(low, low, high).num_classes == 7
+    assert Split(low, high, low).num_classes == 7
+    assert Split(low, low, low[:0]).num_classes == 1
+    assert Source("some", low, high).num_classes == 7
 
 
 def test_texts_need_an_encoder():
-    texts = Source("reviews", np.array(["good", "bad"]), np.array([1, 0]))
+    texts = Source("reviews", Records(np.array(["good", "bad"]), [1, 0]))
     assert texts.kind == "texts"
     with pytest.raises(InputError, match=r"reviews: its records are texts: .* needs an encoder"):
-        split_dataset(texts, num_records=2, seed=0)
+        split_records(texts, num_records=2, seed=0)
 
 
 def test_the_first_records_are_kept(source):
     whole = source(test_features=np.ones((9, 4)), test_labels=np.arange(9) % 3)
     cut = load_source(whole.name, max_records=7, num_test=2)
-    np.testing.assert_array_equal(cut.records, whole.records[:7])
-    np.testing.assert_array_equal(cut.labels, whole.labels[:7])
-    assert cut.test_labels.tolist() == [0, 1]
-    assert len(load_source("digits", max_records=10_000).labels) == 1797
+    np.testing.assert_array_equal(cut.training.features, whole.training.features[:7])
+    np.testing.assert_array_equal(cut.training.labels, whole.training.labels[:7])
+    assert cut.test.labels.tolist() == [0, 1]
+    assert cut.test.features.shape == (2, 4)
+    assert len(load_source("digits", max_records=10_000).training) == 1797
 
 
 WITH_NAN = np.ones((120, 4))
@@ -174,10 +205,11 @@ WITH_NAN[17, 2] = np.nan
         ({"features": np.array(["a"] * 120)}, 60, "features must be real numbers, not <U1"),
         ({"features": np.ones((120, 4), complex)}, 60, "must be real numbers, not complex"),
         ({"features": np.ones((0, 4)), "labels": np.zeros(0, int)}, 1, "there are no records"),
-        ({"labels": np.zeros(7, int)}, 60, "one per record"),
+        ({"labels": np.zeros(7, int)}, 60, r"mine.npz: .*need labels of shape .120,., one per rec"),
+        ({"labels": np.zeros((120, 1), int)}, 60, "one per record; theirs is .120, 1."),
         ({"labels": np.linspace(0, 1, 120)}, 60, "labels must be integers"),
         ({"labels": np.tile([-1, 0, 1], 40)}, 60, "labels must be integers from 0"),
-        ({"labels": np.tile([0, 1, 3], 40)}, 60, "class 2 has 0 records"),
+        ({"labels": np.tile([0, 1, 3], 40)}, 60, "no record has label 2, though .* up to 3"),
         ({"labels": np.repeat([0, 1, 2], [10, 50, 60])}, 60, "class 0 has 10 records, .* needs 20"),
         ({"test_features": np.ones((9, 4))}, 60, "has no array test_labels"),
         (
@@ -202,7 +234,48 @@ WITH_NAN[17, 2] = np.nan
 )
 def test_bad_sources_are_named(source, arrays, num_records, message):
     with pytest.raises(InputError, match=message):
-        split_dataset(source(**arrays), num_records=num_records, seed=0)
+        split_records(source(**arrays), num_records=num_records, seed=0)
+
+
+def test_a_class_without_records_cannot_be_balanced():
+    records = Records(np.random.default_rng(0).normal(size=(120, 4)), np.tile([0, 1, 3], 40))
+    with pytest.raises(InputError, match=r"class 2 has 0 records, num_records 60 needs 15"):
+        split_records(Source("some", records), num_records=60, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.tile([1, 2, 3], 10), "no record has label 0, though labels go up to 3"),
+        (np.tile([0, 1, 3, 7, 7], 6), "no record has label 2, though labels go up to 7"),
+        (np.full(30, 4), "no record has label 0, though labels go up to 4"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_a_class_without_records_in_ones_own_file_is_refused(tmp_path, labels, message, suffix):
+    path = tmp_path / f"mine.{suffix}"
+    write_own(path, labels)
+    with pytest.raises(InputError, match=f"mine.{suffix}: {message}; number the classes from 0"):
+        load_source(str(path))
+    write_own(path, np.unique(labels, return_inverse=True)[1])
+    assert load_source(str(path)).num_classes == len(np.unique(labels))
+
+
+@pytest.mark.parametrize("label", [3, 8])
+def test_a_class_that_is_in_ones_test_part_alone_is_refused(source, label):
+    part = {"test_features": np.ones((2, 4)), "test_labels": np.array([0, label])}
+    with pytest.raises(InputError, match=f"no record has label 3, though labels go up to {label};"):
+        source(**part)
+    assert source(**part | {"test_labels": np.array([1, 1])}).num_classes == 3
+
+
+def test_features_of_a_known_source_may_lack_a_class(tmp_path):
+    """Its classes are numbered well: the first records, which were encoded, have not all."""
+    told = SourceStage(source="cifar10", max_records=4, num_test=None, seed=0)
+    records = Records(np.random.default_rng(0).normal(size=(4, 2)), [6, 9, 9, 4])
+    write_arrays(tmp_path / "features.npz", header={}, arrays=vars(records))
+    encoded = load_records(told, files=[], features=tmp_path / "features.npz")
+    np.testing.assert_array_equal(encoded.training.labels, records.labels)
 
 
 @pytest.mark.parametrize(
@@ -216,11 +289,21 @@ def test_bad_sources_are_named(source, arrays, num_records, message):
 )
 def test_counts_that_do_not_fit_are_named(source, counts, message):
     with pytest.raises(InputError, match=message):
-        split_dataset(source(), **counts, seed=0)
+        split_records(source(), **counts, seed=0)
 
 
-def test_the_sources_are_those_of_the_settings():
-    assert set(SOURCES) == set(KNOWN_SOURCES)
+def test_every_known_source_is_loaded():
+    assert set(LOAD) == set(KNOWN_SOURCES)
+
+
+@pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])
+def test_what_is_known_of_a_source_is_what_it_is(name):
+    known, found = KNOWN_SOURCES[name], load_source(name)
+    assert len(found.training) == known.num_training
+    assert (None if found.test is None else len(found.test)) == known.num_test
+    assert found.training.features.shape[1:] == known.shape
+    assert found.num_classes == known.num_classes
+    assert found.synthetic == known.is_drawn
 
 
 def test_other_sources_are_refused(tmp_path):
@@ -235,10 +318,12 @@ def test_other_sources_are_refused(tmp_path):
         load_source(str(tmp_path / "half.npz"))
     with pytest.raises(InputError, match="source cifar10 is read from files, and none is given"):
         load_source("cifar10")
-    with pytest.raises(InputError, match="source digits is read from no files; 1 are given"):
+    with pytest.raises(InputError, match="source digits is read from no files, not from 1"):
         load_source("digits", files=[tmp_path / "half.npz"])
-    with pytest.raises(InputError, match="read from 1 files; 2 are given"):
+    with pytest.raises(InputError, match="purchase100 is read from 1 files, not from 2"):
         load_source("purchase100", files=[tmp_path / "one", tmp_path / "two"])
+    with pytest.raises(InputError, match=r"mine.npz is read from 1 file; 2 are given"):
+        load_source("mine.npz", files=[tmp_path / "half.npz", tmp_path / "half.npz"])
 
 
 @pytest.fixture
@@ -259,16 +344,17 @@ def test_a_table_is_read(table, tmp_path):
     table.to_parquet(path)
     read = load_source(str(path), max_records=20)
     np.testing.assert_array_equal(
-        read.records, table[["age", "income", "owner"]].astype(float)[:20]
+        read.training.features, table[["age", "income", "owner"]].astype(float)[:20]
     )
-    np.testing.assert_array_equal(read.labels, table.label[:20])
-    np.testing.assert_array_equal(load_source(str(path), files=[path]).labels, table.label)
-    split_dataset(read, num_records=6, seed=0)
+    np.testing.assert_array_equal(read.training.labels, table.label[:20])
+    again = load_source(str(path), files=[path])
+    np.testing.assert_array_equal(again.training.labels, table.label)
+    split_records(read, num_records=6, seed=0)
 
 
 def test_a_tables_index_is_no_feature(table, tmp_path, caplog):
     table[table.age > 20].to_parquet(tmp_path / "mine.parquet")
-    assert load_source(str(tmp_path / "mine.parquet")).records.shape[1] == 3
+    assert load_source(str(tmp_path / "mine.parquet")).training.features.shape[1] == 3
     assert "its index is no feature and left out: __index_level_0__" in caplog.text
 
 

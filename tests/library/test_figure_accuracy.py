@@ -118,6 +118,7 @@ def test_one_repeat_has_no_error_bar_and_gradients_alone_no_difference() -> None
     [
         ("w", {"canary": "worst_case"}, "audit w trains no models"),
         ("a", {"adjacency": "add_remove"}, "audit a audits adjacency add_remove"),
+        ("s", {"num_slots": 4}, "audit s has 4 slots"),
         ("b", {"max_grad_norm": 4.0}, r"differ in max_grad_norm \(2 and 4\)"),
         ("b", {"noise_multiplier": 30.0}, "differ in noise_multiplier"),
         ("b", {}, "natural-1.0-22.37 and b have the same canary, score and sample rate"),

@@ -10,46 +10,37 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from summaries import summary_of
 
+from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.figures.accuracy import draw_test_accuracy
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.figures.attacks import Attack, Profile
-from dpcanary.figures.epsilon_by_noise import draw_epsilon_by_noise
-from dpcanary.figures.epsilon_by_runs import draw_epsilon_by_runs
-from dpcanary.figures.epsilon_by_setting import draw_epsilon_by_setting
-from dpcanary.figures.epsilon_by_step import draw_epsilon_by_step
+from dpcanary.figures.bounds_figure import draw_bounds_figure
 from dpcanary.figures.layout import value_ticks
 from dpcanary.figures.model_accuracies import ModelAccuracies
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.vocabulary import Canary
 
-ALL = [canary.value for canary in Canary]
-TRAINED = [canary.value for canary in Canary if canary.is_trained]
+ALL = [*BUILT_IN]
+TRAINED = [name for name, canary in BUILT_IN.items() if canary.is_trained]
 THREE = ((1.0, 22.37), (0.25, 5.574), (0.0625, 1.42))
 NOTE = "Reduced scale: features of a smaller encoder, 1,000 runs in place of 2,500, one repeat" * 2
 
 
 def _by_step(num_settings: int) -> Figure:
     summary = summary_of(settings=THREE[:num_settings], canaries=ALL)
-    return draw_epsilon_by_step(summary, note=NOTE)[0]
+    return draw_bounds_figure(summary, axis="step", note=NOTE)[0]
 
 
 def _by_noise() -> Figure:
     grid = [(q, sigma * factor) for q, sigma in THREE for factor in (1, 2, 4, 8)]
     summary = summary_of(settings=grid, canaries=["worst_case"], steps=[500])
-    return draw_epsilon_by_noise(summary, note=NOTE)[0]
+    return draw_bounds_figure(summary, axis="noise_multiplier", note=NOTE)[0]
 
 
-def _by_runs() -> Figure:
-    counts = [100, 250, 500, 1000, 1500, 2000, 2500]
-    summary = summary_of(settings=THREE, canaries=TRAINED, axis={"num_runs": counts}, steps=[500])
-    return draw_epsilon_by_runs(summary, note=NOTE)[0]
-
-
-def _by_setting(setting: str, values: list[float]) -> Figure:
-    summary = summary_of(settings=THREE, canaries=TRAINED, axis={setting: values}, steps=[500])
-    return draw_epsilon_by_setting(summary, setting=setting, note=NOTE)[0]
+def _by(axis: str, values: list[float]) -> Figure:
+    summary = summary_of(settings=THREE, canaries=TRAINED, axis={axis: values}, steps=[500])
+    return draw_bounds_figure(summary, axis=axis, note=NOTE)[0]
 
 
 def _accuracies() -> Figure:
@@ -85,7 +76,7 @@ def _attacks() -> list[Attack]:
             world1_scores=rng.normal(-1, 1, 100),
             profiles={"substitute": profile, "add_remove": profile},
         )
-        for canary in Canary
+        for canary in ALL
         for q, sigma in THREE
     ]
 
@@ -95,10 +86,10 @@ FIGURES = {
     "two settings": lambda: _by_step(2),
     "three settings": lambda: _by_step(3),
     "noise": _by_noise,
-    "runs": _by_runs,
-    "norms": lambda: _by_setting("max_grad_norm", [0.5, 1.0, 2.0, 4.0, 8.0]),
-    "steps": lambda: _by_setting("num_steps", [125, 250, 500, 1000, 2000]),
-    "rates": lambda: _by_setting("learning_rate", [0.001, 0.01, 0.1, 1.0]),
+    "runs": lambda: _by("num_runs", [100, 250, 500, 1000, 1500, 2000, 2500]),
+    "norms": lambda: _by("max_grad_norm", [0.5, 1.0, 2.0, 4.0, 8.0]),
+    "steps": lambda: _by("num_steps", [125, 250, 500, 1000, 2000]),
+    "rates": lambda: _by("learning_rate", [0.001, 0.01, 0.1, 1.0]),
     "accuracies": _accuracies,
     "ratios": _ratios,
     "trade-off": lambda: draw_trade_off(_attacks(), note=NOTE)[0],

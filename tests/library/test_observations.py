@@ -1,23 +1,39 @@
 """Shards: what is written comes back, and a mixed or broken set is refused with the reason."""
 
+import hashlib
+import platform
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpcanary.errors import InputError
-from dpcanary.observations import Shard, read_shard, shard_path, write_shard
-from dpcanary.settings import Audit
-from dpcanary.vocabulary import Canary
+from dpcanary.files import write_arrays
+from dpcanary.observations import (
+    FORMAT,
+    Observation,
+    Shard,
+    hashes_of,
+    read_shard,
+    shard_header,
+    shard_path,
+    write_shard,
+)
+from dpcanary.settings.audit import Audit
+
+ARRAYS = ("run", "world", "step", "observation", "test_accuracy")
 
 
-def shard(first: int, num_runs: int, **header: object) -> Shard:
+def shard(first: int, num_runs: int, *, num_slots: int = 1, **header: object) -> Shard:
     run = np.arange(first, first + num_runs)
+    slot = np.arange(num_slots)
     return Shard(
         header={"settings": {"a": 1}, "inputs": {"data": "x"}, "seconds": 2.0, **header},
         run=run,
+        world=((run[:, None] + slot) % 2).astype(np.uint8),
         step=np.array([5, 10]),
-        observation=run[:, None] * np.array([1.0, 10.0]),
+        observation=run[:, None, None] * np.array([1.0, 10.0])[:, None] + 0.5 * slot,
         test_accuracy=np.full(num_runs, 0.5, np.float32),
     )
 
@@ -28,35 +44,98 @@ def written(folder: Path, one: Shard) -> Path:
     return path
 
 
-def test_what_is_written_comes_back(tmp_path):
-    path = written(tmp_path, shard(4, 3, device="cuda"))
-    back, expected = read_shard(path), shard(4, 3, device="cuda")
+@pytest.mark.parametrize("num_slots", [1, 3])
+def test_what_is_written_comes_back(tmp_path, num_slots):
+    expected = shard(4, 3, num_slots=num_slots, device="cuda")
+    back = read_shard(written(tmp_path, expected))
     assert back.header == expected.header
-    for name in ("run", "step", "observation", "test_accuracy"):
+    for name in ARRAYS:
         np.testing.assert_array_equal(getattr(back, name), getattr(expected, name))
+        assert getattr(back, name).dtype == getattr(expected, name).dtype
+
+
+def test_observations_of_any_shape_come_back(tmp_path):
+    """Of every slot: the logits of its target and of its canary."""
+    logits = np.random.default_rng(0).normal(size=(4, 2, 3, 2, 10)).astype(np.float32)
+    path = written(tmp_path, replace(shard(0, 4, num_slots=3), observation=logits))
+    np.testing.assert_array_equal(read_shard(path).observation, logits)
 
 
 def test_names_are_those_that_the_workflow_makes(tmp_path):
     audit = Audit(
-        canary=Canary.WORST_CASE, sample_rate=0.5, noise_multiplier=1.0, num_steps=1, num_runs=4000
+        canary="worst_case", sample_rate=0.5, noise_multiplier=1.0, num_steps=1, num_runs=4000
     )
     paths = [shard_path(tmp_path, index) for index in range(8)]
     assert [path.stem for path in paths] == audit.shards
+
+
+def test_headers_say_where_observations_come_from(tmp_path):
+    (tmp_path / "data.npz").write_bytes(b"some bytes")
+    inputs = hashes_of({"data": tmp_path / "data.npz"})
+    assert inputs == {"data": hashlib.sha256(b"some bytes").hexdigest()}
+    header = shard_header(
+        settings={"seed": 3}, noise_multiplier=2.0, inputs=inputs, device="cpu", seconds=1.5
+    )
+    software = header.pop("software")
+    assert header == {
+        "settings": {"seed": 3},
+        "noise_multiplier": 2.0,
+        "inputs": inputs,
+        "device": "cpu",
+        "seconds": 1.5,
+    }
+    assert software["python"] == platform.python_version()
+    assert software["numpy"] == np.__version__
+    back = read_shard(written(tmp_path, replace(shard(0, 4), header=header)))
+    assert back.header == header
 
 
 def test_foreign_files_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", run=np.arange(4))
     with pytest.raises(InputError, match="not written by dpcanary"):
         read_shard(tmp_path / "x.npz")
-    from dpcanary.files import write_arrays
-
     write_arrays(tmp_path / "y.npz", header={"format": "other"}, arrays={"run": np.arange(4)})
     with pytest.raises(InputError, match="no shard file"):
         read_shard(tmp_path / "y.npz")
 
 
-def test_arrays_that_do_not_fit_are_refused(tmp_path):
-    odd = Shard(**{**vars(shard(0, 4)), "test_accuracy": np.zeros(3, np.float32)})
+@pytest.mark.parametrize(
+    ("header", "without", "more"),
+    [
+        ({"format": "dpcanary-shard-1"}, (), {}),
+        ({}, (), {}),
+        ({"format": FORMAT}, ("world",), {}),
+        ({"format": FORMAT}, (), {"more": np.arange(4)}),
+    ],
+    ids=["former version", "no format", "no worlds", "one array more"],
+)
+def test_files_of_another_format_are_refused(tmp_path, header, without, more):
+    arrays = {name: getattr(shard(0, 4), name) for name in ARRAYS if name not in without}
+    write_arrays(tmp_path / "x.npz", header=header, arrays=arrays | more)
+    with pytest.raises(InputError, match=r"x\.npz is no shard file of this version of dpcanary"):
+        read_shard(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test_accuracy": np.zeros(3, np.float32)},
+        {"run": np.arange(3)},
+        {"run": np.arange(5)},
+        {"step": np.array([5])},
+        {"world": np.zeros((3, 2), np.uint8)},
+        {"world": np.zeros((4, 3), np.uint8)},
+        {"world": np.zeros(4, np.uint8)},
+        {"world": np.zeros((4, 2, 1), np.uint8)},
+        {"observation": np.zeros((3, 2, 2))},
+        {"observation": np.zeros((4, 3, 2))},
+        {"observation": np.zeros((4, 2, 1))},
+        {"observation": np.zeros((4, 2))},
+    ],
+    ids=lambda changes: " ".join(f"{name}{array.shape}" for name, array in changes.items()),
+)
+def test_arrays_that_do_not_fit_are_refused(tmp_path, changes):
+    odd = replace(shard(0, 4, num_slots=2), **changes)
     with pytest.raises(InputError, match="do not fit together"):
         read_shard(written(tmp_path, odd))
 
@@ -66,3 +145,10 @@ def test_a_truncated_shard_is_refused_with_advice(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match="delete it and run again"):
         read_shard(path)
+
+
+def test_observations_go_by_name():
+    assert [*Observation] == ["change", "change_and_length", "logits"]
+    assert Observation("logits") is Observation.LOGITS
+    with pytest.raises(InputError, match="unknown observation 'logit': did you mean 'logits'"):
+        Observation("logit")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from dpcanary.config import parse_experiment
+from dpcanary.settings.parsing import parse_experiment
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

@@ -6,10 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dpcanary.workflow import digest_of_imports, imports_of
+import pytest
+
+from dpcanary.adversaries.purposes import Purpose as AdversaryPurpose
+from dpcanary.datasets.purposes import Purpose as DatasetPurpose
+from dpcanary.errors import InputError
+from dpcanary.training.purposes import Purpose as TrainingPurpose
+from dpcanary.training.stage import TrainingStage
+from dpcanary.workflow.code import _closure, digest_of_code, imports_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpcanary"
+PURPOSES = {
+    "adversaries": AdversaryPurpose,
+    "datasets": DatasetPurpose,
+    "training": TrainingPurpose,
+}
 
 
 def unit_of(module: str) -> str:
@@ -41,29 +53,57 @@ def test_the_library_knows_nothing_of_snakemake():
         assert "from snakemake" not in path.read_text()
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    code = (
-        "import dpcanary, sys; print([m for m in ('torch', 'scipy', 'numpy') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_files_stay_readable():
+    limits = {"dpcanary": 250, "scripts": 80, "rules": 130}
+    for folder, limit in limits.items():
+        for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.smk")]:
+            assert len(path.read_text().splitlines()) <= limit, path
 
 
-def test_public_names_are_there():
-    import dpcanary
-
-    for name in dpcanary.__all__:
-        assert getattr(dpcanary, name) is not None
-    assert set(dpcanary.__all__) <= set(dir(dpcanary))
-
-
-def test_training_depends_on_nothing_that_comes_after_it():
+def test_training_is_told_nothing_of_canaries_scores_or_estimates():
+    """Neither by what it imports nor by its settings."""
     modules = imports_of(ROOT / "scripts/train_shard.py", ROOT)
     assert modules[0] == "scripts/train_shard.py"
-    assert "dpcanary/training/ensemble.py" in modules
-    assert "dpcanary/canaries/__init__.py" in modules
-    for later in ("estimation", "figures", "accounting", "settings", "config.py", "__init__.py"):
-        assert not any(path.startswith(f"dpcanary/{later}") for path in modules)
+    assert {"dpcanary/training/runs.py", "dpcanary/canaries.py"} <= set(modules)
+    later = ("adversaries", "scoring", "estimation", "figures", "accounting", "settings")
+    for package in (*later, "__init__.py", "datasets", "encoders", "costs", "workflow"):
+        assert not any(path.startswith(f"dpcanary/{package}") for path in modules)
+    assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
+
+
+def test_no_module_holds_the_names_of_all_packages():
+    """A change of one package's options or settings reaches no job that does not use them."""
+    used = {
+        name: imports_of(ROOT / f"scripts/{name}.py", ROOT)
+        for name in ("download_file", "extract_features", "prepare_dataset", "draw_shard")
+    }
+    for name, modules in used.items():
+        for other in ("training/options", "estimation/options", "accounting/options", "settings"):
+            assert not any(path.startswith(f"dpcanary/{other}") for path in modules), name
+    assert "dpcanary/datasets/stage.py" not in used["extract_features"]
+
+
+def test_purposes_of_streams_are_distinct():
+    """Their numbers are part of every stream's key, and have not changed."""
+    numbers = {
+        f"{package}.{purpose.name}": purpose.value
+        for package, purposes in PURPOSES.items()
+        for purpose in purposes
+    }
+    assert sorted(numbers.values()) == list(range(1, 12))
+    assert numbers == {
+        "datasets.RECORDS": 1,
+        "training.BATCHES": 2,
+        "training.NOISE": 3,
+        "training.SIMULATION": 4,
+        "adversaries.WORST_CASE": 5,
+        "training.INITIALISATION": 6,
+        "training.FIXED_BATCHES": 7,
+        "training.OUT_OF_SPAN": 8,
+        "datasets.SYNTHETIC_RECORDS": 9,
+        "training.WORLDS": 10,
+        "adversaries.PROCESS": 11,
+    }
 
 
 def test_imports_are_found_as_python_finds_them(tmp_path):
@@ -102,11 +142,18 @@ def test_lazy_and_type_checking_imports(tmp_path):
         "dpcanary/c.py",
     ]
     (tmp_path / "program.py").write_text("from dpcanary import a, estimate\n")
-    assert imports_of(tmp_path / "program.py", tmp_path) == [
-        "program.py",
-        "dpcanary/__init__.py",
-        "dpcanary/a.py",
-    ]
+    assert imports_of(tmp_path / "program.py", tmp_path) == ["program.py", "dpcanary/a.py"]
+
+
+def test_a_public_name_counts_as_the_module_that_defines_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("from dpcanary import gdp_mu\n")
+    closure = _closure([program], {"dpcanary": ROOT})
+    assert ROOT / "dpcanary/gdp.py" in closure
+    assert not [path for path in closure if "training" in path.parts]
+    program.write_text("import dpcanary\n")
+    closure = _closure([program], {"dpcanary": ROOT})
+    assert {ROOT / "dpcanary/gdp.py", ROOT / "dpcanary/training/ensemble.py"} <= closure
 
 
 def test_a_digest_follows_what_a_program_imports(tmp_path):
@@ -116,11 +163,21 @@ def test_a_digest_follows_what_a_program_imports(tmp_path):
     contents = {package / "a.py": "", package / "b.py": "", program: "from dpcanary.a import x\n"}
     for path, text in contents.items():
         path.write_text(text)
-    digest = digest_of_imports(program, tmp_path)
+    digest = digest_of_code(program, tmp_path)
     changes = {}
     for path, text in contents.items():
         path.write_text(text + "# changed\n")
-        changes[path.name] = digest_of_imports(program, tmp_path) != digest
+        changes[path.name] = digest_of_code(program, tmp_path) != digest
         path.write_text(text)
     assert changes == {"a.py": True, "b.py": False, "program.py": False}
-    assert digest_of_imports(program, tmp_path) == digest
+    assert digest_of_code(program, tmp_path) == digest
+
+
+def test_a_digest_follows_the_function_that_a_program_is_told():
+    program = ROOT / "scripts/craft_canaries.py"
+    functions = ("dpcanary.adversaries.gradient:least_updated",)
+    assert digest_of_code(program, ROOT) != digest_of_code(program, ROOT, functions=functions)
+    with pytest.raises(InputError, match=r"there is no module 'dpcanary\.nowhere'"):
+        digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
+    with pytest.raises(InputError, match="there is no package 'nowhere'"):
+        digest_of_code(program, ROOT, functions=("nowhere.y:x",))

@@ -1,4 +1,4 @@
-"""Batches: who is in them, how often, and what stands in the target's place."""
+"""Batches: who is in them, how often, and what stands in the targets' places."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,48 +11,66 @@ from scipy.stats import binomtest, norm
 from torch import nn
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
+from dpcanary.records import Records
 from dpcanary.training import batches
 from dpcanary.training.batches import Batches, batches_of, rows_of_mask
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.paths.path import Batch
-from dpcanary.training.placement import placement_of, table_of
-from dpcanary.vocabulary import Sampling
+from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.gradient_path import Batch
+from dpcanary.training.inserted import InsertedGradients
+from dpcanary.training.options import Precision, Sampling
+from dpcanary.training.slots import Slots, slots_of, table_of
 
 CPU = torch.device("cpu")
-N, TARGET, NUM_PARAMETERS, SEED = 23, 4, 9, 11
-CANARY_ROW, NULL_ROW = N, N + 1
+N, NUM_PARAMETERS, SEED = 23, 9, 11
+TARGETS = (4, 17, 9)  # of the first slot, the second and the third
+TARGET, CANARY_ROW = TARGETS[0], N
+NUM_ROWS = N + len(TARGETS) + 1  # records, input canaries and the null record, at most
 POISSON = DPSGD(
     noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, record_steps=(1,), sample_rate=0.3
 )
 FIXED = replace(POISSON, sample_rate=1.0, sampling=Sampling.FIXED, batch_size=5, canary_period=3)
-RECORDS = Records(
-    features=np.arange(2.0 * N, dtype=np.float32).reshape(N, 2),
-    labels=np.arange(N) % 3,
-    test_features=np.zeros((0, 2), np.float32),
-    test_labels=np.zeros(0, np.int64),
-    num_classes=3,
-    target=TARGET,
-)
-CANARIES: dict[str, AnyCanary] = {
-    "input": InputCanary(np.full(2, -1.0, np.float32), 2),
-    "coordinate": GradientCanary(3),
-    "direction": DirectionCanary(np.full(NUM_PARAMETERS, 0.1, np.float32)),
+RECORDS = Records(np.arange(2.0 * N, dtype=np.float32).reshape(N, 2), np.arange(N) % 3)
+CANARIES: dict[str, list[Canary]] = {
+    "input": [InputCanary(np.full(2, -1.0 - k, np.float32), 2, t) for k, t in enumerate(TARGETS)],
+    "coordinate": [GradientCanary(3 + 2 * k, t) for k, t in enumerate(TARGETS)],
+    "direction": [
+        DirectionCanary(np.full(NUM_PARAMETERS, 0.1 + 0.1 * k, np.float32), t)
+        for k, t in enumerate(TARGETS)
+    ],
 }
 every_canary = pytest.mark.parametrize("kind", CANARIES)
 every_adjacency = pytest.mark.parametrize("adjacency", list(Adjacency))
+every_number = pytest.mark.parametrize("num_slots", [1, 2, 3])
+
+
+def slots_for(kind: str, dpsgd: DPSGD, num_slots: int = 1) -> Slots:
+    return slots_of(
+        CANARIES[kind][:num_slots], records=RECORDS, dpsgd=dpsgd, num_parameters=NUM_PARAMETERS
+    )
+
+
+def worlds_for(runs: Sequence[int], num_slots: int = 1) -> NDArray[np.int64]:
+    """Of all combinations, as the bits of the run's index; one slot's alternates."""
+    return np.array(runs)[:, None] >> np.arange(num_slots) & 1
 
 
 def batches_for(
-    runs: Sequence[int], *, kind: str, dpsgd: DPSGD, shared: bool = True, seed: int = SEED
+    runs: Sequence[int],
+    *,
+    kind: str,
+    dpsgd: DPSGD,
+    num_slots: int = 1,
+    shared: bool = True,
+    seed: int = SEED,
 ) -> Batches:
-    canary = CANARIES[kind]
-    placement = placement_of(canary, records=RECORDS, dpsgd=dpsgd, num_parameters=NUM_PARAMETERS)
     return batches_of(
-        table=table_of(RECORDS, canary, CPU),
-        placement=placement,
+        table=table_of(RECORDS, CANARIES[kind][:num_slots], CPU),
+        slots=slots_for(kind, dpsgd, num_slots),
+        worlds=worlds_for(runs, num_slots),
         dpsgd=dpsgd,
         seed=seed,
         runs=torch.tensor(runs, dtype=torch.int64),
@@ -60,10 +78,15 @@ def batches_for(
     )
 
 
+def null_row(kind: str, num_slots: int) -> int:
+    """The last row of the table, behind the rows of input canaries if there are any."""
+    return N + (num_slots if kind == "input" else 0)
+
+
 def members(batch: Batch) -> NDArray[np.float64]:
-    """How often each row of the table is in each run's batch, shape (runs, N + 2)."""
+    """How often each row of the table is in each run's batch, shape (runs, NUM_ROWS)."""
     rows = batch.rows.expand(batch.weights.shape).numpy()
-    counts = np.zeros((len(rows), N + 2))
+    counts = np.zeros((len(rows), NUM_ROWS))
     for run in range(len(rows)):
         np.add.at(counts[run], rows[run], batch.weights[run].numpy())
     return counts
@@ -145,53 +168,58 @@ def test_everyone_is_in_at_rate_one(shared: bool) -> None:
 
 
 def expected_members(
-    runs: NDArray[np.int64], ordinary: NDArray[np.float64], kind: str, adjacency: Adjacency
+    worlds: NDArray[np.int64], ordinary: NDArray[np.float64], kind: str, adjacency: Adjacency
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Who should train where these records were sampled, and where the canary's place is."""
-    expected = np.concatenate([ordinary, np.zeros((len(ordinary), 2))], axis=1)
-    inserted = ordinary[:, TARGET]
-    world = runs % 2
-    expected[:, TARGET] = 0.0
+    """Who should train where these records were sampled, and where the slots' places are."""
+    expected = np.pad(ordinary, [(0, 0), (0, NUM_ROWS - N)])
+    targets = list(TARGETS[: worlds.shape[1]])
+    canary_rows = slice(N, N + len(targets))
+    inserted = ordinary[:, targets]
+    expected[:, targets] = 0.0
     if kind == "input" and adjacency is Adjacency.SUBSTITUTE:
-        expected[:, TARGET] = inserted * (world == 0)
-        expected[:, CANARY_ROW] = inserted * (world == 1)
+        expected[:, targets] = inserted * (worlds == 0)
+        expected[:, canary_rows] = inserted * (worlds == 1)
     elif kind == "input":
-        expected[:, CANARY_ROW] = inserted * (world == 0)
+        expected[:, canary_rows] = inserted * (worlds == 0)
     return expected, inserted
 
 
 @every_canary
 @every_adjacency
+@every_number
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.9, 1.0])
 def test_lists_and_weights_hold_whom_the_world_should_train_on(
-    kind: str, adjacency: Adjacency, rate: float
+    kind: str, adjacency: Adjacency, num_slots: int, rate: float
 ) -> None:
     dpsgd = replace(POISSON, sample_rate=rate, adjacency=adjacency)
-    runs = range(3, 43)
-    by_list = batches_for(runs, kind=kind, dpsgd=dpsgd, shared=False)
-    by_weight = batches_for(runs, kind=kind, dpsgd=dpsgd, shared=True)
+    runs, known = range(3, 43), {"kind": kind, "dpsgd": dpsgd, "num_slots": num_slots}
+    by_list = batches_for(runs, **known, shared=False)
+    by_weight = batches_for(runs, **known, shared=True)
     places = []
     for step in range(12):
         ordinary = sampled(runs, [step], rate=rate)[:, 0]
-        expected, inserted = expected_members(np.array(runs), ordinary, kind, adjacency)
+        worlds = worlds_for(runs, num_slots)
+        expected, inserted = expected_members(worlds, ordinary, kind, adjacency)
         for source in (by_list, by_weight):
             batch, found = source.at(step)
             assert np.array_equal(members(batch), expected)
             assert np.array_equal(found.numpy(), inserted)
             assert found.dtype == batch.weights.dtype == torch.float32
         places.append(inserted)
-    assert 0 < np.mean(places) <= 1
+    shares = np.mean(places, axis=(0, 1))
+    assert ((shares > 0) & (shares <= 1)).all()
 
 
 @every_canary
-def test_rows_are_filled_up_behind_a_run_s_own(kind: str) -> None:
+@every_number
+def test_rows_are_filled_up_behind_a_run_s_own(kind: str, num_slots: int) -> None:
     """The kernel stops at the first null row."""
     dpsgd = replace(POISSON, adjacency=Adjacency.ADD_REMOVE)
-    source = batches_for(range(50), kind=kind, dpsgd=dpsgd, shared=False)
+    source = batches_for(range(50), kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
     shorter = 0
     for step in range(10):
         batch, _ = source.at(step)
-        null = batch.rows.numpy() == NULL_ROW
+        null = batch.rows.numpy() == null_row(kind, num_slots)
         assert (np.diff(null.astype(int), axis=1) >= 0).all()
         assert np.array_equal(batch.weights.numpy() == 0, null)
         shorter += int(null.any(axis=1).sum())
@@ -200,25 +228,28 @@ def test_rows_are_filled_up_behind_a_run_s_own(kind: str) -> None:
 
 @every_canary
 @every_adjacency
+@every_number
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.9])
 def test_the_device_s_way_lists_the_same_records(
-    kind: str, adjacency: Adjacency, rate: float
+    kind: str, adjacency: Adjacency, num_slots: int, rate: float
 ) -> None:
-    dpsgd = replace(POISSON, sample_rate=rate, adjacency=adjacency)
-    canary, runs = CANARIES[kind], np.arange(40)
-    placement = placement_of(canary, records=RECORDS, dpsgd=dpsgd, num_parameters=NUM_PARAMETERS)
-    source = batches_for(range(40), kind=kind, dpsgd=dpsgd, shared=False)
+    dpsgd, runs = replace(POISSON, sample_rate=rate, adjacency=adjacency), range(40)
+    slots, null = slots_for(kind, dpsgd, num_slots), null_row(kind, num_slots)
+    slot_of = torch.full((null + 1,), -1)
+    slot_of[slots.targets] = torch.arange(num_slots)
+    source = batches_for(runs, kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
     for step in range(10):
-        mask = torch.from_numpy(sampled(range(40), [step], rate=rate)[:, 0]).float()
+        mask = torch.from_numpy(sampled(runs, [step], rate=rate)[:, 0]).float()
         rows, inserted = rows_of_mask(
             mask,
             capacity=N,
-            target=-1 if placement.target is None else placement.target,
-            replacements=torch.from_numpy(placement.rows_of(runs)),
-            null=NULL_ROW,
+            targets=torch.from_numpy(slots.targets),
+            slot_of=slot_of,
+            replacements=torch.from_numpy(slots.rows_in(worlds_for(runs, num_slots))),
+            null=null,
         )
         on_host, inserted_on_host = source.at(step)
-        on_device = Batch(rows, (rows != NULL_ROW).float())
+        on_device = Batch(rows, (rows != null).float())
         assert np.array_equal(members(on_device), members(on_host))
         assert torch.equal(inserted, inserted_on_host)
 
@@ -226,10 +257,15 @@ def test_the_device_s_way_lists_the_same_records(
 def test_the_device_s_way_knows_no_target_too() -> None:
     mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     rows, inserted = rows_of_mask(
-        mask, capacity=2, target=-1, replacements=torch.tensor([-1, -1]), null=9
+        mask,
+        capacity=2,
+        targets=torch.tensor([], dtype=torch.int64),
+        slot_of=torch.full((10,), -1),
+        replacements=torch.tensor([[-1], [-1]]),
+        null=9,
     )
     assert rows.tolist() == [[0, 2], [9, 9]]
-    assert inserted.tolist() == [0.0, 0.0]
+    assert inserted.shape == (2, 0)
 
 
 def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,31 +279,35 @@ def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.Mo
 
 @every_canary
 @every_adjacency
-def test_each_epoch_of_fixed_batches_is_a_partition(kind: str, adjacency: Adjacency) -> None:
-    """Of all records, but under `substitute` of all but the target; a remainder is left out."""
+@every_number
+def test_each_epoch_of_fixed_batches_is_a_partition(
+    kind: str, adjacency: Adjacency, num_slots: int
+) -> None:
+    """Of all records, but under `substitute` of all but the targets; a remainder is left out."""
     dpsgd = replace(FIXED, adjacency=adjacency)
-    substitute = adjacency is Adjacency.SUBSTITUTE
-    others = np.array([i for i in range(N) if not (substitute and i == TARGET)])
+    substitute, targets = adjacency is Adjacency.SUBSTITUTE, list(TARGETS[:num_slots])
+    others = np.array([i for i in range(N) if not (substitute and i in targets)])
     per_epoch = len(others) // 5
-    runs = np.arange(3, 13)
-    source = batches_for(range(3, 13), kind=kind, dpsgd=dpsgd)
+    runs = range(3, 13)
+    worlds = worlds_for(runs, num_slots)
+    source = batches_for(runs, kind=kind, dpsgd=dpsgd, num_slots=num_slots)
     orders = []
     for epoch in range(6):
         pieces = []
         for step in range(epoch * per_epoch, (epoch + 1) * per_epoch):
             batch, inserted = source.at(step)
             found = members(batch)
+            assert inserted.shape == (len(runs), num_slots)
             assert (inserted == float((step + 1) % 3 == 0)).all()
             place = inserted.numpy()
-            world = runs % 2
-            for_target = place * (world == 0) if substitute and kind == "input" else 0 * place
-            for_canary = np.zeros(len(runs))
+            for_targets = place * (worlds == 0) if substitute and kind == "input" else 0 * place
+            for_canaries = 0 * place
             if kind == "input":
-                for_canary = place * (world == (1 if substitute else 0))
-            assert np.array_equal(found[:, CANARY_ROW], for_canary)
+                for_canaries = place * (worlds == (1 if substitute else 0))
+            assert np.array_equal(found[:, N : N + num_slots], for_canaries)
             if substitute:
-                assert np.array_equal(found[:, TARGET], for_target)
-            assert (found[:, NULL_ROW] == 0).all()
+                assert np.array_equal(found[:, targets], for_targets)
+            assert (found[:, N + num_slots :] == 0).all()
             assert (found[:, others] == found[0, others]).all()  # the same for all runs
             pieces.append(np.flatnonzero(found[0, others]))
             assert len(pieces[-1]) == 5
@@ -308,9 +348,19 @@ def test_fixed_batches_take_all_others_at_most() -> None:
 
 
 def test_fixed_sampling_and_it_alone_has_a_batch_size_and_a_period() -> None:
-    for wrong in ({"batch_size": 5}, {"canary_period": 3}, {"sampling": Sampling.FIXED}):
-        with pytest.raises(InputError, match=r"^fixed sampling, and it alone, needs"):
+    message = r"^sampling poisson has no batch_size or canary_period: .* sample_rate = batch size /"
+    for wrong in ({"batch_size": 5}, {"canary_period": 3}):
+        with pytest.raises(InputError, match=message):
             replace(POISSON, sample_rate=1.0, **wrong)
+    known = {"batch_size": 5, "canary_period": 3}
+    for missing in ({"batch_size": None, "canary_period": None}, *({name: None} for name in known)):
+        with pytest.raises(
+            InputError, match=r"^sampling fixed needs batch_size and canary_period$"
+        ):
+            replace(FIXED, **missing)
+    for name in known:
+        with pytest.raises(InputError, match=f"^{name} is 0; it must be a whole number of at"):
+            replace(FIXED, **{name: 0})
     with pytest.raises(InputError, match="no sample_rate"):
         replace(FIXED, sample_rate=0.5)
 
@@ -323,7 +373,7 @@ def test_sums_are_divided_by_the_expected_batch_size() -> None:
 # --- canaries that do not fit ------------------------------------------------------------------
 
 
-def placed(canary: AnyCanary) -> None:
+def placed(canary: Canary) -> None:
     train_ensemble(
         module=nn.Linear(2, 3),
         records=RECORDS,
@@ -343,51 +393,60 @@ def test_a_canary_s_gradient_is_no_longer_than_a_clipped_one() -> None:
         r" clipped record has that: scale it down$"
     )
     with pytest.raises(InputError, match=message):
-        placed(DirectionCanary(gradient))
+        placed(DirectionCanary(gradient, TARGET))
     gradient[3] = 0.01  # longer by 5e-5 of its length
     with pytest.raises(InputError, match=r"length 1\.00005"):
-        placed(DirectionCanary(gradient))
+        placed(DirectionCanary(gradient, TARGET))
     # As long as a clipped one, but for rounding; or of no length at all.
     length = np.linalg.norm(gradient.astype(np.float64))
-    placed(DirectionCanary((gradient / length).astype(np.float32)))
-    placed(DirectionCanary(np.zeros(NUM_PARAMETERS, np.float32)))
+    placed(DirectionCanary((gradient / length).astype(np.float32), TARGET))
+    placed(DirectionCanary(np.zeros(NUM_PARAMETERS, np.float32), TARGET))
 
 
 @pytest.mark.parametrize("gradient", [np.ones(8), np.ones((3, 3)), np.full(9, np.nan)])
 def test_a_canary_s_gradient_is_a_finite_number_a_parameter(gradient: NDArray[np.float64]) -> None:
     with pytest.raises(InputError, match=r"must be 9 finite numbers, one per parameter"):
-        placed(DirectionCanary((0.1 * gradient).astype(np.float32)))
+        placed(DirectionCanary((0.1 * gradient).astype(np.float32), TARGET))
 
 
 @pytest.mark.parametrize("coordinate", [9, -1, 10**9])
 def test_a_canary_s_coordinate_is_one_of_the_parameters(coordinate: int) -> None:
     message = rf"^gradient canary: coordinate {coordinate} is outside of the model's 9 parameters$"
     with pytest.raises(InputError, match=message):
-        placed(GradientCanary(coordinate))
+        placed(GradientCanary(coordinate, TARGET))
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_an_input_canary_of_another_shape_than_the_records_is_refused(width: int) -> None:
     """A single feature would otherwise be taken for all of them."""
-    with pytest.raises(InputError):
-        placed(InputCanary(np.ones(width, np.float32), 1))
+    with pytest.raises(InputError, match=r"^input canary: features of shape"):
+        placed(InputCanary(np.ones(width, np.float32), 1, TARGET))
 
 
-@pytest.mark.parametrize("label", [3, -1])
-def test_an_input_canary_of_no_class_is_refused(label: int) -> None:
-    with pytest.raises(InputError):
-        placed(InputCanary(np.ones(2, np.float32), label))
+@pytest.mark.parametrize(
+    ("label", "message"), [(-1, r"^input canary: .* label -1"), (3, "has 3 outputs, .* 4 classes")]
+)
+def test_an_input_canary_of_no_class_is_refused(label: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        placed(InputCanary(np.ones(2, np.float32), label, TARGET))
 
 
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_a_gradient_canary_is_plus_c_in_world_0(adjacency: Adjacency) -> None:
-    """And its negative in world 1 under `substitute`, or else nothing."""
+@every_adjacency
+def test_gradient_canaries_are_plus_c_in_world_0(adjacency: Adjacency) -> None:
+    """And their negatives in world 1 under `substitute`, or else nothing."""
     dpsgd = replace(POISSON, adjacency=adjacency, max_grad_norm=2.5)
-    placement = placement_of(
-        GradientCanary(3), records=RECORDS, dpsgd=dpsgd, num_parameters=NUM_PARAMETERS
+    slots, worlds = slots_for("coordinate", dpsgd, 2), np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
+    table = table_of(RECORDS, slots.canaries, CPU)
+    told = {"dpsgd": dpsgd, "precision": Precision.FLOAT32, "basis": None}
+    path = path_of(nn.Linear(2, 3), table, **told)
+    signs = slots.signs_in(worlds)
+    sums = torch.zeros(4, path.num_parameters)
+    InsertedGradients(slots, path, max_grad_norm=2.5, signs=signs).add(
+        sums, torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
     )
-    assert placement.gradient is not None
-    assert placement.gradient.tolist() == [0.0, 0.0, 0.0, 2.5, 0.0, 0.0, 0.0, 0.0, 0.0]
     other = -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0
-    assert placement.signs_of(np.array([0, 1, 7, 10])).tolist() == [1.0, other, other, 1.0]
-    assert (placement.rows_of(np.arange(4)) == -1).all()
+    expected = torch.zeros(4, NUM_PARAMETERS)
+    expected[:, 3] = 2.5 * torch.tensor([1.0, other, other, 1.0])
+    expected[:, 5] = 2.5 * torch.tensor([other, other, 1.0, 0.0])  # the last is not sampled
+    assert torch.equal(path.decode(sums), expected)
+    assert (slots.rows_in(worlds) == -1).all()

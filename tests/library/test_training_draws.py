@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from importlib import import_module
+from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,16 +13,27 @@ from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, chi2, kstest, norm
 from torch import nn
 
+import dpcanary
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import GradientCanary
-from dpcanary.randomness import Purpose, generator, philox_key
+from dpcanary.errors import InputError
+from dpcanary.randomness import generator, philox_key
+from dpcanary.records import Records
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise, normals_like
-from dpcanary.vocabulary import Optimizer
+from dpcanary.training.options import Initialisation, Optimizer, WorldAssignment
+from dpcanary.training.purposes import Purpose
+from dpcanary.training.worlds import assigned_worlds
 
 SEED = 11
+PACKAGES = [path.parent.name for path in Path(dpcanary.__file__).parent.glob("*/purposes.py")]
+EVERY_PURPOSE = [
+    purpose
+    for name in sorted(PACKAGES)
+    for purpose in import_module(f"dpcanary.{name}.purposes").Purpose
+]
 ALL_ONES = 0xFFFFFFFF
 # Counter, key and words of philox4x32-10 in Random123's kat_vectors.
 KNOWN_ANSWERS = [
@@ -141,6 +154,17 @@ def test_samples_are_the_documented_words_below_the_rate() -> None:
                 assert np.array_equal(mask[row], (words < rate * 2**32).astype(np.float32))
 
 
+def test_random_words_are_the_documented_ones() -> None:
+    key, runs = philox_key(seed=SEED), [0, 5, 2**31 + 1]
+    for width in (1, 2, 3, 4, 5, 101):
+        for step in (0, 7):
+            found = np.zeros((len(runs), width), np.uint32)
+            philox.random_words(found, key, step, np.array(runs), Purpose.WORLDS.value)
+            for row, run in zip(found, runs, strict=True):
+                where = {"step": step, "run": run, "purpose": Purpose.WORLDS.value}
+                assert np.array_equal(row, plain_row_of_words(width, key=key, **where))
+
+
 def test_what_is_there_is_multiplied_and_the_noise_is_scaled() -> None:
     runs, width = [4, 9, 2], 37
     unit = draw(width, runs, step=6)
@@ -185,10 +209,13 @@ def test_steps_purposes_seeds_and_runs_all_change_a_draw() -> None:
 
 
 def test_streams_have_the_documented_keys() -> None:
+    """No two purposes share a number, in whichever package they are."""
     keys = {"RECORDS": 1, "BATCHES": 2, "NOISE": 3, "SIMULATION": 4, "WORST_CASE": 5}
     keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8, "SYNTHETIC_RECORDS": 9}
-    assert {purpose.name: purpose.value for purpose in Purpose} == keys
-    for purpose in Purpose:
+    keys |= {"WORLDS": 10, "PROCESS": 11}
+    assert {purpose.name: purpose.value for purpose in EVERY_PURPOSE} == keys
+    assert len(EVERY_PURPOSE) == len(keys)
+    for purpose in EVERY_PURPOSE:
         sequence = np.random.SeedSequence(SEED, spawn_key=(purpose.value, 7))
         twin = np.random.Generator(np.random.SFC64(sequence))
         own = generator(seed=SEED, purpose=purpose, index=7)
@@ -252,20 +279,79 @@ def test_purposes_and_seeds_are_independent() -> None:
     drawn = [
         draw(20, range(1_000), seed=seed, purpose=purpose).ravel()
         for seed in (0, 1, 2, 3, 2**32)
-        for purpose in Purpose
+        for purpose in EVERY_PURPOSE
     ]
     assert_uncorrelated(np.stack(drawn))
 
 
 def test_streams_of_different_purposes_seeds_and_indices_are_independent() -> None:
-    keys = [(seed, purpose, run) for seed in (0, 1, 2) for purpose in Purpose for run in (0, 1, 2)]
+    keys = list(product((0, 1, 2), EVERY_PURPOSE, (0, 1, 2)))
     streams = [generator(seed=s, purpose=p, index=i).standard_normal(4_000) for s, p, i in keys]
     assert_uncorrelated(np.stack(streams))
 
 
+# --- worlds ------------------------------------------------------------------------------------
+
+
+def worlds_of(
+    assignment: str, runs: Sequence[int], num_slots: int, *, seed: int = SEED
+) -> NDArray[np.int64]:
+    return assigned_worlds(
+        WorldAssignment(assignment), runs=np.array(runs), num_slots=num_slots, seed=seed
+    )
+
+
+def test_one_slot_alternates() -> None:
+    assert worlds_of("alternate", [4, 1, 2, 2**31 + 1], 1).tolist() == [[0], [1], [0], [1]]
+
+
+@pytest.mark.parametrize("num_slots", [1, 4, 7])
+def test_coins_are_the_highest_bits_of_the_documented_words(num_slots: int) -> None:
+    key, runs = philox_key(seed=SEED), [0, 9, 2**31 + 1]
+    for run, found in zip(runs, worlds_of("coins", runs, num_slots), strict=True):
+        words = plain_row_of_words(
+            num_slots, key=key, step=0, run=run, purpose=Purpose.WORLDS.value
+        )
+        assert np.array_equal(found, words >= 2**31)
+
+
+def test_coins_are_fair_and_independent() -> None:
+    drawn = worlds_of("coins", range(8_000), 20)
+    for column in drawn.T:
+        assert binomtest(int(column.sum()), len(column), 0.5).pvalue > 1e-3 / 20
+    assert_uncorrelated(drawn.T.astype(np.float64))  # slots
+    assert_uncorrelated(drawn.reshape(40, -1).astype(np.float64))  # runs
+    seeds = [worlds_of("coins", range(500), 20, seed=seed).ravel() for seed in (0, 1, 2**32)]
+    assert_uncorrelated(np.stack(seeds).astype(np.float64))
+
+
+def test_every_half_of_the_slots_is_as_likely() -> None:
+    drawn = worlds_of("halves", range(6_000), 4)
+    assert (drawn.sum(axis=1) == 2).all()
+    halves, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(halves) == 6
+    assert chi2.sf(np.sum((counts - 1_000) ** 2) / 1_000, 5) > 1e-3
+    one_run_later = np.all(drawn[1:] == drawn[:-1], axis=1)
+    assert binomtest(int(one_run_later.sum()), len(one_run_later), 1 / 6).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("assignment", ["coins", "halves"])
+def test_the_worlds_of_a_run_are_the_same_beside_any_others(assignment: str) -> None:
+    whole = worlds_of(assignment, range(40), 6)
+    assert np.array_equal(worlds_of(assignment, [31, 8], 6), whole[[31, 8]])
+    assert (whole[1:] != whole[:-1]).any()
+
+
+def test_assignments_that_do_not_go_with_the_number_of_slots() -> None:
+    with pytest.raises(InputError, match=r"alternate is for one slot, and there are 2: .* use"):
+        worlds_of("alternate", range(4), 2)
+    with pytest.raises(InputError, match=r"halves needs an even number of slots; there are 3$"):
+        worlds_of("halves", range(4), 3)
+
+
 # --- in the weights ----------------------------------------------------------------------------
 
-N, NUM_FEATURES, DEAD = 24, 6, 2
+N, NUM_FEATURES, DEAD, TARGET = 24, 6, 2, 4
 SETTINGS = DPSGD(
     noise_multiplier=0.9,
     max_grad_norm=1.3,
@@ -280,8 +366,7 @@ def records_with_a_dead_feature() -> Records:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(N, NUM_FEATURES)).astype(np.float32)
     features[:, DEAD] = 0.0
-    labels = rng.integers(0, 3, N)
-    return Records(features, labels, features, labels, 3, target=4)
+    return Records(features, rng.integers(0, 3, N))
 
 
 @pytest.mark.parametrize("model", ["linear", "perceptron"])
@@ -297,11 +382,11 @@ def test_noise_and_canary_reach_the_weights_as_the_mechanism_says(
     result = train_ensemble(
         module=linear if model == "linear" else perceptron,
         records=records_with_a_dead_feature(),
-        canary=GradientCanary(coordinate=NUM_FEATURES + DEAD),
+        canary=GradientCanary(coordinate=NUM_FEATURES + DEAD, target=TARGET),
         dpsgd=dpsgd,
         runs=range(4_000),
         seed=SEED,
-        device=torch.device("cpu"),
+        initialisation=Initialisation.ZEROS,
     )
     rate = 0.8 * dpsgd.max_grad_norm / (q * N)
     sums = -result.observations.astype(np.float64) / rate
@@ -310,7 +395,7 @@ def test_noise_and_canary_reach_the_weights_as_the_mechanism_says(
         weights = binom.pmf(counts, num_steps, q)
         deviation = sigma * np.sqrt(num_steps)
         for world, sign in ((0, 1.0), (1, -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0)):
-            found, means = sums[world::2, column], sign * counts
+            found, means = sums[result.worlds[:, 0] == world, column, 0], sign * counts
 
             def cdf(x: NDArray[np.float64], means=means, deviation=deviation, weights=weights):
                 return norm.cdf((x[:, None] - means) / deviation) @ weights
@@ -339,11 +424,11 @@ def test_variance_of_a_coordinate_without_gradient_is_the_closed_form(
     result = train_ensemble(
         module=nn.Linear(NUM_FEATURES, 3),
         records=records_with_a_dead_feature(),
-        canary=GradientCanary(coordinate=0),
+        canary=GradientCanary(coordinate=0, target=TARGET),
         dpsgd=dpsgd,
         runs=range(runs),
         seed=SEED,
-        device=torch.device("cpu"),
+        initialisation=Initialisation.ZEROS,
         keep_parameters=True,
     )
     assert result.parameters is not None

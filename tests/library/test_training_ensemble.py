@@ -13,19 +13,23 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.randomness import Purpose, philox_key
-from dpcanary.training.ensemble import EnsembleResult, train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.randomness import philox_key
+from dpcanary.records import Records
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.paths.choose import basis_of, path_of
-from dpcanary.training.placement import placement_of, table_of
-from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision, Sampling
+from dpcanary.training.options import Initialisation, Loss, Optimizer, Precision, Sampling
+from dpcanary.training.purposes import Purpose
+from dpcanary.training.runs import EnsembleResult
+from dpcanary.training.slots import slots_of, table_of
 
 CPU = torch.device("cpu")
-N, NUM_FEATURES, TARGET, SEED = 24, 6, 4, 11
+N, NUM_FEATURES, SEED = 24, 6, 11
+TARGETS = (4, 9, 17)  # of the first slot, the second and the third
 Vector = NDArray[np.float64]
 SETTINGS = DPSGD(
     noise_multiplier=0.7,
@@ -37,28 +41,35 @@ SETTINGS = DPSGD(
 LINEAR = nn.Linear(NUM_FEATURES, 3)
 
 
-def some_records(num_features: int = NUM_FEATURES, num_classes: int = 3) -> Records:
-    """Records of classes that can be told apart, for the most part."""
+def some_records(num_features: int = NUM_FEATURES, num_classes: int = 3) -> tuple[Records, Records]:
+    """Private and test records of classes that can be told apart, for the most part."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, num_classes, N + 40)
     centres = rng.normal(size=(num_classes, num_features))
     features = (centres[labels] + rng.normal(size=(len(labels), num_features))).astype(np.float32)
-    return Records(features[:N], labels[:N], features[N:], labels[N:], num_classes, TARGET)
+    return Records(features[:N], labels[:N]), Records(features[N:], labels[N:])
 
 
-RECORDS = some_records()
+RECORDS, TEST_RECORDS = some_records()
 
 
 def canary_of(
-    kind: str, records: Records, num_parameters: int, norm: float = SETTINGS.max_grad_norm
-) -> AnyCanary:
+    kind: str,
+    records: Records,
+    num_parameters: int,
+    norm: float = SETTINGS.max_grad_norm,
+    slot: int = 0,
+) -> Canary:
+    target = TARGETS[slot]
     if kind == "input":
         features = np.linspace(-2.0, 2.0, records.features.shape[1], dtype=np.float32)
-        return InputCanary(features, int(records.labels[TARGET] + 1) % records.num_classes)
+        features = features ** (slot + 1)  # no slot's depends on the others'
+        return InputCanary(features, int(records.labels[target] + 1) % records.num_classes, target)
     if kind == "coordinate":
-        return GradientCanary(num_parameters // 2 + 1)
-    gradient = np.random.default_rng(1).normal(size=num_parameters)
-    return DirectionCanary((0.8 * norm * gradient / np.linalg.norm(gradient)).astype(np.float32))
+        return GradientCanary([num_parameters // 2 + 1, 1, num_parameters - 1][slot], target)
+    gradient = np.random.default_rng(1 + slot).normal(size=num_parameters)
+    gradient *= 0.8 * norm / np.linalg.norm(gradient)
+    return DirectionCanary(gradient.astype(np.float32), target)
 
 
 CANARIES = {kind: canary_of(kind, RECORDS, 21) for kind in ("input", "coordinate", "direction")}
@@ -68,8 +79,9 @@ every_canary = pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES
 def train(
     runs: Sequence[int],
     *,
-    canary: AnyCanary = CANARIES["input"],
+    canary: Canary | Sequence[Canary] = CANARIES["input"],
     records: Records = RECORDS,
+    test_records: Records | None = TEST_RECORDS,
     dpsgd: DPSGD = SETTINGS,
     module: nn.Module = LINEAR,
     initialisation: Initialisation = Initialisation.ZEROS,
@@ -79,6 +91,7 @@ def train(
     return train_ensemble(
         module=module,
         records=records,
+        test_records=test_records,
         canary=canary,
         dpsgd=dpsgd,
         runs=runs,
@@ -116,12 +129,12 @@ class Case:
     def num_outputs(self) -> int:
         return int(self.outputs[-1])
 
-    def records(self) -> Records:
+    def records(self) -> tuple[Records, Records]:
         return some_records(40 if self.model == "rotated" else 6, max(2, self.num_outputs))
 
     def widths(self) -> list[int]:
         hidden = [5, 4] if self.model in ("tanh", "relu") else []
-        return [self.records().features.shape[1], *hidden, self.num_outputs]
+        return [self.records()[0].features.shape[1], *hidden, self.num_outputs]
 
     def module(self) -> nn.Module:
         activation = nn.Tanh if self.model == "tanh" else nn.ReLU
@@ -225,20 +238,31 @@ def plain_start(case: Case, module: nn.Module, run: int) -> Vector:
     return start.double().numpy().copy()
 
 
-def plain_batch(case: Case, run: int, step: int) -> tuple[list[int], bool]:
-    """Ordinary records of a step, and whether the canary's place is in."""
+def plain_batch(
+    case: Case, run: int, step: int, targets: Sequence[int] = TARGETS[:1]
+) -> tuple[list[int], list[bool]]:
+    """Ordinary records of a step, and whether each slot's place is in."""
     if case.batches == "fixed":
-        apart = TARGET if case.adjacency is Adjacency.SUBSTITUTE else -1
-        others = [record for record in range(N) if record != apart]
+        apart = targets if case.adjacency is Adjacency.SUBSTITUTE else ()
+        others = [record for record in range(N) if record not in apart]
         epoch, piece = divmod(step, len(others) // 5)
         key = np.random.SeedSequence(SEED, spawn_key=(7, epoch))
         order = np.random.Generator(np.random.SFC64(key)).permutation(others)
-        return order[5 * piece : 5 * piece + 5].tolist(), step % 2 == 1
+        return order[5 * piece : 5 * piece + 5].tolist(), [step % 2 == 1 for _ in targets]
     mask = np.empty((1, N), np.float32)
     threshold = np.uint64(round(float(case.batches) * 2**32))
     philox.sample_mask(mask, threshold, philox_key(seed=SEED), step, np.array([run]), 2)
     found = np.flatnonzero(mask[0]).tolist()
-    return [record for record in found if record != TARGET], TARGET in found
+    return [record for record in found if record not in targets], [t in found for t in targets]
+
+
+def plain_worlds(run: int, num_slots: int) -> list[int]:
+    """By turns with one slot; with several, the highest bit of a word of each slot's own."""
+    if num_slots == 1:
+        return [run % 2]
+    words = np.empty((1, num_slots), np.uint32)
+    philox.random_words(words, philox_key(seed=SEED), 0, np.array([run]), 10)
+    return [int(word) // 2**31 for word in words[0]]
 
 
 def plain_update(dpsgd: DPSGD, gradient: Vector, state: list[Vector], step: int) -> Vector:
@@ -253,62 +277,77 @@ def plain_update(dpsgd: DPSGD, gradient: Vector, state: list[Vector], step: int)
     return rate * state[0]
 
 
-def plain_run(
-    case: Case, canary: AnyCanary, start: Vector, run: int, noise_at: Callable[[int], Vector]
-) -> tuple[list[Vector], Vector, list[float]]:
-    """One run, record by record: observations, final parameters, and gradient norms."""
-    dpsgd, records, world = case.mechanism(), case.records(), run % 2
+def plain_inserted(
+    case: Case, canary: Canary, world: int, theta: Vector, norms: list[float]
+) -> Vector:
+    """What a slot adds to the sum of a batch that its place is in."""
+    dpsgd, records = case.mechanism(), case.records()[0]
     substitute = case.adjacency is Adjacency.SUBSTITUTE
-    theta, state = start.copy(), [0.0 * start, 0.0 * start]
     if isinstance(canary, InputCanary):
-        target = (records.features[TARGET], int(records.labels[TARGET]))
+        target = (records.features[canary.target], int(records.labels[canary.target]))
         crafted = (canary.features, canary.label)
-        comes_in = [target, crafted] if substitute else [crafted, None]
-    elif isinstance(canary, GradientCanary):
-        direction = np.eye(len(theta))[canary.coordinate]
-        inserted = dpsgd.max_grad_norm * direction
-    else:
-        inserted = canary.gradient.astype(np.float64)
-        direction = inserted / np.linalg.norm(inserted)
+        comes_in = ([target, crafted] if substitute else [crafted, None])[world]
+        nothing = np.zeros_like(theta)
+        return nothing if comes_in is None else plain_clipped(theta, *comes_in, case, norms)
+    sign = 1.0 if world == 0 else -1.0 if substitute else 0.0
+    if isinstance(canary, GradientCanary):
+        return sign * dpsgd.max_grad_norm * np.eye(len(theta))[canary.coordinate]
+    return sign * canary.gradient.astype(np.float64)
+
+
+def plain_observed(case: Case, canary: Canary, theta: Vector, start: Vector) -> Vector:
+    """What is kept of a model for one slot."""
+    change = theta - start
+    if isinstance(canary, InputCanary):
+        pair = np.stack([case.records()[0].features[canary.target], canary.features])
+        return plain_logits(torch.from_numpy(theta), pair, case).numpy()
+    if isinstance(canary, GradientCanary):
+        return change[canary.coordinate]
+    direction = canary.gradient / np.linalg.norm(canary.gradient.astype(np.float64))
+    return np.array([change @ direction, np.linalg.norm(change)])
+
+
+def plain_run(
+    case: Case,
+    canaries: Sequence[Canary],
+    start: Vector,
+    run: int,
+    noise_at: Callable[[int], Vector],
+) -> tuple[list[list[Vector]], Vector, list[float]]:
+    """One run, record by record: observations, final parameters, and gradient norms."""
+    dpsgd, (records, _) = case.mechanism(), case.records()
+    targets, worlds = [canary.target for canary in canaries], plain_worlds(run, len(canaries))
+    theta, state = start.copy(), [0.0 * start, 0.0 * start]
     seen, norms = [], []
     for step in range(dpsgd.record_steps[-1]):
-        batch, with_canary = plain_batch(case, run, step)
+        batch, places = plain_batch(case, run, step, targets)
         total = np.zeros_like(theta)
         for record in batch:
             features, label = records.features[record], int(records.labels[record])
             total += plain_clipped(theta, features, label, case, norms)
-        if with_canary and isinstance(canary, InputCanary):
-            if comes_in[world] is not None:
-                total += plain_clipped(theta, *comes_in[world], case, norms)
-        elif with_canary:
-            total += (1.0 if world == 0 else -1.0 if substitute else 0.0) * inserted
+        for canary, world, is_in in zip(canaries, worlds, places, strict=True):
+            if is_in:
+                total += plain_inserted(case, canary, world, theta, norms)
         total += 0.7 * dpsgd.max_grad_norm * noise_at(step)
         size = 5 if case.batches == "fixed" else float(case.batches) * N
         theta = theta - plain_update(dpsgd, total / size, state, step)
         if step + 1 in dpsgd.record_steps:
-            change = theta - start
-            if isinstance(canary, InputCanary):
-                pair = np.stack([records.features[TARGET], canary.features])
-                seen.append(plain_logits(torch.from_numpy(theta), pair, case).numpy())
-            elif isinstance(canary, GradientCanary):
-                seen.append(change[canary.coordinate])
-            else:
-                seen.append(np.array([change @ direction, np.linalg.norm(change)]))
+            seen.append([plain_observed(case, canary, theta, start) for canary in canaries])
     return seen, theta, norms
 
 
-def plain_missing(case: Case, canary: AnyCanary, drawn: Vector) -> Vector:
+def plain_missing(case: Case, canaries: Sequence[Canary], drawn: Vector) -> Vector:
     """Noise of a rotated head outside of its span: `drawn` scaled, less its part in the span."""
-    records, dpsgd = case.records(), case.mechanism()
-    rows = [*records.features]
-    if isinstance(canary, InputCanary):
-        rows.append(canary.features)
+    (records, _), dpsgd = case.records(), case.mechanism()
+    inputs = [canary for canary in canaries if isinstance(canary, InputCanary)]
+    rows = [*records.features, *(canary.features for canary in inputs)]
     vectors = np.column_stack([np.stack(rows), np.ones(len(rows))]).astype(np.float64)
     width, outputs = vectors.shape[1], case.num_outputs
-    if isinstance(canary, GradientCanary):
-        column = canary.coordinate % (width - 1)
-        is_bias = canary.coordinate >= outputs * (width - 1)
-        vectors = np.vstack([vectors, np.eye(width)[width - 1 if is_bias else column]])
+    coordinates = [canary.coordinate for canary in canaries if isinstance(canary, GradientCanary)]
+    for coordinate in coordinates:
+        is_bias = coordinate >= outputs * (width - 1)
+        column = width - 1 if is_bias else coordinate % (width - 1)
+        vectors = np.vstack([vectors, np.eye(width)[column]])
     momentum = 0.9 if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
     variance, num_steps = 0.0, dpsgd.record_steps[-1]
     for drawn_at in range(num_steps):  # each step's noise moves this step and, decayed, the next
@@ -322,31 +361,38 @@ def plain_missing(case: Case, canary: AnyCanary, drawn: Vector) -> Vector:
     return parts * math.sqrt(variance) * 0.7 * dpsgd.max_grad_norm / size
 
 
+@pytest.mark.parametrize("num_slots", [1, 3])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, vars(case).values())))
-def test_equals_a_loop_over_runs_steps_and_records(case: Case) -> None:
-    records, dpsgd = case.records(), case.mechanism()
+def test_equals_a_loop_over_runs_steps_and_records(case: Case, num_slots: int) -> None:
+    (records, test_records), dpsgd = case.records(), case.mechanism()
     with torch.random.fork_rng():
         torch.manual_seed(3)
         module = case.module()
     count = sum(parameter.numel() for parameter in module.parameters())
-    canary = canary_of(case.canary, records, count, dpsgd.max_grad_norm)
+    norm = dpsgd.max_grad_norm
+    canaries = [canary_of(case.canary, records, count, norm, k) for k in range(num_slots)]
     runs = [6, 7, 1_000_003, 2]
     result = train(
         runs,
-        canary=canary,
+        canary=canaries if num_slots > 1 else canaries[0],
         records=records,
+        test_records=test_records,
         dpsgd=dpsgd,
         module=module,
         initialisation=case.initialisation,
     )
     assert result.parameters is not None
+    assert result.runs.tolist() == runs
+    assert result.worlds.tolist() == [plain_worlds(run, num_slots) for run in runs]
     # The noise of a run is drawn in the layout of its path; of a rotated one, in the span.
-    table, fixed = table_of(records, canary, CPU), {"dpsgd": dpsgd, "precision": Precision.FLOAT32}
-    placement = placement_of(canary, records=records, dpsgd=dpsgd, num_parameters=count)
-    told = {"canary": canary, "dpsgd": dpsgd, "initialisation": case.initialisation}
-    basis = basis_of(module, table, placement, **told)
+    table, told = table_of(records, canaries, CPU), {"dpsgd": dpsgd}
+    slots = slots_of(canaries, records=records, num_parameters=count, **told)
+    basis = basis_of(module, table, slots, initialisation=case.initialisation, **told)
     basis = basis if case.model == "rotated" else None
-    paths = {b is None: path_of(module, table, basis=b, **fixed) for b in (basis, None)}
+    paths = {
+        b is None: path_of(module, table, basis=b, precision=Precision.FLOAT32, **told)
+        for b in (basis, None)
+    }
 
     def drawn(run: int, step: int, purpose: Purpose, rotated: bool) -> Vector:
         path = paths[not rotated]
@@ -360,7 +406,7 @@ def test_equals_a_loop_over_runs_steps_and_records(case: Case) -> None:
         start = plain_start(case, module, run)
         seen, theta, norms = plain_run(
             case,
-            canary,
+            canaries,
             start,
             run,
             lambda t, run=run: drawn(run, t, Purpose.NOISE, basis is not None),
@@ -368,13 +414,13 @@ def test_equals_a_loop_over_runs_steps_and_records(case: Case) -> None:
         inside = theta
         if basis is not None:
             at_end = drawn(run, 6, Purpose.OUT_OF_SPAN, False)
-            theta = theta + plain_missing(case, canary, at_end)
+            theta = theta + plain_missing(case, canaries, at_end)
         size = max(float(np.abs(theta).max()), float(np.abs(seen).max()))
         np.testing.assert_allclose(result.parameters[row], theta, rtol=0, atol=2e-5 * size)
         np.testing.assert_allclose(result.observations[row], seen, rtol=0, atol=2e-5 * size)
-        logits = plain_logits(torch.from_numpy(theta), records.test_features, case).numpy()
+        logits = plain_logits(torch.from_numpy(theta), test_records.features, case).numpy()
         predicted = logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0
-        right = np.mean(predicted == records.test_labels)
+        right = np.mean(predicted == test_records.labels)
         assert result.test_accuracy[row] == pytest.approx(right, abs=1e-6)
         assert not np.allclose(start, inside)
         all_norms += norms
@@ -389,7 +435,7 @@ def test_without_noise_a_world_is_known() -> None:
     assert result.parameters is not None
     assert (result.parameters[2:] == result.parameters[:4]).all()
     # The first step: half of the distance is rate * C / N.
-    first = result.observations[:2, 0]
+    first = result.observations[:2, 0, 0]
     assert first[1] - first[0] == pytest.approx(2 * 0.8 * 1.3 / N, rel=1e-5)
 
 
@@ -397,7 +443,7 @@ def test_without_noise_a_world_is_known() -> None:
 
 
 @every_canary
-def test_divergence_names_the_first_run_and_its_step(canary: AnyCanary) -> None:
+def test_divergence_names_the_first_run_and_its_step(canary: Canary) -> None:
     """Without noise, the first batch that is not empty overflows: known from the samples."""
     dpsgd = replace(
         SETTINGS,
@@ -412,7 +458,7 @@ def test_divergence_names_the_first_run_and_its_step(canary: AnyCanary) -> None:
     first = []
     for run in runs:
         batches = [plain_batch(replace(CASES[0], batches="0.02"), run, t) for t in range(40)]
-        first.append(next((t + 1 for t in range(40) if batches[t] != ([], False)), 41))
+        first.append(next((t + 1 for t in range(40) if batches[t] != ([], [False])), 41))
     assert len(set(first)) > 3
     for these in (runs, [run for run in runs if first[run - 20] > 1]):
         when_seen = next(
@@ -438,9 +484,10 @@ def test_divergence_names_the_rate_of_the_step_that_broke_it(
     dpsgd = replace(
         SETTINGS, optimizer=optimizer, learning_rate=lambda step: 1e39 if step >= 4 else 0.1
     )
-    canary = canary_of("input", case.records(), 0)
+    records, _ = case.records()
+    canary = canary_of("input", records, 0)
     with pytest.raises(InputError, match=r"^run 8 diverged at step 5: .* learning_rate \(1e\+39\)"):
-        train([8, 9], canary=canary, dpsgd=dpsgd, records=case.records(), module=case.module())
+        train([8, 9], canary=canary, dpsgd=dpsgd, records=records, module=case.module())
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
@@ -451,9 +498,8 @@ def test_record_without_a_gradient_is_no_division_by_zero(rate: float) -> None:
     assert np.isfinite(train(range(4), records=records, dpsgd=dpsgd).observations).all()
 
 
-def test_no_test_records_is_no_accuracy() -> None:
-    nothing = np.zeros((0, NUM_FEATURES), np.float32)
-    records = replace(RECORDS, test_features=nothing, test_labels=np.zeros(0, np.int64))
-    result = train(range(3), records=records)
+@pytest.mark.parametrize("test_records", [None, TEST_RECORDS[:0]], ids=["none", "empty"])
+def test_no_test_records_is_no_accuracy(test_records: Records | None) -> None:
+    result = train(range(3), test_records=test_records)
     assert np.isnan(result.test_accuracy).all()
     assert np.isfinite(result.observations).all()

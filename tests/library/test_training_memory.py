@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +14,26 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.training import ensemble, memory
-from dpcanary.training.block import Block, Plan
-from dpcanary.training.ensemble import EnsembleResult, train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.paths.linear import LinearPath
-from dpcanary.training.paths.path import Batch
-from dpcanary.vocabulary import Initialisation, Optimizer, Sampling
+from dpcanary.observations import Observation
+from dpcanary.records import Records
+from dpcanary.training import memory
+from dpcanary.training import runs as runs_module
+from dpcanary.training.block import Block
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients.gradient_path import Batch
+from dpcanary.training.gradients.linear import LinearPath
+from dpcanary.training.options import (
+    Initialisation,
+    Optimizer,
+    Precision,
+    Sampling,
+    WorldAssignment,
+)
+from dpcanary.training.plan import Plan, make_plan
+from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
 
 CPU = torch.device("cpu")
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11
@@ -38,21 +49,28 @@ LINEAR = nn.Linear(NUM_FEATURES, NUM_CLASSES)
 PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
 
 
-def some_records() -> Records:
+def some_records() -> tuple[Records, Records]:
+    """Private records, and test records."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, NUM_CLASSES, N + 40)
     centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
     features = (centres[labels] + rng.normal(size=(len(labels), NUM_FEATURES))).astype(np.float32)
-    return Records(features[:N], labels[:N], features[N:], labels[N:], NUM_CLASSES, TARGET)
+    everyone = Records(features, labels)
+    return everyone[:N], everyone[N:]
 
 
-RECORDS = some_records()
+RECORDS, TEST_RECORDS = some_records()
 INPUT = InputCanary(
     features=np.linspace(-2.0, 2.0, NUM_FEATURES, dtype=np.float32),
     label=int(RECORDS.labels[TARGET] + 1) % NUM_CLASSES,
+    target=TARGET,
 )
-GRADIENT = GradientCanary(coordinate=9)
-DIRECTION = DirectionCanary(np.full(21, 0.25, np.float32))
+GRADIENT = GradientCanary(coordinate=9, target=TARGET)
+DIRECTION = DirectionCanary(np.full(21, 0.25, np.float32), target=TARGET)
+SLOTS = [  # their targets in no order
+    replace(INPUT, target=target, features=factor * INPUT.features)
+    for target, factor in ((9, 1.0), (2, -1.0), (17, 0.5))
+]
 canaries = pytest.mark.parametrize(
     "canary", [INPUT, GRADIENT, DIRECTION], ids=["input", "coordinate", "direction"]
 )
@@ -61,7 +79,7 @@ canaries = pytest.mark.parametrize(
 def train(
     runs: Sequence[int],
     *,
-    canary: AnyCanary = INPUT,
+    canary: Canary | Sequence[Canary] = INPUT,
     records: Records = RECORDS,
     dpsgd: DPSGD = SETTINGS,
     module: nn.Module = LINEAR,
@@ -69,7 +87,7 @@ def train(
     seed: int = SEED,
     num_threads: int = 1,
     runs_at_once: int | None = None,
-    on_progress: Callable[[int], object] = lambda model_steps: None,
+    on_progress: Progress = no_progress,
 ) -> EnsembleResult:
     return train_ensemble(
         module=module,
@@ -78,6 +96,7 @@ def train(
         dpsgd=dpsgd,
         runs=runs,
         seed=seed,
+        test_records=TEST_RECORDS,
         device=CPU,
         initialisation=initialisation,
         num_threads=num_threads,
@@ -87,20 +106,48 @@ def train(
     )
 
 
+def train_alone(
+    run: int,
+    *,
+    canary: InputCanary | Sequence[InputCanary] = INPUT,
+    dpsgd: DPSGD = SETTINGS,
+    module: nn.Module = LINEAR,
+    initialisation: Initialisation = Initialisation.ZEROS,
+) -> EnsembleResult:
+    """One run and no other: with one slot it is in one world, and `train_ensemble` refuses it."""
+    is_one = isinstance(canary, InputCanary)
+    plan = make_plan(
+        module=module,
+        records=RECORDS,
+        test_records=TEST_RECORDS,
+        canaries=[canary] if is_one else canary,
+        dpsgd=dpsgd,
+        seed=SEED,
+        observe=Observation.LOGITS,
+        worlds=WorldAssignment.ALTERNATE if is_one else WorldAssignment.COINS,
+        initialisation=initialisation,
+        precision=Precision.FLOAT32,
+        device=CPU,
+    )
+    return train_runs(plan, [run], keep_parameters=True)
+
+
 def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
-    for name in ("observations", "test_accuracy", "parameters"):
+    for name in ("runs", "worlds", "observations", "test_accuracy", "parameters"):
         assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
 
 
 def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
     """Equal but for rounding, relative to the largest number there is."""
+    assert np.array_equal(found.runs, whole.runs[order])
+    assert np.array_equal(found.worlds, whole.worlds[order])
     for name in ("observations", "parameters"):
         expected = getattr(whole, name)
         atol = 1e-5 * np.abs(expected).max()
         np.testing.assert_allclose(getattr(found, name), expected[order], rtol=0, atol=atol)
     # Rounding may tip a test record that lies on a boundary, hardly more than one.
     difference = np.abs(found.test_accuracy - whole.test_accuracy[order])
-    assert difference.max() <= 1.01 / len(RECORDS.test_labels)
+    assert difference.max() <= 1.01 / len(TEST_RECORDS)
     assert np.mean(difference > 0) < 0.02
 
 
@@ -109,6 +156,7 @@ def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[i
 WAYS = {
     "linear": {"module": LINEAR},
     "weights": {"module": LINEAR, "dpsgd": replace(SETTINGS, sample_rate=0.9)},
+    "slots": {"canary": SLOTS},
     "perceptron": {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN},
     "fixed": {
         "module": PERCEPTRON,
@@ -138,7 +186,7 @@ def test_cutting_runs_otherwise_changes_rounding_alone(way: dict) -> None:
     assert_close(train(runs[50:], **way), whole, everyone[50:])
     backwards = everyone[::-1]
     assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
-    assert_close(train([77], **way), whole, [77])
+    assert_close(train_alone(77, **way), whole, [77])
     # Neighbours do differ, so that the comparisons above mean something.
     spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
@@ -155,7 +203,7 @@ def test_the_same_cutting_gives_the_same_bits(way: dict) -> None:
 
 
 @canaries
-def test_recorded_steps_do_not_change_the_training(canary: AnyCanary) -> None:
+def test_recorded_steps_do_not_change_the_training(canary: Canary) -> None:
     few = train(range(6), canary=canary)
     many_steps = replace(SETTINGS, record_steps=tuple(range(1, NUM_STEPS + 1)))
     many = train(range(6), canary=canary, dpsgd=many_steps)
@@ -170,12 +218,12 @@ def test_seed_changes_every_run() -> None:
 
 def test_every_run_index_has_draws_of_its_own() -> None:
     """Or is refused: a counter of 32 bits does not tell 0 from 2^32."""
-    runs = [0, 2**31, 2**32 - 2, 2**32]
-    try:
-        found = train(runs).observations[:, -1].reshape(len(runs), -1)
-    except InputError:
-        return
+    runs = [0, 1, 2**31, 2**31 + 1, 2**32 - 3, 2**32 - 2]
+    found = train(runs).observations[:, -1].reshape(len(runs), -1)
     assert len(np.unique(found, axis=0)) == len(runs)
+    for beyond in (-1, 2**32 - 1, 2**32):
+        with pytest.raises(InputError, match=r"^runs must be indices from 0 to 4294967294, and"):
+            train([0, 1, beyond])
 
 
 def test_parameters_are_kept_only_if_asked_for() -> None:
@@ -184,11 +232,12 @@ def test_parameters_are_kept_only_if_asked_for() -> None:
         records=RECORDS,
         canary=INPUT,
         dpsgd=SETTINGS,
-        runs=range(3),
+        runs=3,
         seed=SEED,
-        device=CPU,
+        initialisation=Initialisation.ZEROS,
     )
     assert without.parameters is None
+    assert np.isnan(without.test_accuracy).all()  # nor is accuracy measured without test records
     assert without.observations.tobytes() == train(range(3)).observations.tobytes()
 
 
@@ -232,11 +281,11 @@ def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
             **way,
         )
         assert torch.get_num_threads() == 2
-        with pytest.raises(InputError):
-            train([0], canary=GradientCanary(10**6))
+        with pytest.raises(InputError, match="coordinate 1000000 is outside of the model's 21"):
+            train([0, 1], canary=GradientCanary(10**6, TARGET))
         diverging = replace(SETTINGS, learning_rate=1e39)
-        with pytest.raises(InputError, match="diverged"):
-            train([0], module=PERCEPTRON, dpsgd=diverging, canary=GRADIENT)
+        with pytest.raises(InputError, match=r"^run 0 diverged"):
+            train([0, 1], module=PERCEPTRON, dpsgd=diverging, canary=GRADIENT)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -272,31 +321,41 @@ def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
 # --- the two worlds ----------------------------------------------------------------------------
 
 
-def with_another_target() -> Records:
+def with_another_target(target: int = TARGET) -> Records:
     features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
-    features[TARGET] = 4.0
-    labels[TARGET] = (labels[TARGET] + 1) % NUM_CLASSES
+    features[target] = 4.0
+    labels[target] = (labels[target] + 1) % NUM_CLASSES
     return replace(RECORDS, features=features, labels=labels)
 
 
-OTHER_CANARY = InputCanary(features=5.0 - INPUT.features, label=(INPUT.label + 1) % NUM_CLASSES)
+def other(canary: InputCanary) -> InputCanary:
+    return InputCanary(5.0 - canary.features, (canary.label + 1) % NUM_CLASSES, canary.target)
+
+
 rates = pytest.mark.parametrize("rate", [0.3, 0.9, 1.0])
 
 
 @rates
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_a_world_that_lacks_a_record_never_sees_it(rate: float, adjacency: Adjacency) -> None:
-    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency)
-    plain = train(range(20), dpsgd=dpsgd).parameters
-    of_canary = train(range(20), dpsgd=dpsgd, canary=OTHER_CANARY).parameters
-    of_target = train(range(20), dpsgd=dpsgd, records=with_another_target()).parameters
-    assert plain is not None
-    moved_by_canary = (plain != of_canary).any(axis=1)
-    moved_by_target = (plain != of_target).any(axis=1)
-    world = np.arange(20) % 2
+@pytest.mark.parametrize("slots", [[INPUT], SLOTS], ids=["one slot", "three slots"])
+def test_a_world_that_lacks_a_record_never_sees_it(
+    slots: list[InputCanary], rate: float, adjacency: Adjacency
+) -> None:
+    # In 30 steps every record is sampled.
+    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency, record_steps=(30,))
     substitute = adjacency is Adjacency.SUBSTITUTE
-    assert np.array_equal(moved_by_canary, world == (1 if substitute else 0))
-    assert np.array_equal(moved_by_target, (world == 0) & substitute)
+    plain = train(range(20), dpsgd=dpsgd, canary=slots)
+    for slot, canary in enumerate(slots):
+        others = [other(one) if one is canary else one for one in slots]
+        of_canary = train(range(20), dpsgd=dpsgd, canary=others)
+        records = with_another_target(canary.target)
+        of_target = train(range(20), dpsgd=dpsgd, canary=slots, records=records)
+        moved_by_canary = (plain.parameters != of_canary.parameters).any(axis=1)
+        moved_by_target = (plain.parameters != of_target.parameters).any(axis=1)
+        world = np.arange(20) % 2 if len(slots) == 1 else plain.worlds[:, slot]
+        assert 0 < world.mean() < 1
+        assert np.array_equal(moved_by_canary, world == (1 if substitute else 0))
+        assert np.array_equal(moved_by_target, (world == 0) & substitute)
 
 
 @rates
@@ -382,15 +441,15 @@ def test_models_that_fit_only_in_part_are_halved_too(
                 raise failure
             super().__init__(plan, runs)
 
-    monkeypatch.setattr(ensemble, "Block", Scarce)
-    accuracy_of, done = ensemble.accuracy_of, []
+    monkeypatch.setattr(runs_module, "Block", Scarce)
+    accuracy_of, done = runs_module.accuracy_of, []
 
     def scarce(path: object, parameters: Tensor, records: Records) -> object:
         if len(parameters) > 2:
             raise failure
         return accuracy_of(path, parameters, records)
 
-    monkeypatch.setattr(ensemble, "accuracy_of", scarce)
+    monkeypatch.setattr(runs_module, "accuracy_of", scarce)
     found = train(range(8), runs_at_once=8, on_progress=done.append)
     assert_close(found, expected, range(8))
     assert sum(done) == 8 * NUM_STEPS
@@ -430,7 +489,7 @@ def test_a_block_is_what_fits_and_is_fast_and_shares_the_work() -> None:
 
 
 def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run takes its sums, its parameters and two tensors of Adam, 48 padded numbers each."""
+    """A run takes its sums and parameters; Adam, or a direction's length, two tensors more."""
     sizes: list[int] = []
 
     class Counted(Block):
@@ -438,12 +497,13 @@ def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
             sizes.append(len(runs))
             super().__init__(plan, runs)
 
-    monkeypatch.setattr(ensemble, "Block", Counted)
+    monkeypatch.setattr(runs_module, "Block", Counted)
     adam = replace(SETTINGS, optimizer=Optimizer.ADAM)
-    for dpsgd, tensors in ((SETTINGS, 1 + 1), (adam, 1 + 3)):
-        least, sizes[:] = 4 * 48 * tensors, []
-        monkeypatch.setattr(ensemble, "free_bytes", lambda device, least=least: 2 * 10 * least)
-        train(range(20), dpsgd=dpsgd)
+    cases = ((SETTINGS, INPUT, 2), (adam, INPUT, 4), (SETTINGS, DIRECTION, 4))
+    for dpsgd, canary, tensors in cases:
+        least, sizes[:] = 4 * 48 * tensors, []  # 48 padded numbers each
+        monkeypatch.setattr(runs_module, "free_bytes", lambda device, least=least: 2 * 10 * least)
+        train(range(20), dpsgd=dpsgd, canary=canary)
         assert 1 <= max(sizes) <= 10
         assert sum(sizes) == 20
 

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.config import parse_experiment
 from dpcanary.errors import InputError
-from dpcanary.stages import ReferenceStage, TrainingStage
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, mechanism_of, module_of
-from dpcanary.vocabulary import Loss, Optimizer, Sampling
+from dpcanary.training.options import Loss, Optimizer, Sampling
+from dpcanary.training.stage import TrainingStage
 
 
 def stage(**changes: object) -> TrainingStage:
@@ -53,10 +54,22 @@ def test_perceptrons_have_the_layers_that_were_asked_for():
 def test_networks_take_images_and_say_so():
     net = module_of(stage(model="convnet"), shape=(3, 32, 32), num_classes=10)
     assert sum(parameter.numel() for parameter in net.parameters()) == 62_006
-    with pytest.raises(InputError, match=r"convnet takes images of shape \(3, 32, 32\)"):
-        module_of(stage(model="convnet"), shape=(64,), num_classes=10)
+    for shape in ((64,), (1, 32, 32), (3, 64, 64), (32, 32, 3), (3, 32)):
+        with pytest.raises(InputError, match=r"convnet takes images of shape \(3, 32, 32\)"):
+            module_of(stage(model="convnet"), shape=shape, num_classes=10)
+    resnet = module_of(stage(model="resnet18"), shape=(3, 48, 48), num_classes=7)
+    assert resnet(torch.zeros(2, 3, 48, 48)).shape == (2, 7)
+    for shape in ((64,), (1, 32, 32), (32, 32, 3), (3, 32)):
+        with pytest.raises(InputError, match=r"resnet18 takes images of shape \(3, 32, 32\)"):
+            module_of(stage(model="resnet18"), shape=shape, num_classes=10)
     with pytest.raises(InputError, match="linear takes flat features"):
         module_of(stage(), shape=(3, 32, 32), num_classes=10)
+    perceptron = stage(model="mlp", hidden_sizes=[5])
+    with pytest.raises(InputError, match="mlp takes flat features"):
+        module_of(perceptron, shape=(3, 32, 32), num_classes=10)
+    without = perceptron.model_copy(update={"activation": None})
+    with pytest.raises(InputError, match="mlp needs an activation"):
+        module_of(without, shape=(64,), num_classes=10)
 
 
 def test_fixed_parameters_follow_from_the_experiments_seed_alone():
@@ -109,6 +122,9 @@ def test_the_mechanism_is_what_the_stage_says():
     assert mechanism.loss is Loss.BINARY_CROSS_ENTROPY
     assert (mechanism.noise_multiplier, mechanism.max_grad_norm) == (2.5, 3.0)
     assert mechanism.record_steps == (20, 40)
+    assert told.momentum == 0.5
+    assert stage().momentum is None
+    assert mechanism_of(stage(), record_steps=(40,), noise_multiplier=2.5).momentum == 0.0
 
 
 def test_the_descent_is_neither_clipped_nor_noisy():

@@ -1,7 +1,7 @@
 """Ensemble training against Opacus itself, on the same batches and the same noise."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +14,25 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.randomness import philox_key
-from dpcanary.training.block import Block, Plan
+from dpcanary.records import Records
+from dpcanary.training.block import Block
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.paths.choose import path_of
-from dpcanary.training.paths.path import Batch
-from dpcanary.training.placement import placement_of, table_of
-from dpcanary.vocabulary import Initialisation, Loss, Optimizer, Precision
+from dpcanary.training.options import (
+    Initialisation,
+    Loss,
+    Optimizer,
+    Precision,
+    WorldAssignment,
+)
+from dpcanary.training.plan import default_observation, make_plan
+from dpcanary.training.slots import table_of
 
 # nn.Linear alone has no input that needs a gradient; Opacus's hooks on it work all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
@@ -62,7 +70,14 @@ def some_records(seed: int) -> Records:
     scale = np.exp(rng.normal(0.0, 0.7, (NUM_RECORDS, 1)))
     features = (rng.normal(size=(NUM_RECORDS, NUM_FEATURES)) * scale).astype(np.float32)
     labels = rng.integers(0, NUM_CLASSES, NUM_RECORDS)
-    return Records(features, labels, features[:7], labels[:7], NUM_CLASSES, target=TARGET)
+    return Records(features, labels)
+
+
+def some_direction(count: int, *, seed: int, target: int = TARGET) -> DirectionCanary:
+    """Of length 1.2, below the clipping norm: shorter than Opacus clips, and not of unit length."""
+    gradient = np.random.default_rng(seed).normal(size=count)
+    gradient *= 1.2 / np.linalg.norm(gradient)
+    return DirectionCanary(gradient.astype(np.float32), target)
 
 
 def mechanism(kind: Optimizer, **changed: object) -> DPSGD:
@@ -108,19 +123,17 @@ class OpacusModel:
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.inner(torch.from_numpy(features)).numpy()
 
-    def step(
-        self, features: Tensor, labels: Tensor, inserted: tuple[int, Tensor] | None = None
-    ) -> None:
-        """A step; `inserted` is (row, gradient), which replaces the gradient of a record."""
+    def step(self, features: Tensor, labels: Tensor, inserted: Mapping[int, Tensor] = {}) -> None:
+        """A step; `inserted` are gradients that replace those of some rows."""
         self.optimizer.zero_grad()
         wanted = labels
         if isinstance(self.loss, nn.BCEWithLogitsLoss):
             wanted = nn.functional.one_hot(labels, NUM_CLASSES).float()
         self.loss(self.module(features), wanted).backward()
-        if inserted is not None:
-            row, first = inserted[0], 0
+        for row, gradient in inserted.items():
+            first = 0
             for parameter in self.inner.parameters():
-                part = inserted[1][first : first + parameter.numel()]
+                part = gradient[first : first + parameter.numel()]
                 parameter.grad_sample[row] = part.view(parameter.shape)
                 first += parameter.numel()
         per_record = [p.grad_sample.flatten(1) for p in self.inner.parameters()]
@@ -155,6 +168,11 @@ def assert_some_clipped(norms: list[float], max_grad_norm: float) -> None:
     assert 0.02 < clipped < 0.98
 
 
+def path_without_canaries(module: nn.Module, records: Records, dpsgd: DPSGD) -> GradientPath:
+    table = table_of(records, [GradientCanary(0, TARGET)], CPU)
+    return path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+
+
 # --- a step ------------------------------------------------------------------------------------
 
 
@@ -171,8 +189,7 @@ def test_sums_of_known_batches_equal_opacus(
     """Empty, single, full and Poisson batches, as lists and as weights; plain descent by hand."""
     records, module = some_records(1), module_of(model)
     dpsgd = mechanism(Optimizer.SGD, max_grad_norm=max_grad_norm, noise_multiplier=0.8)
-    table = table_of(records, DirectionCanary(np.zeros(0, np.float32)), CPU)
-    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    path = path_without_canaries(module, records, dpsgd)
     theirs = OpacusModel(module, dpsgd, reduction=reduction)
     rng = np.random.default_rng(2)
     # A second run, on other batches, must not leak into the first.
@@ -181,14 +198,14 @@ def test_sums_of_known_batches_equal_opacus(
     for size in (15, 0, 60, 1, 22, 0, 9, 14):
         chosen = [np.sort(rng.permutation(NUM_RECORDS)[:count]) for count in (size, 17)]
         weights = torch.zeros(2, NUM_RECORDS)
-        rows = torch.full((2, 60), table.null)
+        rows = torch.full((2, 60), path.table.null)
         for run, members in enumerate(chosen):
             weights[run, members] = 1.0
             rows[run, : len(members)] = torch.from_numpy(members)
         shared = Batch(torch.arange(NUM_RECORDS), weights)
         noise = rng.normal(size=len(start)).astype(np.float32)
         found = []
-        for batch in (shared, Batch(rows, (rows != table.null).float())):
+        for batch in (shared, Batch(rows, (rows != path.table.null).float())):
             out = torch.empty_like(buffer)
             path.clipped_sums(buffer, batch, max_grad_norm, out)
             scaled = torch.from_numpy(noise) * (0.8 * max_grad_norm)
@@ -210,23 +227,20 @@ def test_sums_of_known_batches_equal_opacus(
 RUNS = (0, 1, 10, 11)
 
 
-def block_of(module: nn.Module, records: Records, canary: AnyCanary, dpsgd: DPSGD) -> Block:
+def block_of(
+    module: nn.Module, records: Records, canaries: Sequence[Canary], dpsgd: DPSGD
+) -> Block:
     """Runs that can be looked at after every step."""
-    table = table_of(records, canary, CPU)
-    count = sum(parameter.numel() for parameter in module.parameters())
-    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
-    plan = Plan(
+    plan = make_plan(
         module=module,
         records=records,
-        canary=canary,
+        canaries=canaries,
         dpsgd=dpsgd,
-        table=table,
-        placement=placement_of(canary, records=records, dpsgd=dpsgd, num_parameters=count),
-        path=path,
-        evaluator=path,
-        basis=None,
-        initialisation=Initialisation.FIXED,
         seed=SEED,
+        observe=default_observation(canaries),
+        worlds=WorldAssignment.COINS if len(canaries) > 1 else WorldAssignment.ALTERNATE,
+        initialisation=Initialisation.FIXED,
+        precision=Precision.FLOAT32,
         device=CPU,
     )
     return Block(plan, RUNS)
@@ -243,19 +257,18 @@ def noise_of(
     run: int, step: int, module: nn.Module, records: Records, dpsgd: DPSGD
 ) -> NDArray[np.float32]:
     """Standard normals of a run's step, in the module's order."""
-    table = table_of(records, GradientCanary(0), CPU)
-    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    path = path_without_canaries(module, records, dpsgd)
     out = torch.zeros(1, path.num_parameters)
     Noise(seed=SEED).add(out, factor=0.0, scale=1.0, runs=torch.tensor([run]), step=step)
     return path.decode(out)[0].numpy()
 
 
 def comes_in(
-    canary: AnyCanary, run: int, dpsgd: DPSGD, records: Records, count: int
+    canary: Canary, world: int, dpsgd: DPSGD, records: Records, count: int
 ) -> tuple[NDArray[np.float32], int, Tensor | None] | None:
     """Features and label in the target's place, and the gradient that replaces theirs, if any."""
-    world, substitute = run % 2, dpsgd.adjacency is Adjacency.SUBSTITUTE
-    target = (records.features[TARGET], int(records.labels[TARGET]))
+    substitute = dpsgd.adjacency is Adjacency.SUBSTITUTE
+    target = (records.features[canary.target], int(records.labels[canary.target]))
     if isinstance(canary, InputCanary):
         crafted = (canary.features, canary.label, None)
         if substitute:
@@ -269,16 +282,44 @@ def comes_in(
     return (*target, gradient)
 
 
+def batch_of(
+    run: int,
+    step: int,
+    canaries: Sequence[Canary],
+    worlds: Sequence[int],
+    dpsgd: DPSGD,
+    records: Records,
+    count: int,
+) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+    """Features and labels of a run's step, and gradients in the place of those of some rows."""
+    features, labels, inserted = [], [], {}
+    slots = {canary.target: slot for slot, canary in enumerate(canaries)}
+    for record in sampled(run, step, dpsgd.sample_rate).tolist():
+        there = (records.features[record], int(records.labels[record]), None)
+        if record in slots:
+            slot = slots[record]
+            there = comes_in(canaries[slot], worlds[slot], dpsgd, records, count)
+        if there is None:
+            continue
+        if there[2] is not None:
+            inserted[len(labels)] = there[2]
+        features.append(there[0])
+        labels.append(there[1])
+    stacked = np.array(features, np.float32).reshape(-1, NUM_FEATURES)
+    return torch.from_numpy(stacked), torch.tensor(labels, dtype=torch.int64), inserted
+
+
 def assert_every_step_equals_opacus(
     module: nn.Module,
     records: Records,
-    canary: AnyCanary,
+    canaries: Sequence[Canary],
     dpsgd: DPSGD,
     opacus_noise: list[NDArray[np.float32]],
 ) -> list[int]:
     """Steps a block and Opacus's models side by side; returns the sizes of their batches."""
-    block = block_of(module, records, canary, dpsgd)
+    block = block_of(module, records, canaries, dpsgd)
     theirs = {run: OpacusModel(module, dpsgd) for run in RUNS}
+    worlds = block.worlds if len(canaries) > 1 else np.array(RUNS)[:, None] % 2
     sizes, before = [], None
     seen: list[list[NDArray[np.float32]]] = [[] for _ in RUNS]
     count = sum(parameter.numel() for parameter in module.parameters())
@@ -286,47 +327,42 @@ def assert_every_step_equals_opacus(
         block.advance()
         ours = block.parameters(slice(None)).numpy()
         for row, run in enumerate(RUNS):
-            chosen = sampled(run, step, dpsgd.sample_rate)
-            features, labels = records.features[chosen], records.labels[chosen]
-            place, inserted = np.flatnonzero(chosen == TARGET), None
-            there = comes_in(canary, run, dpsgd, records, count)
-            if len(place) and there is None:
-                features, labels = np.delete(features, place, axis=0), np.delete(labels, place)
-            elif len(place) and there is not None:
-                features[place[0]], labels[place[0]] = there[:2]
-                inserted = None if there[2] is None else (int(place[0]), there[2])
+            features, labels, inserted = batch_of(
+                run, step, canaries, worlds[row].tolist(), dpsgd, records, count
+            )
             opacus_noise.append(noise_of(run, step, module, records, dpsgd))
-            theirs[run].step(torch.from_numpy(features), torch.from_numpy(labels), inserted)
+            theirs[run].step(features, labels, inserted)
             assert not opacus_noise
             assert_equal(ours[row], theirs[run].parameters)
             sizes.append(len(features))
-            if step + 1 in dpsgd.record_steps and isinstance(canary, InputCanary):
-                pair = np.stack([records.features[TARGET], canary.features])
-                seen[row].append(theirs[run].logits(pair))
+            if step + 1 in dpsgd.record_steps and isinstance(canaries[0], InputCanary):
+                pairs = [[records.features[one.target], one.features] for one in canaries]
+                seen[row].append(theirs[run].logits(np.array(pairs)))
         assert before is None or (ours != before).any(axis=1).all() or dpsgd.noise_multiplier == 0
         before = ours.copy()
     assert_some_clipped([n for run in RUNS for n in theirs[run].norms], dpsgd.max_grad_norm)
-    assert_result_equals_opacus(module, records, canary, dpsgd, theirs, seen)
+    assert_result_equals_opacus(module, records, canaries, dpsgd, theirs, seen)
     return sizes
 
 
 def assert_result_equals_opacus(
     module: nn.Module,
     records: Records,
-    canary: AnyCanary,
+    canaries: Sequence[Canary],
     dpsgd: DPSGD,
     theirs: dict[int, OpacusModel],
     seen: Sequence[Sequence[NDArray[np.float32]]],
 ) -> None:
     """What is kept of whole runs: observations, accuracy, parameters."""
+    test_records = records[:7]
     result = train_ensemble(
         module=module,
         records=records,
-        canary=canary,
+        test_records=test_records,
+        canary=canaries,
         dpsgd=dpsgd,
         runs=RUNS,
         seed=SEED,
-        device=CPU,
         initialisation=Initialisation.FIXED,
         keep_parameters=True,
     )
@@ -335,18 +371,18 @@ def assert_result_equals_opacus(
     for row, run in enumerate(RUNS):
         model = theirs[run]
         assert_equal(result.parameters[row], model.parameters)
-        right = model.logits(records.test_features).argmax(axis=1) == records.test_labels
+        right = model.logits(test_records.features).argmax(axis=1) == test_records.labels
         assert result.test_accuracy[row] == pytest.approx(np.mean(right), abs=1e-6)
-        if isinstance(canary, InputCanary):
+        if isinstance(canaries[0], InputCanary):
             assert_equal(result.observations[row], np.stack(seen[row]))
             continue
         change = model.parameters - start
         error = 1e-5 * np.abs(model.parameters).max()
-        if isinstance(canary, GradientCanary):
-            expected = change[canary.coordinate]
+        if isinstance(canaries[0], GradientCanary):
+            expected = change[[one.coordinate for one in canaries]]
         else:
-            along = change @ canary.gradient / np.linalg.norm(canary.gradient)
-            expected = [along, np.linalg.norm(change)]
+            along = [change @ one.gradient / np.linalg.norm(one.gradient) for one in canaries]
+            expected = [[value, np.linalg.norm(change)] for value in along]
             error *= np.sqrt(len(change))
         np.testing.assert_allclose(result.observations[row, -1], expected, rtol=0, atol=error)
 
@@ -367,8 +403,8 @@ def test_runs_with_an_input_canary_equal_opacus(
     norm = 1.5 if loss is Loss.CROSS_ENTROPY else 0.5
     dpsgd = mechanism(kind, noise_multiplier=noise_multiplier, loss=loss, max_grad_norm=norm)
     substitute = -3.0 * records.features[TARGET]
-    canary = InputCanary(features=substitute, label=int(records.labels[TARGET] + 1) % NUM_CLASSES)
-    assert_every_step_equals_opacus(module_of(model), records, canary, dpsgd, opacus_noise)
+    canary = InputCanary(substitute, int(records.labels[TARGET] + 1) % NUM_CLASSES, TARGET)
+    assert_every_step_equals_opacus(module_of(model), records, [canary], dpsgd, opacus_noise)
 
 
 @every_model
@@ -383,11 +419,40 @@ def test_runs_with_a_gradient_canary_equal_opacus(
 ) -> None:
     module, dpsgd = module_of(model), mechanism(kind)
     count = sum(parameter.numel() for parameter in module.parameters())
-    there: AnyCanary = GradientCanary(coordinate=count - 2)  # a bias of the last layer
+    there: Canary = GradientCanary(coordinate=count - 2, target=TARGET)  # a bias of the last layer
     if canary == "direction":
-        gradient = np.random.default_rng(0).normal(size=count)
-        there = DirectionCanary((gradient / np.linalg.norm(gradient)).astype(np.float32))
-    assert_every_step_equals_opacus(module, some_records(4), there, dpsgd, opacus_noise)
+        there = some_direction(count, seed=0)
+    assert_every_step_equals_opacus(module, some_records(4), [there], dpsgd, opacus_noise)
+
+
+SLOT_TARGETS = (TARGET, 40, 0, 17)
+
+
+@every_model
+@pytest.mark.parametrize("kind", ["input", "coordinate", "direction"])
+@pytest.mark.parametrize("adjacency", [Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE])
+@pytest.mark.parametrize("rate", [SAMPLE_RATE, 0.9])
+def test_runs_with_several_slots_equal_opacus(
+    *,
+    model: str,
+    kind: str,
+    adjacency: Adjacency,
+    rate: float,
+    opacus_noise: list[NDArray[np.float32]],
+) -> None:
+    """Each slot in a world of its own; batches as lists and as weights."""
+    module, records = module_of(model), some_records(6)
+    dpsgd = mechanism(Optimizer.MOMENTUM, adjacency=adjacency, sample_rate=rate)
+    count = sum(parameter.numel() for parameter in module.parameters())
+    slots: list[Canary] = []
+    for slot, target in enumerate(SLOT_TARGETS):
+        if kind == "input":
+            slots.append(InputCanary((slot - 2.5) * records.features[target], slot, target))
+        elif kind == "coordinate":
+            slots.append(GradientCanary(slot * count // len(SLOT_TARGETS), target))
+        else:
+            slots.append(some_direction(count, seed=slot, target=target))
+    assert_every_step_equals_opacus(module, records, slots, dpsgd, opacus_noise)
 
 
 @pytest.mark.parametrize("model", ["linear", "tanh"])
@@ -398,9 +463,9 @@ def test_runs_with_few_records_or_nearly_all_equal_opacus(
     """Empty batches among them; under `add_remove`."""
     records = some_records(5)
     dpsgd = mechanism(Optimizer.MOMENTUM, sample_rate=rate, adjacency=Adjacency.ADD_REMOVE)
-    canary = InputCanary(features=-records.features[TARGET], label=1)
+    canary = InputCanary(-records.features[TARGET], 1, TARGET)
     module = module_of(model)
-    sizes = assert_every_step_equals_opacus(module, records, canary, dpsgd, opacus_noise)
+    sizes = assert_every_step_equals_opacus(module, records, [canary], dpsgd, opacus_noise)
     assert (min(sizes) == 0) == (rate == 0.02)
 
 
@@ -409,7 +474,7 @@ def test_opacus_s_models_start_where_ours_do() -> None:
     module = module_of("tanh")
     vector = torch.arange(float(sum(parameter.numel() for parameter in module.parameters())))
     vector_to_parameters(vector, module.parameters())
-    block = block_of(module, some_records(0), GradientCanary(0), SETTINGS)
+    block = block_of(module, some_records(0), [GradientCanary(0, TARGET)], SETTINGS)
     assert np.array_equal(
         block.parameters(slice(None))[0].numpy(), OpacusModel(module, SETTINGS).parameters
     )

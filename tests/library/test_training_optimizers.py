@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpcanary.training.inputs import DPSGD
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.vocabulary import Optimizer
+from dpcanary.training.options import Optimizer
 
 RUNS, STEPS, MU = 4000, 250, 2.0
 # Standard error of the distance between two normal samples in their standard deviations.

@@ -14,8 +14,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dpcanary.randomness import Purpose, philox_key
+from dpcanary.randomness import philox_key
 from dpcanary.training.kernels import philox
+from dpcanary.training.purposes import Purpose
 
 if sys.platform != "linux":
     pytest.skip("there is no Triton for this system", allow_module_level=True)

@@ -7,33 +7,38 @@ import pytest
 import torch
 from torch import nn
 
+from dpcanary.adversaries.crafting import Crafting
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.most_opposed import mislabeled
 from dpcanary.canaries import GradientCanary
-from dpcanary.canaries.natural import mislabeled
-from dpcanary.canaries.record_gradients import RecordGradients
 from dpcanary.errors import InputError
-from dpcanary.training.ensemble import EnsembleResult, train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.paths.rotation import spanning_basis
+from dpcanary.records import Records, Split
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients.rotation import spanning_basis
+from dpcanary.training.options import Initialisation, Loss, ModelKind
+from dpcanary.training.reference import Reference
+from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.simulation import accumulated_updates, train_reference
-from dpcanary.vocabulary import Initialisation, Loss
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
 FEATURES, LABELS = RNG.standard_normal((20, 5), np.float32), np.arange(20) % 3
-RECORDS = Records(FEATURES, LABELS, FEATURES, LABELS, 3, target=4)
+RECORDS = Records(FEATURES, LABELS)
 SETTINGS = DPSGD(1.0, 1.0, 0.1, (3,), sample_rate=0.5)
 
 
-def train(module: nn.Module, records: Records = RECORDS, dpsgd: DPSGD = SETTINGS) -> EnsembleResult:
+def train(
+    module: nn.Module, records: Records = RECORDS, dpsgd: DPSGD = SETTINGS, target: int = 4
+) -> EnsembleResult:
     return train_ensemble(
         module=module,
         records=records,
-        canary=GradientCanary(0),
+        test_records=records,
+        canary=GradientCanary(0, target),
         dpsgd=dpsgd,
         runs=range(4),
         seed=0,
-        device=CPU,
-        initialisation=Initialisation.FIXED,
     )
 
 
@@ -41,7 +46,7 @@ def train(module: nn.Module, records: Records = RECORDS, dpsgd: DPSGD = SETTINGS
 @pytest.mark.parametrize("rate", [0.5, 1.0])
 def test_a_target_outside_of_the_records(target: int, rate: float) -> None:
     with pytest.raises(InputError, match=f"target {target} is none of the 20 records"):
-        train(nn.Linear(5, 3), replace(RECORDS, target=target), replace(SETTINGS, sample_rate=rate))
+        train(nn.Linear(5, 3), dpsgd=replace(SETTINGS, sample_rate=rate), target=target)
 
 
 def test_outputs_that_do_not_fit_the_labels() -> None:
@@ -52,20 +57,26 @@ def test_outputs_that_do_not_fit_the_labels() -> None:
         train(nn.Linear(5, 1), dpsgd=binary)
     with pytest.raises(InputError, match="the model has 2 outputs, the records 3 classes"):
         train(nn.Linear(5, 2))
-    few = replace(RECORDS, labels=LABELS % 2, test_labels=LABELS % 2)
+    few = replace(RECORDS, labels=LABELS % 2)
     assert np.isfinite(train(nn.Linear(5, 1), few, binary).observations).all()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"record_steps": (3, 1)}, "record_steps must ascend"),
-        ({"record_steps": ()}, "record_steps must ascend"),
-        ({"record_steps": (0, 1)}, "record_steps must ascend"),
-        ({"sample_rate": 0.0}, "sample_rate must lie in"),
-        ({"sample_rate": 1.5}, "sample_rate must lie in"),
-        ({"noise_multiplier": -1.0}, "must not be negative"),
-        ({"max_grad_norm": 0.0}, "must not be negative"),
+        ({"record_steps": (3, 1)}, r"^record_steps must ascend from 1; they are \(3, 1\)$"),
+        ({"record_steps": (2, 2)}, "record_steps must ascend from 1"),
+        ({"record_steps": ()}, "record_steps must ascend from 1"),
+        ({"record_steps": (0, 1)}, r"^record_steps is 0; .* whole number of at least 1$"),
+        ({"record_steps": (1.5,)}, r"^record_steps is 1.5; .* whole number of at least 1$"),
+        ({"sample_rate": 0.0}, r"^sample_rate is 0.0; .* above 0 and at most 1$"),
+        ({"sample_rate": 1.5}, r"^sample_rate is 1.5; .* above 0 and at most 1$"),
+        ({"noise_multiplier": -1.0}, r"^noise_multiplier is -1.0; .* of at least 0$"),
+        ({"noise_multiplier": float("nan")}, r"^noise_multiplier is nan; .* finite number"),
+        ({"max_grad_norm": 0.0}, r"^max_grad_norm is 0.0; .* finite number above 0$"),
+        ({"max_grad_norm": float("nan")}, r"^max_grad_norm is nan; .* finite number above 0$"),
+        ({"momentum": 1.0}, r"^momentum is 1.0; .* of at least 0 and below 1$"),
+        ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
     ],
 )
 def test_mechanisms_without_a_meaning(changes: dict[str, object], message: str) -> None:
@@ -81,11 +92,7 @@ def test_features_in_double_precision_are_trained_in_single(kind: str, rate: flo
         "perceptron": nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)),
         "module": nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
     }
-    doubled = replace(
-        RECORDS,
-        features=FEATURES.astype(np.float64),
-        test_features=FEATURES.astype(np.float64),
-    )
+    doubled = replace(RECORDS, features=FEATURES.astype(np.float64))
     dpsgd = replace(SETTINGS, sample_rate=rate)
     one, two = train(modules[kind], RECORDS, dpsgd), train(modules[kind], doubled, dpsgd)
     assert np.array_equal(one.observations, two.observations)
@@ -109,13 +116,19 @@ def test_a_reference_that_diverges() -> None:
 def test_a_null_target_gradient_still_gets_another_label() -> None:
     """All cosines are then 0, and the first one would be the target's own label."""
     parameters = np.array([0.0, 0.0, 0.0, 500.0, 0.0, 0.0], np.float32)  # certain of class 0
-    found = mislabeled(
-        gradients=RecordGradients(nn.Linear(1, 3), parameters, Loss.CROSS_ENTROPY),
-        num_classes=3,
-        target_features=np.zeros(1, np.float32),
-        target_label=0,
+    private, other = Records(np.zeros((1, 1), np.float32), [0]), Records(np.ones((1, 1)), [2])
+    [found] = mislabeled(
+        Crafting(
+            CraftingStage.model_construct(
+                model=ModelKind.LINEAR, model_seed=0, num_slots=1, loss=Loss.CROSS_ENTROPY
+            ),
+            Split(private, auxiliary=other, test=other),
+            Reference(parameters, mean_confidence=np.zeros(1)),
+            CPU,
+        )
     )
-    assert found.label != 0
+    assert found.target == 0
+    assert found.label in (1, 2)
 
 
 def test_repeated_records_add_no_direction_that_rounding_chooses() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ from scipy.stats import chi2, ks_2samp, norm
 from torch import nn
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import AnyCanary, DirectionCanary, GradientCanary, InputCanary
-from dpcanary.training.ensemble import EnsembleResult, train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.paths.rotation import accumulated_noise, spanning_basis
-from dpcanary.vocabulary import Initialisation, Optimizer, Precision, Sampling
+from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.records import Records
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients.rotation import accumulated_noise, spanning_basis
+from dpcanary.training.options import Initialisation, Optimizer, Precision, Sampling
+from dpcanary.training.runs import EnsembleResult
 
-CPU = torch.device("cpu")
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 20, 48, 3, 4, 11
 WIDTH = NUM_FEATURES + 1
 SETTINGS = DPSGD(
@@ -34,21 +36,34 @@ def falling(step: int) -> float:
     return 0.8 / (1 + step)
 
 
-def some_records(num_features: int = NUM_FEATURES) -> Records:
+def some_records(num_features: int = NUM_FEATURES) -> tuple[Records, Records]:
+    """Private records, and test records."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, NUM_CLASSES, N + 60)
     centres = rng.normal(0.0, 0.3, (NUM_CLASSES, num_features))
     features = centres[labels] + rng.normal(size=(len(labels), num_features))
-    features = features.astype(np.float32)
-    return Records(features[:N], labels[:N], features[N:], labels[N:], NUM_CLASSES, TARGET)
+    everyone = Records(features.astype(np.float32), labels)
+    return everyone[:N], everyone[N:]
 
 
-RECORDS = some_records()
-CANARIES: dict[str, AnyCanary] = {
-    "input": InputCanary(np.linspace(-1.0, 1.0, NUM_FEATURES, dtype=np.float32), 1),
-    "weight": GradientCanary(NUM_FEATURES + 7),
-    "bias": GradientCanary(NUM_CLASSES * NUM_FEATURES + 2),
-}
+def canaries_of(num_features: int) -> dict[str, list[Canary]]:
+    """One slot or several: of the inputs, two are alike; of the weights, two share a feature."""
+    weights = NUM_CLASSES * num_features
+    features = np.linspace(-1.0, 1.0, num_features, dtype=np.float32)
+    one = InputCanary(features, 1, TARGET)
+    places = [(7, TARGET), (num_features + 7, 0), (num_features + 8, 17), (weights + 1, 9)]
+    return {
+        "input": [one],
+        "weight": [GradientCanary(num_features + 7, TARGET)],
+        "bias": [GradientCanary(weights + 2, TARGET)],
+        "inputs": [one, InputCanary(features**2, 2, 17), replace(one, target=9)],
+        "weights": [GradientCanary(coordinate, target) for coordinate, target in places],
+    }
+
+
+RECORDS, TEST_RECORDS = some_records()
+CANARIES = canaries_of(NUM_FEATURES)
+INPUT = CANARIES["input"][0]
 every_canary = pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
 
 
@@ -56,8 +71,9 @@ def train(
     runs: Sequence[int],
     *,
     rotate: bool,
-    canary: AnyCanary = CANARIES["input"],
+    canary: Canary | Sequence[Canary] = INPUT,
     records: Records = RECORDS,
+    test_records: Records = TEST_RECORDS,
     dpsgd: DPSGD = SETTINGS,
     module: nn.Module | None = None,
     initialisation: Initialisation = Initialisation.ZEROS,
@@ -71,7 +87,7 @@ def train(
         dpsgd=dpsgd,
         runs=runs,
         seed=seed,
-        device=CPU,
+        test_records=test_records,
         initialisation=initialisation,
         precision=precision,
         keep_parameters=True,
@@ -97,7 +113,7 @@ FIXED = {"sampling": Sampling.FIXED, "sample_rate": 1.0, "batch_size": 6, "canar
 )
 @pytest.mark.parametrize("adjacency", [Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE])
 def test_without_noise_nothing_changes(
-    canary: AnyCanary, optimizer: Optimizer, batches: dict, adjacency: Adjacency
+    canary: list[Canary], optimizer: Optimizer, batches: dict, adjacency: Adjacency
 ) -> None:
     dpsgd = replace(
         SETTINGS,
@@ -164,25 +180,35 @@ def both(way: str, kind: str) -> tuple[EnsembleResult, EnsembleResult]:
 
 
 def scores(result: EnsembleResult, kind: str) -> NDArray[np.float64]:
-    """One number a run and step: the canary's coordinate, or how unlike the two records' logits."""
+    """One number a run, step and slot: the canary's coordinate, or how unlike the records' logits.
+
+    Returns:
+        Shape (runs, steps, slots).
+    """
     seen = result.observations.astype(np.float64)
-    if kind != "input":
+    if kind not in {"input", "inputs"}:
         return seen
-    label, other = int(RECORDS.labels[TARGET]), CANARIES["input"].label
-    return seen[:, :, 0, label] - seen[:, :, 1, other]
+    labels = [int(RECORDS.labels[canary.target]) for canary in CANARIES[kind]]
+    others, slots = [canary.label for canary in CANARIES[kind]], np.arange(len(labels))
+    return seen[:, :, slots, 0, labels] - seen[:, :, slots, 1, others]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", CANARIES)
 def test_scores_have_the_same_distribution_in_each_world(way: str, kind: str) -> None:
     """Two-sample Kolmogorov-Smirnov, and the mean within 4.5 standard errors."""
-    plain, rotated = (scores(result, kind) for result in both(way, kind))
-    for step in range(len(SETTINGS.record_steps)):
-        for world in (0, 1):
-            one, two = plain[world::2, step], rotated[world::2, step]
-            assert ks_2samp(one, two).pvalue > 1e-3
-            error = np.sqrt((one.var() + two.var()) / len(one))
-            assert abs(one.mean() - two.mean()) < 4.5 * error
+    results = both(way, kind)
+    plain, rotated = (scores(result, kind) for result in results)
+    assert plain.shape == (NUM_RUNS, len(SETTINGS.record_steps), len(CANARIES[kind]))
+    for world, step, slot in product((0, 1), *map(range, plain.shape[1:])):
+        one, two = (
+            found[result.worlds[:, slot] == world, step, slot]
+            for found, result in zip((plain, rotated), results, strict=True)
+        )
+        assert min(len(one), len(two)) > 0.4 * NUM_RUNS
+        assert ks_2samp(one, two).pvalue > 1e-3
+        error = np.sqrt(one.var() / len(one) + two.var() / len(two))
+        assert abs(one.mean() - two.mean()) < 4.5 * error
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -239,7 +265,7 @@ def test_noise_in_and_out_of_the_span_is_alike(
     deviation = spread(rates, momentum)
     assert accumulated_noise(rates, momentum=momentum) == pytest.approx(deviation, rel=1e-12)
     # An orthonormal basis of its own: the records' span first, then all that is orthogonal to it.
-    rows = np.vstack([RECORDS.features, CANARIES["input"].features])
+    rows = np.vstack([RECORDS.features, INPUT.features])
     spanning = np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
     turn = np.linalg.svd(spanning)[2].T
     turned = as_matrices(result.parameters) @ turn / (unit * deviation)
@@ -256,7 +282,7 @@ def test_noise_in_and_out_of_the_span_is_alike(
 
 def test_missing_noise_is_each_run_s_own_and_the_seed_s() -> None:
     def outside(runs: Sequence[int], **changed: int) -> NDArray[np.float64]:
-        rows = np.vstack([RECORDS.features, CANARIES["input"].features])
+        rows = np.vstack([RECORDS.features, INPUT.features])
         spanning = np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
         found = as_matrices(train(runs, rotate=True, **changed).parameters)
         return (found - found @ np.linalg.pinv(spanning) @ spanning).reshape(len(runs), -1)
@@ -297,18 +323,19 @@ def test_it_is_not_used_with_a_direction_whose_whole_change_is_observed(touched:
     """However many classes the direction touches: the length of all parameters' change counts."""
     gradient = np.zeros(NUM_CLASSES * WIDTH, np.float32)
     gradient[: touched * NUM_FEATURES] = 0.05
-    assert not is_used(canary=DirectionCanary(gradient))
+    assert not is_used(canary=DirectionCanary(gradient, TARGET))
 
 
-def test_it_is_not_used_on_as_many_records_as_features() -> None:
-    """N records, the canary or its gradient, against the features and the bias."""
-    for canary in (CANARIES["input"], GradientCanary(3)):
-        for num_features, used in ((N - 1, False), (N, False), (N + 1, True)):
-            records = some_records(num_features)
-            there = canary
-            if isinstance(canary, InputCanary):
-                there = InputCanary(canary.features[:num_features], canary.label)
-            assert is_used(canary=there, records=records) == used
+@pytest.mark.parametrize(
+    ("kind", "num_vectors"), [("input", 1), ("inputs", 3), ("weight", 1), ("weights", 3)]
+)
+def test_it_is_not_used_on_as_many_records_as_features(kind: str, num_vectors: int) -> None:
+    """N records, the canaries or the features they touch, against the features and the bias."""
+    least = N + num_vectors  # features with which it saves a column
+    for num_features, used in ((least - 2, False), (least - 1, False), (least, True)):
+        records, test_records = some_records(num_features)
+        canaries = canaries_of(num_features)[kind]
+        assert is_used(canary=canaries, records=records, test_records=test_records) == used
 
 
 def test_it_is_not_used_for_perceptrons() -> None:

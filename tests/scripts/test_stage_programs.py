@@ -13,25 +13,24 @@ import pytest
 import torch
 
 from dpcanary import account_epsilon
+from dpcanary.accounting.noise_stage import NoiseStage
+from dpcanary.accounting.stage import AccountingStage
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import GradientCanary, InputCanary, read_canary
-from dpcanary.config import parse_experiment
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.canaries import GradientCanary, InputCanary, read_canaries
+from dpcanary.closed_model import ClosedModel
+from dpcanary.datasets.stage import DatasetStage
+from dpcanary.devices import chosen_device
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.stage import EstimationStage
 from dpcanary.files import read_arrays, read_json, write_text
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.observations import read_shard
-from dpcanary.splits import read_split
-from dpcanary.stages import (
-    AccountingStage,
-    CanaryStage,
-    DatasetStage,
-    EstimationStage,
-    NoiseStage,
-    ReferenceStage,
-    ScoringStage,
-    TrainingStage,
-)
-from dpcanary.training.devices import chosen_device
+from dpcanary.observations import read_shard, shard_path
+from dpcanary.records import read_split
+from dpcanary.scoring.score_file import read_scores
+from dpcanary.scoring.stage import ScoringStage
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.reference import read_reference
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -52,6 +51,17 @@ CONFIG = {
             "record_every": 5,
             "crafting_steps": 30,
         },
+        "k": {
+            "canary": ["gradient", "natural"],
+            "num_slots": 2,
+            "sample_rate": 1.0,
+            "dataset": "digits",
+            "noise_multiplier": 2.0,
+            "num_steps": 10,
+            "learning_rate": 0.1,
+            "num_runs": 20,
+            "record_every": 5,
+        },
         "w": {
             "canary": "worst_case",
             "score": ["final_sum", "transcript"],
@@ -63,8 +73,7 @@ CONFIG = {
     },
 }
 EXPERIMENT = parse_experiment(CONFIG)
-TRAINED = [name for name in EXPERIMENT.audits if name.startswith("a-")]
-DRAWN = [name for name in EXPERIMENT.audits if name.startswith("w-")]
+TRAINED, SLOTS, DRAWN = (list(EXPERIMENT.sweeps[sweep]) for sweep in "akw")
 
 
 def program(name: str) -> ModuleType:
@@ -85,79 +94,88 @@ def run(name: str, **options: object) -> None:
     program(name).main(argv)
 
 
+def told(stage: type[ClosedModel], audit: str) -> str:
+    """A stage's settings as the command line has them."""
+    return EXPERIMENT.stage(stage, audit=audit).to_json()
+
+
+def score(
+    audit: str, shards: Path, output: Path, *, canaries: Path | None, num_shards: int
+) -> None:
+    settings = EXPERIMENT.audits[audit]
+    run(
+        "score_runs",
+        names=[audit, settings.canary, settings.score],
+        settings=told(ScoringStage, audit),
+        **({"canaries": canaries} if canaries else {}),
+        shards=shards,
+        num_shards=num_shards,
+        output=output,
+    )
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """All stages of all audits, in two shards each."""
     root = tmp_path_factory.mktemp("chained")
     data, reference = root / "data.npz", root / "reference.npz"
-    told = EXPERIMENT.dataset_stage(DatasetStage, dataset="digits").to_json()
-    run("prepare_dataset", settings=told, output=data)
-    told = EXPERIMENT.stage(ReferenceStage, audit=TRAINED[0]).to_json()
-    run("train_reference", settings=told, data=data, output=reference)
+    dataset = EXPERIMENT.dataset_stage(DatasetStage, dataset="digits").to_json()
+    run("prepare_dataset", settings=dataset, output=data)
+    run(
+        "train_reference",
+        settings=told(ReferenceStage, TRAINED[0]),
+        data=data,
+        output=reference,
+    )
     for audit in EXPERIMENT.audits:
         place = root / audit
-        noise = place / "noise.json"
-
-        def told_to(stage, audit=audit):
-            return EXPERIMENT.stage(stage, audit=audit).to_json()
-
-        run("calibrate_noise", settings=told_to(NoiseStage), output=noise)
+        noise, canaries = place / "noise.json", None
+        run("calibrate_noise", settings=told(NoiseStage, audit), output=noise)
         run(
             "account",
-            settings=told_to(AccountingStage),
+            settings=told(AccountingStage, audit),
             noise=noise,
             output=root / "accounting" / f"{audit}.tsv",
             profile=place / "profile.tsv",
         )
-        shards = [place / "00000.npz", place / "00001.npz"]
-        total = EXPERIMENT.audits[audit].total_runs
-        canary: dict[str, Path] = {}
         inputs: dict[str, Path] = {}
-        if audit in TRAINED:
-            canary = {"canary": place / "canary.npz"}
-            inputs = {"data": data, **canary}
+        if EXPERIMENT.audits[audit].is_trained:
+            canaries = place / "canaries.npz"
+            inputs = {"data": data, "canaries": canaries}
             run(
-                "craft_canary",
-                settings=told_to(CanaryStage),
+                "craft_canaries",
+                settings=told(CraftingStage, audit),
                 data=data,
                 reference=reference,
-                output=canary["canary"],
+                output=canaries,
             )
-        for first, num, path in ((0, 7, shards[0]), (7, total - 7, shards[1])):
+        total = EXPERIMENT.audits[audit].total_runs
+        for index, runs in enumerate((range(7), range(7, total))):
             run(
-                "train_shard" if audit in TRAINED else "draw_worst_case_shard",
-                settings=told_to(TrainingStage),
+                "train_shard" if inputs else "draw_shard",
+                settings=told(EXPERIMENT.runs_stage(audit), audit),
                 **inputs,
                 noise=noise,
-                first_run=first,
-                num_runs=num,
-                output=path,
+                first_run=runs.start,
+                num_runs=len(runs),
+                output=shard_path(place, index),
             )
         scores = place / "scores.npz"
-        run(
-            "score_runs",
-            audit=audit,
-            settings=told_to(ScoringStage),
-            **canary,
-            shards=place,
-            num_shards=2,
-            output=scores,
-        )
+        score(audit, place, scores, canaries=canaries, num_shards=2)
         run(
             "estimate",
-            settings=told_to(EstimationStage),
+            settings=told(EstimationStage, audit),
             scores=scores,
             output=root / "estimates" / f"{audit}.tsv",
         )
     write_text(root / "experiment.json", EXPERIMENT.model_dump_json())
-    run(
-        "summarise",
-        experiment=root / "experiment.json",
-        estimates=root / "estimates",
-        accounting=root / "accounting",
-        output=root / "summary.tsv",
-    )
+    summarise(root, root / "summary.tsv")
     return root
+
+
+def summarise(root: Path, output: Path, **options: object) -> None:
+    places = {name: root / name for name in ("estimates", "accounting")} | options
+    run("summarise", experiment=root / "experiment.json", **places, output=output)
 
 
 def test_datasets_are_read_from_files_or_encoded_features(tmp_path):
@@ -186,14 +204,14 @@ def test_datasets_are_read_from_files_or_encoded_features(tmp_path):
     known = {"settings": stage.to_json(), "output": tmp_path / "data.npz"}
     run("prepare_dataset", features=tmp_path / "features.npz", **known)
     split = read_split(tmp_path / "data.npz")
-    shapes = [split.features.shape, split.auxiliary_features.shape, split.test_features.shape]
-    assert shapes == [(20, 3), (25, 3), (5, 3)]
+    parts = (split.private, split.auxiliary, split.test)
+    assert [part.features.shape for part in parts] == [(20, 3), (25, 3), (5, 3)]
     assert read_arrays(tmp_path / "data.npz")[0]["settings"]["source"] == "sst2"
     own = stage.model_copy(update={"source": str(tmp_path / "own.npz")})
     np.savez(tmp_path / "own.npz", **encoded)
     known["settings"] = own.to_json()
     run("prepare_dataset", files=[tmp_path / "own.npz"], **known)
-    assert len(read_split(tmp_path / "data.npz").test_labels) == 5
+    assert len(read_split(tmp_path / "data.npz").test) == 5
 
 
 def test_noise_is_calibrated_or_as_given(folder):
@@ -217,40 +235,76 @@ def test_accounting_is_the_librarys(folder):
 
 
 def test_canaries_are_of_their_kind(folder):
-    data, reference = read_split(folder / "data.npz"), read_reference(folder / "reference.npz")
-    for audit in TRAINED:
-        placed = read_canary(folder / audit / "canary.npz")
-        assert placed.target == reference.target
-        assert placed.target_label == data.labels[reference.target]
+    private = read_split(folder / "data.npz").private
+    reference = read_reference(folder / "reference.npz")
+    for audit in TRAINED + SLOTS:
+        found = read_canaries(folder / audit / "canaries.npz")
+        targets = reference.least_confident(EXPERIMENT.audits[audit].num_slots)
+        assert [canary.target for canary in found.canaries] == targets.tolist()
+        assert found.target_labels == tuple(private.labels[targets])
         kind = GradientCanary if "gradient" in audit else InputCanary
-        assert isinstance(placed.canary, kind)
+        assert {type(canary) for canary in found.canaries} == {kind}
+        if kind is GradientCanary:
+            coordinates = {canary.coordinate for canary in found.canaries}
+            assert len(coordinates) == len(targets)
 
 
 def test_shards_say_where_they_come_from(folder):
-    shard = read_shard(folder / TRAINED[0] / "00000.npz")
-    assert shard.header["settings"] == json.loads(
-        EXPERIMENT.stage(TrainingStage, audit=TRAINED[0]).to_json()
-    )
-    assert set(shard.header["inputs"]) == {"data", "canary"}
-    assert shard.header["seconds"] > 0
-    assert {"python", "numpy", "torch"} <= shard.header["software"].keys()
-    assert shard.step.tolist() == [5, 10]
+    for audit, inputs in ((TRAINED[0], {"data", "canaries"}), (DRAWN[0], set())):
+        shard = read_shard(folder / audit / "00000.npz")
+        assert shard.header["settings"] == json.loads(told(EXPERIMENT.runs_stage(audit), audit))
+        assert set(shard.header["inputs"]) == inputs
+        assert shard.header["seconds"] > 0
+        assert {"python", "numpy", "torch"} <= shard.header["software"].keys()
+        assert tuple(shard.step) == EXPERIMENT.audits[audit].record_steps
+
+
+def shards_of(place: Path) -> dict[str, np.ndarray]:
+    """The arrays of an audit's two shards, one after the other."""
+    shards = [read_shard(shard_path(place, index)) for index in (0, 1)]
+    return {
+        name: np.concatenate([getattr(shard, name) for shard in shards])
+        for name in ("run", "world", "observation", "test_accuracy")
+    }
 
 
 def test_scores_are_cut_into_repeats_and_worlds(folder):
-    header, arrays = read_arrays(folder / TRAINED[0] / "scores.npz")
-    assert arrays["world0_scores"].shape == arrays["world1_scores"].shape == (2, 6, 2)
-    shards = [read_shard(folder / TRAINED[0] / f"0000{index}.npz") for index in (0, 1)]
-    changes = np.concatenate([shard.observation for shard in shards])
+    scores = read_scores(folder / TRAINED[0] / "scores.npz")
+    assert scores.scores.shape == (2, 12, 1, 2)
+    for repeat, step in ((0, 0), (1, 1)):
+        assert [len(part) for part in scores.of_worlds(repeat=repeat, step=step)] == [6, 6]
+    changes = shards_of(folder / TRAINED[0])["observation"][:, :, 0]
     # Run 12 is the first of the second repeat, and of world 0.
-    np.testing.assert_allclose(arrays["world0_scores"][1, 0], -changes[12])
-    np.testing.assert_allclose(arrays["world1_scores"][1, 5], -changes[23])
-    assert header["canary"] == "gradient"
+    for step in (0, 1):
+        world0, world1 = scores.of_worlds(repeat=1, step=step)
+        np.testing.assert_allclose(world0[0], -changes[12, step])
+        np.testing.assert_allclose(world1[5], -changes[23, step])
+    assert {key: scores.header[key] for key in ("audit", "canary", "score")} == {
+        "audit": TRAINED[0],
+        "canary": "gradient",
+        "score": "coordinate",
+    }
+
+
+def test_scores_of_slots_are_those_of_their_worlds(folder):
+    gradient, natural = SLOTS
+    for audit, logits in ((gradient, ()), (natural, (2, 10))):
+        arrays = shards_of(folder / audit)
+        assert arrays["run"].tolist() == [*range(20)]
+        assert arrays["observation"].shape == (20, 2, 2, *logits)  # runs, steps, slots
+        scores = read_scores(folder / audit / "scores.npz")
+        assert scores.scores.shape == (1, 20, 2, 2)  # repeats, runs, slots, steps
+        np.testing.assert_array_equal(scores.world[0], arrays["world"])
+        assert {*map(tuple, arrays["world"])} > {(0, 1), (1, 0)}  # coins of each slot's own
+        np.testing.assert_array_equal(scores.test_accuracy[0], arrays["test_accuracy"])
+    changes = shards_of(folder / gradient)["observation"]
+    found = read_scores(folder / gradient / "scores.npz").scores[0]
+    np.testing.assert_allclose(found, -changes.transpose(0, 2, 1))
 
 
 def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
     table = pd.read_csv(folder / "summary.tsv", sep="\t")
-    assert len(table) == 4 * 2 * 2 + 2
+    assert len(table) == 4 * 2 * 2 + 2 * 2 * 2 + 2
     assert set(table.audit) == set(EXPERIMENT.audits)
     trained = table[table.audit.isin(TRAINED)]
     assert trained.test_accuracy[trained.step == 10].between(0.05, 1.0).all()
@@ -259,19 +313,27 @@ def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
     assert set(trained.repeat) == {0, 1}
     drawn = table[table.audit.isin(DRAWN)]
     assert drawn.test_accuracy.isna().all()
-    assert set(drawn.dataset) == {"crafted"}
+    for column in ("dataset", "data", "model"):
+        assert set(drawn[column]) == {"process"}
+    assert drawn.num_records.isna().all()
     assert (table.epsilon_lower <= table.epsilon_upper_substitute).all()
+    assert table.is_valid.all()
+
+
+def test_summary_has_a_row_per_slot(folder):
+    table = pd.read_csv(folder / "summary.tsv", sep="\t")
+    slots = table[table.audit.isin(SLOTS)]
+    for _, part in slots.groupby(["audit", "step"]):
+        assert part.slot.tolist() == [0, 1]
+    assert set(slots.num_slots) == {2}
+    assert set(slots.num_runs) == {20}
+    others = table[~table.audit.isin(SLOTS)]
+    assert others.slot.isna().all()
+    assert set(others.num_slots) == {1}
 
 
 def test_a_summary_of_some_sweeps_has_their_audits_alone(folder, tmp_path):
-    run(
-        "summarise",
-        experiment=folder / "experiment.json",
-        sweeps="w",
-        estimates=folder / "estimates",
-        accounting=folder / "accounting",
-        output=tmp_path / "w.tsv",
-    )
+    summarise(folder, tmp_path / "w.tsv", sweeps="w")
     whole = pd.read_csv(folder / "summary.tsv", sep="\t")
     part = pd.read_csv(tmp_path / "w.tsv", sep="\t")
     expected = whole[whole.sweep == "w"].reset_index(drop=True)
@@ -284,13 +346,7 @@ def test_estimates_of_another_mechanism_are_refused(folder, tmp_path):
     table = pd.read_csv(folder / "accounting" / f"{TRAINED[0]}.tsv", sep="\t")
     table.assign(noise_multiplier=99.0).to_csv(wrong, sep="\t", index=False)
     with pytest.raises(InputError, match="differ in steps or noise"):
-        run(
-            "summarise",
-            experiment=folder / "experiment.json",
-            estimates=folder / "estimates",
-            accounting=wrong.parent,
-            output=tmp_path / "summary.tsv",
-        )
+        summarise(folder, tmp_path / "summary.tsv", accounting=wrong.parent)
     assert not (tmp_path / "summary.tsv").exists()
 
 
@@ -302,67 +358,69 @@ def shards_in(place: Path, *shards: Path) -> Path:
     return place
 
 
+def refused_scores(
+    message: str,
+    audit: str,
+    shards: Path,
+    output: Path,
+    *,
+    canaries: Path | None = None,
+    num_shards: int = 2,
+) -> None:
+    """Nothing is scored, and nothing comes to the folder of the output."""
+    before = [*output.parent.iterdir()]
+    with pytest.raises(InputError, match=message):
+        score(audit, shards, output, canaries=canaries, num_shards=num_shards)
+    assert [*output.parent.iterdir()] == before
+
+
 def test_missing_shards_leave_no_scores(folder, tmp_path):
-    place = shards_in(tmp_path / "shards", folder / TRAINED[0] / "00001.npz")
-    with pytest.raises(InputError, match="run 0 is missing"):
-        run(
-            "score_runs",
-            audit=TRAINED[0],
-            settings=EXPERIMENT.stage(ScoringStage, audit=TRAINED[0]).to_json(),
-            canary=folder / TRAINED[0] / "canary.npz",
-            shards=place,
-            num_shards=1,
-            output=tmp_path / "scores.npz",
-        )
-    assert list(tmp_path.iterdir()) == [place]
+    audit = TRAINED[0]
+    place = shards_in(tmp_path / "shards", folder / audit / "00001.npz")
+    refused_scores(
+        "run 0 is missing",
+        audit,
+        place,
+        tmp_path / "scores.npz",
+        canaries=folder / audit / "canaries.npz",
+        num_shards=1,
+    )
 
 
 def test_shards_of_two_settings_leave_no_scores(folder, tmp_path):
     mixed = [folder / TRAINED[0] / "00000.npz", folder / TRAINED[1] / "00001.npz"]
     place = shards_in(tmp_path / "shards", *mixed)
-    with pytest.raises(InputError, match=r"00001\.npz was made with another settings"):
-        run(
-            "score_runs",
-            audit=TRAINED[0],
-            settings=EXPERIMENT.stage(ScoringStage, audit=TRAINED[0]).to_json(),
-            canary=folder / TRAINED[0] / "canary.npz",
-            shards=place,
-            num_shards=2,
-            output=tmp_path / "scores.npz",
-        )
-    assert list(tmp_path.iterdir()) == [place]
+    refused_scores(
+        r"00001\.npz was made with other settings",
+        TRAINED[0],
+        place,
+        tmp_path / "scores.npz",
+        canaries=folder / TRAINED[0] / "canaries.npz",
+    )
 
 
-@pytest.mark.parametrize("taken_for", [TRAINED[0], TRAINED[1]])
+@pytest.mark.parametrize("taken_for", [*TRAINED[:2], SLOTS[1], DRAWN[0]])
 def test_whole_shards_of_another_audit_leave_no_scores(folder, tmp_path, taken_for):
     """They agree with one another, and not with the audit that they are taken for."""
-    foreign = TRAINED[3]
-    with pytest.raises(InputError, match="made with another settings: it is of another audit"):
-        run(
-            "score_runs",
-            audit=taken_for,
-            settings=EXPERIMENT.stage(ScoringStage, audit=taken_for).to_json(),
-            canary=folder / taken_for / "canary.npz",
-            shards=folder / foreign,
-            num_shards=2,
-            output=tmp_path / "scores.npz",
-        )
-    assert list(tmp_path.iterdir()) == []
+    canaries = folder / taken_for / "canaries.npz"
+    refused_scores(
+        "made with other settings: it is of another audit",
+        taken_for,
+        folder / TRAINED[3],
+        tmp_path / "scores.npz",
+        canaries=canaries if canaries.exists() else None,
+    )
 
 
 def test_shards_of_another_canary_leave_no_scores(folder, tmp_path):
     audit = TRAINED[1]
-    with pytest.raises(InputError, match="made with another canary"):
-        run(
-            "score_runs",
-            audit=audit,
-            settings=EXPERIMENT.stage(ScoringStage, audit=audit).to_json(),
-            canary=folder / TRAINED[3] / "canary.npz",
-            shards=folder / audit,
-            num_shards=2,
-            output=tmp_path / "scores.npz",
-        )
-    assert list(tmp_path.iterdir()) == []
+    refused_scores(
+        "made with other canaries",
+        audit,
+        folder / audit,
+        tmp_path / "scores.npz",
+        canaries=folder / TRAINED[3] / "canaries.npz",
+    )
 
 
 def test_accounting_falls_back_and_says_so(tmp_path, capsys):
@@ -390,18 +448,22 @@ def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     assert own.epsilon.item() == pytest.approx(table.epsilon_upper_substitute[0], rel=1e-6)
 
 
-def test_two_refusals_lead_with_the_first(capsys):
+def test_two_refusals_lead_with_the_first(tmp_path, capsys):
     stage = NoiseStage(
         adjacency=Adjacency.SUBSTITUTE,
         sample_rate=0.01,
-        num_steps=1,
+        accounted_steps=1,
         noise_multiplier=None,
         target_epsilon=1.0,
-        delta=0.5,
+        target_delta=0.5,
     )
-    with pytest.raises(AccountingError, match="no noise multiplier between"):
-        program("calibrate_noise").noise_multiplier(stage)
-    assert "warning: prv refuses too" in capsys.readouterr().err
+    with pytest.raises(AccountingError) as caught:
+        run("calibrate_noise", settings=stage.to_json(), output=tmp_path / "noise.json")
+    assert not (tmp_path / "noise.json").exists()
+    first, second = str(caught.value).split("; and by method 'prv': ")
+    assert "no noise multiplier between" in first
+    assert "choose another target_epsilon or delta, or give noise_multiplier" in second
+    assert "warning: trying prv instead: " in capsys.readouterr().err
 
 
 def test_an_absent_gpu_is_named():
@@ -415,6 +477,5 @@ def test_an_absent_gpu_is_named():
 
 def test_audits_are_listed(folder, capsys):
     run("list_audits", experiment=folder / "experiment.json")
-    printed = capsys.readouterr().out
-    assert "a-gradient" in printed
-    assert len(printed.splitlines()) == 1 + len(EXPERIMENT.audits)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [*EXPERIMENT.audits]

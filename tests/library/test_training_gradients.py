@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,19 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpcanary.canaries import DirectionCanary, InputCanary
+from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
+from dpcanary.records import Records
 from dpcanary.training.accuracy import accuracy_of
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
-from dpcanary.training.paths import perceptron as perceptron_path
-from dpcanary.training.paths.choose import path_of
-from dpcanary.training.paths.linear import LinearPath
-from dpcanary.training.paths.path import Batch, Path, Table
-from dpcanary.training.paths.perceptron import PerceptronPath
-from dpcanary.training.paths.rotation import spanning_basis
-from dpcanary.training.placement import table_of
-from dpcanary.vocabulary import Initialisation, Loss, Precision
+from dpcanary.training.gradients import perceptron as perceptron_path
+from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.gradients.linear import LinearPath
+from dpcanary.training.gradients.perceptron import PerceptronPath
+from dpcanary.training.gradients.rotation import spanning_basis
+from dpcanary.training.options import Initialisation, Loss, Precision
+from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")
 N, RUNS = 13, 5
@@ -58,7 +60,7 @@ def width_of(module: nn.Module) -> int:
     return next(m for m in module.modules() if isinstance(m, nn.Linear)).in_features
 
 
-def some_table(num_features: int, num_classes: int, seed: int = 0, count: int = N) -> Table:
+def some_table(num_features: int, num_classes: int, seed: int = 0, count: int = N) -> RecordTable:
     """Records, a canary and the null record; gradient norms spread widely."""
     rng = np.random.default_rng(seed)
     scale = np.exp(rng.normal(0.0, 0.7, (count + 2, 1)))
@@ -66,12 +68,12 @@ def some_table(num_features: int, num_classes: int, seed: int = 0, count: int = 
     features[-1] = 0.0
     labels = rng.integers(0, max(2, num_classes), count + 2)
     labels[-1] = 0
-    return Table(torch.from_numpy(features), torch.from_numpy(labels))
+    return RecordTable(torch.from_numpy(features), torch.from_numpy(labels), num_canaries=1)
 
 
 def path_for(
-    module: nn.Module, table: Table, loss: Loss, precision: Precision = Precision.FLOAT32
-) -> Path:
+    module: nn.Module, table: RecordTable, loss: Loss, precision: Precision = Precision.FLOAT32
+) -> GradientPath:
     dpsgd = DPSGD(
         noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, record_steps=(1,), loss=loss
     )
@@ -111,7 +113,7 @@ def plain_gradient(
 def plain_sums(
     module: nn.Module,
     parameters: Tensor,
-    table: Table,
+    table: RecordTable,
     members: Sequence[Sequence[int]],
     max_grad_norm: float,
     loss: Loss,
@@ -128,7 +130,7 @@ def plain_sums(
     return sums, float(np.mean(clipped))
 
 
-def sums_of(path: Path, parameters: Tensor, batch: Batch, max_grad_norm: float) -> Tensor:
+def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm: float) -> Tensor:
     """The path's sums in the module's order; what was in the buffer before must not matter."""
     buffer = path.encode(parameters).contiguous()
     before = buffer.clone()
@@ -215,7 +217,7 @@ def test_records_of_any_scale_give_finite_sums(name: str, loss: Loss) -> None:
     """Logits of thousands saturate: gradients of exactly 0, or along the features' direction."""
     module = module_named(name, 3)
     plain = some_table(width_of(module), 3)
-    table = Table(plain.features * 1e4, plain.labels)
+    table = replace(plain, features=plain.features * 1e4)
     path, parameters, members = (
         path_for(module, table, loss),
         some_parameters(module),
@@ -251,14 +253,7 @@ def test_logits_and_accuracy_are_the_module_s(name: str, num_outputs: int, loss:
     path, parameters = path_for(module, table, loss), some_parameters(module)
     # More test records than are evaluated at once.
     test = some_table(width_of(module), num_outputs, seed=8, count=1_100)
-    records = Records(
-        features=table.features.numpy(),
-        labels=table.labels.numpy(),
-        test_features=test.features.numpy(),
-        test_labels=test.labels.numpy(),
-        num_classes=max(2, num_outputs),
-        target=0,
-    )
+    records = Records(test.features.numpy(), test.labels.numpy())
     accuracy = accuracy_of(path, parameters, records)
     found = path.logits(path.encode(parameters).contiguous(), path.lift(test.features))
     for run in range(RUNS):
@@ -280,6 +275,9 @@ def test_parameters_come_out_as_they_went_in(name: str, num_outputs: int, loss: 
     buffer = path.encode(parameters)
     assert buffer.shape == (RUNS, path.num_parameters)
     assert torch.equal(path.decode(buffer.contiguous()), parameters)
+    columns = path.columns_of(torch.arange(parameters.shape[1]))
+    assert columns is not None
+    assert torch.equal(buffer[:, columns], parameters)
     assert path.num_outputs == num_outputs
     assert path.bytes_per_run(10) > path.bytes_per_run(5) > 4 * path.num_parameters
 
@@ -293,6 +291,7 @@ def test_in_a_basis_of_the_records_sums_and_logits_are_the_same() -> None:
     assert basis is not None
     rotated = LinearPath(table, num_outputs=3, loss=CROSS_ENTROPY, basis=basis)
     assert rotated.num_parameters < plain.num_parameters
+    assert rotated.columns_of(torch.arange(3)) is None  # spread over columns
     inside = rotated.decode(rotated.encode(some_parameters(module)))
     members = some_members()
     for batch in (own_rows(members, NULL_ROW), shared_rows(members, range(N + 1))):
@@ -359,7 +358,7 @@ def test_bfloat16_rounds_products_to_eight_bits(name: str, shared: bool) -> None
 def test_bfloat16_ensembles_are_close_to_float32_and_not_equal(name: str, rate: float) -> None:
     module = module_named(name, 3)
     table = some_table(width_of(module), 3)
-    features, labels = table.features[:N].numpy(), table.labels[:N].numpy()
+    records = Records(table.features[:N].numpy(), table.labels[:N].numpy())
     dpsgd = DPSGD(
         noise_multiplier=0.5,
         max_grad_norm=1.0,
@@ -371,12 +370,12 @@ def test_bfloat16_ensembles_are_close_to_float32_and_not_equal(name: str, rate: 
     for precision in Precision:
         result = train_ensemble(
             module=module,
-            records=Records(features, labels, features, labels, 3, target=2),
-            canary=InputCanary(-features[2], int(labels[2])),
+            records=records,
+            test_records=records,
+            canary=InputCanary(-records.features[2], int(records.labels[2]), target=2),
             dpsgd=dpsgd,
-            runs=range(40),
+            runs=40,
             seed=5,
-            device=CPU,
             initialisation=Initialisation.FIXED,
             precision=precision,
             keep_parameters=True,
@@ -391,7 +390,8 @@ def test_bfloat16_ensembles_are_close_to_float32_and_not_equal(name: str, rate: 
 
 def test_bfloat16_is_refused_where_no_path_rounds() -> None:
     convolutions = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-    images = Table(torch.zeros(N + 2, 1, 4, 4), torch.zeros(N + 2, dtype=torch.int64))
+    labels = torch.zeros(N + 2, dtype=torch.int64)
+    images = RecordTable(torch.zeros(N + 2, 1, 4, 4), labels, num_canaries=1)
     path_for(convolutions, images, CROSS_ENTROPY)  # float32 is fine
     with pytest.raises(InputError, match=r"^precision bfloat16 is for linear heads and perceptron"):
         path_for(convolutions, images, CROSS_ENTROPY, BFLOAT16)
@@ -426,12 +426,22 @@ def test_fast_paths_are_for_what_they_know_alone() -> None:
         )
 
 
-def test_the_table_holds_the_records_then_the_canary_then_what_fills_up() -> None:
-    features, labels = np.ones((4, 2), np.float32), np.full(4, 2)
-    records = Records(features, labels, features, labels, 3, target=1)
-    table = table_of(records, InputCanary(np.array([5.0, 6.0], np.float32), 1), CPU)
+def test_the_table_holds_the_records_then_the_canaries_then_what_fills_up() -> None:
+    records = Records(np.ones((4, 2), np.float32), np.full(4, 2))
+    one, two = (
+        InputCanary(np.array(features, np.float32), label, target)
+        for features, label, target in (([5.0, 6.0], 1, 1), ([7.0, 8.0], 2, 3))
+    )
+    table = table_of(records, [one], CPU)
     assert table.features.tolist() == [[1.0, 1.0]] * 4 + [[5.0, 6.0], [1.0, 1.0]]
     assert table.labels.tolist() == [2, 2, 2, 2, 1, 0]
-    assert (table.canary, table.null) == (4, 5)
-    table = table_of(records, DirectionCanary(np.zeros(0, np.float32)), CPU)
-    assert table.features[4:].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert (table.num_private, table.num_canaries, table.null) == (4, 1, 5)
+    table = table_of(records, [two, one], CPU)
+    assert table.features[4:].tolist() == [[7.0, 8.0], [5.0, 6.0], [1.0, 1.0]]
+    assert table.labels[4:].tolist() == [2, 1, 0]
+    assert (table.num_private, table.num_canaries, table.null) == (4, 2, 6)
+    for canary in (DirectionCanary(np.zeros(0, np.float32), 1), GradientCanary(0, 1)):
+        table = table_of(records, [canary], CPU)  # no record comes in
+        assert table.features.tolist() == [[1.0, 1.0]] * 5
+        assert table.labels.tolist() == [2, 2, 2, 2, 0]
+        assert (table.num_private, table.num_canaries, table.null) == (4, 0, 4)

@@ -1,0 +1,44 @@
+"""What the stages are told that train one model: the reference, and simulations of a run."""
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.closed_model import ClosedModel
+from dpcanary.training.options import (
+    Activation,
+    Initialisation,
+    LearningRateSchedule,
+    Loss,
+    ModelKind,
+    Optimizer,
+    Sampling,
+)
+
+
+class ReferenceStage(ClosedModel):
+    """A model and its descent. The reference model, trained without privacy, needs no more.
+
+    `activation` is None unless the model is an `mlp`, `momentum` unless the optimiser has it.
+    """
+
+    model: ModelKind
+    model_seed: int
+    hidden_sizes: tuple[int, ...]
+    activation: Activation | None
+    initialisation: Initialisation
+    loss: Loss
+    optimizer: Optimizer
+    momentum: float | None
+    learning_rate: float
+    learning_rate_schedule: LearningRateSchedule
+    num_steps: int
+
+
+class MechanismStage(ReferenceStage):
+    """DP-SGD, except for its noise multiplier."""
+
+    seed: int
+    adjacency: Adjacency
+    sampling: Sampling
+    sample_rate: float
+    batch_size: int | None
+    canary_period: int | None
+    max_grad_norm: float

@@ -1,0 +1,135 @@
+"""Every adversary of the catalogue: its function, its scores, its settings, its line in the docs."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
+from dpcanary.adversaries.catalogue import BUILT_IN, adversaries, adversary, adversary_names
+from dpcanary.adversaries.crafting import Crafting
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.drawing import Drawing
+from dpcanary.costs.crafting import crafting_probe
+from dpcanary.costs.shapes import Shape
+from dpcanary.errors import InputError
+from dpcanary.figures import style
+from dpcanary.observations import Observation
+from dpcanary.plugins import function_named
+from dpcanary.settings.audit import Audit
+from dpcanary.settings.parsing import parse_experiment
+
+DOCS = Path(__file__).parents[2] / "docs"
+ENTRIES = list(BUILT_IN.values())
+SHAPE = Shape(num_records=30, num_auxiliary=9, num_test=2, features=(4,), num_classes=3)
+entries = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+
+
+def test_the_five_canaries_of_the_paper_are_there():
+    assert adversary_names()[:5] == [
+        "worst_case",
+        "gradient",
+        "crafted_input",
+        "mislabeled",
+        "natural",
+    ]
+
+
+@entries
+def test_its_function_takes_what_its_kind_is_given(entry):
+    [argument] = inspect.signature(function_named(entry.function)).parameters.values()
+    assert argument.annotation is (Crafting if entry.is_trained else Drawing)
+
+
+@entries
+def test_its_scores_are_functions_of_an_observation_and_a_context(entry):
+    assert len({score.name for score in entry.scores}) == len(entry.scores)
+    for score in entry.scores:
+        assert len(inspect.signature(function_named(score.function)).parameters) == 2
+        assert entry.score(score.name) is score
+    assert entry.score(None) is entry.scores[0]
+
+
+@entries
+def test_its_settings_are_keys_of_a_config(entry):
+    assert set(entry.settings) <= Audit.model_fields.keys()
+
+
+@entries
+def test_its_line_is_in_the_docs(entry):
+    scores = ", ".join(f"`{score.name}`" for score in entry.scores)
+    line = f"| `{entry.name}` | {entry.source} | {entry.description} | {scores} |"
+    assert line in (DOCS / "vocabulary.md").read_text().splitlines()
+
+
+@entries
+def test_it_has_a_look_of_its_own_in_figures(entry):
+    others = [other for other in ENTRIES if other is not entry]
+    options = style.canary_options(entry.name)
+    assert style.canary_name(entry.name) == entry.label
+    assert options["color"] not in {style.canary_colour(other.name) for other in others}
+    assert options["marker"] not in {style.canary_options(o.name)["marker"] for o in others}
+
+
+@entries
+def test_its_cost_can_be_measured(entry):
+    if not entry.is_trained:
+        assert entry.cost is None
+        return
+    settings = {"dataset": "d", "sample_rate": 1.0, "noise_multiplier": 1.0}
+    experiment = parse_experiment(
+        {
+            "experiment": "e",
+            "delta": 1e-5,
+            "datasets": {"d": {"source": "digits", "num_records": 30}},
+            "audits": {"a": {"canary": entry.name, "num_steps": 2, "num_runs": 4, **settings}},
+        }
+    )
+    stage = experiment.stage(CraftingStage, audit="a")
+    assert stage.function == entry.function
+    seconds = crafting_probe(stage, entry.cost, SHAPE, device="cpu").measure()
+    assert sum(seconds) > 0
+
+
+def test_an_unknown_name_is_an_error_everywhere():
+    with pytest.raises(InputError, match="unknown canary 'gradeint': did you mean 'gradient'"):
+        adversary("gradeint")
+    with pytest.raises(InputError, match="canary natural has no score 'coordinate'; known: "):
+        adversary("natural").score("coordinate")
+    with pytest.raises(InputError, match=r"there is no function 'dpcanary\.nothing:f'"):
+        function_named("dpcanary.nothing:f")
+    with pytest.raises(InputError, match="there is no function"):
+        function_named("dpcanary.gdp:no_such")
+
+
+KNOWN = {
+    "name": "mine",
+    "label": "mine",
+    "description": "nothing",
+    "source": "here",
+    "inserts": Inserts.RECORD,
+    "function": "here:mine",
+    "scores": (Score("s", "here:score", Observation.LOGITS),),
+    "cost": CraftingCost.NOTHING,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": ()}, "needs a score"),
+        ({"adjacencies": ()}, "needs a score and an adjacency"),
+        ({"cost": None}, "canaries have a cost, a process has none"),
+        ({"inserts": Inserts.PROCESS}, "canaries have a cost, a process has none"),
+        ({"scores": (Score("s", "here:score", "logit"),)}, "did you mean 'logits'"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_refused(changes, message):
+    assert Adversary(**KNOWN).adjacencies == (Adjacency.SUBSTITUTE,)
+    with pytest.raises(InputError, match=message):
+        Adversary(**{**KNOWN, **changes})
+
+
+def test_all_entries_are_those_by_name():
+    assert [entry.name for entry in adversaries()] == adversary_names()

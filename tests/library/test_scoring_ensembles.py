@@ -1,0 +1,201 @@
+"""Default scores of trained ensembles: against their definitions, and higher in world 0."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import Canary, CanarySet, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.observations import Observation
+from dpcanary.records import Records
+from dpcanary.scoring.ensembles import ensemble_scores
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.runs import EnsembleResult
+
+NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 20, 6, 3
+NUM_PARAMETERS = NUM_CLASSES * (NUM_FEATURES + 1)
+RECORD_STEPS = (1, 3)
+LEARNING_RATE = 2.0
+LENGTH = 0.8  # of the direction canaries' gradients
+
+FULL_BATCHES: dict[str, object] = {}
+# Under `substitute`, the targets of two slots are no ordinary records.
+FIXED_BATCHES = {"sampling": "fixed", "batch_size": NUM_RECORDS - 2, "canary_period": 1}
+
+
+def direction(first: int) -> np.ndarray:
+    """A gradient in half of the parameters, orthogonal to that of the next index."""
+    gradient = np.zeros(NUM_PARAMETERS, np.float32)
+    gradient[first::2] = np.where(np.arange(len(gradient[first::2])) % 3, 1.0, -1.0)
+    return gradient * (LENGTH / np.linalg.norm(gradient)).astype(np.float32)
+
+
+def far_off(feature: int) -> np.ndarray:
+    """Features that no record has, nor another canary."""
+    features = np.zeros(NUM_FEATURES, np.float32)
+    features[feature] = 6.0
+    return features
+
+
+# Two of each kind, for runs with one slot or two.
+CANARIES: dict[str, list[Canary]] = {
+    "gradient": [GradientCanary(4, target=3), GradientCanary(11, target=8)],
+    "direction": [DirectionCanary(direction(0), target=3), DirectionCanary(direction(1), target=8)],
+    "input": [InputCanary(far_off(1), 0, target=3), InputCanary(far_off(5), 2, target=8)],
+}
+
+
+@cache
+def records() -> Records:
+    """Random records with all labels; the targets are far from the others."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(NUM_RECORDS, NUM_FEATURES)).astype(np.float32)
+    features[3], features[8] = far_off(0), far_off(4)
+    return Records(features, np.arange(NUM_RECORDS) % NUM_CLASSES)
+
+
+def trained(
+    kind: str, *, adjacency: str, num_slots: int, sampling: dict[str, object]
+) -> EnsembleResult:
+    """A strong signal and little noise."""
+    torch.manual_seed(1)
+    dpsgd = DPSGD(
+        noise_multiplier=0.05,
+        max_grad_norm=1.0,
+        learning_rate=LEARNING_RATE,
+        record_steps=RECORD_STEPS,
+        adjacency=adjacency,
+        **sampling,
+    )
+    return train_ensemble(
+        module=nn.Linear(NUM_FEATURES, NUM_CLASSES),
+        records=records(),
+        canary=CANARIES[kind][:num_slots],
+        dpsgd=dpsgd,
+        runs=60,
+        seed=2,
+    )
+
+
+@pytest.mark.parametrize("sampling", [FULL_BATCHES, FIXED_BATCHES], ids=["poisson", "fixed"])
+@pytest.mark.parametrize("num_slots", [1, 2])
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+@pytest.mark.parametrize("kind", CANARIES)
+def test_world_0_scores_higher(kind, adjacency, num_slots, sampling):
+    """By twenty standard errors of the mean for every slot, and in every run with one slot."""
+    result = trained(kind, adjacency=adjacency, num_slots=num_slots, sampling=sampling)
+    scores = ensemble_scores(result)
+    assert scores.shape == (60, len(RECORD_STEPS), num_slots)
+    for slot in range(num_slots):
+        world = result.worlds[:, slot]
+        assert min((world == 0).sum(), (world == 1).sum()) >= 20
+        for step in range(len(RECORD_STEPS)):
+            worlds = [scores[world == index, step, slot] for index in (0, 1)]
+            error = np.hypot(*(own.std(ddof=1) / np.sqrt(len(own)) for own in worlds))
+            assert worlds[0].mean() - worlds[1].mean() > 20 * error
+            if num_slots == 1:
+                assert worlds[0].min() > worlds[1].max()
+
+
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+@pytest.mark.parametrize(("kind", "length"), [("gradient", 1.0), ("direction", LENGTH)])
+def test_the_worlds_differ_by_the_canarys_gradient(kind, length, adjacency):
+    """After a step: the learning rate times its length, and its negative's where there is one."""
+    result = trained(kind, adjacency=adjacency, num_slots=1, sampling=FULL_BATCHES)
+    first, world = ensemble_scores(result)[:, 0, 0], result.worlds[:, 0]
+    found = first[world == 0].mean() - first[world == 1].mean()
+    expected = LEARNING_RATE * adjacency.sensitivity * length / NUM_RECORDS
+    noise = LEARNING_RATE * result.dpsgd.noise_multiplier / NUM_RECORDS
+    assert found == pytest.approx(expected, abs=4 * noise * np.sqrt(2 / 30))
+
+
+def result_of(
+    canaries: list[Canary], observe: Observation, observations: np.ndarray, *, adjacency: str
+) -> EnsembleResult:
+    """Observations that no training gave."""
+    runs = len(observations)
+    dpsgd = DPSGD(
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        learning_rate=0.1,
+        record_steps=RECORD_STEPS,
+        adjacency=adjacency,
+    )
+    return EnsembleResult(
+        dpsgd=dpsgd,
+        observe=observe,
+        canaries=CanarySet(tuple(canaries), target_labels=(1, 0)),
+        runs=np.arange(runs),
+        worlds=np.zeros((runs, len(canaries)), np.int64),
+        observations=observations.astype(np.float32),
+        test_accuracy=np.full(runs, np.nan, np.float32),
+        parameters=None,
+    )
+
+
+def log_odds(logits: np.ndarray, label: int) -> float:
+    """log(p / (1 - p)), p from the softmax."""
+    p = np.exp(logits.astype(np.float64))
+    return float(np.log(p[label] / (p.sum() - p[label])))
+
+
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+@pytest.mark.parametrize("kind", ["gradient", "direction"])
+def test_gradient_canaries_score_by_minus_the_change(kind, adjacency):
+    changes = np.random.default_rng(3).normal(size=(5, 2, 2)).astype(np.float32)
+    lengths = np.random.default_rng(4).uniform(5, 9, (5, 2, 2)).astype(np.float32)
+    for observe, observations in (
+        (Observation.CHANGE, changes),
+        (Observation.CHANGE_AND_LENGTH, np.stack([changes, lengths], axis=-1)),
+    ):
+        result = result_of(CANARIES[kind], observe, observations, adjacency=adjacency)
+        found = ensemble_scores(result)
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, -changes)
+
+
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+def test_input_canaries_score_by_log_odds(adjacency):
+    """Under `substitute`, of the target minus those of the canary; else of the canary."""
+    logits = np.random.default_rng(5).normal(size=(5, 2, 2, 2, NUM_CLASSES)).astype(np.float32)
+    result = result_of(CANARIES["input"], Observation.LOGITS, logits, adjacency=adjacency)
+    found = ensemble_scores(result)
+    expected = np.empty((5, 2, 2))
+    for index in np.ndindex(expected.shape):
+        target_label, label = ((1, 0), (0, 2))[index[2]]
+        target, canary = logits[index]
+        expected[index] = log_odds(canary, label)
+        if adjacency is Adjacency.SUBSTITUTE:
+            expected[index] = log_odds(target, target_label) - log_odds(canary, label)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+@pytest.mark.parametrize("label", [0, 1])
+def test_models_of_one_output_score_by_its_sign(label, adjacency):
+    """One logit z says p_1 = 1 / (1 + exp(-z)): the log-odds of label 1 are z, of label 0, -z."""
+    dpsgd = DPSGD(
+        noise_multiplier=0.1,
+        max_grad_norm=1.0,
+        learning_rate=1.0,
+        record_steps=RECORD_STEPS,
+        adjacency=adjacency,
+        loss="binary_cross_entropy",
+    )
+    result = train_ensemble(
+        module=nn.Linear(NUM_FEATURES, 1),
+        records=Records(records().features, records().labels % 2),
+        canary=InputCanary(far_off(1), label, target=3),  # whose label is 0
+        dpsgd=dpsgd,
+        runs=4,
+        seed=2,
+    )
+    target, canary = np.moveaxis(result.observations[..., 0].astype(np.float64), -1, 0)
+    sign = 1 if label else -1
+    expected = -target - sign * canary if adjacency is Adjacency.SUBSTITUTE else sign * canary
+    np.testing.assert_allclose(ensemble_scores(result), expected, rtol=1e-9)

@@ -1,0 +1,280 @@
+"""Pooling: an audit's shards are checked and scored one by one, in bounded memory."""
+
+import os
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcanary.canaries import CanarySet, InputCanary, write_canaries
+from dpcanary.errors import InputError
+from dpcanary.observations import Shard, hashes_of, read_shard, shard_path, write_shard
+from dpcanary.scoring.pooling import checked_shards, pool_scores
+from dpcanary.scoring.score_file import AuditScores
+from dpcanary.scoring.scores import ScoringContext, logit_difference
+from dpcanary.scoring.stage import ScoringStage
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.worlds import parity
+
+AUDIT = {
+    "canary": "worst_case",
+    "score": "transcript",
+    "sample_rate": 0.5,
+    "noise_multiplier": 2.0,
+    "num_steps": 10,
+    "record_every": 5,
+    "num_runs": 8,
+}
+LOGITS = {**AUDIT, "canary": "mislabeled", "score": "logit_difference", "dataset": "digits"}
+NAMES = {"audit": "a", "canary": "worst_case", "score": "transcript"}
+
+
+def stage_of(audit: dict[str, object]) -> ScoringStage:
+    datasets = {"digits": {"source": "digits", "num_records": 60}}
+    config = {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": {"a": audit}}
+    return parse_experiment(config).stage(ScoringStage, audit="a")
+
+
+STAGE = stage_of(AUDIT)
+SETTINGS = STAGE.told
+
+
+def shard(first: int, num_runs: int, **header: object) -> Shard:
+    """Runs whose observation at step 5 is their index, and at step 10 ten times that."""
+    run = np.arange(first, first + num_runs)
+    known = {"settings": SETTINGS, "inputs": {}, "noise_multiplier": 2.0, "seconds": 2.0}
+    return Shard(
+        header={**known, **header},
+        run=run,
+        world=parity(run)[:, None].astype(np.uint8),
+        step=np.array([5, 10]),
+        observation=(run[:, None] * np.array([1.0, 10.0]))[:, :, None],
+        test_accuracy=(run / 100).astype(np.float32),
+    )
+
+
+def written(folder: Path, *shards: Shard) -> list[Path]:
+    paths = [shard_path(folder, index) for index in range(len(shards))]
+    for path, one in zip(paths, shards, strict=True):
+        write_shard(path, one)
+    return paths
+
+
+def checked(paths: list[Path], *, canaries: Path | None = None) -> list[Shard]:
+    return list(checked_shards(paths, STAGE, canaries=canaries))
+
+
+def pooled_of(
+    paths: list[Path], stage: ScoringStage = STAGE, *, canaries: Path | None = None
+) -> AuditScores:
+    return pool_scores(paths, stage, canaries=canaries, names=NAMES)
+
+
+def reverse(one: Shard) -> Shard:
+    """The same runs from the last to the first."""
+    names = ("run", "world", "observation", "test_accuracy")
+    return replace(one, **{name: getattr(one, name)[::-1] for name in names})
+
+
+@pytest.mark.parametrize("num_repeats", [1, 3])
+def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
+    stage = stage_of({**AUDIT, "num_runs": 4, "num_repeats": num_repeats})
+    total = 4 * num_repeats
+    last = shard(1, total - 1, settings=stage.told, device="cuda", software={"torch": "x"})
+    paths = written(tmp_path, reverse(last), shard(0, 1, settings=stage.told))
+    pooled = pooled_of(paths, stage)
+    runs = np.arange(total).reshape(num_repeats, 4)
+    np.testing.assert_array_equal(pooled.world[..., 0], runs % 2)
+    np.testing.assert_array_equal(pooled.scores[..., 0], runs[..., None])
+    np.testing.assert_array_equal(pooled.scores[..., 1], 10.0 * runs[..., None])
+    for repeat in range(num_repeats):
+        world0, _ = pooled.of_worlds(repeat=repeat, step=0)
+        _, world1 = pooled.of_worlds(repeat=repeat, step=1)
+        np.testing.assert_array_equal(world0, runs[repeat, 0::2])
+        np.testing.assert_array_equal(world1, 10.0 * runs[repeat, 1::2])
+    np.testing.assert_array_equal(pooled.test_accuracy, (runs / 100).astype(np.float32))
+    np.testing.assert_array_equal(pooled.step, [5, 10])
+    expected = {"sample_rate": 0.5, "noise_multiplier": 2.0, "seconds": 4.0}
+    assert pooled.header == NAMES | expected
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (shard(4, 4, settings={**SETTINGS, "seed": 2}), r"00001\.npz was made with other settings"),
+        (shard(4, 4, inputs={"canaries": "x"}), r"00001\.npz was made with other canaries: it is"),
+        (shard(4, 4, inputs={"data": "y"}), "00001.npz and .*00000.npz differ in 'inputs'"),
+        (shard(4, 4, noise_multiplier=3.0), "differ in 'noise_multiplier'"),
+        (shard(4, 4, extra=1), "differ in 'extra'"),
+        (shard(2, 6), r"00001\.npz: run 2 is there twice \(2 such runs\)"),
+        (shard(5, 3), r"run 4 is missing \(1 such runs\)"),
+        (shard(4, 3), "run 7 is missing"),
+        (shard(4, 5), r"00001\.npz: run 8 is not one of the audit's 8"),
+        (shard(-1, 5), r"00001\.npz: run -1 is not one of the audit's 8"),
+    ],
+)
+def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, message):
+    with pytest.raises(InputError, match=message):
+        checked(written(tmp_path, shard(0, 4), second))
+
+
+def test_whole_shards_of_another_audit_are_refused(tmp_path):
+    """They agree with one another, and not with the audit that they are taken for."""
+    foreign = {"settings": {**SETTINGS, "seed": 2}}
+    with pytest.raises(InputError, match="other settings: it is of another audit, or out of"):
+        checked(written(tmp_path, shard(0, 4, **foreign), shard(4, 4, **foreign)))
+
+
+def test_shards_must_have_the_audits_canaries(tmp_path):
+    paths = written(tmp_path, shard(0, 8))
+    with pytest.raises(InputError, match="made with other canaries"):
+        checked(paths, canaries=paths[0])
+
+
+def test_shards_with_canaries_are_refused_where_the_audit_has_none(tmp_path):
+    with pytest.raises(InputError, match="made with other canaries"):
+        checked(written(tmp_path, shard(0, 8, inputs={"canaries": "x"})))
+
+
+def test_a_run_twice_in_one_shard_is_refused(tmp_path):
+    odd = replace(shard(0, 8), run=np.array([0, 1, 2, 3, 4, 5, 6, 6]))
+    with pytest.raises(InputError, match=r"run 6 is there twice \(1 such runs\)"):
+        checked(written(tmp_path, odd))
+
+
+@pytest.mark.parametrize("steps", [(5, 11), (5,), (5, 10, 15)])
+def test_other_steps_are_refused(tmp_path, steps):
+    other = replace(shard(4, 4), step=np.array(steps), observation=np.zeros((4, len(steps), 1)))
+    with pytest.raises(InputError, match=r"00001\.npz recorded different steps"):
+        checked(written(tmp_path, shard(0, 4), other))
+
+
+def test_another_number_of_slots_is_refused(tmp_path):
+    one = shard(4, 4)
+    other = replace(
+        one, world=one.world.repeat(3, axis=1), observation=one.observation.repeat(3, axis=2)
+    )
+    with pytest.raises(InputError, match=r"00001\.npz has 3 slots, its audit 1; delete it"):
+        checked(written(tmp_path, shard(0, 4), other))
+
+
+def test_a_nan_names_the_run(tmp_path):
+    broken = shard(0, 8)
+    broken.observation[2, 1] = np.nan
+    with pytest.raises(InputError, match=r"00000\.npz: run 2 has a NaN"):
+        checked(written(tmp_path, reverse(broken)))
+
+
+def test_a_truncated_shard_is_refused_with_advice(tmp_path):
+    paths = written(tmp_path, shard(0, 4), shard(4, 4))
+    paths[1].write_bytes(paths[1].read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"00001\.npz is not a whole .*; .* delete it and run"):
+        checked(paths)
+
+
+def test_a_score_of_another_shape_is_refused(tmp_path, monkeypatch):
+    """As another package's function may return it."""
+    monkeypatch.setattr("dpcanary.scoring.scores.as_observed", lambda observed, _: observed[..., 0])
+    with pytest.raises(InputError, match=r"as_observed returned shape \(8, 2\) for 8 runs, 2 st"):
+        pooled_of(written(tmp_path, shard(0, 8)))
+
+
+def test_a_score_that_does_not_exist_is_refused(tmp_path):
+    stage = STAGE.model_copy(update={"score_function": "dpcanary.scoring.scores:none"})
+    with pytest.raises(InputError, match=r"there is no function 'dpcanary\.scoring\.scores:none'"):
+        pooled_of(written(tmp_path, shard(0, 8)), stage)
+
+
+def test_scores_are_told_of_the_audit(tmp_path, monkeypatch):
+    told = []
+
+    def remembered(observed: np.ndarray, context: ScoringContext) -> np.ndarray:
+        told.append(context)
+        assert observed.dtype == np.float64
+        return -observed
+
+    monkeypatch.setattr("dpcanary.scoring.scores.as_observed", remembered)
+    pooled = pooled_of(written(tmp_path, shard(0, 4), shard(4, 4)))
+    context = ScoringContext(0.5, 2.0, record_steps=(5, 10), canaries=None)
+    assert told == [context, context]
+    np.testing.assert_array_equal(pooled.scores[0, :, 0, 0], -np.arange(8))
+
+
+def logit_shards(
+    folder: Path, stage: ScoringStage, *, runs_per_shard: int, labels: tuple[int, ...] = (3,)
+) -> list[Path]:
+    """Shards with the logits of ten classes, the same in each, beside a canary file.
+
+    Args:
+        folder: where to write.
+        stage: the audit.
+        runs_per_shard: runs of each.
+        labels: of the canaries, one for each slot; that of their targets is 1.
+    """
+    canaries = tuple(
+        InputCanary(features=np.zeros(64, np.float32), label=label, target=5 + slot)
+        for slot, label in enumerate(labels)
+    )
+    path = folder / "canaries.npz"
+    write_canaries(path, CanarySet(canaries, target_labels=(1,) * len(labels)))
+    header = shard(0, 1, settings=stage.told, inputs=hashes_of({"canaries": path})).header
+    step = np.array(stage.record_steps)
+    shape = (runs_per_shard, len(step), len(labels), 2, 10)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=shape).astype(np.float32)
+    starts = range(0, stage.num_runs * stage.num_repeats, runs_per_shard)
+    runs = [np.arange(start, start + runs_per_shard) for start in starts]
+    worlds = [parity(run)[:, None] for run in runs]
+    if len(labels) > 1:
+        worlds = [rng.integers(0, 2, (runs_per_shard, len(labels))) for _ in runs]
+    accuracy = np.full(runs_per_shard, 0.5, np.float32)
+    shards = (
+        Shard(header, run, world.astype(np.uint8), step, logits, accuracy)
+        for run, world in zip(runs, worlds, strict=True)
+    )
+    return written(folder, *shards)
+
+
+@pytest.mark.parametrize("labels", [(3,), (3, 0, 1)], ids=["one slot", "three slots"])
+def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
+    slots = {"num_slots": 3} if len(labels) == 3 else {}
+    stage = stage_of({**LOGITS, "num_runs": 10, "num_repeats": 3, **slots})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=6, labels=labels)
+    pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
+    shards = [read_shard(path) for path in paths]
+    logits = np.concatenate([one.observation for one in shards]).astype(np.float64)
+    canaries = CanarySet(
+        tuple(InputCanary(np.zeros(64, np.float32), label, 0) for label in labels),
+        (1,) * len(labels),
+    )
+    context = ScoringContext(0.5, 2.0, stage.record_steps, canaries)
+    scores = logit_difference(logits, context)  # (runs, steps, slots)
+    expected = scores.reshape(3, 10, 2, len(labels)).transpose(0, 1, 3, 2)
+    world = np.concatenate([one.world for one in shards]).reshape(3, 10, len(labels))
+    np.testing.assert_array_equal(pooled.scores, expected)
+    np.testing.assert_array_equal(pooled.world, world)
+    assert pooled.num_slots == len(labels)
+    for repeat in range(3):
+        for step in range(2):
+            found = pooled.of_worlds(repeat=repeat, step=step)
+            for index in range(2):
+                own = expected[repeat, ..., step][world[repeat] == index]
+                np.testing.assert_array_equal(found[index], own)
+
+
+def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
+    """200,000 runs: their logits, as float64, are twenty times the size of their scores."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody cuts the power
+    stage = stage_of({**LOGITS, "num_runs": 200_000})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=1_000)
+    tracemalloc.start()
+    pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = pooled.scores.nbytes
+    assert size == 200_000 * 2 * 8
+    # With each run's accuracy and world, and whether it was seen; a shard's part is 1,000 runs'
+    # logits.
+    assert peak < 2.5 * size

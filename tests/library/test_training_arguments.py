@@ -1,0 +1,401 @@
+"""What a user gives `train_ensemble`: it does what it says, or an error says what to give."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from opacus import GradSampleModule
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import dpcanary as dc
+
+N, NUM_CLASSES, TARGET = 20, 3, 4
+FEATURES = np.random.default_rng(0).standard_normal((N, 5), np.float32)
+LABELS = np.arange(N) % NUM_CLASSES
+RECORDS = dc.Records(FEATURES, LABELS)
+IMAGES = dc.Records(np.random.default_rng(1).standard_normal((N, 2, 6, 6), np.float32), LABELS)
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return make()
+
+
+LINEAR = seeded(lambda: nn.Linear(5, NUM_CLASSES))
+
+
+def dpsgd(**changes: Any) -> dc.DPSGD:
+    settings = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "learning_rate": 0.1,
+        "record_steps": (1, 3),
+        "sample_rate": 0.5,
+    }
+    return dc.DPSGD(**(settings | changes))
+
+
+def train(**changes: Any) -> dc.EnsembleResult:
+    arguments = {
+        "module": LINEAR,
+        "records": RECORDS,
+        "canary": dc.GradientCanary(coordinate=7, target=TARGET),
+        "dpsgd": dpsgd(),
+        "runs": 8,
+        "seed": 0,
+        "keep_parameters": True,
+    }
+    return dc.train_ensemble(**(arguments | changes))
+
+
+def assert_same(one: dc.EnsembleResult, two: dc.EnsembleResult) -> None:
+    for name in ("runs", "worlds", "observations", "parameters"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+def flat(module: nn.Module) -> NDArray[np.float32]:
+    return parameters_to_vector(module.parameters()).detach().numpy()
+
+
+# --- options by name ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", dc.Optimizer)
+def test_an_optimizer_may_be_given_by_its_name(optimizer: dc.Optimizer) -> None:
+    named = dpsgd(optimizer=optimizer.value)
+    assert named.optimizer is optimizer
+    assert_same(train(dpsgd=named), train(dpsgd=dpsgd(optimizer=optimizer)))
+
+
+def test_adam_by_name_moves_every_parameter_by_the_rate_at_first() -> None:
+    """Its first step is the rate times the sign, of which plain descent knows nothing."""
+    start = flat(LINEAR)
+    for rate in (0.1, 0.01):
+        adam, sgd = (
+            train(dpsgd=dpsgd(optimizer=name, learning_rate=rate, record_steps=(1,)))
+            for name in ("adam", "sgd")
+        )
+        np.testing.assert_allclose(np.abs(adam.parameters - start), rate, rtol=1e-3)
+        assert (np.abs(np.abs(sgd.parameters - start) / rate - 1) > 1e-3).mean() > 0.9
+        # Against the gradient, where plain descent goes as well.
+        assert (np.sign(adam.parameters - start) == np.sign(sgd.parameters - start)).all()
+
+
+def test_momentum_by_name_keeps_nine_tenths_of_the_last_step() -> None:
+    """Its first step is that of plain descent; then the same gradient moves it further."""
+    known = {"noise_multiplier": 0.0, "sample_rate": 1.0}  # the canary's own gradient is constant
+    dead = dc.Records(FEATURES * (np.arange(5) != 2), LABELS)
+    moved = {
+        name: train(
+            records=dead,
+            canary=dc.GradientCanary(coordinate=2, target=TARGET),
+            dpsgd=dpsgd(optimizer=name, record_steps=(1, 2, 3), **known),
+        ).observations[:, :, 0]
+        for name in ("momentum", "sgd")
+    }
+    signs = np.resize([1.0, -1.0], 8)[:, None]
+    step = -0.1 * signs / N
+    np.testing.assert_allclose(moved["sgd"], step * [1, 2, 3], rtol=1e-5)
+    np.testing.assert_allclose(moved["momentum"], step * [1, 2.9, 5.61], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "adm"}, r"^unknown optimizer 'adm': did you mean 'adam'\?$"),
+        ({"optimizer": torch.optim.SGD}, r"^unknown optimizer .*: known: sgd, momentum, adam$"),
+        (
+            {"adjacency": "replace"},
+            r"^unknown adjacency 'replace': known: add_remove, zero_out, substitute$",
+        ),
+        (
+            {"loss": nn.MSELoss()},
+            r"^unknown loss MSELoss\(\): known: cross_entropy, binary_cross_entropy$",
+        ),
+        ({"sampling": "possion"}, r"^unknown sampling 'possion': did you mean 'poisson'\?$"),
+    ],
+)
+def test_a_mechanism_s_unknown_names_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(dc.InputError, match=message):
+        dpsgd(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"initialisation": "fixd"}, r"^unknown initialisation 'fixd': did you mean 'fixed'\?$"),
+        ({"precision": "float16"}, r"^unknown precision 'float16': did you mean 'bfloat16'\?$"),
+        ({"observe": "logit"}, r"^unknown observation 'logit': did you mean 'logits'\?$"),
+        ({"worlds": "coin"}, r"^unknown world assignment 'coin': did you mean 'coins'\?$"),
+        ({"device": "gpu"}, r"^unknown device 'gpu': give cpu, cuda or auto$"),
+        ({"device": "mps"}, r"^device 'mps' is not supported: give cpu, cuda or auto$"),
+    ],
+)
+def test_unknown_names_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(dc.InputError, match=message):
+        train(**changes)
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_the_host_is_the_default_device(device: str | torch.device) -> None:
+    assert_same(train(device=device), train())
+
+
+# --- the start ---------------------------------------------------------------------------------
+
+
+def starts(**changes: Any) -> NDArray[np.float32]:
+    """Parameters of runs that never move."""
+    found = train(dpsgd=dpsgd(learning_rate=lambda step: 0.0), **changes).parameters
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("given", [{}, {"initialisation": "fixed"}])
+def test_runs_start_from_the_module_s_own_parameters_by_default(given: dict[str, str]) -> None:
+    for module in (LINEAR, *(seeded(WRAPPED[name]) for name in ("perceptron", "layer norm"))):
+        assert (starts(module=module, **given) == flat(module)).all()
+
+
+def test_runs_start_from_zeros_by_name() -> None:
+    assert not starts(initialisation="zeros").any()
+    zeros = dc.Initialisation.ZEROS
+    assert_same(train(initialisation="zeros"), train(initialisation=zeros))
+
+
+def test_every_run_draws_its_own_start_by_name() -> None:
+    found = starts(initialisation="per_run")
+    everyone = np.vstack([found, flat(LINEAR)])
+    for column in everyone.T:
+        assert len(np.unique(column)) == 9
+    assert (np.abs(found) < 5**-0.5).all()  # as PyTorch draws a linear layer
+    per_run = dc.Initialisation.PER_RUN
+    assert_same(train(initialisation="per_run"), train(initialisation=per_run))
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_grad_norm": 0}, r"^max_grad_norm is 0; it must be a finite number above 0$"),
+        ({"learning_rate": -0.1}, r"^learning_rate is -0.1; it must be a finite number above 0$"),
+        ({"learning_rate": "0.1"}, r"^learning_rate is '0.1'; it must be a finite number above 0$"),
+        (
+            {"batch_size": 10},
+            r"no batch_size .*: batches have no fixed size; give sample_rate = batch size /"
+            r" number of records, or sampling='fixed'$",
+        ),
+    ],
+)
+def test_a_mechanism_s_numbers_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(dc.InputError, match=message):
+        dpsgd(**changes)
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
+def test_a_schedule_s_rates_are_checked(rate: float) -> None:
+    scheduled = dpsgd(learning_rate=lambda step: rate if step == 2 else 0.1)
+    message = rf"^learning_rate\(2\) is {rate}; it must be at least 0 and finite$"
+    with pytest.raises(dc.InputError, match=message):
+        train(dpsgd=scheduled)
+    assert len(train(dpsgd=dpsgd(learning_rate=scheduled.learning_rate, record_steps=(2,))).runs)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "0"])
+def test_a_seed_is_a_whole_number_from_0(seed: object) -> None:
+    with pytest.raises(dc.InputError, match=rf"^seed is {seed!r}; .* whole number of at least 0$"):
+        train(seed=seed)
+
+
+# --- runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runs", [8, np.int64(8), list(range(8)), np.arange(8)])
+def test_runs_are_a_number_or_indices(runs: Any) -> None:
+    found = train(runs=runs)
+    assert found.runs.tolist() == list(range(8))
+    assert found.worlds.tolist() == [[0], [1]] * 4
+    assert_same(found, train(runs=range(8)))
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ([0, 1, 5, 2, 5], r"^run 5 is there twice: it would be the same model again$"),
+        (range(0, 8, 2), r"^all runs are in world 0, .* odd ones in world 1; give runs of both$"),
+        ([3, 1], r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
+        (1, r"^all runs are in world 0, .* give runs of both$"),
+        (0, r"^runs must be indices from 0 to 4294967294, and at least one$"),
+        ([], r"^runs must be indices from 0 .*, and at least one$"),
+        ([-1, 0], r"^runs must be indices from 0 .*, and at least one$"),
+        ([0, 2**32 - 1], r"^runs must be indices from 0 .*, and at least one$"),
+    ],
+)
+def test_runs_that_tell_nothing_or_do_not_exist(runs: Any, message: str) -> None:
+    with pytest.raises(dc.InputError, match=message):
+        train(runs=runs)
+
+
+# --- records -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        dc.Records(torch.from_numpy(FEATURES), torch.from_numpy(LABELS)),
+        dc.Records(FEATURES.tolist(), LABELS.tolist()),
+        dc.Records(torch.from_numpy(FEATURES), LABELS.tolist()),
+        dc.Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8)),
+    ],
+    ids=["tensors", "lists", "both", "other types"],
+)
+def test_tensors_and_lists_are_records_too(records: dc.Records) -> None:
+    assert isinstance(records.features, np.ndarray)
+    assert records.labels.dtype == np.int64
+    assert_same(train(records=records, test_records=records), train())
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (FEATURES, LABELS[:-1], r"need labels of shape \(20,\), one per record; theirs is \(19,\)"),
+        (FEATURES, LABELS[:, None], r"need labels of shape \(20,\), .*; theirs is \(20, 1\)"),
+        (FEATURES, LABELS.astype(np.float32), r"^records: labels must be integers from 0$"),
+        (torch.from_numpy(FEATURES), torch.zeros(N), r"^records: labels must be integers from 0$"),
+        (FEATURES, LABELS - 1, r"^records: labels must be integers from 0$"),
+        ([[1.0, 2.0], [3.0]], [0, 1], r"^records: features cannot be made an array: "),
+        ([None] * N, LABELS, r"^records: features must be numbers, not object$"),
+    ],
+)
+def test_records_that_do_not_fit_together(features: Any, labels: Any, message: str) -> None:
+    with pytest.raises(dc.InputError, match=message):
+        dc.Records(features, labels)
+
+
+def test_labels_are_counted_from_0() -> None:
+    """With an output more, nothing else would tell."""
+    counted = dc.Records(FEATURES, LABELS + 1)
+    message = r"^no record has label 0; labels are counted from 0: subtract 1$"
+    with pytest.raises(dc.InputError, match=message):
+        train(module=nn.Linear(5, NUM_CLASSES + 1), records=counted)
+    # A class may have no private record where the test records show that it exists.
+    train(module=nn.Linear(5, NUM_CLASSES + 1), records=counted, test_records=RECORDS)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("role", ["records", "test_records"])
+def test_features_are_finite(role: str, value: float) -> None:
+    features = FEATURES.copy()
+    features[13, 2] = value
+    message = r"^records: a feature is NaN or infinite; mend or drop such records$"
+    with pytest.raises(dc.InputError, match=message):
+        train(**{role: dc.Records(features, LABELS)})
+
+
+@pytest.mark.parametrize("records", [RECORDS[:0], dc.Records([], [])])
+def test_there_are_records(records: dc.Records) -> None:
+    with pytest.raises(dc.InputError, match=r"^there are no records$"):
+        train(records=records)
+
+
+# --- modules -----------------------------------------------------------------------------------
+
+WITHOUT_PARAMETERS = {
+    "layer norm": lambda: nn.Sequential(
+        nn.Linear(5, 8), nn.LayerNorm(8, elementwise_affine=False), nn.Tanh(), nn.Linear(8, 3)
+    ),
+    "group norm": lambda: nn.Sequential(
+        nn.Linear(5, 8), nn.GroupNorm(2, 8, affine=False), nn.Tanh(), nn.Linear(8, 3)
+    ),
+    "rms norm": lambda: nn.Sequential(
+        nn.Linear(5, 8), nn.RMSNorm(8, elementwise_affine=False), nn.Linear(8, 3)
+    ),
+    "group norm of images": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.Flatten(), nn.Linear(64, 3)
+    ),
+    "instance norm of images": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    ),
+}
+
+
+def first_step(module: nn.Module, records: dc.Records, coordinate: int) -> NDArray[np.float64]:
+    """All parameters of world 0 after a step on all records without noise, record by record."""
+    theta = parameters_to_vector(module.parameters()).detach()
+    total = torch.zeros_like(theta)
+    total[coordinate] = 1.0
+    for index in range(N):
+        features = torch.from_numpy(records.features[index : index + 1])
+        label = torch.from_numpy(records.labels[index : index + 1])
+        loss = nn.functional.cross_entropy(module(features), label)
+        found = parameters_to_vector(torch.autograd.grad(loss, list(module.parameters())))
+        if index != TARGET:
+            total += found / found.norm().clamp(min=1.0)
+    return (theta - 0.1 * total / N).numpy()
+
+
+@pytest.mark.parametrize("make", WITHOUT_PARAMETERS.values(), ids=WITHOUT_PARAMETERS)
+def test_norm_layers_without_parameters_are_trained_through(
+    make: Callable[[], nn.Module],
+) -> None:
+    module = seeded(make)
+    records = IMAGES if isinstance(module[0], nn.Conv2d) else RECORDS
+    noiseless = dpsgd(noise_multiplier=0.0, sample_rate=1.0, record_steps=(1,))
+    found = train(module=module, records=records, dpsgd=noiseless).parameters
+    assert found is not None
+    expected = first_step(module, records, coordinate=7)
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-6)
+    # It is a step by which rounding could not be mistaken.
+    assert np.abs(found[0] - flat(module)).max() > 1e-3
+    assert np.isfinite(train(module=module, records=records).observations).all()
+
+
+WRAPPED = {
+    "linear": lambda: nn.Linear(5, NUM_CLASSES),
+    "perceptron": lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, NUM_CLASSES)),
+    "layer norm": lambda: nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
+    "convolution": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    ),
+}
+
+
+def opacus_gradients(module: GradSampleModule, records: dc.Records) -> list[torch.Tensor]:
+    """Opacus's gradients of single records."""
+    module.zero_grad()
+    outputs = module(torch.from_numpy(records.features))
+    nn.functional.cross_entropy(outputs, torch.from_numpy(records.labels)).backward()
+    return [parameter.grad_sample.clone() for parameter in module.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.parametrize("initialisation", ["fixed", "per_run"])
+@pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
+def test_opacus_modules_are_unwrapped(make: Callable[[], nn.Module], initialisation: str) -> None:
+    """Also ones that Opacus has used, and go on to be used."""
+    plain, wrapped = seeded(make), GradSampleModule(seeded(make))
+    records = IMAGES if next(plain.parameters()).dim() == 4 else RECORDS
+    known = {"records": records, "initialisation": initialisation}
+    expected = train(module=plain, **known)
+    assert_same(train(module=wrapped, **known), expected)
+    before = opacus_gradients(wrapped, records)
+    assert_same(train(module=wrapped, **known), expected)
+    for one, two in zip(before, opacus_gradients(wrapped, records), strict=True):
+        assert len(one) == N
+        assert torch.equal(one, two)
+    wrapped(torch.from_numpy(records.features))  # and no gradient is asked for
+    assert_same(train(module=wrapped, **known), expected)
+
+
+def test_opacus_modules_start_where_they_are() -> None:
+    wrapped = GradSampleModule(seeded(WRAPPED["layer norm"]))
+    moved = flat(wrapped) + np.float32(0.1)
+    vector_to_parameters(torch.from_numpy(moved), wrapped.parameters())
+    assert (starts(module=wrapped) == moved).all()

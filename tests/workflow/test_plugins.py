@@ -1,0 +1,143 @@
+"""The examples of docs/adding.md, as a package of their own: installed, run, and in a figure."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from running import SNAKEFILE, SNAKEMAKE, printed_by
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/adding.md").read_text()
+CONFIG = {
+    "experiment": "mine",
+    "delta": 1e-5,
+    "threshold_rules": ["at_zero", "in_sample"],
+    "datasets": {"digits": {"source": "digits", "num_records": 100}},
+    "audits": {
+        "mine": {
+            "canary": ["blank", "last_gradient", "gradient"],
+            "dataset": "digits",
+            "sample_rate": 0.5,
+            "noise_multiplier": 0.5,
+            "num_steps": 4,
+            "num_runs": 40,
+            "record_every": 2,
+            "learning_rate": 1.0,
+        }
+    },
+    "figures": {"steps": {"kind": "epsilon_by_step", "sweeps": ["mine"]}},
+}
+LEGEND = """
+import json, sys
+import pandas as pd
+from dpcanary.figures.bounds_figure import draw_bounds_figure
+from dpcanary.figures import style
+figure, table = draw_bounds_figure(pd.read_csv(sys.argv[1], sep="\\t"), axis="step")
+texts = [text.get_text() for text in figure.findobj(lambda a: hasattr(a, "get_text"))]
+colours = {name: style.canary_colour(name) for name in ("blank", "last_gradient", "gradient")}
+print(json.dumps({"texts": texts, "colours": colours}))
+"""
+
+
+def blocks() -> dict[str, str]:
+    """The files of the page, by the path in their first line."""
+    found = re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package is, as pip installs it."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    (source / "my_audits").mkdir()
+    (source / "my_audits/__init__.py").touch()
+    for path, text in blocks().items():
+        (source / path).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target)]
+    subprocess.run([*pip, str(source)], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def folder(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with the finished experiment."""
+    made = tmp_path_factory.mktemp("mine")
+    (made / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
+    printed_by(command(), made, PYTHONPATH=str(installed))
+    return made
+
+
+def command(*options: str) -> list[str]:
+    words = [*SNAKEMAKE, "--cores", "2", "--snakefile", SNAKEFILE, *options]
+    return [*words, "--configfile", "mine.yaml"]
+
+
+def test_each_addition_is_short():
+    assert {*blocks()} == {
+        "pyproject.toml",
+        "my_audits/blank.py",
+        "my_audits/last_gradient.py",
+        "my_audits/at_zero.py",
+    }
+    for path, text in blocks().items():
+        assert len(text.splitlines()) <= 40, path
+        assert not re.search(r"dpcanary\.\w+ import", text), "imports from dpcanary alone"
+
+
+def test_both_adversaries_and_the_rule_give_bounds(folder):
+    summary = pd.read_csv(folder / "results/mine/summary.tsv", sep="\t")
+    assert set(summary["canary"]) == {"blank", "last_gradient", "gradient"}
+    valid = summary[summary["threshold_rule"] == "at_zero"]
+    assert valid["is_valid"].all()
+    assert not summary.loc[summary["threshold_rule"] == "in_sample", "is_valid"].any()
+    assert (valid["epsilon_lower"] <= valid["epsilon_upper_substitute"]).all()
+    assert (valid["threshold"] == 0).all()
+    by_gradient = valid[valid["canary"] == "last_gradient"]
+    assert (by_gradient["epsilon_lower"] > 0).any()  # a separation of 4 standard deviations
+    assert set(summary.loc[summary["canary"] == "last_gradient", "model"]) == {"process"}
+
+
+def test_they_are_in_a_figure_with_a_label_and_a_colour(folder, installed):
+    drawn = pd.read_csv(folder / "results/mine/figures/steps.tsv", sep="\t")
+    assert {"blank", "last_gradient"} <= set(drawn["canary"].dropna())
+    assert set(drawn["threshold_rule"].dropna()) == {"at_zero", "in_sample"}
+    assert (folder / "results/mine/figures/steps.png").stat().st_size > 10_000
+    summary = folder / "results/mine/summary.tsv"
+    printed = printed_by(
+        [sys.executable, "-c", LEGEND, str(summary)], ROOT, PYTHONPATH=str(installed)
+    )
+    told = json.loads(printed.splitlines()[-1])
+    assert {"blank record", "last gradient", "gradient"} <= set(told["texts"])
+    assert any("at_zero rule" in text for text in told["texts"])
+    assert len(set(told["colours"].values())) == 3
+
+
+def test_a_change_of_a_function_makes_its_own_canaries_again(folder, installed):
+    module = installed / "my_audits/blank.py"
+    text = module.read_text()
+    module.write_text(text + "\n# edited\n")
+    printed = printed_by(
+        command("--dry-run", "--printshellcmds"), folder, PYTHONPATH=str(installed)
+    )
+    module.write_text(text)
+    crafted = re.findall(r"craft_canaries\.py .*--output results/mine/(\S+)", printed)
+    assert crafted == ["canaries/mine-blank.npz"]
+    trained = re.findall(r"train_shard\.py .*--output results/mine/(\S+)", printed)
+    assert {path.split("/")[1] for path in trained} == {"mine-blank"}
+    assert "draw_shard.py" not in printed
+
+
+def test_the_costs_of_both_are_estimated(folder, installed):
+    printed = printed_by(command("estimate_cost"), folder, PYTHONPATH=str(installed))
+    assert "core-hours" in printed
+    assert re.search(r"^craft_canaries +2 ", printed, re.MULTILINE)
+
+
+def test_without_the_package_its_names_are_unknown(folder):
+    printed = printed_by(command("--dry-run"), folder, fails=True)
+    assert "unknown name" in printed

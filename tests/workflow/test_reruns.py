@@ -1,0 +1,234 @@
+"""An edit reruns what it can change, and nothing else: by dry runs in a copy of the project.
+
+The experiment downloads one dataset, encodes another one, calibrates noise in one sweep, is given
+it in another, trains, draws, and has figures of every kind of input.
+"""
+
+import ast
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from miniatures import cifar10, purchase100, write_encoders
+from test_end_to_end import Project
+
+ROOT = Path(__file__).parents[2]
+AUDIT = {"num_steps": 4, "num_runs": 8, "sample_rate": 0.5}
+CONFIG = {
+    "experiment": "tiny",
+    "delta": 1e-5,
+    "threshold_rules": ["simultaneous", "in_sample"],
+    "audits": {
+        "images": {
+            **AUDIT,
+            "dataset": "images",
+            "canary": ["gradient", "crafted_input"],
+            "target_epsilon": 8.0,
+            "crafting_steps": 2,
+        },
+        "purchases": {
+            **AUDIT,
+            "dataset": "purchases",
+            "canary": "natural",
+            "noise_multiplier": 2.0,
+        },
+        "drawn": {**AUDIT, "canary": "worst_case", "noise_multiplier": 2.0, "num_runs": 40},
+    },
+    "figures": {
+        "steps": {"kind": "epsilon_by_step", "sweeps": ["images"]},
+        "runs": {"kind": "epsilon_by_runs", "sweeps": ["purchases"], "num_runs": [4, 8]},
+        "accuracy": {"kind": "test_accuracy", "sweeps": ["images"]},
+        "histograms": {"kind": "score_histograms", "sweeps": ["drawn"]},
+        "ratio": {
+            "kind": "adjacency_ratio",
+            "sample_rates": [0.5],
+            "num_steps": [4],
+            "noise_multipliers": [2.0, 3.0],
+        },
+    },
+}
+# What follows scores, and what follows estimates.
+FIGURES = {"figure_bounds", "figure_test_accuracy", "figure_score_histograms"}
+ESTIMATES = {"estimate", "estimate_by_runs", "summarise", "figure_bounds", "figure_test_accuracy"}
+SCORES = {"score_runs", *ESTIMATES, "figure_score_histograms"}
+TRAINING = {"train_shard", *SCORES}
+CRAFTING = {"craft_canaries", *TRAINING}
+REFERENCE = {"train_reference", *CRAFTING}
+ACCOUNTS = {"account", "summarise", "figure_bounds", "figure_test_accuracy"}
+DATA = {"prepare_dataset", *REFERENCE}
+# For each module of names or settings: the rules that an edit reruns.
+EXPECTED = {
+    "adjacency.py": REFERENCE
+    | ACCOUNTS
+    | {"draw_shard", "calibrate_noise", "compare_adjacencies", "figure_adjacency_ratio"},
+    "observations.py": {"draw_shard", *TRAINING, "figure_adjacency_ratio"},
+    "accounting/noise_stage.py": {"calibrate_noise", "draw_shard", *ACCOUNTS, *TRAINING},
+    "accounting/options.py": {
+        *ACCOUNTS,
+        *TRAINING,  # of calibrated noise
+        "calibrate_noise",
+        "compare_adjacencies",
+        "figure_adjacency_ratio",
+    },
+    "accounting/stage.py": ACCOUNTS,
+    "adversaries/adversary.py": {*FIGURES, "figure_adjacency_ratio"},
+    "adversaries/crafting_stage.py": CRAFTING,
+    "adversaries/drawing_stage.py": {"draw_shard", *SCORES},
+    "adversaries/purposes.py": {"draw_shard", *SCORES},
+    "datasets/purposes.py": {"extract_features", *DATA},
+    "datasets/source_stage.py": {"extract_features", *DATA},
+    "datasets/stage.py": DATA,
+    "encoders/stage.py": {"extract_features", *DATA},
+    "estimation/options.py": {*ESTIMATES, "figure_score_histograms", "figure_adjacency_ratio"},
+    "estimation/stage.py": ESTIMATES,
+    "scoring/stage.py": SCORES,
+    "training/mechanism_stage.py": REFERENCE,
+    "training/options.py": REFERENCE,
+    "training/purposes.py": REFERENCE,
+    "training/stage.py": TRAINING,
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A finished experiment. Tests that change it put it back."""
+    folder, data = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("data")
+    write_encoders(data)
+    images = {"source": "cifar10", "files": [str(cifar10(data))], "encoder": str(data / "vit")}
+    datasets = {
+        "images": {**images, "num_records": 40},
+        "purchases": {
+            "source": "purchase100",
+            "num_records": 100,
+            "num_auxiliary": 20,
+            "num_test": 10,
+            "balanced": False,
+        },
+    }
+    made = Project(folder, {**CONFIG, "datasets": datasets, "data_folder": str(data)})
+    catalogue = yaml.safe_load((folder / "config/datasets.yaml").read_text())
+    archive = purchase100(data).read_bytes()
+    catalogue["purchase100"]["sha256"] = hashlib.sha256(archive).hexdigest()
+    catalogue["purchase100"]["bytes"] = len(archive)
+    (folder / "config/datasets.yaml").write_text(yaml.safe_dump(catalogue))
+    made.run()
+    assert made.planned() == {}
+    return made
+
+
+def planned_after(project: Project, path: str, text: str) -> set[str]:
+    """The rules that run again after a module of the library has got another text."""
+    module = project.folder / "dpcanary" / path
+    before = module.read_text()
+    module.write_text(text)
+    try:
+        return set(project.planned())
+    finally:
+        module.write_text(before)
+
+
+def classes_of(path: str, base: str) -> list[str]:
+    """The classes of a module whose first base has a name that ends so."""
+    tree = ast.parse((ROOT / "dpcanary" / path).read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
+    return [node.name for node in classes if ast.unparse(node.bases[0]).endswith(base)]
+
+
+ENUMS = [
+    (path, name)
+    for path in EXPECTED
+    for base in ("Choice", "IntEnum")
+    for name in classes_of(path, base)
+]
+STAGES = [
+    (path, name)
+    for path in EXPECTED
+    for base in ("ClosedModel", "Stage")
+    for name in classes_of(path, base)
+]
+
+
+def test_all_names_and_stages_are_edited_here():
+    for path in (ROOT / "dpcanary").rglob("*.py"):
+        own = str(path.relative_to(ROOT / "dpcanary"))
+        if path.name in ("options.py", "purposes.py") or path.stem.endswith("stage"):
+            assert own in EXPECTED or own == "encoders/options.py"
+        enums = [*classes_of(own, "Choice"), *classes_of(own, "IntEnum")]
+        assert {(own, name) for name in enums} <= set(ENUMS)
+    assert len(ENUMS) > 15
+    assert len(STAGES) > 8
+
+
+@pytest.mark.parametrize(("path", "name"), ENUMS)
+def test_a_new_name_reruns_what_uses_the_names(project, path, name):
+    """One member more at the end of the class."""
+    text = (ROOT / "dpcanary" / path).read_text()
+    [node] = [n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == name]
+    lines = text.splitlines(keepends=True)
+    value = "99" if "IntEnum" in ast.unparse(node.bases[0]) else '"another"'
+    lines.insert(node.end_lineno or 0, f"    ANOTHER = {value}\n")
+    assert planned_after(project, path, "".join(lines)) == EXPECTED[path]
+
+
+@pytest.mark.parametrize(("path", "name"), STAGES)
+def test_a_change_of_a_stage_reruns_the_stage(project, path, name):
+    """A field gets a default that no job uses."""
+    text = (ROOT / "dpcanary" / path).read_text()
+    [node] = [n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == name]
+    fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
+    lines = text.splitlines(keepends=True)
+    last = fields[-1].lineno - 1
+    lines[last] = lines[last].rstrip("\n") + " = None  # type: ignore[assignment]\n"
+    assert planned_after(project, path, "".join(lines)) == EXPECTED[path]
+
+
+def test_a_new_threshold_rule_reruns_estimates_and_what_follows(project):
+    path = "estimation/threshold_rules.py"
+    text = (ROOT / "dpcanary" / path).read_text()
+    new = text.replace("RULES: dict[str, Rule] = {", 'RULES: dict[str, Rule] = {\n    "new": None,')
+    assert new != text
+    assert planned_after(project, path, new) == ESTIMATES
+
+
+def test_a_new_entry_of_the_catalogue_reruns_figures_alone(project):
+    path = "adversaries/catalogue.py"
+    text = (ROOT / "dpcanary" / path).read_text()
+    changed = planned_after(project, path, text + "\n# one entry more\n")
+    assert changed == {*FIGURES, "figure_adjacency_ratio"}
+
+
+def test_a_crafting_function_reruns_its_own_canaries_alone(project):
+    path = "adversaries/crafted_input.py"
+    text = (ROOT / "dpcanary" / path).read_text()
+    module = project.folder / "dpcanary" / path
+    module.write_text(text + "\n# edited\n")
+    outputs = project.planned_outputs("craft_canaries")
+    module.write_text(text)
+    assert outputs == {"canaries/images-crafted_input.npz"}
+
+
+def test_a_second_score_of_stored_observations_trains_nothing(project, tmp_path):
+    """In a copy: the drawn process observes something else for it, the trained runs do not."""
+    path = project.folder / "dpcanary/adversaries/catalogue.py"
+    text = path.read_text()
+    twice = re.sub(
+        r"scores=\(_LOGIT_DIFFERENCE,\)",
+        "scores=(_LOGIT_DIFFERENCE, Score('second', 'dpcanary.scoring.scores:logit_difference',"
+        " Observation.LOGITS))",
+        text,
+    )
+    assert twice != text
+    config = yaml.safe_load((project.folder / "experiment.yaml").read_text())
+    more = {**config["audits"]["purchases"], "score": ["logit_difference", "second"]}
+    path.write_text(twice)
+    project.write({**config, "audits": {**config["audits"], "purchases": more}, "figures": {}})
+    planned = project.planned()
+    trained = project.planned_outputs("train_shard")
+    path.write_text(text)
+    project.write(config)
+    # The names of the audits are new, since a swept key shows in them: their runs are made once.
+    assert trained == {"shards/purchases-logit_difference/00000.npz"}
+    assert planned["train_shard"] == planned["craft_canaries"] == 1
+    assert planned["score_runs"] == planned["estimate"] == 2
