@@ -11,12 +11,9 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary.canaries import GradientCanary
+from dpcanary import DPSGD, GradientCanary, Optimizer, Precision, Records, train_ensemble
 from dpcanary.training.architectures import convnet
-from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
 from dpcanary.training.noise import Noise
-from dpcanary.vocabulary import Initialisation, Optimizer, Precision
 
 NOISE_MULTIPLIER, MAX_GRAD_NORM, LEARNING_RATE = 5.0, 2.0, 0.01
 MODES = ("hooks", "functorch", "ew", "ghost")
@@ -52,7 +49,7 @@ class Case:
         rng = np.random.default_rng(0)
         features = rng.standard_normal((self.num_records, *self.shape), np.float32)
         labels = rng.integers(0, self.num_classes, self.num_records)
-        return Records(features, labels, features[:0], labels[:0], self.num_classes, target=0)
+        return Records(features, labels)
 
 
 CASES = {
@@ -88,10 +85,10 @@ def ours(
     device: torch.device,
     rotate: bool = True,
     precision: Precision = Precision.FLOAT32,
+    num_slots: int = 1,
 ) -> Contender:
     """train_ensemble from start to end, its set-up included."""
     module, records = case.module(), case.records()
-    linear = isinstance(module, nn.Linear)
     dpsgd = DPSGD(
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=MAX_GRAD_NORM,
@@ -105,12 +102,12 @@ def ours(
         train_ensemble(
             module=module,
             records=records,
-            canary=GradientCanary(coordinate=0),
+            canary=[GradientCanary(slot, slot) for slot in range(num_slots)],
             dpsgd=dpsgd,
             runs=range(runs),
             seed=0,
             device=device,
-            initialisation=Initialisation.ZEROS if linear else Initialisation.FIXED,
+            initialisation="zeros" if isinstance(module, nn.Linear) else "fixed",
             precision=precision,
             num_threads=threads,
             rotate=rotate,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from dpcanary.estimation import ThresholdRule, estimate_epsilon
+from dpcanary import ThresholdRule, estimate_epsilon
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import compute_local_level, simultaneous_local_level
 

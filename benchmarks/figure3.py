@@ -13,11 +13,9 @@ import numpy as np
 from torch import nn
 
 from benchmarks.contenders import synchronise
-from dpcanary.canaries import AnyCanary, GradientCanary, InputCanary
+from dpcanary import DPSGD, GradientCanary, InputCanary, Records, train_ensemble
+from dpcanary.devices import chosen_device
 from dpcanary.program import progress
-from dpcanary.training.devices import chosen_device
-from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
 
 SAMPLE_RATES = {1.0: 22.370, 0.25: 5.574, 0.0625: 1.4}  # noise near substitute epsilon 10
 CANARIES, REPEATS, RUNS, STEPS = 4, 3, 2500, 500
@@ -33,9 +31,9 @@ def main(argv: list[str] | None = None) -> None:
     device = chosen_device(options.device)
     rng = np.random.default_rng(0)
     features = rng.standard_normal((500, 768), np.float32)
-    records = Records(features, np.arange(500) % 10, features[:0], np.zeros(0, int), 10, target=0)
-    inputs: AnyCanary = InputCanary(rng.standard_normal(768, np.float32), label=1)
-    canaries = [GradientCanary(0), inputs, inputs, inputs]
+    records = Records(features, np.arange(500) % 10)
+    inputs = InputCanary(rng.standard_normal(768, np.float32), label=1, target=0)
+    canaries = [GradientCanary(coordinate=0, target=0), inputs, inputs, inputs]
     runs = round(RUNS * options.share)
     seconds = {}
     with progress(len(SAMPLE_RATES) * CANARIES * REPEATS * runs * STEPS, "model-step") as bar:
@@ -50,6 +48,7 @@ def main(argv: list[str] | None = None) -> None:
                     runs=range(REPEATS * runs),
                     seed=index,
                     device=device,
+                    initialisation="zeros",
                     num_threads=options.threads,
                     on_progress=bar.update,
                 )

@@ -28,20 +28,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpcanary.canaries import GradientCanary
+from dpcanary import DPSGD, GradientCanary, Optimizer, Precision, Records, train_ensemble
 from dpcanary.figures import layout, style
 from dpcanary.training.architectures import convnet
-from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.optimizers import state_tensors
-from dpcanary.training.paths.choose import path_of
-from dpcanary.training.placement import table_of
-from dpcanary.vocabulary import Optimizer, Precision
+from dpcanary.training.slots import table_of
 
 STEPS, MIB, FACTORS = 3, 2**20, (0.25, 0.5, 1, 2, 4)
 AXES = {"runs": "runs at once", "records": "private records", "parameters": "parameters of a run"}
-HOST, CANARY = torch.device("cpu"), GradientCanary(0)
+HOST, CANARY = torch.device("cpu"), GradientCanary(0, 0)
 
 
 @dataclass(frozen=True)
@@ -131,19 +128,18 @@ def records_for(module: nn.Module, count: int) -> Records:
     classes = int(layers[-1].weight.shape[0])
     rng = np.random.default_rng(0)
     features, labels = rng.standard_normal((count, *shape), np.float32), np.arange(count) % classes
-    return Records(features, labels, features[:0], labels[:0], classes, target=0)
+    return Records(features, labels)
 
 
 def train(kind: Kind, module: nn.Module, records: Records, runs: int) -> None:
     """Trains one block, unrotated: the coordinates of a rotated head depend on the records."""
     start = partial(train_ensemble, canary=CANARY, seed=0, device=HOST, rotate=False)
-    dpsgd, run = kind.dpsgd(), range(runs)
-    start(module=module, records=records, dpsgd=dpsgd, runs=run, runs_at_once=runs)
+    start(module=module, records=records, dpsgd=kind.dpsgd(), runs=runs, runs_at_once=runs)
 
 
 def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) -> int:
     """What `train_ensemble` plans with for the runs, and what is there once."""
-    dpsgd, table = kind.dpsgd(), table_of(records, CANARY, HOST)
+    dpsgd, table = kind.dpsgd(), table_of(records, [CANARY], HOST)
     path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
     batch = round(dpsgd.expected_batch_size(len(records.labels)))
     kept = 4 * (1 + state_tensors(kind.optimizer)) * path.num_parameters
@@ -170,7 +166,7 @@ def measure(point: Point, give_back: bool) -> Point:
         ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks are unmapped
     kind = KINDS[point.kind]
     small, module = kind.module(kind.base[2]), kind.module(point.size)
-    train(kind, small, records_for(small, round(2 / kind.rate)), 1)
+    train(kind, small, records_for(small, round(2 / kind.rate)), 2)
     records = records_for(module, point.records)
     peak = peak_of(lambda: train(kind, module, records, point.runs))
     print(f"{point.kind}, {point.axis}: {peak / MIB:.1f} MiB", file=sys.stderr)

@@ -15,12 +15,14 @@ from time import perf_counter
 
 import numpy as np
 
-from dpcanary.canaries import InputCanary, PlacedCanary, write_canary
-from dpcanary.config import parse_experiment
-from dpcanary.observations import make_shard, shard_path, write_shard
-from dpcanary.pooling import pool_scores
+from dpcanary import InputCanary
+from dpcanary.canaries import CanarySet, write_canaries
+from dpcanary.observations import Shard, hashes_of, shard_header, shard_path, write_shard
 from dpcanary.program import progress
-from dpcanary.stages import ScoringStage
+from dpcanary.scoring.pooling import pool_scores
+from dpcanary.scoring.stage import ScoringStage
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.worlds import parity
 
 RUNS_PER_SHARD, NUM_STEPS, NUM_CLASSES = 100, 20, 10
 
@@ -43,27 +45,32 @@ def stage_of(num_shards: int) -> ScoringStage:
 
 
 def write_shards(folder: Path, stage: ScoringStage, num_shards: int) -> Path:
-    """Writes random shards, and returns their canary's file."""
-    canary, rng = folder / "canary.npz", np.random.default_rng(0)
-    placed = InputCanary(features=np.zeros(64, np.float32), label=1)
-    write_canary(canary, PlacedCanary(placed, target=0, target_label=0))
-    observation = rng.standard_normal((RUNS_PER_SHARD, NUM_STEPS, 2, NUM_CLASSES), np.float32)
+    """Writes random shards, and returns their canary file."""
+    canaries, rng = folder / "canaries.npz", np.random.default_rng(0)
+    write_canaries(canaries, CanarySet((InputCanary(np.zeros(64, np.float32), 1, 0),), (0,)))
+    size = (RUNS_PER_SHARD, NUM_STEPS, 1, 2, NUM_CLASSES)
+    observation = rng.standard_normal(size, np.float32)
+    header = shard_header(
+        settings=stage.told,
+        noise_multiplier=2.0,
+        inputs=hashes_of({"canaries": canaries}),
+        device="cpu",
+        seconds=1.0,
+    )
     with progress(num_shards, "shard") as bar:
         for index in range(num_shards):
-            first = index * RUNS_PER_SHARD
-            shard = make_shard(
-                stage.training,
-                runs=range(first, first + RUNS_PER_SHARD),
+            runs = index * RUNS_PER_SHARD + np.arange(RUNS_PER_SHARD)
+            shard = Shard(
+                header=header,
+                run=runs,
+                world=parity(runs)[:, None].astype(np.uint8),
+                step=np.arange(1, NUM_STEPS + 1),
                 observation=observation,
                 test_accuracy=np.full(RUNS_PER_SHARD, 0.5, np.float32),
-                noise_multiplier=2.0,
-                inputs={"canary": canary},
-                device="cpu",
-                seconds=1.0,
             )
             write_shard(shard_path(folder, index), shard)
             bar.update(1)
-    return canary
+    return canaries
 
 
 def pooled(folder: Path, num_shards: int) -> tuple[float, int, int]:
@@ -72,9 +79,10 @@ def pooled(folder: Path, num_shards: int) -> tuple[float, int, int]:
     paths = [shard_path(folder, index) for index in range(num_shards)]
     unit = 1 if sys.platform == "darwin" else 1024
     before, start = getrusage(RUSAGE_SELF).ru_maxrss, perf_counter()
-    scores = pool_scores(paths, stage, canary=folder / "canary.npz")
+    names = {"audit": "a", "canary": "mislabeled", "score": "logit_difference"}
+    scores = pool_scores(paths, stage, canaries=folder / "canaries.npz", names=names)
     end, peak = perf_counter(), getrusage(RUSAGE_SELF).ru_maxrss
-    held = (scores.world0_scores, scores.world1_scores, scores.test_accuracy)
+    held = (scores.scores, scores.world, scores.test_accuracy)
     return end - start, unit * (peak - before), sum(array.nbytes for array in held)
 
 

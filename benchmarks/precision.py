@@ -12,20 +12,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpcanary import estimate_epsilon
-from dpcanary.adjacency import world_of
-from dpcanary.canaries import AnyCanary
-from dpcanary.canaries.gradient import least_updated_coordinate
-from dpcanary.canaries.natural import natural
-from dpcanary.canaries.record_gradients import RecordGradients
+from dpcanary import (
+    DPSGD,
+    GradientCanary,
+    InputCanary,
+    Loss,
+    Precision,
+    ensemble_scores,
+    estimate_epsilon,
+    train_ensemble,
+)
+from dpcanary.adversaries.crafting import Target, input_canary
+from dpcanary.adversaries.gradient import least_updated_coordinates
+from dpcanary.adversaries.most_opposed import most_opposed
+from dpcanary.adversaries.record_gradients import RecordGradients
 from dpcanary.datasets.sources import load_source
-from dpcanary.datasets.splitting import split_dataset
-from dpcanary.scores import coordinate_score, logit_difference_score
-from dpcanary.splits import SplitDataset
-from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.inputs import DPSGD, Records
+from dpcanary.datasets.splitting import split_records
+from dpcanary.records import Split
+from dpcanary.training.options import Initialisation
 from dpcanary.training.simulation import accumulated_updates, train_reference
-from dpcanary.vocabulary import Initialisation, Loss, Precision
+from dpcanary.worlds import parity
 
 CPU = torch.device("cpu")
 SAMPLE_RATES = {1.0: 22.370, 0.25: 5.574}  # with the noise of substitute epsilon 10
@@ -33,55 +39,48 @@ STEPS, DELTA = 500, 1e-5
 
 
 def scores_of(
-    data: SplitDataset,
-    canary: AnyCanary,
-    target: int,
+    data: Split,
+    canary: GradientCanary | InputCanary,
     dpsgd: DPSGD,
     runs: int,
     precision: Precision,
 ) -> np.ndarray:
     """Scores at the last step, shape (runs,)."""
-    seen = (
-        train_ensemble(
-            module=nn.Linear(data.features.shape[1], data.num_classes),
-            records=Records.from_split(data, target=target),
-            canary=canary,
-            dpsgd=dpsgd,
-            runs=range(runs),
-            seed=0,
-            device=CPU,
-            precision=precision,
-            num_threads=torch.get_num_threads(),
-        )
-        .observations[:, -1]
-        .astype(np.float64)
+    result = train_ensemble(
+        module=nn.Linear(data.private.features.shape[1], data.num_classes),
+        records=data.private,
+        canary=canary,
+        dpsgd=dpsgd,
+        runs=runs,
+        seed=0,
+        initialisation="zeros",
+        precision=precision,
+        num_threads=torch.get_num_threads(),
     )
-    if seen.ndim == 1:
-        return coordinate_score(seen)
-    label = int(data.labels[target])
-    return logit_difference_score(seen, target_label=label, substitute_label=canary.label)
+    return ensemble_scores(result)[:, -1, 0]
 
 
-def canaries_of(data: SplitDataset, dpsgd: DPSGD) -> tuple[dict[str, AnyCanary], int]:
-    """The gradient and the natural canary, and their target."""
-    module = nn.Linear(data.features.shape[1], data.num_classes)
+def canaries_of(data: Split, dpsgd: DPSGD) -> dict[str, GradientCanary | InputCanary]:
+    """The gradient and the natural canary."""
+    private = data.private
+    module = nn.Linear(private.features.shape[1], data.num_classes)
     known = {
         "module": module,
-        "records": Records.from_split(data, target=0),
+        "records": private,
         "initialisation": Initialisation.ZEROS,
         "device": CPU,
     }
     descent = DPSGD(0.0, float("inf"), dpsgd.learning_rate, (STEPS,))
     reference = train_reference(**known, dpsgd=descent)
-    canary = natural(
-        gradients=RecordGradients(module, reference.parameters, Loss.CROSS_ENTROPY),
-        auxiliary_features=data.auxiliary_features,
-        auxiliary_labels=data.auxiliary_labels,
-        target_features=data.features[reference.target],
-        target_label=int(data.labels[reference.target]),
-    )
+    [index] = reference.least_confident(1)
+    target = Target(int(index), private.features[index], int(private.labels[index]))
+    gradients = RecordGradients(module, reference.parameters, Loss.CROSS_ENTROPY)
     moved = accumulated_updates(**known, dpsgd=dpsgd, seed=0)
-    return {"gradient": least_updated_coordinate(moved), "natural": canary}, reference.target
+    [coordinate] = least_updated_coordinates(moved, num_slots=1)
+    return {
+        "gradient": GradientCanary(int(coordinate), target.index),
+        "natural": input_canary(most_opposed(gradients, data.auxiliary, target), target),
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -89,16 +88,15 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     options = parser.parse_args(argv)
-    data = split_dataset(load_source("digits"), num_records=500, seed=0)
+    data = split_records(load_source("digits"), num_records=500, seed=0)
     for rate, noise in SAMPLE_RATES.items():
         dpsgd = DPSGD(noise, 1.0, 0.01, (STEPS,), rate)
-        canaries, target = canaries_of(data, dpsgd)
-        for name, canary in canaries.items():
+        for name, canary in canaries_of(data, dpsgd).items():
             scores = {
-                precision: scores_of(data, canary, target, dpsgd, options.runs, precision)
+                precision: scores_of(data, canary, dpsgd, options.runs, precision)
                 for precision in Precision
             }
-            world = world_of(np.arange(options.runs))
+            world = parity(np.arange(options.runs))
             epsilons = {
                 precision.value: estimate_epsilon(
                     world0_scores=values[world == 0], world1_scores=values[world == 1], delta=DELTA

@@ -14,8 +14,8 @@ from time import perf_counter
 import torch
 
 from benchmarks.contenders import CASES, MODES, Case, Contender, floor, opacus, ours, synchronise
-from dpcanary.training.devices import chosen_device
-from dpcanary.vocabulary import Precision
+from dpcanary import Precision
+from dpcanary.devices import chosen_device
 
 Times = dict[str, list[float]]
 

@@ -20,9 +20,19 @@ class AccountingError(ArithmeticError):
     reason: str = ""
 
     @classmethod
-    def about(cls, subject: str, *, reason: str, instead: str) -> "AccountingError":
-        """The error that names what was to be accounted, why it cannot be, and what to do."""
-        error = cls(f"{subject}: {reason}; {instead}")
+    def about(
+        cls, subject: str, *, reason: str, instead: str, method: str = ""
+    ) -> "AccountingError":
+        """The error that names what was to be accounted, why it cannot be, and what to do.
+
+        Args:
+            subject: what was to be accounted, with the inputs.
+            reason: why it cannot be.
+            instead: what to do.
+            method: the accountant, if it is one among several.
+        """
+        by = f"method={method!r} cannot account " if method else ""
+        error = cls(f"{by}{subject}: {reason}; {instead}")
         error.subject, error.reason = subject, reason
         return error
 

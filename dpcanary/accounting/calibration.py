@@ -72,25 +72,27 @@ def calibrate_noise(
     @cache
     def excess(log_sigma: float) -> float:
         trial = replace(setting, noise_multiplier=exp(log_sigma))
-        return checked_uppers(accountant, trial, [setting.num_steps])[0] - target
+        try:
+            return checked_uppers(accountant, trial, [setting.num_steps])[0] - target
+        except AccountingError as error:
+            tried = f"on the way, at noise_multiplier={exp(log_sigma):.3g}, {error.reason or error}"
+            raise _refusal(setting, target, tried) from error
 
     low, high = _bracket(excess, log(_gaussian_guess(setting, target)))
     if exp(low) < _LEAST or exp(high) > _MOST:
-        raise _out_of_reach(setting, target)
+        known = f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it"
+        raise _refusal(setting, target, f"{known} (delta may cover the leak whatever the noise)")
     return exp(_safe_root(excess, low, high))
 
 
-def _out_of_reach(setting: Setting, target: float) -> AccountingError:
+def _refusal(setting: Setting, target: float, reason: str) -> AccountingError:
     subject = (
-        f"method={setting.method!r} cannot calibrate the noise to epsilon {target:g} for"
-        f" adjacency={setting.adjacency.value!r}, sample_rate={setting.sample_rate:g},"
-        f" num_steps={setting.num_steps}, delta={setting.delta:g}"
+        f"a target epsilon of {target:g} for adjacency={setting.adjacency.value!r},"
+        f" sample_rate={setting.sample_rate:g}, num_steps={setting.num_steps},"
+        f" delta={setting.delta:g}"
     )
     return AccountingError.about(
-        subject,
-        reason=f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it (delta may cover the"
-        " leak whatever the noise)",
-        instead="choose another epsilon or delta",
+        subject, reason=reason, instead="choose another epsilon or delta", method=setting.method
     )
 
 

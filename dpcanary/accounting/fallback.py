@@ -29,8 +29,9 @@ def with_fallback(
         try:
             return account(AccountingMethod.PRV), AccountingMethod.PRV
         except AccountingError as second:
+            by_second = f"and by method 'prv': {second.reason or second}"
             raise AccountingError.about(
-                first.subject,
-                reason=f"{first.reason}; and by method 'prv': {second.reason}",
+                first.subject or "this mechanism cannot be accounted",
+                reason=f"{first.reason or first}; {by_second}",
                 instead=instead,
             ) from second

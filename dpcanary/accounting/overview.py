@@ -16,7 +16,7 @@ from dpcanary.errors import AccountingError
 _PROFILE_DELTA = 1e-9
 _PROFILE_POINTS, _FEW_POINTS = 300, 12
 # What a config can do where no accountant can tell an epsilon.
-INSTEAD = "raise noise_multiplier, or lower target_epsilon where the noise is calibrated"
+INSTEAD = "raise noise_multiplier or delta, or lower target_epsilon where the noise is calibrated"
 
 
 def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:

@@ -35,6 +35,7 @@ class Setting:
         num_steps: number of composed steps.
         delta: the delta of (epsilon, delta).
         method: name of the accountant, for its messages.
+        given: what the user asked about, where this is the same mechanism in other numbers.
     """
 
     adjacency: Adjacency
@@ -43,15 +44,17 @@ class Setting:
     num_steps: int
     delta: float
     method: str
+    given: "Setting | None" = None
 
     def refusal(self, reason: str, *, instead: str) -> AccountingError:
         """The error that says why this accountant gives no number, and what to do instead."""
+        asked = self.given or self
         subject = (
-            f"method={self.method!r} cannot account adjacency={self.adjacency.value!r}, "
-            f"sample_rate={self.sample_rate:g}, noise_multiplier={self.noise_multiplier:g}, "
-            f"num_steps={self.num_steps}, delta={self.delta:g}"
+            f"adjacency={asked.adjacency.value!r}, sample_rate={asked.sample_rate:g}, "
+            f"noise_multiplier={asked.noise_multiplier:g}, num_steps={asked.num_steps}, "
+            f"delta={asked.delta:g}"
         )
-        return AccountingError.about(subject, reason=reason, instead=instead)
+        return AccountingError.about(subject, reason=reason, instead=instead, method=self.method)
 
     def collapsed(self) -> "Setting":
         """The same mechanism in the fewest steps.
@@ -62,7 +65,7 @@ class Setting:
         if self.sample_rate < 1:
             return self
         sigma = self.noise_multiplier / sqrt(self.num_steps)
-        return replace(self, noise_multiplier=sigma, num_steps=1)
+        return replace(self, noise_multiplier=sigma, num_steps=1, given=self.given or self)
 
 
 @dataclass(frozen=True)

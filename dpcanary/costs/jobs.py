@@ -97,9 +97,9 @@ class JobList:
             if audit.is_trained:
                 yield from self._trained(name)
             else:
-                size, work = 12 * audit.total_runs + 8 * scores, _DRAWN * scores
+                size, work = 13 * audit.total_runs + 8 * scores, _DRAWN * scores
                 yield _row("draw_shard", len(audit.shards), work=work, size=size)
-        yield _row("score_runs", size=8 * scores + 5 * audit.total_runs)
+        yield _row("score_runs", size=8 * scores + (4 + audit.num_slots) * audit.total_runs)
         estimates = len(settings.threshold_rules) * len(settings.conversions)
         yield _row("estimate", work=_ESTIMATED * scores * estimates)
 
@@ -121,7 +121,12 @@ class JobList:
             at_once=audit.runs_at_once,
             device=self.device,
         )
-        seen = slots * (2 * shape.num_classes if stage.observe is Observation.LOGITS else 1)
+        numbers = {
+            Observation.CHANGE: 1,
+            Observation.CHANGE_AND_LENGTH: 2,
+            Observation.LOGITS: 2 * shape.num_classes,
+        }
+        seen = slots * numbers[stage.observe]
         size = models * (12 + slots + 4 * seen * len(stage.record_steps))
         units = count, models, models * audit.num_steps
         yield _row("train_shard", count, size=size, probe=probe, units=units)

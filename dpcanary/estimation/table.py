@@ -105,8 +105,11 @@ def _check_worlds(
     audit: str,
 ) -> None:
     if min(map(len, worlds)) == 0:
+        what = "all slots" if slot is None else f"slot {slot}"
+        pooled = (
+            ", or set `independent: slots`, which assumes that slots do not influence each other"
+        )
         raise InputError(
-            f"audit {audit}: all runs have slot {slot} in one world, so it proves nothing; train"
-            " more runs, or set `independent: slots`, which assumes that slots do not influence"
-            " each other"
+            f"audit {audit}: all runs have {what} in one world, which proves nothing; train more"
+            f" runs{'' if slot is None else pooled}"
         )

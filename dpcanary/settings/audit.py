@@ -177,7 +177,7 @@ class Audit(ClosedModel):
     def _check_fixed_batches(self) -> None:
         if self.batch_size is None or self.canary_period is None:
             raise ValueError("sampling fixed needs batch_size and canary_period")
-        if "sample_rate" in self.model_fields_set:
+        if self.sample_rate != 1.0:
             raise ValueError("sampling fixed has no sample_rate")
         if not self.is_trained:
             raise ValueError(f"canary {self.canary} has no batches: sampling must be poisson")

@@ -23,19 +23,19 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        if not isinstance(node, yaml.MappingNode):
+            raise InputError(f"{path} must hold settings by key")
+        _check_keys(path, node)
+        content: dict[str, Any] = yaml.safe_load(text)
+        return content
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InputError(f"{path}: {line}{error.problem or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no YAML: {error}") from None
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"{path} must hold settings by key")
-    _check_keys(path, node)
-    content: dict[str, Any] = yaml.safe_load(text)
-    return content
+    except InputError:
+        raise
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as YAML: {error}") from None
 
 
 def _check_keys(path: Path, node: yaml.Node) -> None:
@@ -47,13 +47,13 @@ def _check_keys(path: Path, node: yaml.Node) -> None:
         return
     lines: dict[str, int] = {}
     for key, value in node.value:
-        line = key.start_mark.line + 1
-        first = lines.setdefault(str(key.value), line)
-        if first != line:
+        line, name = key.start_mark.line + 1, str(key.value)
+        if name in lines:
             raise InputError(
-                f"{path}: line {line}: key {key.value!r} is there already, in line {first};"
+                f"{path}: line {line}: key {name!r} is there already, in line {lines[name]};"
                 " keep one of them"
             )
+        lines[name] = line
         _check_keys(path, value)
 
 

@@ -1,6 +1,7 @@
 """The JSON schema of a config, for editors: `python -m dpcanary.settings.schema` prints it."""
 
 import json
+from copy import copy
 from typing import Any
 
 from pydantic import create_model
@@ -13,10 +14,12 @@ from dpcanary.settings.fields import Name
 
 def config_schema() -> dict[str, Any]:
     """The schema. A key of a sweep takes a value or a list of values."""
-    fields: dict[str, Any] = {
-        key: (field.rebuild_annotation() | list[field.rebuild_annotation()], field)  # type: ignore[misc]
-        for key, field in Audit.model_fields.items()
-    }
+    fields: dict[str, Any] = {}
+    for key, field in Audit.model_fields.items():
+        value = field.rebuild_annotation()  # with the limits, which belong to each value
+        own = copy(field)
+        own.metadata = []
+        fields[key] = (value | list[value], own)  # type: ignore[valid-type]
     sweep = create_model("Sweep", __base__=ClosedModel, **fields)
     config = create_model("Config", __base__=Settings, audits=(dict[Name, sweep], ...))  # type: ignore[valid-type]
     return config.model_json_schema()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
@@ -21,7 +20,8 @@ class DPSGD:
         noise_multiplier: sigma, in units of max_grad_norm; 0 for training without noise.
         max_grad_norm: C; infinity for training without clipping.
         learning_rate: a number, or a function of the step (0 for the first).
-        record_steps: steps to observe, ascending; training ends with the last one.
+        record_steps: steps to observe, ascending; training ends with the last one. A single
+            number is the last step alone.
         sample_rate: q of Poisson sampling.
         adjacency: how the worlds differ.
         sampling: Poisson or fixed batches.
@@ -62,7 +62,8 @@ class DPSGD:
         if not callable(self.learning_rate):
             checked_real("learning_rate", self.learning_rate)
         checked_real("momentum", self.momentum, most=1.0, zero_included=True)
-        object.__setattr__(self, "record_steps", tuple(self.record_steps))
+        given = [self.record_steps] if isinstance(self.record_steps, int) else self.record_steps
+        object.__setattr__(self, "record_steps", tuple(given))
         steps = (0, *(checked_count("record_steps", step) for step in self.record_steps))
         if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):
             raise InputError(f"record_steps must ascend from 1; they are {self.record_steps}")
@@ -86,15 +87,12 @@ class DPSGD:
         """The learning rate of a step, 0 for the first.
 
         Raises:
-            InputError: if a function gives a rate that is negative or not finite.
+            InputError: if a function gives something else than a finite rate of at least 0.
         """
         rate = self.learning_rate
         if not callable(rate):
             return rate
-        found = float(rate(step))
-        if not isfinite(found) or found < 0:
-            raise InputError(f"learning_rate({step}) is {found}; it must be at least 0 and finite")
-        return found
+        return checked_real(f"learning_rate({step})", rate(step), zero_included=True)
 
     def expected_batch_size(self, num_records: int) -> float:
         """What gradient sums are divided by. It is never the size of the batch that was drawn."""

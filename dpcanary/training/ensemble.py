@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import index
+from types import UnionType
 
 import numpy as np
 import torch
@@ -75,7 +77,10 @@ def train_ensemble(
             does not fit, a run diverges (names the run and the step), or one run alone does not
             fit in memory.
     """
-    canaries = [canary] if isinstance(canary, Canary) else list(canary)
+    _check_types(module=(module, nn.Module), records=(records, Records), dpsgd=(dpsgd, DPSGD))
+    canaries = list(canary) if isinstance(canary, Sequence) else [canary]
+    for each in canaries:
+        _check_types(canary=(each, Canary))
     chosen = checked_runs(runs)
     _check_records(records, test_records)
     assignment = _assignment(worlds, len(canaries))
@@ -98,8 +103,8 @@ def train_ensemble(
     return train_runs(
         plan,
         chosen,
-        num_threads=num_threads,
-        runs_at_once=runs_at_once,
+        num_threads=checked_count("num_threads", num_threads),
+        runs_at_once=None if runs_at_once is None else checked_count("runs_at_once", runs_at_once),
         keep_parameters=keep_parameters,
         on_progress=on_progress,
     )
@@ -111,9 +116,10 @@ def checked_runs(runs: int | Iterable[int]) -> list[int]:
     Raises:
         InputError: if there is none, one is out of range, or one is there twice.
     """
-    if isinstance(runs, int | np.integer):
-        runs = range(runs)
-    found = [int(run) for run in runs]
+    try:
+        found = [*map(index, runs if isinstance(runs, Iterable) else range(index(runs)))]
+    except TypeError:
+        raise InputError(f"runs must be a number of runs, or their indices; not {runs!r}") from None
     if not found or min(found) < 0 or max(found) >= NO_RUN:
         raise InputError(f"runs must be indices from 0 to {NO_RUN - 1}, and at least one")
     if len(set(found)) < len(found):
@@ -122,16 +128,31 @@ def checked_runs(runs: int | Iterable[int]) -> list[int]:
     return found
 
 
+def _check_types(**values: tuple[object, type | UnionType]) -> None:
+    for name, (value, kind) in values.items():
+        if not isinstance(value, kind):
+            known = getattr(kind, "__name__", "canary")
+            raise InputError(f"{name} must be a {known}, not {type(value).__name__} {value!r:.60}")
+
+
 def _check_records(records: Records, test_records: Records | None) -> None:
-    """Refuses features that are not finite, and labels that are counted from 1."""
+    """Refuses features that no model can be trained on, and labels that are counted from 1."""
     parts = [records] if test_records is None else [records, test_records]
     if not len(records):
         raise InputError("there are no records")
     if all(part.labels.min(initial=1) > 0 for part in parts):
         raise InputError("no record has label 0; labels are counted from 0: subtract 1")
     for part in parts:
-        if part.features.dtype.kind == "f" and not np.isfinite(part.features).all():
+        kind, shape = part.features.dtype.kind, part.features.shape[1:]
+        if kind == "U":
+            raise InputError("records: features are texts; encode them first")
+        if kind == "f" and not np.isfinite(part.features).all():
             raise InputError("records: a feature is NaN or infinite; mend or drop such records")
+        if shape != records.features.shape[1:]:
+            raise InputError(
+                f"test_records: features of a record have shape {shape}, those of records"
+                f" {records.features.shape[1:]}"
+            )
 
 
 def _check_both_worlds(runs: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
+from dpcanary.training.modules.supported import check_parameters
 from dpcanary.training.modules.wrapped import unwrapped
 from dpcanary.training.options import Initialisation, Precision, WorldAssignment
 from dpcanary.training.slots import Slots, slots_of, table_of
@@ -97,6 +98,7 @@ def make_plan(
         InputError: if the module cannot be trained, or the canaries do not fit.
     """
     module = unwrapped(module)
+    check_parameters(module)
     count = sum(parameter.numel() for parameter in module.parameters())
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
     _check_observation(observe, slots)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary, canary_type
+from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
@@ -74,7 +75,7 @@ def slots_of(
             C, or two slots have the same target.
     """
     kind = canary_type(canaries)
-    targets = np.array([canary.target for canary in canaries], dtype=np.int64)
+    targets = np.array([_index("target", canary.target) for canary in canaries])
     _check_targets(targets, len(records))
     _check_coordinates(canaries)
     for canary in canaries:
@@ -133,6 +134,10 @@ def _check_coordinates(canaries: Sequence[Canary]) -> None:
         raise InputError("two canaries have the same coordinate; give each slot one of its own")
 
 
+def _index(name: str, value: int) -> int:
+    return checked_count(f"canary: {name}", value, least=0)
+
+
 def _check_canary(
     canary: Canary, records: Records, max_grad_norm: float, num_parameters: int
 ) -> None:
@@ -140,7 +145,7 @@ def _check_canary(
         case InputCanary():
             _check_input(canary, records)
         case GradientCanary():
-            if not 0 <= canary.coordinate < num_parameters:
+            if _index("coordinate", canary.coordinate) >= num_parameters:
                 raise InputError(
                     f"gradient canary: coordinate {canary.coordinate} is outside of the model's"
                     f" {num_parameters} parameters"
@@ -151,11 +156,14 @@ def _check_canary(
 
 def _check_input(canary: InputCanary, records: Records) -> None:
     shape = np.shape(canary.features)
-    if shape != records.features.shape[1:] or canary.label < 0:
+    _index("label", canary.label)
+    if shape != records.features.shape[1:]:
         raise InputError(
-            f"input canary: features of shape {shape} and label {canary.label}, where records have"
-            f" {records.features.shape[1:]} and labels from 0"
+            f"input canary: its features have shape {shape}, those of records"
+            f" {records.features.shape[1:]}"
         )
+    if not np.isfinite(canary.features).all():
+        raise InputError("input canary: a feature is NaN or infinite")
 
 
 def _check_gradient(

@@ -60,16 +60,16 @@ def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) 
         for point in registered(group).values()
     ]
     for reference in [*functions, *plugins]:
-        files |= dict(_code_of_function(reference, root))
+        files |= _code_of_function(reference, root)
     lines = [f"{name} {sha256_of_file(path)}\n" for name, path in sorted(files.items())]
     return sha256_of_text("".join(lines))
 
 
-def _code_of_function(reference: str, root: Path) -> tuple[tuple[str, Path], ...]:
+def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     """The module of a function, and what it imports of its package and of the library.
 
     Returns:
-        Names of files, relative to the folder of their package, and their paths.
+        Paths by names, which are relative to the folder of their package.
     """
     module = reference.partition(":")[0]
     top = module.partition(".")[0]
@@ -77,11 +77,12 @@ def _code_of_function(reference: str, root: Path) -> tuple[tuple[str, Path], ...
     start = list(_module_files(module, packages))
     if not start:
         raise InputError(f"there is no module {module!r}, which {reference!r} names")
-    found = []
-    for path in _closure(start, packages) | {*start}:
-        folder = next(place for place in packages.values() if path.is_relative_to(place))
-        found.append((str(path.relative_to(folder)), path))
-    return tuple(sorted(found))
+    return {
+        str(path.relative_to(folder)): path
+        for path in _closure(start, packages) | {*start}
+        for folder in packages.values()
+        if path.is_relative_to(folder)
+    }
 
 
 def _folder_of(package: str) -> Path:

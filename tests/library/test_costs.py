@@ -412,9 +412,7 @@ def test_the_papers_full_config_needs_few_probes():
 
 def fake_probe(work: Callable[[Probe], Seconds], **options: Any) -> Probe:
     stage = experiment(a={}).stage(TrainingStage, audit="a")
-    return Probe(
-        **{"work": work, "stage": stage, "shape": DIGITS, "factor": 1.0, "device": "cpu", **options}
-    )
+    return replace(Probe(work, stage, DIGITS, factor=1.0, device="cpu"), **options)
 
 
 def one_second(probe: Probe) -> Seconds:

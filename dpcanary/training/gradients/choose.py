@@ -1,5 +1,7 @@
 """Which gradient path a module takes."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +37,9 @@ def path_of(
     Raises:
         InputError: if no path can train the module, or not at this precision.
     """
-    flat = table.features.dim() == 2 and table.features.is_floating_point()
+    if (is_linear(module) or _is_perceptron(module)) and not table.features.is_floating_point():
+        table = replace(table, features=table.features.float())
+    flat = table.features.dim() == 2
     if flat and is_linear(module):
         assert isinstance(module, nn.Linear)
         _check_outputs(module.out_features, table, dpsgd.loss)
@@ -83,7 +87,7 @@ def basis_of(
     zeros = initialisation is Initialisation.ZEROS
     if not is_linear(module) or is_direction or dpsgd.optimizer is Optimizer.ADAM or not zeros:
         return None
-    features = table.features[: table.null]
+    features = table.features[: table.null].float()
     vectors = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
     touched = _touched_features(slots, module, features.shape[1])
     # A row for each: the length C matters to no direction, only to rounding.
@@ -127,4 +131,6 @@ def _check_outputs(num_outputs: int, table: RecordTable, loss: Loss) -> None:
     if num_outputs == 1 and (loss is Loss.CROSS_ENTROPY or classes > 2):
         raise InputError("a model of one output needs loss binary_cross_entropy and two classes")
     if 1 < num_outputs < classes:
-        raise InputError(f"the model has {num_outputs} outputs, the records {classes} classes")
+        raise InputError(
+            f"the model has {num_outputs} outputs, the records and canaries {classes} classes"
+        )

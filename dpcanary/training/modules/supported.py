@@ -22,7 +22,6 @@ def check_supported(module: nn.Module, features: Tensor) -> None:
     """
     for name, layer in module.named_modules():
         _check_layer(name, layer)
-    _check_parameters(module)
     _check_behaviour(module, features)
 
 
@@ -49,7 +48,12 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         raise InputError(f"{where} changes its weights as it is used; set max_norm to None")
 
 
-def _check_parameters(module: nn.Module) -> None:
+def check_parameters(module: nn.Module) -> None:
+    """Refuses parameters that cannot be trained as rows of numbers in single precision.
+
+    Raises:
+        InputError: naming the parameter.
+    """
     parameters = list(module.named_parameters(remove_duplicate=False))
     if not parameters:
         raise InputError(f"{type(module).__name__} has no parameters to train")
@@ -59,6 +63,8 @@ def _check_parameters(module: nn.Module) -> None:
             raise InputError(f"parameter {name!r} has no shape yet; run the module once before")
         if parameter.dtype != torch.float32:
             raise InputError(f"parameter {name!r} is {parameter.dtype}; convert it to float32")
+        if not bool(parameter.isfinite().all()):
+            raise InputError(f"parameter {name!r} is NaN or infinite; draw the module anew")
         if not parameter.requires_grad:
             raise InputError(
                 f"parameter {name!r} is frozen, but all parameters are trained; "
