@@ -5,6 +5,7 @@ Run as `python -m benchmarks.slots`; what is measured is told in benchmarks/READ
 
 import argparse
 import json
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -27,7 +28,8 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     device, rows = torch.device("cpu"), []
     for name in options.models:
-        case, share = CASES[name], 1 if name == "linear" else 8
+        # Twice as many records as slots, so that other records are trained on as well.
+        case, share = replace(CASES[name], num_records=2 * SLOTS[-1]), 1 if name == "linear" else 8
         for rate in case.sample_rates:
             effort = {"runs": options.runs // share, "steps": options.steps, "device": device}
             found = {
