@@ -188,10 +188,10 @@ def late(
     made = Experiment(tmp_path_factory.mktemp("late") / "project", like=local)
     for old in ("results", ".snakemake"):
         shutil.rmtree(made.folder / old)
-    limit = "draw_worst_case_shard:runtime=attempt"  # in minutes
+    limit = "draw_shard:runtime=attempt"  # in minutes
     running = made.start(*SLURM, "--set-resources", limit)
-    wait_until(lambda: made.jobs("draw_worst_case_shard", "00001"), running)
-    step = f"{made.jobs('draw_worst_case_shard', '00001')[0].id}.0"
+    wait_until(lambda: made.jobs("draw_shard", "00001"), running)
+    step = f"{made.jobs('draw_shard', '00001')[0].id}.0"
     wait_until(lambda: step in told("squeue", "--steps", "--noheader", "-o", "%i"), running)
     told("scancel", "--signal=STOP", step)
     return made, running
@@ -255,7 +255,7 @@ def test_after_a_killed_snakemake_finished_shards_are_not_done_again(local, tmp_
 def test_a_job_over_its_time_limit_is_done_again_with_a_longer_one(late):
     experiment, running = late
     experiment.finish(running)
-    first, second = experiment.jobs("draw_worst_case_shard", "00001")
+    first, second = experiment.jobs("draw_shard", "00001")
     assert (first.state, first.time_limit) == ("TIMEOUT", "1:00")
     assert (second.state, second.time_limit) == ("COMPLETED", "2:00")
 

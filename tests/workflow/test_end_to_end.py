@@ -129,12 +129,7 @@ def test_editing_a_figure_module_reruns_only_figures(project):
     module.write_text(text + "\n# edited\n")
     planned = project.planned()
     module.write_text(text)
-    assert set(planned) == {
-        "figure_epsilon_by_step",
-        "figure_epsilon_by_noise",
-        "figure_score_histograms",
-        "figure_trade_off",
-    }
+    assert set(planned) == {"figure_bounds", "figure_score_histograms", "figure_trade_off"}
 
 
 def test_editing_the_estimation_reruns_no_training(project):
@@ -144,7 +139,7 @@ def test_editing_the_estimation_reruns_no_training(project):
     planned = project.planned()
     module.write_text(text)
     assert "estimate" in planned
-    assert not {"train_shard", "draw_worst_case_shard", "score_runs", "account"} & set(planned)
+    assert not {"train_shard", "draw_shard", "score_runs", "account"} & set(planned)
 
 
 def test_changing_one_audits_noise_reruns_only_its_shards(project, config):
@@ -153,8 +148,8 @@ def test_changing_one_audits_noise_reruns_only_its_shards(project, config):
     assert outputs == {f"shards/full_batch/0000{index}.npz" for index in (0, 1)}
     planned = project.planned()
     assert planned["calibrate_noise"] == planned["account"] == planned["estimate"] == 1
-    assert "draw_worst_case_shard" not in planned
-    assert "craft_canary" not in planned
+    assert "draw_shard" not in planned
+    assert "craft_canaries" not in planned
 
 
 def test_changing_the_significance_reruns_only_estimates(project, config):
@@ -163,8 +158,7 @@ def test_changing_the_significance_reruns_only_estimates(project, config):
         "estimate",
         "resolve_config",
         "summarise",
-        "figure_epsilon_by_step",
-        "figure_epsilon_by_noise",
+        "figure_bounds",
         "figure_score_histograms",
         "figure_trade_off",
     }
@@ -183,8 +177,8 @@ def test_the_same_runs_in_other_shards_score_the_same(project, tmp_path):
     other.run("results/tiny/scores/full_batch.npz", "--until", "score_runs")
     _, one = read_arrays(project.results / "scores/full_batch.npz")
     _, two = read_arrays(other.results / "scores/full_batch.npz")
-    for world in ("world0_scores", "world1_scores"):
-        np.testing.assert_allclose(two[world], one[world], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(two["world"], one["world"])
+    np.testing.assert_allclose(two["scores"], one["scores"], rtol=1e-4, atol=1e-6)
 
 
 def test_a_killed_run_retrains_only_what_was_lost(project, tmp_path):

@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpcanary.workflow import imports_of
+from dpcanary.accounting.noise import CALIBRATION
+from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.workflow.code import imports_of
 
 ROOT = Path(__file__).parents[2]
 PYPI_NAME = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 DISTRIBUTION = {"sklearn": "scikit-learn", "yaml": "pyyaml", "triton": "torch"}  # comes with it
+# Functions that a program finds by their names, beside what it imports.
+FUNCTIONS = {
+    "calibrate_noise": [CALIBRATION],
+    "craft_canaries": [entry.function for entry in BUILT_IN.values() if entry.is_trained],
+    "draw_shard": [entry.function for entry in BUILT_IN.values() if not entry.is_trained],
+    "score_runs": [score.function for entry in BUILT_IN.values() for score in entry.scores],
+}
 
 
 def constraints() -> dict[str, str]:
@@ -32,20 +41,27 @@ def listed(environment: str) -> dict[str, str]:
 
 
 def rules() -> dict[str, str]:
-    """The text of every rule."""
+    """The text of every rule; a rule that is made from another one has that one's text too."""
     text = "\n".join(path.read_text() for path in sorted((ROOT / "rules").glob("*.smk")))
-    parts = re.split(r"^rule (\w+):\n", text, flags=re.MULTILINE)
-    found = dict(zip(parts[1::2], parts[2::2], strict=True))
+    parts = re.split(r"^(?:use )?rule (?:(\w+) as )?(\w+)(?: with)?:\n", text, flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    for base, name, own in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        found[name] = own + found.get(base, "")
     # It writes what Snakemake itself knows, in Snakemake's own process.
     del found["resolve_config"]
     return found
+
+
+def environment_of(text: str) -> str:
+    """The environment that a rule's text names first: its own, or its base's."""
+    return re.findall(r"envs/(\w+)\.yaml", text)[0]
 
 
 def rules_by_environment() -> dict[str, list[str]]:
     """Names of the rules that each environment serves."""
     found: dict[str, list[str]] = {}
     for rule, text in rules().items():
-        [environment] = re.findall(r"envs/(\w+)\.yaml", text)
+        environment = environment_of(text)
         found.setdefault(environment, []).append(rule)
     return found
 
@@ -68,12 +84,13 @@ def test_every_rule_names_environment_log_threads_and_memory(rule):
         assert directive in text
     assert "python {input.program:q} " in text
     assert f'program("{rule}")' in text
-    assert len(text.split("shell:")[0].splitlines()) <= 36
+    own = text.split("\n\n\n")[0]
+    assert len(own.split("shell:")[0].splitlines()) <= 36
 
 
 @pytest.mark.parametrize("rule", sorted(rules()))
 def test_a_rules_environment_has_what_its_program_imports(rule):
-    [environment] = re.findall(r"envs/(\w+)\.yaml", rules()[rule])
+    environment = environment_of(rules()[rule])
     missing = third_party(rule) - listed(environment).keys()
     assert not missing, f"envs/{environment}.yaml lacks {missing}"
 
@@ -81,7 +98,9 @@ def test_a_rules_environment_has_what_its_program_imports(rule):
 def third_party(rule: str) -> set[str]:
     """Distributions that the rule's program and its part of the library import."""
     found = set()
-    for path in imports_of(ROOT / "scripts" / f"{rule}.py", ROOT):
+    modules = [name.split(":")[0].replace(".", "/") for name in FUNCTIONS.get(rule, [])]
+    programs = [ROOT / "scripts" / f"{rule}.py", *(ROOT / f"{module}.py" for module in modules)]
+    for path in {path for program in programs for path in imports_of(program, ROOT)}:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.ImportFrom):
                 found.add((node.module or "").split(".")[0])
