@@ -12,13 +12,14 @@ GUARD := $(shell command -v flock >/dev/null && echo "flock --nonblock --conflic
 SNAKEMAKE = $(RUN) $(GUARD) snakemake $(if $(GUARD),--nolock) --cores $(CORES) --configfile config/demo.yaml
 BUSY := { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
 
-.PHONY: help demo report test test-cluster lint figures replication bench bench-gpu clean
+.PHONY: help demo report test test-all test-cluster lint figures replication bench bench-gpu clean
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
 	@echo "make figures      the figures of Pradhan et al. at full scale: days of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
-	@echo "make test         all tests that need no cluster"
+	@echo "make test         the tests, in ten minutes on two cores"
+	@echo "make test-all     the same and the long ones: whole experiments, and environments built anew"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
 	@echo "make lint         checks format, lint and types"
 	@echo "make bench        times training and estimation on the processor (a quarter of an hour)"
@@ -52,8 +53,13 @@ replication: $(READY)
 		$(RUN) snakemake --cores $(CORES) --configfile $$config || exit 1; \
 	done
 
+PYTEST = $(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
+
 test: $(READY)
-	$(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+test-all: $(READY)
+	$(PYTEST)
 
 test-cluster: $(READY)
 	$(RUN) tests/cluster/local_slurm.sh run pytest tests/cluster

@@ -1,16 +1,22 @@
-"""Files that take minutes come first: parallel processes then end at about the same time."""
+"""Which tests are long, and that they come first: parallel processes then end together."""
 
 import pytest
 
-LONGEST = [
+# Whole experiments, and environments that are built anew: `make test-all`, not `make test`.
+LONG = [
     "test_environments_built.py",
     "test_paper_configs.py",
     "test_slurm.py",
-    "test_end_to_end.py",
+    "test_reruns.py",
+    "test_plugins.py",
 ]
+FIRST = [*LONG, "test_end_to_end.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the tests of the longest files to the front."""
-    order = {name: rank for rank, name in enumerate(LONGEST)}
+    """Marks the long tests, and moves the files that take minutes to the front."""
+    for item in items:
+        if item.path.name in LONG:
+            item.add_marker(pytest.mark.long)
+    order = {name: rank for rank, name in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))

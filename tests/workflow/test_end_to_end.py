@@ -110,6 +110,16 @@ def test_everything_is_made(project):
     assert not list(project.results.rglob("*.part"))
 
 
+def test_the_report_holds_every_figure_and_its_caption(project):
+    project.run("--report", "report.html")
+    report = (project.folder / "report.html").read_text()
+    for name in TINY["figures"]:
+        assert f"figures/{name}.png" in report
+    for rule in ("figure_bounds", "figure_score_histograms", "figure_trade_off"):
+        caption = (project.folder / f"report/{rule}.rst").read_text()
+        assert caption.splitlines()[0][:60] in report, rule
+
+
 def test_a_second_run_does_nothing_in_seconds(project):
     before = project.content("**/*")
     start = time.monotonic()
