@@ -76,14 +76,18 @@ def any_of(names):
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def png_in_report(caption):
-    """A PNG that the report shows, with a caption of `report/`."""
-    return report(
+def files_of_figure(rule):
+    """The outputs of a figure's rule. The report shows the PNG, with the rule's caption."""
+    files = {
+        ending: f"{RESULTS}/figures/{{figure}}.{ending}" for ending in ("pdf", "tsv")
+    }
+    png = report(
         f"{RESULTS}/figures/{{figure}}.png",
-        caption=f"../report/{caption}.rst",
+        caption=f"../report/{rule}.rst",
         category="Figures",
         labels={"figure": "{figure}"},
     )
+    return {"png": png, **files}
 
 
 wildcard_constraints:

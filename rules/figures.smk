@@ -1,6 +1,6 @@
 """Figures: PDF, PNG, and the plotted numbers as TSV.
 
-All rules are the first one with other inputs: a program of their own, and what it is told.
+All rules are variants of the first one, with their own program, inputs and options.
 """
 
 from dpcanary.settings.figure import BOUNDS_KINDS
@@ -20,9 +20,7 @@ rule figure_bounds:
         program=program("figure_bounds"),
         summary=f"{RESULTS}/summaries/{{figure}}.tsv",
     output:
-        png=png_in_report("figure_bounds"),
-        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
-        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+        **files_of_figure("figure_bounds"),
     log:
         f"{LOGS}/figure_bounds/{{figure}}.log",
     wildcard_constraints:
@@ -55,9 +53,7 @@ use rule figure_bounds as figure_test_accuracy with:
         scores=FIGURES.files("scores/{audit}.npz"),
         summary=f"{RESULTS}/summaries/{{figure}}.tsv",
     output:
-        png=png_in_report("figure_test_accuracy"),
-        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
-        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+        **files_of_figure("figure_test_accuracy"),
     log:
         f"{LOGS}/figure_test_accuracy/{{figure}}.log",
     wildcard_constraints:
@@ -75,9 +71,7 @@ use rule figure_bounds as figure_adjacency_ratio with:
         program=program("figure_adjacency_ratio"),
         ratios=f"{RESULTS}/ratios/{{figure}}.tsv",
     output:
-        png=png_in_report("figure_adjacency_ratio"),
-        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
-        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+        **files_of_figure("figure_adjacency_ratio"),
     log:
         f"{LOGS}/figure_adjacency_ratio/{{figure}}.log",
     wildcard_constraints:
@@ -93,9 +87,7 @@ use rule figure_bounds as figure_score_histograms with:
         program=program("figure_score_histograms"),
         scores=FIGURES.files("scores/{audit}.npz"),
     output:
-        png=png_in_report("figure_score_histograms"),
-        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
-        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+        **files_of_figure("figure_score_histograms"),
     log:
         f"{LOGS}/figure_score_histograms/{{figure}}.log",
     wildcard_constraints:
@@ -112,9 +104,7 @@ use rule figure_bounds as figure_trade_off with:
         scores=FIGURES.files("scores/{audit}.npz"),
         profiles=FIGURES.files("profiles/{audit}.tsv"),
     output:
-        png=png_in_report("figure_trade_off"),
-        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
-        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
+        **files_of_figure("figure_trade_off"),
     log:
         f"{LOGS}/figure_trade_off/{{figure}}.log",
     wildcard_constraints:
