@@ -202,7 +202,7 @@ def test_a_mechanism_s_numbers_are_checked(changes: dict[str, Any], message: str
 @pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
 def test_a_schedule_s_rates_are_checked(rate: float) -> None:
     scheduled = dpsgd(learning_rate=lambda step: rate if step == 2 else 0.1)
-    message = rf"^learning_rate\(2\) is {rate}; it must be at least 0 and finite$"
+    message = rf"^learning_rate\(2\) is {rate}; it must be a finite number of at least 0$"
     with pytest.raises(dc.InputError, match=message):
         train(dpsgd=scheduled)
     assert len(train(dpsgd=dpsgd(learning_rate=scheduled.learning_rate, record_steps=(2,))).runs)
@@ -228,7 +228,7 @@ def test_runs_are_a_number_or_indices(runs: Any) -> None:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([0, 1, 5, 2, 5], r"^run 5 is there twice: it would be the same model again$"),
+        ([0, 1, 5, 2, 5], r"^run 5 is given twice: it would be the same model again$"),
         (range(0, 8, 2), r"^all runs are in world 0, .* odd ones in world 1; give runs of both$"),
         ([3, 1], r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
         (1, r"^all runs are in world 0, .* give runs of both$"),
@@ -294,7 +294,7 @@ def test_labels_are_counted_from_0() -> None:
 def test_features_are_finite(role: str, value: float) -> None:
     features = FEATURES.copy()
     features[13, 2] = value
-    message = r"^records: a feature is NaN or infinite; mend or drop such records$"
+    message = r"^records: a feature is NaN or infinite; repair or drop such records$"
     with pytest.raises(dc.InputError, match=message):
         train(**{role: dc.Records(features, LABELS)})
 

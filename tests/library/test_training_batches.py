@@ -14,8 +14,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
-from dpcanary.training import batches
-from dpcanary.training.batches import Batches, batches_of, rows_of_mask
+from dpcanary.training.batches import Batches, batches_of
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import path_of
@@ -67,14 +66,13 @@ def batches_for(
     shared: bool = True,
     seed: int = SEED,
 ) -> Batches:
-    return batches_of(
+    return batches_of(dpsgd, shared=shared)(
         table=table_of(RECORDS, CANARIES[kind][:num_slots], CPU),
         slots=slots_for(kind, dpsgd, num_slots),
         worlds=worlds_for(runs, num_slots),
         dpsgd=dpsgd,
         seed=seed,
         runs=torch.tensor(runs, dtype=torch.int64),
-        shared=shared,
     )
 
 
@@ -233,45 +231,32 @@ def test_rows_are_filled_up_behind_a_run_s_own(kind: str, num_slots: int) -> Non
 def test_the_device_s_way_lists_the_same_records(
     kind: str, adjacency: Adjacency, num_slots: int, rate: float
 ) -> None:
-    dpsgd, runs = replace(POISSON, sample_rate=rate, adjacency=adjacency), range(40)
-    slots, null = slots_for(kind, dpsgd, num_slots), null_row(kind, num_slots)
-    slot_of = torch.full((null + 1,), -1)
-    slot_of[slots.targets] = torch.arange(num_slots)
-    source = batches_for(runs, kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
+    dpsgd, null = replace(POISSON, sample_rate=rate, adjacency=adjacency), null_row(kind, num_slots)
+    source = batches_for(range(40), kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
     for step in range(10):
-        mask = torch.from_numpy(sampled(runs, [step], rate=rate)[:, 0]).float()
-        rows, inserted = rows_of_mask(
-            mask,
-            capacity=N,
-            targets=torch.from_numpy(slots.targets),
-            slot_of=slot_of,
-            replacements=torch.from_numpy(slots.rows_in(worlds_for(runs, num_slots))),
-            null=null,
-        )
+        rows, inserted = source._on_device(step)
         on_host, inserted_on_host = source.at(step)
         on_device = Batch(rows, (rows != null).float())
         assert np.array_equal(members(on_device), members(on_host))
         assert torch.equal(inserted, inserted_on_host)
 
 
-def test_the_device_s_way_knows_no_target_too() -> None:
-    mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    rows, inserted = rows_of_mask(
-        mask,
-        capacity=2,
-        targets=torch.tensor([], dtype=torch.int64),
-        slot_of=torch.full((10,), -1),
-        replacements=torch.tensor([[-1], [-1]]),
-        null=9,
-    )
-    assert rows.tolist() == [[0, 2], [9, 9]]
-    assert inserted.shape == (2, 0)
+def test_the_device_s_way_fills_up_lists_behind_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = batches_for(range(2), kind="coordinate", dpsgd=POISSON, shared=False)
+    mask = torch.zeros(2, N)
+    mask[0, [0, 2]] = 1.0
+    monkeypatch.setattr(source, "_sampled", lambda step: mask)
+    monkeypatch.setattr(source, "_capacity", 3)
+    rows, inserted = source._on_device(0)
+    assert rows.tolist() == [[0, 2, N], [N, N, N]]
+    assert inserted.tolist() == [[0.0], [0.0]]
 
 
 def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_capacity", lambda num_records, rate: 2)
-    with pytest.raises(RuntimeError, match="passes 2"):
-        batches_for(range(40), kind="input", dpsgd=POISSON, shared=False).at(0)
+    source = batches_for(range(40), kind="input", dpsgd=POISSON, shared=False)
+    monkeypatch.setattr(source, "_capacity", 2)
+    with pytest.raises(RuntimeError, match=r"exceeds the room for 2 records$"):
+        source.at(0)
 
 
 # --- fixed batches -----------------------------------------------------------------------------
@@ -389,8 +374,8 @@ def test_a_canary_s_gradient_is_no_longer_than_a_clipped_one() -> None:
     gradient = np.zeros(NUM_PARAMETERS, np.float32)
     gradient[[3, 7]] = POISSON.max_grad_norm
     message = (
-        r"^gradient canary: its gradient has length 1\.41421, more than max_grad_norm 1; no"
-        r" clipped record has that: scale it down$"
+        r"^gradient canary: its gradient has length 1\.41421, more than max_grad_norm 1;"
+        r" clipped gradients are never as long: scale it down$"
     )
     with pytest.raises(InputError, match=message):
         placed(DirectionCanary(gradient, TARGET))
@@ -411,7 +396,7 @@ def test_a_canary_s_gradient_is_a_finite_number_a_parameter(gradient: NDArray[np
 
 @pytest.mark.parametrize("coordinate", [9, -1, 10**9])
 def test_a_canary_s_coordinate_is_one_of_the_parameters(coordinate: int) -> None:
-    message = rf"^gradient canary: coordinate {coordinate} is outside of the model's 9 parameters$"
+    message = rf"^canary: coordinate is {coordinate}[,;] (and there are 9 parameters|it must be)"
     with pytest.raises(InputError, match=message):
         placed(GradientCanary(coordinate, TARGET))
 
@@ -419,12 +404,14 @@ def test_a_canary_s_coordinate_is_one_of_the_parameters(coordinate: int) -> None
 @pytest.mark.parametrize("width", [1, 3])
 def test_an_input_canary_of_another_shape_than_the_records_is_refused(width: int) -> None:
     """A single feature would otherwise be taken for all of them."""
-    with pytest.raises(InputError, match=r"^input canary: features of shape"):
+    message = rf"^input canary: its features have shape \({width},\), those of records \(2,\)$"
+    with pytest.raises(InputError, match=message):
         placed(InputCanary(np.ones(width, np.float32), 1, TARGET))
 
 
 @pytest.mark.parametrize(
-    ("label", "message"), [(-1, r"^input canary: .* label -1"), (3, "has 3 outputs, .* 4 classes")]
+    ("label", "message"),
+    [(-1, "^canary: label is -1; it must"), (3, "has 3 outputs, .* 4 classes")],
 )
 def test_an_input_canary_of_no_class_is_refused(label: int, message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -22,10 +22,10 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.kernels import philox
-from dpcanary.training.noise import Noise, normals_like
+from dpcanary.training.noise import Noise
 from dpcanary.training.options import Initialisation, Optimizer, WorldAssignment
 from dpcanary.training.purposes import Purpose
-from dpcanary.training.worlds import assigned_worlds
+from dpcanary.training.worlds import assigned_worlds, check_assignment
 
 SEED = 11
 PACKAGES = [path.parent.name for path in Path(dpcanary.__file__).parent.glob("*/purposes.py")]
@@ -174,13 +174,6 @@ def test_what_is_there_is_multiplied_and_the_noise_is_scaled() -> None:
         Noise(seed=SEED).add(out, factor=factor, scale=scale, runs=torch.tensor(runs), step=6)
         expected = factor * there.astype(np.float64) + scale * unit
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_draws_once_a_run_are_those_of_the_first_step() -> None:
-    drawn = normals_like(
-        (3, 10), Noise(seed=SEED), runs=torch.arange(3), purpose=Purpose.SIMULATION
-    )
-    assert np.array_equal(drawn.numpy(), draw(10, range(3), purpose=Purpose.SIMULATION))
 
 
 # --- what a draw depends on --------------------------------------------------------------------
@@ -342,11 +335,23 @@ def test_the_worlds_of_a_run_are_the_same_beside_any_others(assignment: str) -> 
     assert (whole[1:] != whole[:-1]).any()
 
 
-def test_assignments_that_do_not_go_with_the_number_of_slots() -> None:
+def test_assignments_that_are_not_defined_for_the_number_of_slots() -> None:
     with pytest.raises(InputError, match=r"alternate is for one slot, and there are 2: .* use"):
-        worlds_of("alternate", range(4), 2)
+        check_assignment(WorldAssignment.ALTERNATE, 2)
     with pytest.raises(InputError, match=r"halves needs an even number of slots; there are 3$"):
-        worlds_of("halves", range(4), 3)
+        check_assignment(WorldAssignment.HALVES, 3)
+    canaries = [GradientCanary(coordinate=k, target=k) for k in range(3)]
+    for name, message in (("alternate", "alternate is for one slot"), ("halves", "even number")):
+        with pytest.raises(InputError, match=message):
+            train_ensemble(
+                module=nn.Linear(NUM_FEATURES, 3),
+                records=records_with_a_dead_feature(),
+                canary=canaries,
+                dpsgd=SETTINGS,
+                runs=4,
+                seed=SEED,
+                worlds=name,
+            )
 
 
 # --- in the weights ----------------------------------------------------------------------------

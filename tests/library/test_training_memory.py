@@ -281,7 +281,7 @@ def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
             **way,
         )
         assert torch.get_num_threads() == 2
-        with pytest.raises(InputError, match="coordinate 1000000 is outside of the model's 21"):
+        with pytest.raises(InputError, match="coordinate is 1000000, and there are 21 parameters"):
             train([0, 1], canary=GradientCanary(10**6, TARGET))
         diverging = replace(SETTINGS, learning_rate=1e39)
         with pytest.raises(InputError, match=r"^run 0 diverged"):

@@ -60,7 +60,7 @@ def test_networks_take_images_and_say_so():
     resnet = module_of(stage(model="resnet18"), shape=(3, 48, 48), num_classes=7)
     assert resnet(torch.zeros(2, 3, 48, 48)).shape == (2, 7)
     for shape in ((64,), (1, 32, 32), (32, 32, 3), (3, 32)):
-        with pytest.raises(InputError, match=r"resnet18 takes images of shape \(3, 32, 32\)"):
+        with pytest.raises(InputError, match=r"resnet18 takes images of shape \(3, height"):
             module_of(stage(model="resnet18"), shape=shape, num_classes=10)
     with pytest.raises(InputError, match="linear takes flat features"):
         module_of(stage(), shape=(3, 32, 32), num_classes=10)
