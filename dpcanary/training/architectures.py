@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-_norm = partial(nn.GroupNorm, 32)  # Opacus puts as many groups in place of batch norm
+_norm = partial(nn.GroupNorm, 32)  # as many groups as Opacus uses in place of batch norm
 
 
 def convnet(num_classes: int = 10) -> nn.Module:

@@ -18,7 +18,8 @@ from dpcanary.training.options import Sampling
 from dpcanary.training.purposes import Purpose
 from dpcanary.training.slots import Slots
 
-# Standard deviations above the mean that have room: a sample exceeds them with probability 1e-22.
+# Lists have room for the mean size of a sample and this many standard deviations. A sample exceeds
+# that with probability 1e-22.
 _ROOM = 10
 
 
@@ -57,7 +58,7 @@ class Batches(ABC):
     def __post_init__(self) -> None:
         table, device = self.table, self.runs.device
         self._key = philox_key(seed=self.seed)
-        # A record is sampled if its random word is below: the rate to within 2^-33.
+        # A record is sampled if its random word is below this, so the rate is off by at most 2^-33.
         self._threshold = np.uint64(round(self.dpsgd.sample_rate * 2**32))
         self._targets = torch.from_numpy(self.slots.targets).to(device)
         self._canary_rows = table.num_private + torch.arange(table.num_canaries, device=device)
@@ -91,7 +92,7 @@ class Batches(ABC):
             runs = self.runs.numpy()
             sample_mask(mask.numpy(), self._threshold, self._key, step, runs, purpose.value)
             return mask
-        # Only PyTorch's CUDA build brings Triton.
+        # Triton is installed with PyTorch's CUDA build only.
         from dpcanary.training.kernels.philox_cuda import sample_mask as sample_on_device
 
         threshold, key = int(self._threshold), self._key
@@ -126,7 +127,7 @@ class _PoissonRows(Batches):
         count = self.table.num_private
         mean = count * self.dpsgd.sample_rate
         self._capacity = min(count, math.ceil(mean + _ROOM * math.sqrt(mean) + _ROOM))
-        # The slot whose target a row is, or -1.
+        # For each row of the table, the slot of which it is the target, or -1.
         self._slot_of = torch.full((len(self.table.labels),), -1, device=self.runs.device)
         self._slot_of[self._targets] = torch.arange(len(self._targets), device=self.runs.device)
 
@@ -170,7 +171,7 @@ class _PoissonRows(Batches):
 
 
 class _FixedBatches(Batches):
-    """Known batches: the order of records in each epoch is cut in pieces, the same for all runs."""
+    """Known batches, the same for all runs: pieces of a random order of the records per epoch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

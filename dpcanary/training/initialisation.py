@@ -13,7 +13,7 @@ from dpcanary.randomness import generator
 from dpcanary.training.options import Initialisation
 from dpcanary.training.purposes import Purpose
 
-# The index, which no run has, of parameters drawn once for all runs.
+# An index that no run has. It keys parameters that are drawn once for all runs.
 NO_RUN = 2**32 - 1
 # Layers draw from PyTorch's one generator.
 _LOCK = threading.Lock()

@@ -21,7 +21,7 @@ _ACTIVATIONS = {
     Activation.RELU: nn.ReLU,
     Activation.SIGMOID: nn.Sigmoid,
 }
-# The factor on the learning rate at a step (0 for the first) of `total`.
+# The factor on the learning rate at a step, 0 for the first, of `total` steps.
 _FACTORS: dict[LearningRateSchedule, Callable[[int, int], float]] = {
     LearningRateSchedule.CONSTANT: lambda step, total: 1.0,
     LearningRateSchedule.LINEAR: lambda step, total: 1.0 - step / total,
@@ -76,7 +76,7 @@ def _perceptron(widths: Sequence[int], activation: Activation | None) -> nn.Modu
 def mechanism_of(
     stage: MechanismStage, *, record_steps: tuple[int, ...], noise_multiplier: float
 ) -> DPSGD:
-    """The mechanism of a stage, with this noise."""
+    """The DP-SGD of a stage, with this noise."""
     return replace(
         descent_of(stage),
         noise_multiplier=noise_multiplier,
@@ -91,7 +91,7 @@ def mechanism_of(
 
 
 def descent_of(stage: ReferenceStage) -> DPSGD:
-    """The descent of a stage, on all records, neither clipped nor noisy."""
+    """The descent of a stage on all records, without clipping and noise."""
     factor = _FACTORS[stage.learning_rate_schedule]
     return DPSGD(
         noise_multiplier=0.0,

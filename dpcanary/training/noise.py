@@ -38,7 +38,7 @@ class Noise:
             f, s = np.float32(factor), np.float32(scale)
             add_normals(out.numpy(), f, s, self._key, step, runs.numpy(), purpose.value)
             return
-        # Only PyTorch's CUDA build brings Triton.
+        # Triton is installed with PyTorch's CUDA build only.
         from dpcanary.training.kernels.philox_cuda import add_normals as add_on_device
 
         add_on_device(

@@ -101,7 +101,7 @@ def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
     count = len(plan.records)
     shared = plan.dpsgd.sample_rate >= plan.path.shared_above and not plan.dpsgd.batch_size
     size = count if shared else round(plan.dpsgd.expected_batch_size(count))
-    # Parameters, and what the optimiser keeps; a start and a change whose length is observed.
+    # Parameters and the optimiser's state; if lengths are observed, also the start and the change.
     states = 1 + state_tensors(plan.dpsgd.optimizer)
     states += 2 * (plan.observe is Observation.CHANGE_AND_LENGTH)
     return runs_that_fit(
@@ -121,7 +121,7 @@ class _Trainer:
         self._lock = threading.Lock()
 
     def train(self, runs: Sequence[int]) -> list[list[NDArray[Any]]]:
-        """Trains a block, or its halves if it does not fit; the results of each part."""
+        """Trains a block, or its halves if it does not fit; returns the results of each part."""
         done = 0
 
         def report(model_steps: int) -> None:
@@ -153,7 +153,7 @@ class _Trainer:
         block = Block(plan, runs)
         observations = block.train(on_step)
         accuracy = np.full(len(runs), np.nan, np.float32)
-        test = plan.test_records or None  # an empty set is none
+        test = plan.test_records or None  # an empty set counts as none
         kept = []
         for first in range(0, len(runs) if test or self._keep else 0, _MODELS_AT_ONCE):
             some = slice(first, first + _MODELS_AT_ONCE)

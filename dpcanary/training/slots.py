@@ -119,7 +119,7 @@ def table_of(records: Records, canaries: Sequence[Canary], device: torch.device)
 
 
 def _indices(canaries: Sequence[Canary], name: str, count: int, what: str) -> list[int]:
-    """The canaries' targets or coordinates, checked."""
+    """The checked targets or coordinates of canaries."""
     found = [checked_count(f"canary: {name}", getattr(one, name), least=0) for one in canaries]
     if max(found) >= count:
         raise InputError(f"canary: {name} is {max(found)}, and there are {count} {what}")
@@ -129,7 +129,7 @@ def _indices(canaries: Sequence[Canary], name: str, count: int, what: str) -> li
 
 
 def _check(canary: Canary, shape: tuple[int, ...], max_grad_norm: float, num: int) -> None:
-    """Refuses features unlike those of records, and gradients unlike clipped ones."""
+    """Refuses features that no record has, and gradients that no clipped record has."""
     if isinstance(canary, InputCanary):
         checked_count("canary: label", canary.label, least=0)
         own = np.shape(canary.features)

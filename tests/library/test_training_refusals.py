@@ -1,4 +1,4 @@
-"""What cannot be trained, or would be trained without a meaning, is refused by name."""
+"""Settings and records that cannot be trained, or only without a meaning, are refused by name."""
 
 from dataclasses import replace
 
@@ -84,7 +84,7 @@ def test_outputs_that_do_not_fit_the_labels() -> None:
         ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
     ],
 )
-def test_mechanisms_without_a_meaning(changes: dict[str, object], message: str) -> None:
+def test_settings_out_of_their_range(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(SETTINGS, **changes)
 
