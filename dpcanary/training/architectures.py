@@ -1,19 +1,17 @@
-"""The two networks that audits of CIFAR-10 train (Cebere et al., 2024)."""
+"""The networks that audits of CIFAR-10 train (Cebere et al., 2024)."""
+
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-# Groups of every normalisation of the residual network: what Opacus puts in place of batch norm.
-_GROUPS = 32
+_norm = partial(nn.GroupNorm, 32)  # as many groups as Opacus uses in place of batch norm
 
 
 def convnet(num_classes: int = 10) -> nn.Module:
     """LeNet-5 (LeCun et al., 1998) for 3 x 32 x 32 images: 62,006 parameters with ten classes.
 
-    The ReLU comes after the maximum, on a quarter of the values: the same function.
-
-    Args:
-        num_classes: outputs.
+    The ReLU comes after the maximum, on a quarter of the values. It is the same function.
     """
     return nn.Sequential(
         nn.Conv2d(3, 6, 5),
@@ -32,7 +30,7 @@ def convnet(num_classes: int = 10) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Two convolutions and a way around them (He et al., 2016)."""
+    """Two convolutions and a shortcut (He et al., 2016)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -57,21 +55,14 @@ class _Block(nn.Module):
 def resnet18(num_classes: int = 10) -> nn.Module:
     """ResNet-18 for 3 x 32 x 32 images: 11,173,962 parameters with ten classes.
 
-    As for CIFAR-10 (3 x 3 stem, no pooling after it), with group normalisation in place of batch
-    normalisation, which would mix the records of a batch.
-
-    Args:
-        num_classes: outputs.
+    It has the form for CIFAR-10 (3 x 3 stem, no pooling after it), and group normalisation in
+    place of batch normalisation, which would mix the records of a batch.
     """
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, padding=1, bias=False), _norm(64), nn.ReLU()]
     channels_in = 64
     for channels in (64, 128, 256, 512):
-        layers.append(_Block(channels_in, channels, stride=channels // channels_in))
-        layers.append(_Block(channels, channels, stride=1))
+        stride = channels // channels_in
+        layers += [_Block(channels_in, channels, stride), _Block(channels, channels, stride=1)]
         channels_in = channels
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)]
     return nn.Sequential(*layers)
-
-
-def _norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(_GROUPS, channels)

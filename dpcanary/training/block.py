@@ -1,7 +1,6 @@
 """A block of runs, trained in lockstep from start to end."""
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.inserted import InsertedGradients
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.options import Initialisation, Optimizer
+from dpcanary.training.options import Optimizer
 from dpcanary.training.plan import Plan
 from dpcanary.training.purposes import Purpose
 from dpcanary.training.worlds import assigned_worlds
@@ -31,41 +30,34 @@ class Block:
     """
 
     def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
-        self._plan, self._runs = plan, runs
-        path, dpsgd, indices = plan.path, plan.dpsgd, np.asarray(runs, np.int64)
-        self._parameters = _started(plan, runs)
+        self._plan, self._runs, self.step = plan, runs, 0
+        path, dpsgd, slots = plan.path, plan.dpsgd, plan.slots
+        start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
+        self._parameters = path.encode(start.to(plan.device)).contiguous()
         self._sums = torch.empty_like(self._parameters)
         self._optimizer = optimizer_of(dpsgd, self._parameters, self._sums)
         self._noise = Noise(seed=plan.seed)
-        self._indices = torch.from_numpy(indices).to(plan.device)
+        self._indices = torch.tensor(runs, dtype=torch.int64, device=plan.device)
         self.worlds = assigned_worlds(
-            plan.worlds, runs=indices, num_slots=len(plan.slots), seed=plan.seed
+            plan.worlds, runs=np.asarray(runs, np.int64), num_slots=len(slots), seed=plan.seed
         )
-        self._batches = batches_of(
-            table=path.table,
-            slots=plan.slots,
-            worlds=self.worlds,
-            dpsgd=dpsgd,
-            seed=plan.seed,
-            runs=self._indices,
-            shared=dpsgd.sample_rate >= path.shared_above,
-        )
+        kind = batches_of(dpsgd, shared=dpsgd.sample_rate >= path.shared_above)
+        self._batches = kind(path.table, slots, self.worlds, dpsgd, plan.seed, self._indices)
         self._batch_size = dpsgd.expected_batch_size(len(plan.records))
-        self._gradients = self._inserted_gradients() if plan.slots.has_gradients else None
-        if self._gradients is not None:
+        self._noise_scale = dpsgd.noise_multiplier * dpsgd.max_grad_norm / self._batch_size
+        self._gradients = self._start = None
+        if slots.has_gradients:
+            signs, norm = slots.signs_in(self.worlds).to(plan.device), dpsgd.max_grad_norm
+            self._gradients = InsertedGradients(slots, path, max_grad_norm=norm, signs=signs)
             self._before = self._gradients.along(self._parameters)
-        whole = plan.observe is Observation.CHANGE_AND_LENGTH
-        self._start = self._parameters.clone() if whole else None
-        self.step = 0
+        if plan.observe is Observation.CHANGE_AND_LENGTH:
+            self._start = self._parameters.clone()
 
     def train(self, on_step: Callable[[], object]) -> NDArray[np.float32]:
-        """Trains to the end.
+        """Trains to the end, and returns observations, shape (runs, steps, slots, ...).
 
         Args:
             on_step: called after each step.
-
-        Returns:
-            Observations, shape (runs, steps, slots, ...).
 
         Raises:
             InputError: if a run diverges.
@@ -83,57 +75,52 @@ class Block:
 
     def advance(self) -> None:
         """Trains every run by one step."""
-        dpsgd, size = self._plan.dpsgd, self._batch_size
+        dpsgd, factor, scale = self._plan.dpsgd, 1.0 / self._batch_size, self._noise_scale
         batch, inserted = self._batches.at(self.step)
         self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
         if self._gradients is not None:
             self._gradients.add(self._sums, inserted)
-        self._noise.add(
-            self._sums,
-            factor=1.0 / size,
-            scale=dpsgd.noise_multiplier * dpsgd.max_grad_norm / size,
-            runs=self._indices,
-            step=self.step,
-        )
+        runs = self._indices
+        self._noise.add(self._sums, factor=factor, scale=scale, runs=runs, step=self.step)
         self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(self.step)
         self._optimizer.step()
         self.step += 1
 
     def observed(self) -> Tensor:
-        """What the adversary sees of the models as they are, shape (runs, slots, ...)."""
-        match self._plan.observe:
-            case Observation.LOGITS:
-                return self._logits()
-            case Observation.CHANGE:
-                return self._change()
-            case Observation.CHANGE_AND_LENGTH:
-                assert self._start is not None
-                # Decoded, since a buffer may be padded.
-                whole = self._plan.path.decode(self._parameters - self._start)
-                length = torch.linalg.vector_norm(whole, dim=1, keepdim=True)
-                change = self._change()
-                return torch.stack([change, length.expand_as(change)], dim=2)
-            case never:
-                assert_never(never)
+        """What the adversary sees of the models at this step, shape (runs, slots, ...)."""
+        if self._gradients is None:
+            return self._logits()
+        change = self._gradients.along(self._parameters) - self._before
+        if self._start is None:
+            return change
+        # Decoded, since a buffer may be padded.
+        whole = self._plan.path.decode(self._parameters - self._start)
+        length = torch.linalg.vector_norm(whole, dim=1, keepdim=True)
+        return torch.stack([change, length.expand_as(change)], dim=2)
 
     def diverged(self) -> int | None:
-        """Place in the block of a run whose parameters are not finite, if there is one."""
+        """Index in the block of a run whose parameters are not finite, or None."""
         # NaN and infinity show in the extremes, which need no copy of the parameters.
         least, most = self._parameters.aminmax(dim=1)
         finite = (least.isfinite() & most.isfinite()).cpu()
         return None if bool(finite.all()) else int(finite.int().argmin())
 
     def parameters(self, some: slice) -> Tensor:
-        """Some of the models as they are, in the module's order, shape (runs, parameters)."""
-        plan = self._plan
+        """Some of the models at this step, in the module's order, shape (runs, parameters).
+
+        A path that trains in the span of the records gets the noise outside of the span here.
+        """
+        plan, dpsgd = self._plan, self._plan.dpsgd
         trained = plan.path.decode(self._parameters[some])
-        if plan.basis is None:
+        if plan.path is plan.evaluator:
             return trained
+        rates = [self._noise_scale * dpsgd.learning_rate_at(step) for step in range(self.step)]
+        momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
         drawn = trained.new_zeros(len(trained), plan.evaluator.num_parameters)
         self._noise.add(
             drawn,
             factor=0.0,
-            scale=self._missing_noise(),
+            scale=accumulated_noise(rates, momentum=momentum),
             runs=self._indices[some],
             step=self.step,
             purpose=Purpose.OUT_OF_SPAN,
@@ -141,17 +128,6 @@ class Block:
         noise = plan.evaluator.decode(drawn)
         inside = plan.path.decode(plan.path.encode(noise))
         return trained + noise - inside
-
-    def _inserted_gradients(self) -> InsertedGradients:
-        plan = self._plan
-        signs = plan.slots.signs_in(self.worlds).to(plan.device)
-        norm = plan.dpsgd.max_grad_norm
-        return InsertedGradients(plan.slots, plan.path, max_grad_norm=norm, signs=signs)
-
-    def _change(self) -> Tensor:
-        """How far the models moved along each slot's canary, shape (runs, slots)."""
-        assert self._gradients is not None
-        return self._gradients.along(self._parameters) - self._before
 
     def _logits(self) -> Tensor:
         """Logits of each slot's target and canary, shape (runs, slots, 2, outputs)."""
@@ -162,25 +138,9 @@ class Block:
         logits = path.logits(self._parameters, table.features[rows])
         return logits.view(len(logits), len(targets), 2, -1)
 
-    def _missing_noise(self) -> float:
-        """Standard deviation of a coordinate outside of the span, by now."""
-        dpsgd = self._plan.dpsgd
-        scale = dpsgd.noise_multiplier * dpsgd.max_grad_norm / self._batch_size
-        rates = [scale * dpsgd.learning_rate_at(step) for step in range(self.step)]
-        momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-        return accumulated_noise(rates, momentum=momentum)
-
-
-def _started(plan: Plan, runs: Sequence[int]) -> Tensor:
-    """The buffer of some runs before the first step."""
-    if plan.initialisation is Initialisation.ZEROS:
-        return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
-    start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
-    return plan.path.encode(start.to(plan.device)).contiguous()
-
 
 def _divergence(plan: Plan, run: int) -> str:
-    """Which step broke a run: it is trained again, alone, and looked at after every step."""
+    """Names the step at which a run diverged: trains it again, alone, and checks every step."""
     block, last = Block(plan, [run]), plan.dpsgd.record_steps[-1]
     while block.diverged() is None and block.step < last:
         block.advance()

@@ -10,6 +10,7 @@ from dpcanary.errors import InputError
 from dpcanary.training.options import Loss, Optimizer, Sampling
 
 Schedule = Callable[[int], float]
+_CHOICES = {"adjacency": Adjacency, "sampling": Sampling, "optimizer": Optimizer, "loss": Loss}
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,19 @@ class DPSGD:
         noise_multiplier: sigma, in units of max_grad_norm; 0 for training without noise.
         max_grad_norm: C; infinity for training without clipping.
         learning_rate: a number, or a function of the step (0 for the first).
-        record_steps: steps to observe, ascending; training ends with the last one. A single
-            number is the last step alone.
+        record_steps: steps at which the models are observed, ascending. Training ends with the
+            last one. A single number stands for the last step alone.
         sample_rate: q of Poisson sampling.
         adjacency: how the worlds differ.
         sampling: Poisson or fixed batches.
         batch_size: of fixed batches.
-        canary_period: k: with fixed batches, canaries come in at steps k, 2 k, ...
-        optimizer: which one.
+        canary_period: k; with fixed batches, canaries are inserted at steps k, 2 k, ...
+        optimizer: what a noisy gradient does to the parameters.
         momentum: of Optimizer.MOMENTUM.
-        loss: which one.
+        loss: what a model minimises.
 
     Raises:
-        InputError: if a setting is out of its range, or two do not go together.
+        InputError: if a setting is out of its range, or two settings contradict each other.
     """
 
     noise_multiplier: float
@@ -49,26 +50,19 @@ class DPSGD:
     loss: Loss = Loss.CROSS_ENTROPY
 
     def __post_init__(self) -> None:
-        options = {"adjacency": Adjacency, "sampling": Sampling, "optimizer": Optimizer}
-        for name, choice in {**options, "loss": Loss}.items():
+        for name, choice in _CHOICES.items():
             object.__setattr__(self, name, choice(getattr(self, name)))
-        self._check_numbers()
-        self._check_sampling()
-
-    def _check_numbers(self) -> None:
+        given = [self.record_steps] if isinstance(self.record_steps, int) else self.record_steps
+        object.__setattr__(self, "record_steps", tuple(given))
+        steps = (0, *(checked_count("record_steps", step) for step in self.record_steps))
+        if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):
+            raise InputError(f"record_steps must ascend from 1; they are {self.record_steps}")
         checked_real("noise_multiplier", self.noise_multiplier, zero_included=True)
         if self.max_grad_norm != float("inf"):
             checked_real("max_grad_norm", self.max_grad_norm)
         if not callable(self.learning_rate):
             checked_real("learning_rate", self.learning_rate)
         checked_real("momentum", self.momentum, most=1.0, zero_included=True)
-        given = [self.record_steps] if isinstance(self.record_steps, int) else self.record_steps
-        object.__setattr__(self, "record_steps", tuple(given))
-        steps = (0, *(checked_count("record_steps", step) for step in self.record_steps))
-        if len(steps) == 1 or any(one >= two for one, two in pairwise(steps)):
-            raise InputError(f"record_steps must ascend from 1; they are {self.record_steps}")
-
-    def _check_sampling(self) -> None:
         checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
         if self.sampling is Sampling.FIXED:
             if self.batch_size is None or self.canary_period is None:
@@ -87,7 +81,7 @@ class DPSGD:
         """The learning rate of a step, 0 for the first.
 
         Raises:
-            InputError: if a function gives something else than a finite rate of at least 0.
+            InputError: if a function returns anything but a finite rate of at least 0.
         """
         rate = self.learning_rate
         if not callable(rate):
@@ -95,5 +89,5 @@ class DPSGD:
         return checked_real(f"learning_rate({step})", rate(step), zero_included=True)
 
     def expected_batch_size(self, num_records: int) -> float:
-        """What gradient sums are divided by. It is never the size of the batch that was drawn."""
+        """What gradient sums are divided by: never the size of the batch that was drawn."""
         return float(self.batch_size or self.sample_rate * num_records)

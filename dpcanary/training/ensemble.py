@@ -45,47 +45,53 @@ def train_ensemble(
 ) -> EnsembleResult:
     """Trains one model per run, on one or the other of two neighbouring datasets.
 
-    What a run draws depends on the seed and its index alone: not on the runs beside it, the
-    threads, or the device.
+    What a run draws depends on the seed and its index alone, not on the other runs, the number of
+    threads or the device.
 
     Args:
-        module: the architecture, of any kind without batch statistics. Linear heads and
-            perceptrons have fast paths of their own.
+        module: the architecture, of any kind without batch statistics, also as Opacus wraps it.
+            Linear heads and perceptrons have fast paths of their own.
         records: the private records.
-        canary: what is inserted; a list gives a run as many slots. See `slots.slots_of`.
+        canary: what is inserted; a list gives each run one slot per canary. See `slots.slots_of`.
         dpsgd: settings of the mechanism.
         runs: how many runs, or their indices, which fix each run's world and randomness. With
             one slot, even indices are in world 0 and odd ones in world 1.
         seed: the audit's seed.
-        test_records: the records that accuracy is measured on; by default none is measured.
-        observe: what is kept of a run; by default what goes with the canary.
-        worlds: how the worlds of slots are assigned; by default runs alternate with one slot,
-            and fair coins are thrown for several.
+        test_records: the records that accuracy is measured on; by default it is not measured.
+        observe: what is kept of a run; by default the observation for the canary's type.
+        worlds: how the worlds of slots are assigned; by default `alternate` with one slot and
+            `coins` with several.
         initialisation: where runs start; by default from the module's own parameters.
         precision: of matrix products.
         device: where to compute.
-        num_threads: threads of the host, each of which trains runs of its own.
+        num_threads: threads of the host; each trains runs of its own.
         runs_at_once: runs in memory at once, per thread; by default as many as are fastest
             together and fit in half of the free memory.
         keep_parameters: whether to return the models.
         rotate: whether linear heads may be trained in the span of their records, which changes no
             distribution; see `rotation`.
-        on_progress: told the number of model-steps just done (below 0 for those done in vain).
+        on_progress: called with the number of model-steps just done, or with a negative number
+            of steps that must be repeated because memory ran out.
 
     Raises:
         InputError: if an argument is out of its range, the module cannot be trained, a canary
             does not fit, a run diverges (names the run and the step), or one run alone does not
             fit in memory.
     """
-    _check_types(module=(module, nn.Module), records=(records, Records), dpsgd=(dpsgd, DPSGD))
     canaries = list(canary) if isinstance(canary, Sequence) else [canary]
-    for each in canaries:
-        _check_types(canary=(each, Canary))
-    chosen = checked_runs(runs)
+    _check_type("module", nn.Module, module)
+    _check_type("records", Records, records)
+    _check_type("dpsgd", DPSGD, dpsgd)
+    _check_type("canary", Canary, *canaries)
+    chosen = _run_indices(runs)
     _check_records(records, test_records)
-    assignment = _assignment(worlds, len(canaries))
-    if assignment is WorldAssignment.ALTERNATE:
-        _check_both_worlds(chosen)
+    by_default = WorldAssignment.COINS if len(canaries) > 1 else WorldAssignment.ALTERNATE
+    worlds = by_default if worlds is None else WorldAssignment(worlds)
+    if worlds is WorldAssignment.ALTERNATE and np.ptp(parity(np.array(chosen))) == 0:
+        raise InputError(
+            f"all runs are in world {chosen[0] % 2}, so nothing can be told apart: even indices are"
+            " in world 0, odd ones in world 1; give runs of both"
+        )
     plan = make_plan(
         module=module,
         records=records,
@@ -94,7 +100,7 @@ def train_ensemble(
         dpsgd=dpsgd,
         seed=checked_count("seed", seed, least=0),
         observe=default_observation(canaries) if observe is None else Observation(observe),
-        worlds=assignment,
+        worlds=worlds,
         initialisation=Initialisation(initialisation),
         precision=Precision(precision),
         device=chosen_device(device),
@@ -110,12 +116,7 @@ def train_ensemble(
     )
 
 
-def checked_runs(runs: int | Iterable[int]) -> list[int]:
-    """Run indices from their number or from themselves.
-
-    Raises:
-        InputError: if there is none, one is out of range, or one is there twice.
-    """
+def _run_indices(runs: int | Iterable[int]) -> list[int]:
     try:
         found = [*map(index, runs if isinstance(runs, Iterable) else range(index(runs)))]
     except TypeError:
@@ -124,22 +125,21 @@ def checked_runs(runs: int | Iterable[int]) -> list[int]:
         raise InputError(f"runs must be indices from 0 to {NO_RUN - 1}, and at least one")
     if len(set(found)) < len(found):
         twice, _ = Counter(found).most_common(1)[0]
-        raise InputError(f"run {twice} is there twice: it would be the same model again")
+        raise InputError(f"run {twice} is given twice: it would be the same model again")
     return found
 
 
-def _check_types(**values: tuple[object, type | UnionType]) -> None:
-    for name, (value, kind) in values.items():
+def _check_type(name: str, kind: type | UnionType, *values: object) -> None:
+    for value in values:
         if not isinstance(value, kind):
             known = getattr(kind, "__name__", "canary")
             raise InputError(f"{name} must be a {known}, not {type(value).__name__} {value!r:.60}")
 
 
 def _check_records(records: Records, test_records: Records | None) -> None:
-    """Refuses features that no model can be trained on, and labels that are counted from 1."""
-    parts = [records] if test_records is None else [records, test_records]
     if not len(records):
         raise InputError("there are no records")
+    parts = [records] if test_records is None else [records, test_records]
     if all(part.labels.min(initial=1) > 0 for part in parts):
         raise InputError("no record has label 0; labels are counted from 0: subtract 1")
     for part in parts:
@@ -147,23 +147,6 @@ def _check_records(records: Records, test_records: Records | None) -> None:
         if kind == "U":
             raise InputError("records: features are texts; encode them first")
         if kind == "f" and not np.isfinite(part.features).all():
-            raise InputError("records: a feature is NaN or infinite; mend or drop such records")
-        if shape != records.features.shape[1:]:
-            raise InputError(
-                f"test_records: features of a record have shape {shape}, those of records"
-                f" {records.features.shape[1:]}"
-            )
-
-
-def _check_both_worlds(runs: Sequence[int]) -> None:
-    if len({*parity(np.array(runs)).tolist()}) < 2:
-        raise InputError(
-            f"all runs are in world {runs[0] % 2}, so nothing can be told apart: even indices are"
-            " in world 0, odd ones in world 1; give runs of both"
-        )
-
-
-def _assignment(worlds: WorldAssignment | str | None, num_slots: int) -> WorldAssignment:
-    if worlds is None:
-        return WorldAssignment.COINS if num_slots > 1 else WorldAssignment.ALTERNATE
-    return WorldAssignment(worlds)
+            raise InputError("records: a feature is NaN or infinite; repair or drop such records")
+        if shape != (own := records.features.shape[1:]):
+            raise InputError(f"test_records: features of shape {shape}, and records have {own}")

@@ -2,7 +2,6 @@
 
 import copy
 import threading
-from typing import assert_never
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from dpcanary.randomness import generator
 from dpcanary.training.options import Initialisation
 from dpcanary.training.purposes import Purpose
 
-# An index that no run has: of parameters that every run starts from, or the reference does.
+# An index that no run has. It keys parameters that are drawn once for all runs.
 NO_RUN = 2**32 - 1
 # Layers draw from PyTorch's one generator.
 _LOCK = threading.Lock()
@@ -32,30 +31,25 @@ def initial_parameters(
         runs: run indices.
     """
     start = parameters_to_vector(module.parameters()).detach().cpu()
+    if initialisation is Initialisation.ZEROS:
+        return start.new_zeros(len(runs), len(start))
     starts = start.expand(len(runs), -1).clone()
-    match initialisation:
-        case Initialisation.ZEROS:
-            starts.zero_()
-        case Initialisation.FIXED:
-            pass
-        case Initialisation.PER_RUN:
-            own = copy.deepcopy(module).cpu()
-            for row, run in zip(starts, runs, strict=True):
-                redraw(own, seed=seed, run=run)
-                row.copy_(parameters_to_vector(own.parameters()).detach())
-        case never:
-            assert_never(never)
+    if initialisation is Initialisation.PER_RUN:
+        own = copy.deepcopy(module).cpu()
+        for row, run in zip(starts, runs, strict=True):
+            redraw(own, seed=seed, run=run)
+            row.copy_(parameters_to_vector(own.parameters()).detach())
     return starts
 
 
 def redraw(module: nn.Module, *, seed: int, run: int) -> None:
-    """Draws a module's parameters anew, in place, as PyTorch initialises each layer.
+    """Draws a module's parameters again, in place, as PyTorch initialises each layer.
 
-    PyTorch's initialisers take 32 bits of seed: among thousands of runs two may start alike, which
-    tells nothing of their worlds. PyTorch's own generator is left as it was.
+    PyTorch's initialisers take 32 bits of seed. Among thousands of runs two may therefore start
+    alike, which says nothing about their worlds. The state of PyTorch's own generator is restored.
 
     Raises:
-        InputError: if a layer with parameters of its own cannot draw them anew.
+        InputError: if a layer with parameters of its own has no `reset_parameters`.
     """
     stream = generator(seed=seed, purpose=Purpose.INITIALISATION, index=run)
     with _LOCK, torch.random.fork_rng(devices=[]):

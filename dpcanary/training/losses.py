@@ -1,4 +1,4 @@
-"""Losses of single records, and their derivative in the outputs."""
+"""Losses of single records, and their derivatives in the outputs."""
 
 import torch
 from torch import Tensor
@@ -7,15 +7,12 @@ from dpcanary.training.options import Loss
 
 
 def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """The loss of each record.
+    """The loss of each record, shape (...).
 
     Args:
         outputs: logits, shape (..., K).
         labels: class indices, shape (...); with one output, 0 or 1.
         loss: which one. Binary cross-entropy is averaged over the outputs, as PyTorch's is.
-
-    Returns:
-        Shape (...).
     """
     if loss is Loss.CROSS_ENTROPY:
         chosen = outputs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -34,16 +31,13 @@ def target_outputs(labels: Tensor, num_outputs: int) -> Tensor:
 
 
 def residuals(outputs: Tensor, targets: Tensor, loss: Loss, *, dim: int) -> Tensor:
-    """Derivative of each record's loss in its outputs.
+    """Derivative of each record's loss in its outputs, in the shape of `outputs`.
 
     Args:
         outputs: logits; the outputs of a record lie along `dim`.
         targets: of `target_outputs`, broadcast against the logits.
         loss: which one.
         dim: of the outputs.
-
-    Returns:
-        The shape of `outputs`.
     """
     if loss is Loss.CROSS_ENTROPY:
         return torch.softmax(outputs, dim=dim).sub_(targets)

@@ -1,4 +1,4 @@
-"""What the stages are told that train one model: the reference, and simulations of a run."""
+"""Settings of the stages that train one model: the reference, and simulations of a run."""
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
@@ -14,7 +14,7 @@ from dpcanary.training.options import (
 
 
 class ReferenceStage(ClosedModel):
-    """A model and its descent. The reference model, trained without privacy, needs no more.
+    """A model and its descent: all settings of the reference model, trained without privacy.
 
     `activation` is None unless the model is an `mlp`, `momentum` unless the optimiser has it.
     """

@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 import psutil
 import torch
 
-# Share of the free memory that a block of runs may plan with: the rest is for what it cannot know.
+# Share of the free memory that blocks may use. The rest is for allocations that are not counted.
 _SHARE = 0.5
 _CGROUP = FilePath("/sys/fs/cgroup")
 _MEMBERSHIP = FilePath("/proc/self/cgroup")
@@ -20,7 +20,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """What each limited control group (version 2) of this process has left, as SLURM sets them."""
+    """What each limited control group (version 2) of this process, such as SLURM's, has left."""
     try:
         lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:  # not Linux
@@ -34,7 +34,7 @@ def _left_in_groups() -> Iterator[int]:
             counts = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
         except OSError:  # the group does not count memory
             continue
-        if limit != "max":  # pages of files that nobody uses are given back when asked for
+        if limit != "max":  # the kernel frees inactive pages of files on demand
             yield max(0, int(limit) - used + int(counts.get("inactive_file", 0)))
 
 
@@ -44,11 +44,11 @@ def runs_that_fit(
     """Runs of a block: as many as are fastest together, fit, and keep every worker busy.
 
     Args:
-        bytes_per_run: that one run takes.
-        free: bytes.
+        bytes_per_run: memory of one run.
+        free: free memory in bytes.
         num_workers: blocks that are trained at the same time.
         num_runs: runs in all.
-        together: the most runs that are any faster together, or None.
+        together: more runs in a block than this are no faster; None if they always are.
     """
     fitting = int(_SHARE * free / num_workers) // max(1, bytes_per_run)
     shared_out = -(-num_runs // num_workers)
@@ -57,14 +57,7 @@ def runs_that_fit(
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that an allocation failed."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    # PyTorch's host allocator and CUDA's libraries have no class of their own for it.
-    said = ("can't allocate memory", "ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
-
-
-def release(device: torch.device) -> None:
-    """Gives cached memory of a device back."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    # PyTorch's host allocator and CUDA's libraries raise plain RuntimeErrors.
+    said = any(words in str(error) for words in ("can't allocate memory", "ALLOC_FAILED"))
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and said)

@@ -1,6 +1,4 @@
-"""PyTorch's optimisers on a buffer of many models: what they do is by coordinate."""
-
-from typing import assert_never
+"""PyTorch's optimisers on a buffer of many models, which they update coordinate by coordinate."""
 
 import torch
 from torch import Tensor
@@ -10,23 +8,15 @@ from dpcanary.training.options import Optimizer
 
 
 def optimizer_of(dpsgd: DPSGD, parameters: Tensor, gradients: Tensor) -> torch.optim.Optimizer:
-    """The optimiser of a block of runs; its learning rate is set at every step.
+    """The optimiser of a block of runs; the caller sets its learning rate before every step.
 
-    Args:
-        dpsgd: says which one.
-        parameters: shape (runs, parameters), changed by each step.
-        gradients: shape (runs, parameters), read by each step.
+    A step reads the gradients and changes the parameters, both of shape (runs, parameters).
     """
     parameters.grad = gradients
-    match dpsgd.optimizer:
-        case Optimizer.SGD:
-            return torch.optim.SGD([parameters], fused=True)
-        case Optimizer.MOMENTUM:
-            return torch.optim.SGD([parameters], momentum=dpsgd.momentum, fused=True)
-        case Optimizer.ADAM:
-            return torch.optim.Adam([parameters], fused=True)
-        case never:
-            assert_never(never)
+    if dpsgd.optimizer is Optimizer.ADAM:
+        return torch.optim.Adam([parameters], fused=True)
+    momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
+    return torch.optim.SGD([parameters], momentum=momentum, fused=True)
 
 
 def state_tensors(optimizer: Optimizer) -> int:

@@ -1,4 +1,4 @@
-"""The names that the settings of training take."""
+"""The options of training, by name."""
 
 from dpcanary.choice import Choice
 
@@ -9,8 +9,7 @@ class ModelKind(Choice):
     Attributes:
         LINEAR: a linear head with bias on flat features.
         MLP: a multilayer perceptron on flat features.
-        CONVNET: LeNet-5 on images of 32 x 32 pixels: 62,006 parameters with 3 channels and 10
-            classes.
+        CONVNET: LeNet-5 on images of shape (3, 32, 32).
         RESNET18: ResNet-18 on images, with group norm in place of batch norm.
     """
 
@@ -62,7 +61,7 @@ class Sampling(Choice):
     Attributes:
         POISSON: every record enters with probability q, independently in every run and step.
         FIXED: batches of one size, the same in every run and known to the adversary. The canary
-            is added in every k-th step (Cebere et al., Algorithm 4).
+            is inserted in every k-th step (Cebere et al., Algorithm 4).
     """
 
     POISSON = "poisson"
@@ -74,8 +73,7 @@ class Initialisation(Choice):
 
     Attributes:
         ZEROS: all parameters are 0.
-        FIXED: every run starts from the same parameters, those of the module. The adversary
-            knows them.
+        FIXED: every run starts from the module's parameters, which the adversary knows.
         PER_RUN: every run draws random parameters of its own.
     """
 

@@ -4,21 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dpcanary.canaries import (
-    Canary,
-    DirectionCanary,
-    GradientCanary,
-    InputCanary,
-    canary_type,
-)
+from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary, canary_type
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import basis_of, path_of
-from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
+from dpcanary.training.gradients.gradient_path import GradientPath
 from dpcanary.training.modules.supported import check_parameters
 from dpcanary.training.modules.wrapped import unwrapped
 from dpcanary.training.options import Initialisation, Precision, WorldAssignment
@@ -33,15 +27,14 @@ class Plan:
     Attributes:
         module: the architecture.
         records: the private records.
-        test_records: the records that accuracy is measured on; None to measure none.
+        test_records: the records that accuracy is measured on, or None.
         dpsgd: the mechanism.
-        table: the records as rows.
-        slots: what the worlds train on.
+        slots: what each world trains on in the targets' places.
         observe: what is kept of a run.
         worlds: how worlds are assigned.
         path: computes gradients.
-        evaluator: computes logits of whole models: the path itself, except for a rotated one.
-        basis: in which the path trains; None for the parameters themselves.
+        evaluator: computes logits of whole models. It is the path, unless that trains linear
+            heads in the span of their records.
         initialisation: how runs start.
         seed: the audit's seed.
         device: where to compute.
@@ -51,13 +44,11 @@ class Plan:
     records: Records
     test_records: Records | None
     dpsgd: DPSGD
-    table: RecordTable
     slots: Slots
     observe: Observation
     worlds: WorldAssignment
     path: GradientPath
     evaluator: GradientPath
-    basis: Tensor | None
     initialisation: Initialisation
     seed: int
     device: torch.device
@@ -78,21 +69,7 @@ def make_plan(
     test_records: Records | None = None,
     rotate: bool = True,
 ) -> Plan:
-    """Checks that all fits together, and lays the records out.
-
-    Args:
-        module: the architecture; also as Opacus wraps it.
-        records: the private records.
-        canaries: what is inserted, one for each slot.
-        dpsgd: the mechanism.
-        seed: the audit's seed.
-        observe: what is kept of a run.
-        worlds: how worlds are assigned.
-        initialisation: how runs start.
-        precision: of matrix products.
-        device: where to compute.
-        test_records: the records that accuracy is measured on, if at all.
-        rotate: whether linear heads may be trained in the span of their records.
+    """Checks that the arguments of `ensemble.train_ensemble` fit together, and lays records out.
 
     Raises:
         InputError: if the module cannot be trained, or the canaries do not fit.
@@ -101,11 +78,13 @@ def make_plan(
     check_parameters(module)
     count = sum(parameter.numel() for parameter in module.parameters())
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
-    _check_observation(observe, slots)
+    if (observe is Observation.LOGITS) == slots.has_gradients:
+        kind = type(canaries[0]).__name__
+        raise InputError(f"observe={observe.value!r} is not for a {kind}")
     check_assignment(worlds, len(slots))
     table = table_of(records, canaries, device)
-    evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
-    basis, path = None, evaluator
+    path = evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
+    basis = None
     if rotate:
         basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=initialisation)
     if basis is not None:
@@ -115,13 +94,11 @@ def make_plan(
         records=records,
         test_records=test_records,
         dpsgd=dpsgd,
-        table=table,
         slots=slots,
         observe=observe,
         worlds=worlds,
         path=path,
         evaluator=evaluator,
-        basis=basis,
         initialisation=initialisation,
         seed=seed,
         device=device,
@@ -129,20 +106,9 @@ def make_plan(
 
 
 def default_observation(canaries: Sequence[Canary]) -> Observation:
-    """What is observed of runs with these canaries unless something else is asked for."""
+    """What is observed of runs with these canaries by default."""
     return {
         InputCanary: Observation.LOGITS,
         GradientCanary: Observation.CHANGE,
         DirectionCanary: Observation.CHANGE_AND_LENGTH,
     }[canary_type(canaries)]
-
-
-def _check_observation(observe: Observation, slots: Slots) -> None:
-    """Refuses to observe what the canaries do not have.
-
-    Raises:
-        InputError: if logits are asked for of gradient canaries, or changes of input canaries.
-    """
-    if (observe is Observation.LOGITS) == slots.has_gradients:
-        kind = type(slots.canaries[0]).__name__
-        raise InputError(f"observe={observe.value!r} does not go with {kind}")

@@ -11,5 +11,5 @@ class Purpose(IntEnum):
     SIMULATION = 4  # Poisson sampling of the noiseless simulated training
     INITIALISATION = 6  # random parameters of a run, or of all
     FIXED_BATCHES = 7  # the order of records in each epoch of known batches
-    OUT_OF_SPAN = 8  # a run's noise outside of the span of its records
+    OUT_OF_SPAN = 8  # a run's noise outside the span of its records
     WORLDS = 10  # the world of each slot of a run

@@ -1,4 +1,4 @@
-"""The reference model: what a training without privacy showed, and its file."""
+"""The reference model, which is trained without privacy, and its file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ from dpcanary.files import read_arrays, write_arrays
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference model and what its training showed.
+    """The reference model and its confidence in each record.
 
     Attributes:
-        parameters: shape (parameters,), in the module's order; at the end of training.
-        mean_confidence: shape (records,); probability of the true label, averaged over the steps.
+        parameters: shape (parameters,), in the module's order, at the end of training.
+        mean_confidence: shape (records,), probability of the true label, averaged over the steps.
     """
 
     parameters: NDArray[np.float32]

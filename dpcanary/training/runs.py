@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +18,14 @@ from dpcanary.observations import Observation
 from dpcanary.training.accuracy import accuracy_of
 from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.memory import free_bytes, is_out_of_memory, release, runs_that_fit
+from dpcanary.training.memory import free_bytes, is_out_of_memory, runs_that_fit
 from dpcanary.training.optimizers import state_tensors
 from dpcanary.training.plan import Plan
 
 _LOG = logging.getLogger(__name__)
-# Models that are written out whole at once, when they are done.
+# Final models that are evaluated or returned are decoded this many at once.
 _MODELS_AT_ONCE = 64
-# Told the number of model-steps just done; below 0 for those done in vain.
+# Called with the number of model-steps just done; below 0 for steps that must be repeated.
 Progress = Callable[[int], object]
 
 
@@ -71,13 +71,7 @@ def train_runs(
 ) -> EnsembleResult:
     """Trains some of the runs of a plan, whatever worlds they are in.
 
-    Args:
-        plan: what the runs share.
-        runs: run indices, at least one.
-        num_threads: see `ensemble.train_ensemble`, as for the others.
-        runs_at_once: see there.
-        keep_parameters: see there.
-        on_progress: see there.
+    The arguments are those of `ensemble.train_ensemble`.
 
     Raises:
         InputError: if a run diverges, or one run alone does not fit in memory.
@@ -88,19 +82,18 @@ def train_runs(
     blocks = [runs[first : first + at_once] for first in range(0, len(runs), at_once)]
     trainer = _Trainer(plan, keep_parameters, on_progress)
     with _torch_set_up(plan.device), ThreadPoolExecutor(workers) as pool:
-        done = [result for results in pool.map(trainer.train, blocks) for result in results]
-    kept = [result.parameters for result in done if result.parameters is not None]
-    labels = plan.records.labels
-    canaries = plan.slots.canaries
+        done = [part for parts in pool.map(trainer.train, blocks) for part in parts]
+    worlds, observations, accuracy, *kept = map(np.concatenate, zip(*done, strict=True))
+    canaries, labels = plan.slots.canaries, plan.records.labels
     return EnsembleResult(
         dpsgd=plan.dpsgd,
         observe=plan.observe,
         canaries=CanarySet(canaries, tuple(int(labels[canary.target]) for canary in canaries)),
-        runs=np.concatenate([result.runs for result in done]),
-        worlds=np.concatenate([result.worlds for result in done]),
-        observations=np.concatenate([result.observations for result in done]),
-        test_accuracy=np.concatenate([result.test_accuracy for result in done]),
-        parameters=np.concatenate(kept) if kept else None,
+        runs=np.asarray(runs, np.int64),
+        worlds=worlds,
+        observations=observations,
+        test_accuracy=accuracy,
+        parameters=kept[0] if kept else None,
     )
 
 
@@ -108,7 +101,7 @@ def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
     count = len(plan.records)
     shared = plan.dpsgd.sample_rate >= plan.path.shared_above and not plan.dpsgd.batch_size
     size = count if shared else round(plan.dpsgd.expected_batch_size(count))
-    # Parameters, and what the optimiser keeps; a start and a change whose length is observed.
+    # Parameters and the optimiser's state; if lengths are observed, also the start and the change.
     states = 1 + state_tensors(plan.dpsgd.optimizer)
     states += 2 * (plan.observe is Observation.CHANGE_AND_LENGTH)
     return runs_that_fit(
@@ -120,16 +113,6 @@ def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
     )
 
 
-class _BlockResult(NamedTuple):
-    """As in `EnsembleResult`, of some runs."""
-
-    runs: NDArray[np.int64]
-    worlds: NDArray[np.int64]
-    observations: NDArray[np.float32]
-    test_accuracy: NDArray[np.float32]
-    parameters: NDArray[np.float32] | None
-
-
 class _Trainer:
     """Trains blocks, in several threads at once."""
 
@@ -137,23 +120,24 @@ class _Trainer:
         self._plan, self._keep, self._on_progress = plan, keep_parameters, on_progress
         self._lock = threading.Lock()
 
-    def train(self, runs: Sequence[int]) -> list[_BlockResult]:
-        """Trains a block, or its halves if it does not fit in memory."""
+    def train(self, runs: Sequence[int]) -> list[list[NDArray[Any]]]:
+        """Trains a block, or its halves if it does not fit; returns the results of each part."""
         done = 0
 
-        def on_step() -> None:
+        def report(model_steps: int) -> None:
             nonlocal done
-            done += len(runs)
-            self._report(len(runs))
+            done += model_steps
+            with self._lock:
+                self._on_progress(model_steps)
 
         try:
-            return [self._trained(runs, on_step)]
+            return [self._trained(runs, lambda: report(len(runs)))]
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         # Outside of the handler, since the error's traceback holds the block's memory.
-        self._report(-done)
-        release(self._plan.device)
+        report(-done)
+        torch.cuda.empty_cache()  # does nothing where no GPU is used
         if len(runs) == 1:
             raise InputError(
                 f"one run alone does not fit in the memory of {self._plan.device}: use a smaller"
@@ -163,12 +147,13 @@ class _Trainer:
         _LOG.warning("out of memory with %d runs at once: trying %d", len(runs), half)
         return self.train(runs[:half]) + self.train(runs[half:])
 
-    def _trained(self, runs: Sequence[int], on_step: Callable[[], None]) -> _BlockResult:
+    def _trained(self, runs: Sequence[int], on_step: Callable[[], None]) -> list[NDArray[Any]]:
+        """Worlds, observations, accuracy, and parameters if they are kept."""
         plan = self._plan
         block = Block(plan, runs)
         observations = block.train(on_step)
         accuracy = np.full(len(runs), np.nan, np.float32)
-        test = plan.test_records if plan.test_records else None  # none, or an empty set
+        test = plan.test_records or None  # an empty set counts as none
         kept = []
         for first in range(0, len(runs) if test or self._keep else 0, _MODELS_AT_ONCE):
             some = slice(first, first + _MODELS_AT_ONCE)
@@ -177,22 +162,15 @@ class _Trainer:
                 accuracy[some] = accuracy_of(plan.evaluator, models, test)
             if self._keep:
                 kept.append(models.cpu().numpy())
-        parameters = np.concatenate(kept) if kept else None
-        indices = np.asarray(runs, np.int64)
-        return _BlockResult(indices, block.worlds, observations, accuracy, parameters)
-
-    def _report(self, model_steps: int) -> None:
-        with self._lock:
-            self._on_progress(model_steps)
+        return [block.worlds, observations, accuracy, *([np.concatenate(kept)] if kept else [])]
 
 
 @contextmanager
 def _torch_set_up(device: torch.device) -> Iterator[None]:
     """PyTorch's settings for training.
 
-    On the host, PyTorch uses one thread in each worker: the workers train other runs, and none
-    waits for another. On a GPU, convolutions are in float32, which PyTorch would round to 10 bits
-    by default.
+    On the host, PyTorch uses one thread in each worker, since the workers train in parallel. On a
+    GPU, convolutions are in float32, which PyTorch would round to 10 bits by default.
     """
     before = torch.get_num_threads()
     if device.type == "cpu":

@@ -1,7 +1,7 @@
 """The shard of a job: its runs trained as a stage says."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from dpcanary.observations import Shard, shard_header
 from dpcanary.records import Split
 from dpcanary.training.models import mechanism_of, module_of
 from dpcanary.training.plan import make_plan
-from dpcanary.training.runs import train_runs
+from dpcanary.training.runs import Progress, no_progress, train_runs
 from dpcanary.training.stage import TrainingStage
 
 
@@ -26,18 +26,18 @@ def train_shard(
     device: torch.device,
     num_threads: int = 1,
     runs_at_once: int | None = None,
-    on_progress: Callable[[int], object] = lambda model_steps: None,
+    on_progress: Progress = no_progress,
 ) -> Shard:
     """Trains some runs of an audit.
 
     Args:
-        stage: what the runs are told.
+        stage: the settings of the runs.
         data: private and test records.
         canaries: one for each slot.
         noise_multiplier: sigma.
         runs: run indices; those of one shard may all be in one world.
         inputs: hashes of the files that data and canaries come from, for the header.
-        device: see `ensemble.train_ensemble`, as for the others.
+        device: see `ensemble.train_ensemble`, also for the arguments below.
         num_threads: see there.
         runs_at_once: see there.
         on_progress: see there.
@@ -46,14 +46,15 @@ def train_shard(
         InputError: if a canary or the model does not fit the records, or a run diverges.
     """
     start = time.perf_counter()
-    dpsgd = mechanism_of(stage, record_steps=stage.record_steps, noise_multiplier=noise_multiplier)
     shape = data.private.features.shape[1:]
     plan = make_plan(
         module=module_of(stage, shape=shape, num_classes=data.num_classes),
         records=data.private,
         test_records=data.test,
         canaries=canaries,
-        dpsgd=dpsgd,
+        dpsgd=mechanism_of(
+            stage, record_steps=stage.record_steps, noise_multiplier=noise_multiplier
+        ),
         seed=stage.seed,
         observe=stage.observe,
         worlds=stage.worlds,
@@ -62,21 +63,16 @@ def train_shard(
         device=device,
     )
     result = train_runs(
-        plan,
-        runs,
-        num_threads=num_threads,
-        runs_at_once=runs_at_once,
-        on_progress=on_progress,
-    )
-    header = shard_header(
-        settings=stage.model_dump(mode="json"),
-        noise_multiplier=noise_multiplier,
-        inputs=inputs,
-        device=str(device),
-        seconds=time.perf_counter() - start,
+        plan, runs, num_threads=num_threads, runs_at_once=runs_at_once, on_progress=on_progress
     )
     return Shard(
-        header=header,
+        header=shard_header(
+            settings=stage.model_dump(mode="json"),
+            noise_multiplier=noise_multiplier,
+            inputs=inputs,
+            device=str(device),
+            seconds=time.perf_counter() - start,
+        ),
         run=result.runs,
         world=result.worlds.astype(np.uint8),
         step=np.array(stage.record_steps),

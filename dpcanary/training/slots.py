@@ -24,9 +24,10 @@ class Slots:
 
     Attributes:
         canaries: of the K slots, all of one type.
-        targets: private records that are not trained on as such, shape (K,), or (0,) if all are.
-        rows: shape (2, K): for world 0 and world 1, the row of the table that comes in where the
-            canary does, or -1 for none.
+        targets: private records that are trained on in their slots alone, shape (K,); shape (0,)
+            if the slots are additional to all private records.
+        rows: shape (2, K): for world 0 and world 1, the row of the table that a slot trains on,
+            or -1 for none.
         signs: for world 0 and world 1, the factor on a canary's gradient.
     """
 
@@ -39,7 +40,7 @@ class Slots:
         return len(self.canaries)
 
     def rows_in(self, worlds: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows that come in, for worlds of shape (runs, K); -1 for none."""
+        """The rows that slots train on, for worlds of shape (runs, K); -1 for none."""
         return self.rows[worlds, np.arange(len(self))]
 
     def signs_in(self, worlds: NDArray[np.int64]) -> Tensor:
@@ -48,21 +49,21 @@ class Slots:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether gradients come in, and not records."""
+        """Whether the canaries are gradients, and not records."""
         return not isinstance(self.canaries[0], InputCanary)
 
 
 def slots_of(
     canaries: Sequence[Canary], *, records: Records, dpsgd: DPSGD, num_parameters: int
 ) -> Slots:
-    """What canaries stand for under the audited adjacency.
+    """What each world trains on in every slot, under the audited adjacency.
 
-    Under `substitute`, world 0 trains on the target and world 1 on the canary; a gradient canary
+    Under `substitute`, world 0 trains on the target and world 1 on the canary. A gradient canary
     is +C (its own length) in world 0 and its negative in world 1. Under `add_remove` and
     `zero_out`, world 0 trains on the canary and world 1 on nothing in its place. With Poisson
-    sampling the canary takes the target's place. With fixed batches it is one record more, except
-    that under `substitute` the targets are taken out of the batches and come in with the canary's
-    period.
+    sampling the canary takes the target's place. With fixed batches it is an additional record;
+    but under `substitute` the targets are removed from the batches, and world 0 trains on them
+    with the canary's period.
 
     Args:
         canaries: what is inserted, one for each slot.
@@ -75,11 +76,11 @@ def slots_of(
             C, or two slots have the same target.
     """
     kind = canary_type(canaries)
-    targets = np.array([_index("target", canary.target) for canary in canaries])
-    _check_targets(targets, len(records))
-    _check_coordinates(canaries)
+    targets = np.array(_indices(canaries, "target", len(records), "records"))
+    if kind is GradientCanary:
+        _indices(canaries, "coordinate", num_parameters, "parameters of the model")
     for canary in canaries:
-        _check_canary(canary, records, dpsgd.max_grad_norm, num_parameters)
+        _check(canary, records.features.shape[1:], dpsgd.max_grad_norm, num_parameters)
     substitute = dpsgd.adjacency is Adjacency.SUBSTITUTE
     replaces = substitute or dpsgd.sampling is Sampling.POISSON
     rows = np.full((2, len(targets)), -1)
@@ -108,75 +109,46 @@ def table_of(records: Records, canaries: Sequence[Canary], device: torch.device)
     if np.issubdtype(private.dtype, np.floating):
         private = private.astype(np.float32, copy=False)
     inputs = [canary for canary in canaries if isinstance(canary, InputCanary)]
-    extra = np.zeros((len(inputs) + 1, *private.shape[1:]), private.dtype)
-    for row, canary in enumerate(inputs):
-        extra[row] = canary.features
-    extra[-1] = private[0]
+    rows = [np.asarray(canary.features, private.dtype)[None] for canary in inputs]
     labels = np.append(records.labels, [*(canary.label for canary in inputs), 0])
     return RecordTable(
-        features=torch.from_numpy(np.concatenate([private, extra])).to(device),
+        features=torch.from_numpy(np.concatenate([private, *rows, private[:1]])).to(device),
         labels=torch.from_numpy(labels.astype(np.int64)).to(device),
         num_canaries=len(inputs),
     )
 
 
-def _check_targets(targets: NDArray[np.int64], num_records: int) -> None:
-    for target in targets:
-        if not 0 <= target < num_records:
-            raise InputError(f"target {target} is none of the {num_records} records")
-    if len(np.unique(targets)) < len(targets):
-        raise InputError("two canaries have the same target: each slot needs its own")
+def _indices(canaries: Sequence[Canary], name: str, count: int, what: str) -> list[int]:
+    """The checked targets or coordinates of canaries."""
+    found = [checked_count(f"canary: {name}", getattr(one, name), least=0) for one in canaries]
+    if max(found) >= count:
+        raise InputError(f"canary: {name} is {max(found)}, and there are {count} {what}")
+    if len(set(found)) < len(found):
+        raise InputError(f"two canaries have the same {name}; give each slot one of its own")
+    return found
 
 
-def _check_coordinates(canaries: Sequence[Canary]) -> None:
-    coordinates = [canary.coordinate for canary in canaries if isinstance(canary, GradientCanary)]
-    if len(set(coordinates)) < len(coordinates):
-        raise InputError("two canaries have the same coordinate; give each slot one of its own")
-
-
-def _index(name: str, value: int) -> int:
-    return checked_count(f"canary: {name}", value, least=0)
-
-
-def _check_canary(
-    canary: Canary, records: Records, max_grad_norm: float, num_parameters: int
-) -> None:
-    match canary:
-        case InputCanary():
-            _check_input(canary, records)
-        case GradientCanary():
-            if _index("coordinate", canary.coordinate) >= num_parameters:
-                raise InputError(
-                    f"gradient canary: coordinate {canary.coordinate} is outside of the model's"
-                    f" {num_parameters} parameters"
-                )
-        case DirectionCanary():
-            _check_gradient(np.asarray(canary.gradient), max_grad_norm, num_parameters)
-
-
-def _check_input(canary: InputCanary, records: Records) -> None:
-    shape = np.shape(canary.features)
-    _index("label", canary.label)
-    if shape != records.features.shape[1:]:
-        raise InputError(
-            f"input canary: its features have shape {shape}, those of records"
-            f" {records.features.shape[1:]}"
-        )
-    if not np.isfinite(canary.features).all():
-        raise InputError("input canary: a feature is NaN or infinite")
-
-
-def _check_gradient(
-    gradient: NDArray[np.float32], max_grad_norm: float, num_parameters: int
-) -> None:
-    if gradient.shape != (num_parameters,) or not np.isfinite(gradient).all():
-        raise InputError(
-            f"gradient canary: its gradient must be {num_parameters} finite numbers, one per"
-            f" parameter; it has shape {gradient.shape}"
-        )
-    length = float(np.linalg.norm(gradient.astype(np.float64)))
-    if length > max_grad_norm * (1 + 1e-6):
-        raise InputError(
-            f"gradient canary: its gradient has length {length:g}, more than max_grad_norm"
-            f" {max_grad_norm:g}; no clipped record has that: scale it down"
-        )
+def _check(canary: Canary, shape: tuple[int, ...], max_grad_norm: float, num: int) -> None:
+    """Refuses features that no record has, and gradients that no clipped record has."""
+    if isinstance(canary, InputCanary):
+        checked_count("canary: label", canary.label, least=0)
+        own = np.shape(canary.features)
+        if own != shape:
+            raise InputError(
+                f"input canary: its features have shape {own}, those of records {shape}"
+            )
+        if not np.isfinite(canary.features).all():
+            raise InputError("input canary: a feature is NaN or infinite")
+    if isinstance(canary, DirectionCanary):
+        gradient = np.asarray(canary.gradient, np.float64)
+        if gradient.shape != (num,) or not np.isfinite(gradient).all():
+            raise InputError(
+                f"gradient canary: its gradient must be {num} finite numbers, one per parameter; it"
+                f" has shape {gradient.shape}"
+            )
+        length = np.linalg.norm(gradient)
+        if length > max_grad_norm * (1 + 1e-6):
+            raise InputError(
+                f"gradient canary: its gradient has length {length:g}, more than max_grad_norm"
+                f" {max_grad_norm:g}; clipped gradients are never as long: scale it down"
+            )

@@ -1,4 +1,4 @@
-"""What the stage that trains runs is told."""
+"""Settings of the stage that trains runs."""
 
 from dpcanary.observations import Observation
 from dpcanary.training.mechanism_stage import MechanismStage
@@ -6,7 +6,7 @@ from dpcanary.training.options import Precision, WorldAssignment
 
 
 class TrainingStage(MechanismStage):
-    """What a run depends on, except for its noise multiplier, data and canaries."""
+    """What a run depends on, besides its noise multiplier, data and canaries."""
 
     observe: Observation
     worlds: WorldAssignment

@@ -14,21 +14,17 @@ from dpcanary.worlds import parity
 def assigned_worlds(
     assignment: WorldAssignment, *, runs: NDArray[np.int64], num_slots: int, seed: int
 ) -> NDArray[np.int64]:
-    """The world of each slot of some runs, a function of (seed, run, slot).
+    """The world (0 or 1) of each slot of some runs, a function of seed, run and slot.
 
     Args:
-        assignment: how worlds are assigned.
+        assignment: how worlds are assigned; see `check_assignment`.
         runs: run indices, shape (runs,).
         num_slots: K.
         seed: the audit's seed.
 
     Returns:
-        Shape (runs, K), 0 or 1.
-
-    Raises:
-        InputError: if the assignment does not go with the number of slots.
+        Shape (runs, K).
     """
-    check_assignment(assignment, num_slots)
     if assignment is WorldAssignment.ALTERNATE:
         return parity(runs)[:, None]
     words = np.empty((len(runs), num_slots), np.uint32)
@@ -40,11 +36,10 @@ def assigned_worlds(
 
 
 def check_assignment(assignment: WorldAssignment, num_slots: int) -> None:
-    """Refuses an assignment that does not go with the number of slots.
+    """Refuses an assignment that is not defined for the number of slots.
 
     Raises:
-        InputError: for several slots that alternate together, whose worlds would differ in many
-            records, or for halves of an odd number of slots.
+        InputError: if several slots alternate, or an odd number of slots is to be halved.
     """
     if assignment is WorldAssignment.ALTERNATE and num_slots > 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What a user gives `train_ensemble`: it does what it says, or an error says what to give."""
+"""Arguments of `train_ensemble`: each has its effect, or an error says what to give instead."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +73,7 @@ def test_an_optimizer_may_be_given_by_its_name(optimizer: dc.Optimizer) -> None:
 
 
 def test_adam_by_name_moves_every_parameter_by_the_rate_at_first() -> None:
-    """Its first step is the rate times the sign, of which plain descent knows nothing."""
+    """Adam's first step is the rate times the gradient's sign; that of plain descent is not."""
     start = flat(LINEAR)
     for rate in (0.1, 0.01):
         adam, sgd = (
@@ -82,12 +82,12 @@ def test_adam_by_name_moves_every_parameter_by_the_rate_at_first() -> None:
         )
         np.testing.assert_allclose(np.abs(adam.parameters - start), rate, rtol=1e-3)
         assert (np.abs(np.abs(sgd.parameters - start) / rate - 1) > 1e-3).mean() > 0.9
-        # Against the gradient, where plain descent goes as well.
+        # Both go against the gradient.
         assert (np.sign(adam.parameters - start) == np.sign(sgd.parameters - start)).all()
 
 
 def test_momentum_by_name_keeps_nine_tenths_of_the_last_step() -> None:
-    """Its first step is that of plain descent; then the same gradient moves it further."""
+    """Its first step is that of plain descent. Then the same gradient moves it further."""
     known = {"noise_multiplier": 0.0, "sample_rate": 1.0}  # the canary's own gradient is constant
     dead = dc.Records(FEATURES * (np.arange(5) != 2), LABELS)
     moved = {
@@ -202,7 +202,7 @@ def test_a_mechanism_s_numbers_are_checked(changes: dict[str, Any], message: str
 @pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
 def test_a_schedule_s_rates_are_checked(rate: float) -> None:
     scheduled = dpsgd(learning_rate=lambda step: rate if step == 2 else 0.1)
-    message = rf"^learning_rate\(2\) is {rate}; it must be at least 0 and finite$"
+    message = rf"^learning_rate\(2\) is {rate}; it must be a finite number of at least 0$"
     with pytest.raises(dc.InputError, match=message):
         train(dpsgd=scheduled)
     assert len(train(dpsgd=dpsgd(learning_rate=scheduled.learning_rate, record_steps=(2,))).runs)
@@ -228,7 +228,7 @@ def test_runs_are_a_number_or_indices(runs: Any) -> None:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([0, 1, 5, 2, 5], r"^run 5 is there twice: it would be the same model again$"),
+        ([0, 1, 5, 2, 5], r"^run 5 is given twice: it would be the same model again$"),
         (range(0, 8, 2), r"^all runs are in world 0, .* odd ones in world 1; give runs of both$"),
         ([3, 1], r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
         (1, r"^all runs are in world 0, .* give runs of both$"),
@@ -238,7 +238,7 @@ def test_runs_are_a_number_or_indices(runs: Any) -> None:
         ([0, 2**32 - 1], r"^runs must be indices from 0 .*, and at least one$"),
     ],
 )
-def test_runs_that_tell_nothing_or_do_not_exist(runs: Any, message: str) -> None:
+def test_runs_of_one_world_or_out_of_range_are_refused(runs: Any, message: str) -> None:
     with pytest.raises(dc.InputError, match=message):
         train(runs=runs)
 
@@ -280,12 +280,12 @@ def test_records_that_do_not_fit_together(features: Any, labels: Any, message: s
 
 
 def test_labels_are_counted_from_0() -> None:
-    """With an output more, nothing else would tell."""
+    """With an additional output, no other check would notice."""
     counted = dc.Records(FEATURES, LABELS + 1)
     message = r"^no record has label 0; labels are counted from 0: subtract 1$"
     with pytest.raises(dc.InputError, match=message):
         train(module=nn.Linear(5, NUM_CLASSES + 1), records=counted)
-    # A class may have no private record where the test records show that it exists.
+    # A class may have no private record if the test records show that it exists.
     train(module=nn.Linear(5, NUM_CLASSES + 1), records=counted, test_records=RECORDS)
 
 
@@ -294,7 +294,7 @@ def test_labels_are_counted_from_0() -> None:
 def test_features_are_finite(role: str, value: float) -> None:
     features = FEATURES.copy()
     features[13, 2] = value
-    message = r"^records: a feature is NaN or infinite; mend or drop such records$"
+    message = r"^records: a feature is NaN or infinite; repair or drop such records$"
     with pytest.raises(dc.InputError, match=message):
         train(**{role: dc.Records(features, LABELS)})
 
@@ -352,7 +352,7 @@ def test_norm_layers_without_parameters_are_trained_through(
     assert found is not None
     expected = first_step(module, records, coordinate=7)
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-6)
-    # It is a step by which rounding could not be mistaken.
+    # The step is much longer than any rounding error.
     assert np.abs(found[0] - flat(module)).max() > 1e-3
     assert np.isfinite(train(module=module, records=records).observations).all()
 
@@ -379,7 +379,7 @@ def opacus_gradients(module: GradSampleModule, records: dc.Records) -> list[torc
 @pytest.mark.parametrize("initialisation", ["fixed", "per_run"])
 @pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
 def test_opacus_modules_are_unwrapped(make: Callable[[], nn.Module], initialisation: str) -> None:
-    """Also ones that Opacus has used, and go on to be used."""
+    """Also modules that Opacus has used, and that remain in use afterwards."""
     plain, wrapped = seeded(make), GradSampleModule(seeded(make))
     records = IMAGES if next(plain.parameters()).dim() == 4 else RECORDS
     known = {"records": records, "initialisation": initialisation}
@@ -390,7 +390,7 @@ def test_opacus_modules_are_unwrapped(make: Callable[[], nn.Module], initialisat
     for one, two in zip(before, opacus_gradients(wrapped, records), strict=True):
         assert len(one) == N
         assert torch.equal(one, two)
-    wrapped(torch.from_numpy(records.features))  # and no gradient is asked for
+    wrapped(torch.from_numpy(records.features))  # without asking for a gradient
     assert_same(train(module=wrapped, **known), expected)
 
 

@@ -1,4 +1,4 @@
-"""Batches: who is in them, how often, and what stands in the targets' places."""
+"""Batches: which records are in them, how often, and what stands in the targets' places."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest
+from test_training_draws import assert_uncorrelated
 from torch import nn
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
-from dpcanary.training import batches
-from dpcanary.training.batches import Batches, batches_of, rows_of_mask
+from dpcanary.training.batches import Batches, batches_of
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import path_of
@@ -54,7 +54,7 @@ def slots_for(kind: str, dpsgd: DPSGD, num_slots: int = 1) -> Slots:
 
 
 def worlds_for(runs: Sequence[int], num_slots: int = 1) -> NDArray[np.int64]:
-    """Of all combinations, as the bits of the run's index; one slot's alternates."""
+    """The bits of the run's index, so that all combinations occur; one slot alternates."""
     return np.array(runs)[:, None] >> np.arange(num_slots) & 1
 
 
@@ -67,14 +67,13 @@ def batches_for(
     shared: bool = True,
     seed: int = SEED,
 ) -> Batches:
-    return batches_of(
+    return batches_of(dpsgd, shared=shared)(
         table=table_of(RECORDS, CANARIES[kind][:num_slots], CPU),
         slots=slots_for(kind, dpsgd, num_slots),
         worlds=worlds_for(runs, num_slots),
         dpsgd=dpsgd,
         seed=seed,
         runs=torch.tensor(runs, dtype=torch.int64),
-        shared=shared,
     )
 
 
@@ -95,10 +94,10 @@ def members(batch: Batch) -> NDArray[np.float64]:
 def sampled(
     runs: Sequence[int], steps: Sequence[int], *, rate: float = 0.3, shared: bool = True
 ) -> NDArray[np.float64]:
-    """Who is sampled, shape (runs, steps, N).
+    """Which records are sampled, shape (runs, steps, N).
 
-    Under `substitute` world 0 trains on the target itself, so that its batches are the sample; a
-    run of world 1 holds the canary in the target's place.
+    Under `substitute`, world 0 trains on the target itself, so its batches are the sample. A batch
+    of world 1 holds the canary in the target's place.
     """
     source = batches_for(
         runs, kind="input", dpsgd=replace(POISSON, sample_rate=rate), shared=shared
@@ -120,19 +119,12 @@ def test_every_record_is_sampled_at_the_rate(rate: float, shared: bool) -> None:
     for record in range(N):
         count = int(drawn[:, :, record].sum())
         assert binomtest(count, trials, rate).pvalue > 1e-3 / N
-    # Independent records: the batch sizes are binomial, mean and variance.
+    # Since records are independent, batch sizes have the mean and variance of a binomial law.
     sizes = drawn.sum(axis=2).ravel()
     variance = N * rate * (1 - rate)
     assert abs(sizes.mean() - N * rate) < 4.5 * np.sqrt(variance / trials)
     kurtosis = 3.0 + (1.0 - 6.0 * rate * (1 - rate)) / variance
     assert abs(sizes.var() - variance) < 4.5 * variance * np.sqrt((kurtosis - 1.0) / trials)
-
-
-def assert_uncorrelated(rows: NDArray[np.float64]) -> None:
-    """Correlations of independent rows of n values are about N(0, 1/n), pair by pair."""
-    pairs = np.corrcoef(rows)[np.triu_indices(len(rows), 1)] * np.sqrt(rows.shape[1])
-    assert np.abs(pairs).max() < norm.isf(1e-4 / len(pairs))
-    assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
 
 
 def test_records_runs_and_steps_are_independent() -> None:
@@ -152,7 +144,7 @@ def test_seeds_are_independent() -> None:
 
 
 def test_a_batch_is_a_function_of_seed_run_and_step() -> None:
-    """Not of the order of steps, nor of the runs beside it."""
+    """It does not depend on the order of steps or on the other runs."""
     whole = sampled(range(10), range(6))
     assert np.array_equal(sampled(range(10), [5, 0, 3]), whole[:, [5, 0, 3]])
     assert np.array_equal(sampled([7, 2], range(6)), whole[[7, 2]])
@@ -160,7 +152,7 @@ def test_a_batch_is_a_function_of_seed_run_and_step() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["rows", "weights"])
-def test_everyone_is_in_at_rate_one(shared: bool) -> None:
+def test_all_records_are_sampled_at_rate_one(shared: bool) -> None:
     assert (sampled(range(6), range(4), rate=1.0, shared=shared) == 1.0).all()
 
 
@@ -170,7 +162,7 @@ def test_everyone_is_in_at_rate_one(shared: bool) -> None:
 def expected_members(
     worlds: NDArray[np.int64], ordinary: NDArray[np.float64], kind: str, adjacency: Adjacency
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Who should train where these records were sampled, and where the slots' places are."""
+    """What each run should train on, given its sample, and which slots take part."""
     expected = np.pad(ordinary, [(0, 0), (0, NUM_ROWS - N)])
     targets = list(TARGETS[: worlds.shape[1]])
     canary_rows = slice(N, N + len(targets))
@@ -188,7 +180,7 @@ def expected_members(
 @every_adjacency
 @every_number
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.9, 1.0])
-def test_lists_and_weights_hold_whom_the_world_should_train_on(
+def test_lists_and_weights_hold_the_records_that_the_world_trains_on(
     kind: str, adjacency: Adjacency, num_slots: int, rate: float
 ) -> None:
     dpsgd = replace(POISSON, sample_rate=rate, adjacency=adjacency)
@@ -212,7 +204,7 @@ def test_lists_and_weights_hold_whom_the_world_should_train_on(
 
 @every_canary
 @every_number
-def test_rows_are_filled_up_behind_a_run_s_own(kind: str, num_slots: int) -> None:
+def test_null_rows_are_at_the_end_of_a_list(kind: str, num_slots: int) -> None:
     """The kernel stops at the first null row."""
     dpsgd = replace(POISSON, adjacency=Adjacency.ADD_REMOVE)
     source = batches_for(range(50), kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
@@ -230,48 +222,37 @@ def test_rows_are_filled_up_behind_a_run_s_own(kind: str, num_slots: int) -> Non
 @every_adjacency
 @every_number
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.9])
-def test_the_device_s_way_lists_the_same_records(
+def test_lists_made_for_a_gpu_hold_the_same_records(
     kind: str, adjacency: Adjacency, num_slots: int, rate: float
 ) -> None:
-    dpsgd, runs = replace(POISSON, sample_rate=rate, adjacency=adjacency), range(40)
-    slots, null = slots_for(kind, dpsgd, num_slots), null_row(kind, num_slots)
-    slot_of = torch.full((null + 1,), -1)
-    slot_of[slots.targets] = torch.arange(num_slots)
-    source = batches_for(runs, kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
+    dpsgd, null = replace(POISSON, sample_rate=rate, adjacency=adjacency), null_row(kind, num_slots)
+    source = batches_for(range(40), kind=kind, dpsgd=dpsgd, num_slots=num_slots, shared=False)
     for step in range(10):
-        mask = torch.from_numpy(sampled(runs, [step], rate=rate)[:, 0]).float()
-        rows, inserted = rows_of_mask(
-            mask,
-            capacity=N,
-            targets=torch.from_numpy(slots.targets),
-            slot_of=slot_of,
-            replacements=torch.from_numpy(slots.rows_in(worlds_for(runs, num_slots))),
-            null=null,
-        )
+        rows, inserted = source._on_device(step)
         on_host, inserted_on_host = source.at(step)
         on_device = Batch(rows, (rows != null).float())
         assert np.array_equal(members(on_device), members(on_host))
         assert torch.equal(inserted, inserted_on_host)
 
 
-def test_the_device_s_way_knows_no_target_too() -> None:
-    mask = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    rows, inserted = rows_of_mask(
-        mask,
-        capacity=2,
-        targets=torch.tensor([], dtype=torch.int64),
-        slot_of=torch.full((10,), -1),
-        replacements=torch.tensor([[-1], [-1]]),
-        null=9,
-    )
-    assert rows.tolist() == [[0, 2], [9, 9]]
-    assert inserted.shape == (2, 0)
+def test_lists_made_for_a_gpu_are_filled_up_behind_the_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = batches_for(range(2), kind="coordinate", dpsgd=POISSON, shared=False)
+    mask = torch.zeros(2, N)
+    mask[0, [0, 2]] = 1.0
+    monkeypatch.setattr(source, "_sampled", lambda step: mask)
+    monkeypatch.setattr(source, "_capacity", 3)
+    rows, inserted = source._on_device(0)
+    assert rows.tolist() == [[0, 2, N], [N, N, N]]
+    assert inserted.tolist() == [[0.0], [0.0]]
 
 
 def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_capacity", lambda num_records, rate: 2)
-    with pytest.raises(RuntimeError, match="passes 2"):
-        batches_for(range(40), kind="input", dpsgd=POISSON, shared=False).at(0)
+    source = batches_for(range(40), kind="input", dpsgd=POISSON, shared=False)
+    monkeypatch.setattr(source, "_capacity", 2)
+    with pytest.raises(RuntimeError, match=r"exceeds the room for 2 records$"):
+        source.at(0)
 
 
 # --- fixed batches -----------------------------------------------------------------------------
@@ -283,7 +264,7 @@ def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.Mo
 def test_each_epoch_of_fixed_batches_is_a_partition(
     kind: str, adjacency: Adjacency, num_slots: int
 ) -> None:
-    """Of all records, but under `substitute` of all but the targets; a remainder is left out."""
+    """Of all records, except the targets under `substitute`; a remainder is left out."""
     dpsgd = replace(FIXED, adjacency=adjacency)
     substitute, targets = adjacency is Adjacency.SUBSTITUTE, list(TARGETS[:num_slots])
     others = np.array([i for i in range(N) if not (substitute and i in targets)])
@@ -327,8 +308,8 @@ def test_fixed_batches_are_a_function_of_seed_and_step() -> None:
     assert not np.array_equal(members(reseeded.at(0)[0]), expected[0])
 
 
-def test_over_many_epochs_a_fixed_batch_holds_each_record_alike() -> None:
-    """The first batch of each epoch is any 5 of the 22 others."""
+def test_over_many_epochs_a_fixed_batch_holds_each_record_equally_often() -> None:
+    """The first batch of each epoch is a random choice of 5 of the 22 other records."""
     source = batches_for([0], kind="coordinate", dpsgd=FIXED)
     count = np.sum([members(source.at(4 * epoch)[0])[0] for epoch in range(2_000)], axis=0)
     assert count[TARGET] == 0
@@ -336,7 +317,7 @@ def test_over_many_epochs_a_fixed_batch_holds_each_record_alike() -> None:
         assert binomtest(int(count[record]), 2_000, 5 / 22).pvalue > 1e-3 / N
 
 
-def test_fixed_batches_take_all_others_at_most() -> None:
+def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
     whole = replace(FIXED, batch_size=N - 1)
     assert members(batches_for([0], kind="coordinate", dpsgd=whole).at(0)[0]).sum() == N - 1
     with pytest.raises(InputError, match=r"^batch_size 23 is more than the 22 records$"):
@@ -347,7 +328,7 @@ def test_fixed_batches_take_all_others_at_most() -> None:
         batches_for([0], kind="input", dpsgd=replace(leaves_none_out, batch_size=N + 1))
 
 
-def test_fixed_sampling_and_it_alone_has_a_batch_size_and_a_period() -> None:
+def test_only_fixed_sampling_has_a_batch_size_and_a_period() -> None:
     message = r"^sampling poisson has no batch_size or canary_period: .* sample_rate = batch size /"
     for wrong in ({"batch_size": 5}, {"canary_period": 3}):
         with pytest.raises(InputError, match=message):
@@ -389,15 +370,15 @@ def test_a_canary_s_gradient_is_no_longer_than_a_clipped_one() -> None:
     gradient = np.zeros(NUM_PARAMETERS, np.float32)
     gradient[[3, 7]] = POISSON.max_grad_norm
     message = (
-        r"^gradient canary: its gradient has length 1\.41421, more than max_grad_norm 1; no"
-        r" clipped record has that: scale it down$"
+        r"^gradient canary: its gradient has length 1\.41421, more than max_grad_norm 1;"
+        r" clipped gradients are never as long: scale it down$"
     )
     with pytest.raises(InputError, match=message):
         placed(DirectionCanary(gradient, TARGET))
     gradient[3] = 0.01  # longer by 5e-5 of its length
     with pytest.raises(InputError, match=r"length 1\.00005"):
         placed(DirectionCanary(gradient, TARGET))
-    # As long as a clipped one, but for rounding; or of no length at all.
+    # A gradient may be as long as a clipped one, up to rounding, or have length 0.
     length = np.linalg.norm(gradient.astype(np.float64))
     placed(DirectionCanary((gradient / length).astype(np.float32), TARGET))
     placed(DirectionCanary(np.zeros(NUM_PARAMETERS, np.float32), TARGET))
@@ -411,20 +392,22 @@ def test_a_canary_s_gradient_is_a_finite_number_a_parameter(gradient: NDArray[np
 
 @pytest.mark.parametrize("coordinate", [9, -1, 10**9])
 def test_a_canary_s_coordinate_is_one_of_the_parameters(coordinate: int) -> None:
-    message = rf"^gradient canary: coordinate {coordinate} is outside of the model's 9 parameters$"
+    message = rf"^canary: coordinate is {coordinate}[,;] (and there are 9 parameters|it must be)"
     with pytest.raises(InputError, match=message):
         placed(GradientCanary(coordinate, TARGET))
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_an_input_canary_of_another_shape_than_the_records_is_refused(width: int) -> None:
-    """A single feature would otherwise be taken for all of them."""
-    with pytest.raises(InputError, match=r"^input canary: features of shape"):
+    """Otherwise a single feature would be broadcast to all of them."""
+    message = rf"^input canary: its features have shape \({width},\), those of records \(2,\)$"
+    with pytest.raises(InputError, match=message):
         placed(InputCanary(np.ones(width, np.float32), 1, TARGET))
 
 
 @pytest.mark.parametrize(
-    ("label", "message"), [(-1, r"^input canary: .* label -1"), (3, "has 3 outputs, .* 4 classes")]
+    ("label", "message"),
+    [(-1, "^canary: label is -1; it must"), (3, "has 3 outputs, .* 4 classes")],
 )
 def test_an_input_canary_of_no_class_is_refused(label: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -433,7 +416,7 @@ def test_an_input_canary_of_no_class_is_refused(label: int, message: str) -> Non
 
 @every_adjacency
 def test_gradient_canaries_are_plus_c_in_world_0(adjacency: Adjacency) -> None:
-    """And their negatives in world 1 under `substitute`, or else nothing."""
+    """In world 1 they are -C under `substitute`, and 0 under other adjacencies."""
     dpsgd = replace(POISSON, adjacency=adjacency, max_grad_norm=2.5)
     slots, worlds = slots_for("coordinate", dpsgd, 2), np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
     table = table_of(RECORDS, slots.canaries, CPU)
@@ -447,6 +430,7 @@ def test_gradient_canaries_are_plus_c_in_world_0(adjacency: Adjacency) -> None:
     other = -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0
     expected = torch.zeros(4, NUM_PARAMETERS)
     expected[:, 3] = 2.5 * torch.tensor([1.0, other, other, 1.0])
-    expected[:, 5] = 2.5 * torch.tensor([other, other, 1.0, 0.0])  # the last is not sampled
+    # The last run's sample lacks the second target.
+    expected[:, 5] = 2.5 * torch.tensor([other, other, 1.0, 0.0])
     assert torch.equal(path.decode(sums), expected)
     assert (slots.rows_in(worlds) == -1).all()

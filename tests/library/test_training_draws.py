@@ -1,4 +1,4 @@
-"""Philox and normals against published answers, plain NumPy and their law, up to the weights."""
+"""Philox and normals: published answers, plain NumPy, their law, and the noise in the weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,10 +22,10 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.kernels import philox
-from dpcanary.training.noise import Noise, normals_like
+from dpcanary.training.noise import Noise
 from dpcanary.training.options import Initialisation, Optimizer, WorldAssignment
 from dpcanary.training.purposes import Purpose
-from dpcanary.training.worlds import assigned_worlds
+from dpcanary.training.worlds import assigned_worlds, check_assignment
 
 SEED = 11
 PACKAGES = [path.parent.name for path in Path(dpcanary.__file__).parent.glob("*/purposes.py")]
@@ -68,7 +68,7 @@ def draw(
 def plain_words(
     counter: Sequence[NDArray[np.int64] | int], key: Sequence[int]
 ) -> tuple[NDArray[np.uint64], ...]:
-    """Philox4x32-10 as its paper has it, on 64-bit numbers that never hold more than 32 bits."""
+    """Philox4x32-10 as in its paper, on 64-bit integers that hold 32-bit numbers."""
     mask, shift = np.uint64(ALL_ONES), np.uint64(32)
     c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c).astype(np.uint64) for c in counter))
     k0, k1 = int(key[0]), int(key[1])
@@ -97,8 +97,8 @@ def plain_normals(
     blocks = -(-width // 4)
     words = plain_row_of_words(4 * blocks, key=key, step=step, run=run, purpose=purpose)
     a, b = words.reshape(4, blocks)[0::2], words.reshape(4, blocks)[1::2]
-    # The uniform is a float32, so rounded to 24 bits: near 1, where the radius is close to 0, that
-    # is more than the rounding of all that follows.
+    # The uniform is a float32, which rounds it to 24 bits. Near 1, where the radius is close to 0,
+    # this error exceeds those of all later operations.
     uniform = ((a >> np.uint64(1)).astype(np.float32) + np.float32(0.5)).astype(np.float64) / 2**31
     radius = np.sqrt(-2.0 * np.log(uniform))
     sign = np.where(b >> np.uint64(31), -1.0, 1.0)
@@ -123,7 +123,7 @@ def test_the_key_is_expanded_from_the_whole_seed() -> None:
     for seed in (0, SEED, 2**40 + 3, 2**63):
         expected = np.random.SeedSequence(seed).generate_state(2, np.uint32)
         assert philox_key(seed=seed).tolist() == expected.tolist()
-    # Seeds that agree in their low 32 bits.
+    # These seeds agree in their low 32 bits.
     assert philox_key(seed=3).tolist() != philox_key(seed=2**32 + 3).tolist()
 
 
@@ -165,7 +165,7 @@ def test_random_words_are_the_documented_ones() -> None:
                 assert np.array_equal(row, plain_row_of_words(width, key=key, **where))
 
 
-def test_what_is_there_is_multiplied_and_the_noise_is_scaled() -> None:
+def test_noise_is_scaled_and_added_to_a_multiple_of_the_values() -> None:
     runs, width = [4, 9, 2], 37
     unit = draw(width, runs, step=6)
     there = np.random.default_rng(0).normal(size=unit.shape).astype(np.float32)
@@ -174,13 +174,6 @@ def test_what_is_there_is_multiplied_and_the_noise_is_scaled() -> None:
         Noise(seed=SEED).add(out, factor=factor, scale=scale, runs=torch.tensor(runs), step=6)
         expected = factor * there.astype(np.float64) + scale * unit
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_draws_once_a_run_are_those_of_the_first_step() -> None:
-    drawn = normals_like(
-        (3, 10), Noise(seed=SEED), runs=torch.arange(3), purpose=Purpose.SIMULATION
-    )
-    assert np.array_equal(drawn.numpy(), draw(10, range(3), purpose=Purpose.SIMULATION))
 
 
 # --- what a draw depends on --------------------------------------------------------------------
@@ -192,7 +185,7 @@ def test_a_run_draws_the_same_beside_any_others_and_in_any_order(width: int) -> 
     assert np.array_equal(draw(width, range(39, -1, -1), step=5), whole[::-1])
     assert np.array_equal(draw(width, [17], step=5)[0], whole[17])
     assert np.array_equal(draw(width, [8, 31, 8], step=5), whole[[8, 31, 8]])
-    # Neighbours do differ, so that the comparisons above mean something.
+    # Neighbours differ, so the comparisons above are meaningful.
     assert (whole[1:] != whole[:-1]).all()
 
 
@@ -209,7 +202,7 @@ def test_steps_purposes_seeds_and_runs_all_change_a_draw() -> None:
 
 
 def test_streams_have_the_documented_keys() -> None:
-    """No two purposes share a number, in whichever package they are."""
+    """No two purposes share a number, within a package or between packages."""
     keys = {"RECORDS": 1, "BATCHES": 2, "NOISE": 3, "SIMULATION": 4, "WORST_CASE": 5}
     keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8, "SYNTHETIC_RECORDS": 9}
     keys |= {"WORLDS": 10, "PROCESS": 11}
@@ -226,10 +219,10 @@ def test_streams_have_the_documented_keys() -> None:
 
 
 def test_normals_are_standard_normal() -> None:
-    """Moments within 4.5 standard errors of n draws, frequencies of tails by the binomial law."""
+    """Moments are within 4.5 standard errors; tail frequencies pass binomial tests."""
     drawn = draw(4_000, range(1_000))
     count = drawn.size
-    # Of a normal, the variances of x, x^2, x^3 and x^4 are 1, 2, 15 and 96.
+    # For standard normal x, the variances of x, x^2, x^3 and x^4 are 1, 2, 15 and 96.
     for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs((drawn**power).mean() - expected) < 4.5 * np.sqrt(variance / count)
     for deviations in (3.0, 4.0, 4.5):
@@ -250,9 +243,9 @@ def test_every_position_is_standard_normal() -> None:
 
 
 def assert_uncorrelated(rows: NDArray[np.float64]) -> None:
-    """Correlations of independent rows of n values are about N(0, 1/n), pair by pair.
+    """The correlation of each pair of independent rows of n values is about N(0, 1/n).
 
-    Their squares are compared as well: both normals of a pair come from one radius.
+    Their squares are compared as well, since both normals of a pair come from one radius.
     """
     for values in (rows, rows**2):
         pairs = np.corrcoef(values)[np.triu_indices(len(rows), 1)] * np.sqrt(rows.shape[1])
@@ -270,7 +263,7 @@ def test_steps_are_independent() -> None:
 
 
 def test_positions_are_independent() -> None:
-    """All words of a block, and the same words of all blocks."""
+    """Within a block, and between the same positions of different blocks."""
     assert_uncorrelated(draw(40, range(20_000)).T)
     assert_uncorrelated(draw(7, range(20_000)).T)
 
@@ -342,11 +335,23 @@ def test_the_worlds_of_a_run_are_the_same_beside_any_others(assignment: str) -> 
     assert (whole[1:] != whole[:-1]).any()
 
 
-def test_assignments_that_do_not_go_with_the_number_of_slots() -> None:
+def test_assignments_that_are_not_defined_for_the_number_of_slots() -> None:
     with pytest.raises(InputError, match=r"alternate is for one slot, and there are 2: .* use"):
-        worlds_of("alternate", range(4), 2)
+        check_assignment(WorldAssignment.ALTERNATE, 2)
     with pytest.raises(InputError, match=r"halves needs an even number of slots; there are 3$"):
-        worlds_of("halves", range(4), 3)
+        check_assignment(WorldAssignment.HALVES, 3)
+    canaries = [GradientCanary(coordinate=k, target=k) for k in range(3)]
+    for name, message in (("alternate", "alternate is for one slot"), ("halves", "even number")):
+        with pytest.raises(InputError, match=message):
+            train_ensemble(
+                module=nn.Linear(NUM_FEATURES, 3),
+                records=records_with_a_dead_feature(),
+                canary=canaries,
+                dpsgd=SETTINGS,
+                runs=4,
+                seed=SEED,
+                worlds=name,
+            )
 
 
 # --- in the weights ----------------------------------------------------------------------------
@@ -362,7 +367,7 @@ SETTINGS = DPSGD(
 
 
 def records_with_a_dead_feature() -> Records:
-    """Where a coordinate has no gradient: it holds the canary and the noise alone."""
+    """Weights of the dead feature have no gradient, so they hold canary and noise alone."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(N, NUM_FEATURES)).astype(np.float32)
     features[:, DEAD] = 0.0
@@ -374,7 +379,7 @@ def records_with_a_dead_feature() -> Records:
 def test_noise_and_canary_reach_the_weights_as_the_mechanism_says(
     adjacency: Adjacency, model: str
 ) -> None:
-    """Over T steps, -rate C / (q N) times +-Bin(T, q) + N(0, T sigma^2)."""
+    """Over T steps, the coordinate is -rate C / (q N) times +-Bin(T, q) + N(0, T sigma^2)."""
     linear = nn.Linear(NUM_FEATURES, 3)
     perceptron = nn.Sequential(nn.Linear(NUM_FEATURES, 3), nn.Tanh(), nn.Linear(3, 3))
     dpsgd = replace(SETTINGS, adjacency=adjacency)
@@ -411,7 +416,7 @@ def test_noise_and_canary_reach_the_weights_as_the_mechanism_says(
 def test_variance_of_a_coordinate_without_gradient_is_the_closed_form(
     optimizer: Optimizer, falling: bool
 ) -> None:
-    """Chi-square on each such coordinate, at each quarter of a row of noise.
+    """By a chi-square test on such coordinates in several quarters of a row of noise.
 
     Without momentum the variance is sum_t (rate_t sigma C / (q N))^2; with it, step s moves the
     weight by its noise times the sum over t >= s of rate_t m^(t - s).

@@ -42,7 +42,7 @@ LINEAR = nn.Linear(NUM_FEATURES, 3)
 
 
 def some_records(num_features: int = NUM_FEATURES, num_classes: int = 3) -> tuple[Records, Records]:
-    """Private and test records of classes that can be told apart, for the most part."""
+    """Private and test records of classes that can mostly be told apart."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, num_classes, N + 40)
     centres = rng.normal(size=(num_classes, num_features))
@@ -63,7 +63,7 @@ def canary_of(
     target = TARGETS[slot]
     if kind == "input":
         features = np.linspace(-2.0, 2.0, records.features.shape[1], dtype=np.float32)
-        features = features ** (slot + 1)  # no slot's depends on the others'
+        features = features ** (slot + 1)  # independent of the other slots' features
         return InputCanary(features, int(records.labels[target] + 1) % records.num_classes, target)
     if kind == "coordinate":
         return GradientCanary([num_parameters // 2 + 1, 1, num_parameters - 1][slot], target)
@@ -152,9 +152,9 @@ class Case:
         return nn.Sequential(*([nn.Identity()] * (self.model == "module")), *parts)
 
     def clipping_norm(self) -> float:
-        """Some records' gradients are longer and others' shorter.
+        """A norm that clips the gradients of some records and not of others.
 
-        But for perceptrons that start at zero, whose gradients are all about as long.
+        Perceptrons that start at zero are an exception: all their gradients have similar norms.
         """
         if self.model in ACTIVATIONS:
             return {"softmax 3": 0.85, "sigmoid 1": 0.55, "sigmoid 3": 0.4}[self.outputs]
@@ -162,7 +162,7 @@ class Case:
 
     def mechanism(self) -> DPSGD:
         fixed = self.batches == "fixed"
-        # With Adam, a step is about as long as the rate whatever the gradient.
+        # With Adam, the length of a step is about the rate and hardly depends on the gradient.
         scale = 0.1 if self.optimizer is Optimizer.ADAM else 0.8
         return replace(
             SETTINGS,
@@ -179,7 +179,7 @@ class Case:
 
 
 def covering_cases() -> list[Case]:
-    """A few cases in which every two choices that go together meet, chosen greedily."""
+    """A few cases, chosen greedily, such that every possible pair of choices occurs in one."""
     choices = (
         ("linear", "rotated", "tanh", "relu", "module"),
         tuple(Optimizer),
@@ -206,7 +206,7 @@ CASES = covering_cases()
 
 
 def plain_logits(theta: Tensor, features: NDArray[np.float32], case: Case) -> Tensor:
-    """Of a perceptron whose parameters lie in PyTorch's order."""
+    """Logits of a perceptron whose parameters are in PyTorch's order."""
     values, first = torch.from_numpy(features.astype(np.float64)), 0
     for layer, (ins, outs) in enumerate(pairwise(case.widths())):
         if layer > 0:
@@ -234,7 +234,7 @@ def plain_clipped(
 
 
 def plain_start(case: Case, module: nn.Module, run: int) -> Vector:
-    """Zeros, the module's own, or those of a module made just after the run's seed is set."""
+    """Zeros, the module's parameters, or those of a module made after setting the run's seed."""
     start = parameters_to_vector(module.parameters()).detach()
     if case.initialisation is Initialisation.ZEROS:
         start = torch.zeros_like(start)
@@ -249,7 +249,7 @@ def plain_start(case: Case, module: nn.Module, run: int) -> Vector:
 def plain_batch(
     case: Case, run: int, step: int, targets: Sequence[int] = TARGETS[:1]
 ) -> tuple[list[int], list[bool]]:
-    """Ordinary records of a step, and whether each slot's place is in."""
+    """The batch of a step without the targets, and whether each slot takes part in the step."""
     if case.batches == "fixed":
         apart = targets if case.adjacency is Adjacency.SUBSTITUTE else ()
         others = [record for record in range(N) if record not in apart]
@@ -265,7 +265,7 @@ def plain_batch(
 
 
 def plain_worlds(run: int, num_slots: int) -> list[int]:
-    """By turns with one slot; with several, the highest bit of a word of each slot's own."""
+    """The parity of the run with one slot; with several, the highest bit of a word per slot."""
     if num_slots == 1:
         return [run % 2]
     words = np.empty((1, num_slots), np.uint32)
@@ -274,7 +274,7 @@ def plain_worlds(run: int, num_slots: int) -> list[int]:
 
 
 def plain_update(dpsgd: DPSGD, gradient: Vector, state: list[Vector], step: int) -> Vector:
-    """What to subtract, as PyTorch's documentation has it; `state` is changed."""
+    """What PyTorch's documentation subtracts from the parameters; changes `state`."""
     rate = dpsgd.learning_rate_at(step)
     if dpsgd.optimizer is Optimizer.ADAM:
         state[0] = 0.9 * state[0] + 0.1 * gradient
@@ -288,7 +288,7 @@ def plain_update(dpsgd: DPSGD, gradient: Vector, state: list[Vector], step: int)
 def plain_inserted(
     case: Case, canary: Canary, world: int, theta: Vector, norms: list[float]
 ) -> Vector:
-    """What a slot adds to the sum of a batch that its place is in."""
+    """What a slot adds to the sum of a batch that it takes part in."""
     dpsgd, records = case.mechanism(), case.records()[0]
     substitute = case.adjacency is Adjacency.SUBSTITUTE
     if isinstance(canary, InputCanary):
@@ -345,7 +345,7 @@ def plain_run(
 
 
 def plain_missing(case: Case, canaries: Sequence[Canary], drawn: Vector) -> Vector:
-    """Noise of a rotated head outside of its span: `drawn` scaled, less its part in the span."""
+    """Noise of a rotated head outside its span: `drawn`, scaled, without its part in the span."""
     (records, _), dpsgd = case.records(), case.mechanism()
     inputs = [canary for canary in canaries if isinstance(canary, InputCanary)]
     rows = [*records.features, *(canary.features for canary in inputs)]
@@ -358,7 +358,7 @@ def plain_missing(case: Case, canaries: Sequence[Canary], drawn: Vector) -> Vect
         vectors = np.vstack([vectors, np.eye(width)[column]])
     momentum = 0.9 if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
     variance, num_steps = 0.0, dpsgd.record_steps[-1]
-    for drawn_at in range(num_steps):  # each step's noise moves this step and, decayed, the next
+    for drawn_at in range(num_steps):  # each step's noise also moves later steps, decayed
         later = range(drawn_at, num_steps)
         variance += sum(dpsgd.learning_rate_at(t) * momentum ** (t - drawn_at) for t in later) ** 2
     size = 5 if case.batches == "fixed" else float(case.batches) * N
@@ -392,7 +392,7 @@ def test_equals_a_loop_over_runs_steps_and_records(case: Case, num_slots: int) -
     assert result.parameters is not None
     assert result.runs.tolist() == runs
     assert result.worlds.tolist() == [plain_worlds(run, num_slots) for run in runs]
-    # The noise of a run is drawn in the layout of its path; of a rotated one, in the span.
+    # The noise of a run is drawn in the layout of its path. A rotated path draws it in the span.
     table, told = table_of(records, canaries, CPU), {"dpsgd": dpsgd}
     slots = slots_of(canaries, records=records, num_parameters=count, **told)
     basis = basis_of(module, table, slots, initialisation=case.initialisation, **told)
@@ -437,12 +437,12 @@ def test_equals_a_loop_over_runs_steps_and_records(case: Case, num_slots: int) -
 
 
 def test_without_noise_a_world_is_known() -> None:
-    """Full batches, no noise: all runs of a world are one, and the two differ by the canary."""
+    """With full batches, the runs of a world are equal, and the worlds differ by the canary."""
     dpsgd = replace(SETTINGS, noise_multiplier=0.0, sample_rate=1.0)
     result = train(range(6), canary=CANARIES["coordinate"], dpsgd=dpsgd)
     assert result.parameters is not None
     assert (result.parameters[2:] == result.parameters[:4]).all()
-    # The first step: half of the distance is rate * C / N.
+    # After the first step, half of the distance is rate * C / N.
     first = result.observations[:2, 0, 0]
     assert first[1] - first[0] == pytest.approx(2 * 0.8 * 1.3 / N, rel=1e-5)
 
@@ -452,7 +452,7 @@ def test_without_noise_a_world_is_known() -> None:
 
 @every_canary
 def test_divergence_names_the_first_run_and_its_step(canary: Canary) -> None:
-    """Without noise, the first batch that is not empty overflows: known from the samples."""
+    """Without noise, a run diverges at its first nonempty batch, which the samples tell."""
     dpsgd = replace(
         SETTINGS,
         noise_multiplier=0.0,
@@ -487,21 +487,21 @@ def test_divergence_names_the_first_run_and_its_step(canary: Canary) -> None:
 def test_divergence_names_the_rate_of_the_step_that_broke_it(
     model: str, optimizer: Optimizer
 ) -> None:
-    """Steps 1 to 4 are harmless; then the rate is more than float32 holds."""
+    """Steps 1 to 4 are harmless. The rate of step 5 exceeds the range of float32."""
     case = replace(CASES[0], model=model, outputs="softmax 3")
     dpsgd = replace(
         SETTINGS, optimizer=optimizer, learning_rate=lambda step: 1e39 if step >= 4 else 0.1
     )
     records, _ = case.records()
     canary = canary_of("input", records, 0)
+    known = {"records": records, "test_records": None, "module": case.module()}
     with pytest.raises(InputError, match=r"^run 8 diverged at step 5: .* learning_rate \(1e\+39\)"):
-        known = {"records": records, "test_records": None, "module": case.module()}
         train([8, 9], canary=canary, dpsgd=dpsgd, **known)
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
 def test_record_without_a_gradient_is_no_division_by_zero(rate: float) -> None:
-    """A margin of 1e4 leaves a softmax residual of exactly 0, so a gradient of norm 0."""
+    """At a margin of 1e4 the softmax residual is exactly 0, so the gradient has norm 0."""
     records = replace(RECORDS, features=1e4 * RECORDS.features)
     dpsgd = replace(SETTINGS, noise_multiplier=0.0, sample_rate=rate, record_steps=(30,))
     assert np.isfinite(train(range(4), records=records, dpsgd=dpsgd).observations).all()

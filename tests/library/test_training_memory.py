@@ -1,4 +1,4 @@
-"""How runs are cut into blocks, threads and shards, and what happens where they do not fit."""
+"""How runs are divided among blocks, threads and shards, and what happens if memory runs out."""
 
 import logging
 import threading
@@ -67,7 +67,7 @@ INPUT = InputCanary(
 )
 GRADIENT = GradientCanary(coordinate=9, target=TARGET)
 DIRECTION = DirectionCanary(np.full(21, 0.25, np.float32), target=TARGET)
-SLOTS = [  # their targets in no order
+SLOTS = [  # their targets are in no order
     replace(INPUT, target=target, features=factor * INPUT.features)
     for target, factor in ((9, 1.0), (2, -1.0), (17, 0.5))
 ]
@@ -114,7 +114,7 @@ def train_alone(
     module: nn.Module = LINEAR,
     initialisation: Initialisation = Initialisation.ZEROS,
 ) -> EnsembleResult:
-    """One run and no other: with one slot it is in one world, and `train_ensemble` refuses it."""
+    """A single run, which `train_ensemble` refuses with one slot since it has only one world."""
     is_one = isinstance(canary, InputCanary)
     plan = make_plan(
         module=module,
@@ -138,14 +138,14 @@ def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
 
 
 def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
-    """Equal but for rounding, relative to the largest number there is."""
+    """Equal up to rounding, relative to the largest number."""
     assert np.array_equal(found.runs, whole.runs[order])
     assert np.array_equal(found.worlds, whole.worlds[order])
     for name in ("observations", "parameters"):
         expected = getattr(whole, name)
         atol = 1e-5 * np.abs(expected).max()
         np.testing.assert_allclose(getattr(found, name), expected[order], rtol=0, atol=atol)
-    # Rounding may tip a test record that lies on a boundary, hardly more than one.
+    # Rounding may change the prediction for a record on a decision boundary, hardly for two.
     difference = np.abs(found.test_accuracy - whole.test_accuracy[order])
     assert difference.max() <= 1.01 / len(TEST_RECORDS)
     assert np.mean(difference > 0) < 0.02
@@ -176,7 +176,7 @@ ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 @ways
-def test_cutting_runs_otherwise_changes_rounding_alone(way: dict) -> None:
+def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
     runs = range(130)
     whole = train(runs, **way)
     assert len(whole.observations) == len(whole.test_accuracy) == len(runs)
@@ -187,13 +187,13 @@ def test_cutting_runs_otherwise_changes_rounding_alone(way: dict) -> None:
     backwards = everyone[::-1]
     assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
     assert_close(train_alone(77, **way), whole, [77])
-    # Neighbours do differ, so that the comparisons above mean something.
+    # Neighbours differ, so the comparisons above are meaningful.
     spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
 
 
 @ways
-def test_the_same_cutting_gives_the_same_bits(way: dict) -> None:
+def test_the_same_blocks_give_the_same_bits(way: dict) -> None:
     runs = range(3, 80)
     once = train(runs, runs_at_once=10, **way)
     assert_same_bits(once, train(runs, runs_at_once=10, **way))
@@ -217,7 +217,7 @@ def test_seed_changes_every_run() -> None:
 
 
 def test_every_run_index_has_draws_of_its_own() -> None:
-    """Or is refused: a counter of 32 bits does not tell 0 from 2^32."""
+    """Indices above 32 bits are refused, since the counter would take 2^32 for 0."""
     runs = [0, 1, 2**31, 2**31 + 1, 2**32 - 3, 2**32 - 2]
     found = train(runs).observations[:, -1].reshape(len(runs), -1)
     assert len(np.unique(found, axis=0)) == len(runs)
@@ -237,7 +237,7 @@ def test_parameters_are_kept_only_if_asked_for() -> None:
         initialisation=Initialisation.ZEROS,
     )
     assert without.parameters is None
-    assert np.isnan(without.test_accuracy).all()  # nor is accuracy measured without test records
+    assert np.isnan(without.test_accuracy).all()  # without test records
     assert without.observations.tobytes() == train(range(3)).observations.tobytes()
 
 
@@ -281,7 +281,7 @@ def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
             **way,
         )
         assert torch.get_num_threads() == 2
-        with pytest.raises(InputError, match="coordinate 1000000 is outside of the model's 21"):
+        with pytest.raises(InputError, match="coordinate is 1000000, and there are 21 parameters"):
             train([0, 1], canary=GradientCanary(10**6, TARGET))
         diverging = replace(SETTINGS, learning_rate=1e39)
         with pytest.raises(InputError, match=r"^run 0 diverged"):
@@ -290,13 +290,13 @@ def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
     finally:
         torch.set_num_threads(threads)
     assert_same_bits(one, two)
-    assert seen == {1}  # each worker trains other runs, and none waits
+    assert seen == {1}  # each worker uses one thread
 
 
 def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They come from PyTorch's one generator, also where a run that diverged is trained again."""
+    """They use PyTorch's one generator, also when a run that diverged is trained again."""
     drawing, most, lock = 0, 0, threading.Lock()
     draw = nn.Linear.reset_parameters
 
@@ -383,7 +383,7 @@ failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(e
 def fail_above(
     monkeypatch: pytest.MonkeyPatch, most: int, failure: Exception, *, after: int = 0
 ) -> None:
-    """Gradient sums of more runs than `most` do not fit, from their (after + 1)th step on."""
+    """Makes gradient sums of more than `most` runs fail, after a number of steps."""
     sums, done = LinearPath.clipped_sums, {}
 
     def scarce(
@@ -418,7 +418,7 @@ def test_runs_that_do_not_fit_are_halved(
             runs, canary=GRADIENT, runs_at_once=12, num_threads=num_threads, on_progress=done.append
         )
     assert_close(found, expected, range(len(runs)))
-    # Steps done in vain are taken back, block by block, and so never more than were reported.
+    # Each block subtracts its failed steps, so the sum never falls below 0.
     assert sum(done) == len(runs) * NUM_STEPS
     assert min(done) < 0
     assert (np.cumsum(done) >= 0).all()
@@ -432,7 +432,7 @@ def test_runs_that_do_not_fit_are_halved(
 def test_models_that_fit_only_in_part_are_halved_too(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first step, and after the last."""
+    """If memory runs out before the first step, or after the last."""
     expected = train(range(8))
 
     class Scarce(Block):
@@ -473,23 +473,23 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
         train(range(5))
 
 
-def test_a_block_is_what_fits_and_is_fast_and_shares_the_work() -> None:
+def test_blocks_fit_are_fast_and_share_the_work() -> None:
     def fitting(**changed: int | None) -> int:
         usual = {"bytes_per_run": 100, "free": 10_000, "num_workers": 1, "num_runs": 1_000}
         return memory.runs_that_fit(**{**usual, "together": None, **changed})
 
     assert fitting() == 50  # half of the free memory
-    assert fitting(num_workers=4) == 12  # of which each worker has its share
+    assert fitting(num_workers=4) == 12  # each worker has a quarter of that
     assert fitting(together=16) == 16
     assert fitting(num_runs=7) == 7
-    assert fitting(num_runs=7, num_workers=2) == 4  # rounded up: two blocks, and not three
+    assert fitting(num_runs=7, num_workers=2) == 4  # rounded up: two blocks instead of three
     assert fitting(bytes_per_run=10**6) == 1
     assert fitting(free=0) == fitting(free=-(10**9)) == 1
     assert fitting(num_runs=0) == 1
 
 
 def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run takes its sums and parameters; Adam, or a direction's length, two tensors more."""
+    """A run needs sums and parameters; Adam and observed lengths need two more tensors each."""
     sizes: list[int] = []
 
     class Counted(Block):
@@ -501,7 +501,7 @@ def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     adam = replace(SETTINGS, optimizer=Optimizer.ADAM)
     cases = ((SETTINGS, INPUT, 2), (adam, INPUT, 4), (SETTINGS, DIRECTION, 4))
     for dpsgd, canary, tensors in cases:
-        least, sizes[:] = 4 * 48 * tensors, []  # 48 padded numbers each
+        least, sizes[:] = 4 * 48 * tensors, []  # a tensor has 48 numbers, padded
         monkeypatch.setattr(runs_module, "free_bytes", lambda device, least=least: 2 * 10 * least)
         train(range(20), dpsgd=dpsgd, canary=canary)
         assert 1 <= max(sizes) <= 10
@@ -513,7 +513,7 @@ def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("max", 5, 0, 1_000),
         ("700", 300, 0, 400),
-        ("700", 600, 500, 600),  # pages of files that nobody uses count as free
+        ("700", 600, 500, 600),  # inactive pages of files count as free
         ("200", 300, 0, 0),
         ("5000", 300, 0, 1_000),
     ],
@@ -535,9 +535,9 @@ def test_free_memory_is_within_the_limits_of_all_control_groups(
     monkeypatch.setattr(psutil, "virtual_memory", Free)
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     monkeypatch.setattr(memory, "_MEMBERSHIP", membership)
-    assert memory.free_bytes(CPU) == 1_000  # no such files
+    assert memory.free_bytes(CPU) == 1_000  # without control groups
     membership.write_text("4:memory:/old\n0::/slurm/job_7/step_0\n")
-    assert memory.free_bytes(CPU) == 1_000  # none that counts memory
+    assert memory.free_bytes(CPU) == 1_000  # no group counts memory
     folder = tmp_path / limited
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "memory.max").write_text(f"{limit}\n")

@@ -51,7 +51,7 @@ def test_perceptrons_have_the_layers_that_were_asked_for():
     assert isinstance(module_of(stage(), shape=(6,), num_classes=2), nn.Linear)
 
 
-def test_networks_take_images_and_say_so():
+def test_features_of_another_shape_than_the_model_takes_are_refused():
     net = module_of(stage(model="convnet"), shape=(3, 32, 32), num_classes=10)
     assert sum(parameter.numel() for parameter in net.parameters()) == 62_006
     for shape in ((64,), (1, 32, 32), (3, 64, 64), (32, 32, 3), (3, 32)):
@@ -60,7 +60,7 @@ def test_networks_take_images_and_say_so():
     resnet = module_of(stage(model="resnet18"), shape=(3, 48, 48), num_classes=7)
     assert resnet(torch.zeros(2, 3, 48, 48)).shape == (2, 7)
     for shape in ((64,), (1, 32, 32), (32, 32, 3), (3, 32)):
-        with pytest.raises(InputError, match=r"resnet18 takes images of shape \(3, 32, 32\)"):
+        with pytest.raises(InputError, match=r"resnet18 takes images of shape \(3, height"):
             module_of(stage(model="resnet18"), shape=shape, num_classes=10)
     with pytest.raises(InputError, match="linear takes flat features"):
         module_of(stage(), shape=(3, 32, 32), num_classes=10)
@@ -93,7 +93,7 @@ def test_fixed_parameters_follow_from_the_experiments_seed_alone():
         ("cosine", [1.0, (1 + math.cos(math.pi / 4)) / 2, (1 + math.cos(3 * math.pi / 4)) / 2]),
     ],
 )
-def test_learning_rates_fall_as_they_should(name: str, factors: list[float]):
+def test_learning_rates_follow_the_schedule(name: str, factors: list[float]):
     mechanism = mechanism_of(
         stage(learning_rate_schedule=name), record_steps=(40,), noise_multiplier=1.0
     )
@@ -127,7 +127,7 @@ def test_the_mechanism_is_what_the_stage_says():
     assert mechanism_of(stage(), record_steps=(40,), noise_multiplier=2.5).momentum == 0.0
 
 
-def test_the_descent_is_neither_clipped_nor_noisy():
+def test_the_descent_has_no_clipping_and_no_noise():
     told = ReferenceStage.model_validate(
         {key: value for key, value in dict(stage()).items() if key in ReferenceStage.model_fields}
     )

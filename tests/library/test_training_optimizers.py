@@ -9,15 +9,15 @@ from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.options import Optimizer
 
 RUNS, STEPS, MU = 4000, 250, 2.0
-# Standard error of the distance between two normal samples in their standard deviations.
+# Standard error of the distance between two normal samples, in units of their standard deviation.
 ERROR = np.sqrt(2 / RUNS + MU**2 / (4 * RUNS))
 
 
 @pytest.mark.parametrize("optimizer", Optimizer)
 def test_worlds_stay_as_far_apart_as_the_sums_of_their_gradients(optimizer):
-    """Sums of +s and -s under unit noise lie MU apart; Adam and momentum weigh steps unequally.
+    """Sums of +s and -s under unit noise are MU apart; Adam and momentum weigh steps unequally.
 
-    Their weights lose less than 2 %: those of momentum are 1 - 0.9^k, k steps before the end.
+    Unequal weights lose less than 2 %. Momentum's weight k steps before the end is 1 - 0.9^k.
     """
     dpsgd = DPSGD(1.0, 1.0, 0.01, (STEPS,), optimizer=optimizer)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""What cannot be trained, or would be trained without a meaning, is refused by name."""
+"""Settings and records that cannot be trained, or only without a meaning, are refused by name."""
 
 from dataclasses import replace
 
@@ -42,10 +42,13 @@ def train(
     )
 
 
-@pytest.mark.parametrize("target", [-1, 20])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [(-1, "; it must be a whole number"), (20, ", and there are 20 records$")],
+)
 @pytest.mark.parametrize("rate", [0.5, 1.0])
-def test_a_target_outside_of_the_records(target: int, rate: float) -> None:
-    with pytest.raises(InputError, match=f"target {target} is none of the 20 records"):
+def test_a_target_outside_of_the_records(target: int, message: str, rate: float) -> None:
+    with pytest.raises(InputError, match=f"^canary: target is {target}{message}"):
         train(nn.Linear(5, 3), dpsgd=replace(SETTINGS, sample_rate=rate), target=target)
 
 
@@ -55,7 +58,9 @@ def test_outputs_that_do_not_fit_the_labels() -> None:
     binary = replace(SETTINGS, loss=Loss.BINARY_CROSS_ENTROPY)
     with pytest.raises(InputError, match="one output needs loss binary_cross_entropy"):
         train(nn.Linear(5, 1), dpsgd=binary)
-    with pytest.raises(InputError, match="the model has 2 outputs, the records 3 classes"):
+    with pytest.raises(
+        InputError, match="the model has 2 outputs, the records and canaries 3 classes"
+    ):
         train(nn.Linear(5, 2))
     few = replace(RECORDS, labels=LABELS % 2)
     assert np.isfinite(train(nn.Linear(5, 1), few, binary).observations).all()
@@ -79,7 +84,7 @@ def test_outputs_that_do_not_fit_the_labels() -> None:
         ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
     ],
 )
-def test_mechanisms_without_a_meaning(changes: dict[str, object], message: str) -> None:
+def test_settings_out_of_their_range(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(SETTINGS, **changes)
 
