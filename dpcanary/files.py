@@ -1,4 +1,4 @@
-"""Reading and writing of files: atomic, checked, and never executing what is read."""
+"""Reads and writes files: writing is atomic, reading is checked and never runs code."""
 
 import contextlib
 import errno
@@ -19,14 +19,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes a file whole or not at all: first beside its place, then moved there.
+    """Writes a file whole or not at all: a temporary file beside it is moved to its place.
 
     Args:
-        path: where to write; missing folders are made.
+        path: where to write; missing folders are created.
         write: writes the content to the open binary file.
 
     Raises:
-        InputError: if the disk is full or the place cannot be written; nothing is left behind.
+        InputError: if the file cannot be written, for example because the disk is full.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -37,16 +37,13 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {_reason(error)}") from error
+        reason = error.strerror
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            reason = f"{reason}; free some space, then run again: finished files are kept"
+        raise InputError(f"cannot write {path}: {reason}") from error
     finally:
-        with contextlib.suppress(OSError):  # there is no part where there is no folder
+        with contextlib.suppress(OSError):  # the folder may not exist
             part.unlink()
-
-
-def _reason(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"{error.strerror}; free some space, then run again: finished files are kept"
-    return f"{error.strerror}"
 
 
 def write_arrays(path: Path, *, header: Mapping[str, Any], arrays: Arrays) -> None:
@@ -55,14 +52,14 @@ def write_arrays(path: Path, *, header: Mapping[str, Any], arrays: Arrays) -> No
     Args:
         path: ends in .npz.
         header: JSON-serialisable.
-        arrays: numbers by name; `header` is taken.
+        arrays: numbers by name; the name `header` is reserved.
     """
     text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, header=text, **arrays))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Reads what `write_arrays` wrote: (header, arrays).
+    """Reads a file of `write_arrays`: (header, arrays).
 
     Raises:
         InputError: if the file is missing, truncated, damaged, holds objects, or has no header.
@@ -101,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        InputError: if the file is missing or no JSON object.
+        InputError: if the file is missing or is not a JSON object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -115,11 +112,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hash of a file's bytes, in hexadecimal."""
+    """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of_text(text: str) -> str:
-    """Hash of a text, in hexadecimal."""
+    """SHA-256 of a text in UTF-8, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()

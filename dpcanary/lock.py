@@ -1,7 +1,7 @@
-"""A lock file: what was seen of a name the first time, which later times must match.
+"""A lock file: it records the hash or revision of each first download; later ones must match.
 
-It stands in for hashes and revisions that nobody could check before the first download; committed
-beside a config, it makes every later download the same one.
+It is for files whose hash is not known beforehand. Committed beside a config, it makes every later
+download the same.
 """
 
 import json
@@ -17,15 +17,15 @@ _LOG = logging.getLogger(__name__)
 
 
 def check_against_lock(path: Path, *, name: str, value: str) -> None:
-    """Compares a value with the one on record; the first one is recorded, and logged.
+    """Compares a value with the recorded one; the first value is recorded and logged.
 
     Args:
-        path: the lock file, JSON; made if there is none. Several processes may share it.
-        name: of what was downloaded.
+        path: the lock file, JSON; created if missing. Several processes may share it.
+        name: of the download.
         value: its hash or revision.
 
     Raises:
-        InputError: if another value is on record, or the file is damaged.
+        InputError: if another value is recorded, or the lock file is damaged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.guard")):
@@ -36,7 +36,7 @@ def check_against_lock(path: Path, *, name: str, value: str) -> None:
             _LOG.warning("%s: first seen, recorded in %s: %s", name, path, value)
         elif known[name] != value:
             raise InputError(
-                f"{name} is {value}, but {path} has {known[name]} on record: it changed at its"
-                f" source, or was tampered with; if you trust the new one, remove {name!r} from"
+                f"{name} is {value}, but {path} records {known[name]}: it changed at its"
+                f" source or was tampered with; if you trust the new one, remove {name!r} from"
                 f" {path} and run again"
             )

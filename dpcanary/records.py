@@ -1,4 +1,4 @@
-"""Records: features with labels, a dataset's records by role, and the file of such a split."""
+"""Records: features with labels, the split of a dataset into roles, and the file of a split."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ from dpcanary.files import read_arrays, write_arrays
 
 Labels = NDArray[np.int64]
 
-# In the file: the prefix of each role's arrays.
+_MAX_LABEL = np.iinfo(np.int64).max
+# Prefixes of the names of each role's arrays in the file.
 _PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
 
 
@@ -20,22 +21,25 @@ _PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
 class Records:
     """Features and labels of some records.
 
-    Arrays, lists and PyTorch tensors are taken, and kept as arrays.
+    Both may be arrays, lists or PyTorch tensors, and are stored as arrays.
 
     Attributes:
-        features: shape (n, ...): numbers; or texts, shape (n,), that are still to be encoded.
-        labels: shape (n,), integers from 0.
+        features: numbers, shape (n, ...); or texts to be encoded, shape (n,).
+        labels: integers from 0, shape (n,).
 
     Raises:
-        InputError: if these are no such arrays, or not equally many.
+        InputError: if the types are wrong, or there is not one label per record.
     """
 
     features: NDArray[Any]
     labels: Labels
 
     def __post_init__(self) -> None:
+        labels = _array("labels", self.labels, kinds="fiub")
+        if labels.size == 0:  # NumPy makes floats of an empty list
+            labels = labels.astype(np.int64)
         object.__setattr__(self, "features", _array("features", self.features, kinds="fiuU"))
-        object.__setattr__(self, "labels", _labels(self.labels))
+        object.__setattr__(self, "labels", integer_labels("records", labels))
         if self.features.ndim == 0 or self.labels.shape != self.features.shape[:1]:
             raise InputError(
                 f"records: features of shape {self.features.shape} need labels of shape"
@@ -50,12 +54,12 @@ class Records:
 
     @property
     def num_classes(self) -> int:
-        """Classes, by the largest label: a class may have no record here."""
+        """Number of classes: one more than the largest label, even if a class has no record."""
         return int(self.labels.max(initial=-1)) + 1
 
 
 def records_from(where: object, features: object, labels: object) -> Records:
-    """Records that were read from somewhere, which an error then names.
+    """Records whose errors name their origin `where`.
 
     Raises:
         InputError: see `Records`.
@@ -68,12 +72,12 @@ def records_from(where: object, features: object, labels: object) -> Records:
 
 @dataclass(frozen=True)
 class Split:
-    """A dataset's records by role, all disjoint.
+    """A dataset's records by role; no record has two roles.
 
     Attributes:
-        private: the records D that training protects.
-        auxiliary: known to the adversary.
-        test: for measuring accuracy.
+        private: the dataset D that training protects.
+        auxiliary: records known to the adversary.
+        test: records for measuring accuracy.
     """
 
     private: Records
@@ -82,12 +86,12 @@ class Split:
 
     @property
     def num_classes(self) -> int:
-        """Classes, by the largest label of all records."""
+        """Number of classes: one more than the largest label of all records."""
         return max(part.num_classes for part in (self.private, self.auxiliary, self.test))
 
 
 def write_split(path: Path, split: Split, *, settings: dict[str, object]) -> None:
-    """Writes the records of a dataset, with the settings that made the split."""
+    """Writes a split, with the settings that made it."""
     arrays = {
         f"{prefix}{name}": array
         for role, prefix in _PREFIXES.items()
@@ -97,10 +101,10 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object]) -> Non
 
 
 def read_split(path: Path) -> Split:
-    """Reads the records of a dataset.
+    """Reads a split.
 
     Raises:
-        InputError: if the file is damaged or holds something else.
+        InputError: if the file is damaged or holds no split.
     """
     _, arrays = read_arrays(path)
     try:
@@ -114,34 +118,27 @@ def read_split(path: Path) -> Split:
 
 
 def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
-    """Labels as 64-bit integers.
+    """Labels of any shape as 64-bit integers.
 
     Args:
-        where: for the error.
-        labels: any shape.
+        where: names their origin in an error.
+        labels: integers or truth values.
 
     Raises:
-        InputError: if they are no integers, or one is negative.
+        InputError: if they are not integers, or one is negative or too large.
     """
-    in_range = labels.dtype.kind in "iub" and labels.min(initial=0) >= 0
-    if not in_range or labels.max(initial=0) > np.iinfo(np.int64).max:
+    is_integer = labels.dtype.kind in "iub"
+    if not is_integer or labels.min(initial=0) < 0 or labels.max(initial=0) > _MAX_LABEL:
         raise InputError(f"{where}: labels must be integers from 0")
     return labels.astype(np.int64, copy=False)
 
 
-def _labels(labels: object) -> Labels:
-    return integer_labels("records", _array("labels", labels, kinds="fiub"))
-
-
 def _array(name: str, values: object, *, kinds: str) -> NDArray[Any]:
-    """Values as an array of one of NumPy's kinds of types.
-
-    Of an empty list, NumPy makes floats; there is no wrong label in it.
-    """
+    """Values as an array of one of NumPy's kinds of types."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"records: {name} cannot be made an array: {error}") from None
     if array.dtype.kind not in kinds:
         raise InputError(f"records: {name} must be numbers, not {array.dtype}")
-    return array if array.size else array.astype(np.int64 if name == "labels" else array.dtype)
+    return array

@@ -1,4 +1,4 @@
-"""Downloads an encoder from the Hugging Face hub, and says where it is."""
+"""Downloads an encoder from the Hugging Face hub, and writes the name of its folder."""
 
 import argparse
 import json
@@ -11,11 +11,11 @@ from dpcanary.program import run
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes {"folder": ...} as JSON; the weights stay in the hub's cache."""
+    """Writes folder and commit as JSON; the weights stay in the hub's cache."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--encoder", required=True, help="its name on the hub")
     parser.add_argument("--revision", help="its commit")
-    parser.add_argument("--lock", type=Path, required=True, help="of what was first seen")
+    parser.add_argument("--lock", type=Path, required=True, help="records the first commit seen")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     found = find_encoder(args.encoder, revision=args.revision, lock=args.lock)

@@ -1,4 +1,4 @@
-"""Gets a file of the catalogue, from a local mirror or its address, and checks it."""
+"""Gets a file of the catalogue from a local mirror or its address, and checks it."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from dpcanary.program import progress, run
 
 
 def main(argv: Sequence[str]) -> None:
-    """Puts the file of a source in its place."""
+    """Writes the file of a source to the output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--catalogue", type=Path, required=True)
     parser.add_argument("--source", required=True)
-    parser.add_argument("--data-folder", type=Path, help="where local mirrors are")
-    parser.add_argument("--lock", type=Path, required=True, help="keeps hashes seen first")
+    parser.add_argument("--data-folder", type=Path, help="folder of local mirrors")
+    parser.add_argument("--lock", type=Path, required=True, help="records the first hash seen")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     entry = entry_of(args.source, read_catalogue(args.catalogue))

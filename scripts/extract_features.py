@@ -1,11 +1,13 @@
-"""Turns the images or texts of a source into features, by a frozen encoder."""
+"""Turns the images or texts of a source into features, with a frozen encoder."""
 
 import argparse
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.datasets.sources import load_records
 from dpcanary.devices import DEVICES, chosen_device
+from dpcanary.encoders.extraction import load_encoder
 from dpcanary.encoders.features import encode_source, write_features
 from dpcanary.encoders.folders import find_encoder
 from dpcanary.encoders.stage import FeaturesStage
@@ -17,22 +19,22 @@ def main(argv: Sequence[str]) -> None:
     """Reads the source, encodes its records and its test part, and writes both."""
     args = parsed(argv)
     downloaded = read_json(args.downloaded) if args.downloaded else {}
-    encoder = find_encoder(downloaded.get("folder") or args.encoder or args.settings.encoder)
+    found = find_encoder(downloaded.get("folder") or args.encoder or args.settings.encoder)
     device = chosen_device(args.device)
-    features = encode_source(
-        load_records(args.settings, files=args.files),
-        encoder,
-        device=device,
-        num_threads=args.threads,
-        progress=progress,
-    )
+    source = load_records(args.settings, files=args.files)
+    start = time.perf_counter()
+    encoder = load_encoder(found, source.training.features, device=device)
+    num_records = len(source.training) + (len(source.test) if source.test else 0)
+    with progress(num_records, "record") as bar:
+        arrays = encode_source(source, encoder, num_threads=args.threads, on_progress=bar.update)
     write_features(
         args.output,
-        features,
+        arrays,
         stage=args.settings,
-        encoder=encoder,
+        found=found,
         commit=downloaded.get("commit"),
         device=device,
+        seconds=time.perf_counter() - start,
     )
 
 
@@ -40,9 +42,11 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=FeaturesStage.model_validate_json, required=True)
-    parser.add_argument("--files", type=Path, nargs="*", default=[], help="what it is read from")
-    parser.add_argument("--encoder", help="where the encoder is; by default the settings' name")
-    parser.add_argument("--downloaded", type=Path, help="what download_encoder wrote")
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="the files of the source")
+    parser.add_argument(
+        "--encoder", help="its folder or package; by default its name in the settings"
+    )
+    parser.add_argument("--downloaded", type=Path, help="the output of download_encoder")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Cuts a dataset into private, auxiliary and test records."""
+"""Splits a dataset into private, auxiliary and test records."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from dpcanary.records import write_split
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads the source that the settings name, or its encoded records, and writes the split."""
+    """Reads the source named by the settings, or its encoded records, and writes the split."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=DatasetStage.model_validate_json, required=True)
-    parser.add_argument("--files", type=Path, nargs="*", default=[], help="what it is read from")
-    parser.add_argument("--features", type=Path, help="its records, already encoded")
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="the files of the source")
+    parser.add_argument("--features", type=Path, help="its encoded records")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     stage: DatasetStage = args.settings

@@ -1,4 +1,4 @@
-"""Opening of downloads: members are read from the stream, and nothing is ever extracted."""
+"""Reading of downloaded archives as streams; no member is ever extracted to disk."""
 
 import tarfile
 import zipfile
@@ -10,12 +10,10 @@ from typing import IO
 
 from dpcanary.errors import InputError
 
-_TAR_ENDINGS = (".tgz", ".tar.gz", ".tar")
-
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what goes wrong while a file is read into an `InputError` that names it."""
+    """Turns any error while a file is read into an `InputError` that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -27,12 +25,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def is_tar(path: Path) -> bool:
-    """Whether the name is a tar archive's."""
-    return path.name.endswith(_TAR_ENDINGS)
+    """Whether the file's name is that of a tar archive."""
+    return path.name.endswith((".tgz", ".tar.gz", ".tar"))
 
 
 def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of a tar archive in its order, each to be read before the next one is asked for.
+    """The files of a tar archive in its order; read each one before asking for the next.
 
     Yields:
         Base name and content of each file; hidden files are left out.
@@ -45,32 +43,25 @@ def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 yield name, content
 
 
-def zip_members(path: Path, names: tuple[str, ...]) -> list[bytes]:
-    """The whole content of some members of a zip archive.
-
-    Raises:
-        InputError: if the archive is missing, damaged, or lacks one of them.
-    """
-    with reading(path), zipfile.ZipFile(path) as archive:
-        for name in names:
-            if name not in archive.namelist():
-                raise InputError(f"{path} has no member {name}; is it the archive meant?")
-        return [archive.read(name) for name in names]
-
-
 @contextmanager
-def open_table(path: Path) -> Iterator[IO[bytes]]:
-    """A plain file, or the first file of a tar archive.
+def open_table(path: Path, *, member: str | None = None) -> Iterator[IO[bytes]]:
+    """Opens a plain file, or one file of a tar archive.
+
+    Args:
+        path: the file or archive.
+        member: base name of the file in an archive; by default its first file.
 
     Raises:
-        InputError: if it is missing or damaged.
+        InputError: if the file is missing or damaged, or the archive lacks the member.
     """
     with reading(path):
         if not is_tar(path):
             with path.open("rb") as file:
                 yield file
             return
-        for _, content in tar_members(path):
-            yield content
-            return
-        raise InputError(f"{path} is an archive without a file")
+        for name, content in tar_members(path):
+            if member in (None, name):
+                yield content
+                return
+        wanted = f"member {member}" if member else "file"
+        raise InputError(f"{path} has no {wanted}; is it the right archive?")

@@ -1,4 +1,4 @@
-"""The catalogue of downloads: where each file is, how to know it, and on what terms it comes."""
+"""The catalogue of downloads: address, size, hash, licence and citation of each file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,24 +13,24 @@ from dpcanary.errors import InputError, suggestion
 class Entry(ClosedModel):
     """A file to download."""
 
-    url: str = Field(pattern="^[a-z]+://", description="where it is")
-    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="what it is called here")
-    bytes: Annotated[int, Field(gt=0)] | None = Field(description="its size; null if not known")
+    url: str = Field(pattern="^[a-z]+://", description="its address")
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its local name")
+    bytes: Annotated[int, Field(gt=0)] | None = Field(description="its size; null if unknown")
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
-        description="its hash; null if not known: then the first one seen is kept"
+        description="its hash; null if unknown: the lock file then records the first one seen"
     )
-    licence: str = Field(description="on what terms it may be used")
-    citation: str = Field(description="whom to cite")
+    licence: str = Field(description="the terms of its use")
+    citation: str = Field(description="the publication to cite")
 
 
 _CATALOGUE = TypeAdapter(dict[str, Entry])
 
 
 def read_catalogue(path: Path) -> dict[str, Entry]:
-    """Reads the catalogue, by source.
+    """Reads the entries, by source.
 
     Raises:
-        InputError: if the file is missing, no YAML, or an entry is not what it must be.
+        InputError: if the file is missing or not YAML, or an entry is invalid.
     """
     try:
         entries = _CATALOGUE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -39,8 +39,8 @@ def read_catalogue(path: Path) -> dict[str, Entry]:
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {error}") from None
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, at['loc']))}: {at['msg']}" for at in error.errors()]
-        raise InputError("\n".join(f"{path}: {line}" for line in wrong)) from None
+        wrong = [f"{path}: {'.'.join(map(str, at['loc']))}: {at['msg']}" for at in error.errors()]
+        raise InputError("\n".join(wrong)) from None
     files = [entry.file for entry in entries.values()]
     for file in files:
         if files.count(file) > 1:

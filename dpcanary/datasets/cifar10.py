@@ -8,27 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.datasets.archives import reading, tar_members
-from dpcanary.datasets.source import Source, source_of_parts
+from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz
 from dpcanary.records import Records, integer_labels, records_from
 
-CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SHAPE = (3, 32, 32)
 _RECORD_BYTES = 1 + 3 * 32 * 32
-_TRAINING = tuple(f"data_batch_{index}.bin" for index in range(1, 6))
-_TEST = "test_batch.bin"
+_BATCHES = (*(f"data_batch_{index}.bin" for index in range(1, 6)), "test_batch.bin")
 
 
 def read_cifar10(files: Sequence[Path]) -> Source:
@@ -36,13 +24,12 @@ def read_cifar10(files: Sequence[Path]) -> Source:
 
     Args:
         files: `cifar-10-binary.tar.gz`; or .npz files with arrays `images`, uint8 of shape
-            (n, 32, 32, 3), and `labels`: the training part, then perhaps the test part.
+            (n, 32, 32, 3), and `labels`: the training part, then optionally the test part.
 
     Raises:
-        InputError: if a file is damaged or not of that form, or a label is above 9.
+        InputError: if a file is damaged or has another form, or a label is above 9.
     """
-    arrays = [path.suffix == ".npz" for path in files]
-    if all(arrays):
+    if all(path.suffix == ".npz" for path in files):
         parts = [_part_of_arrays(path) for path in files]
     elif len(files) == 1:
         parts = _parts_of_archive(files[0])
@@ -51,7 +38,7 @@ def read_cifar10(files: Sequence[Path]) -> Source:
             f"cifar10: {' and '.join(map(str, files))}: give the official archive alone, or .npz"
             " files"
         )
-    return source_of_parts("cifar10", parts, CLASSES)
+    return Source("cifar10", *parts, class_names=CLASSES)
 
 
 def _parts_of_archive(path: Path) -> list[Records]:
@@ -59,26 +46,25 @@ def _parts_of_archive(path: Path) -> list[Records]:
         batches = {
             name: _records(f"{path}: {name}", content.read())
             for name, content in tar_members(path)
-            if name in (*_TRAINING, _TEST)
+            if name in _BATCHES
         }
-    missing = [name for name in (*_TRAINING, _TEST) if name not in batches]
-    if missing:
-        raise InputError(f"{path} has no member {missing[0]}: it is not CIFAR-10's binary archive")
-    training = np.concatenate([batches[name] for name in _TRAINING])
-    return [_part_of_records(records) for records in (training, batches[_TEST])]
+    for name in _BATCHES:
+        if name not in batches:
+            raise InputError(f"{path} has no member {name}: it is not CIFAR-10's binary archive")
+    *training, test = (batches[name] for name in _BATCHES)
+    return [
+        Records(part[:, 1:].reshape(-1, *_SHAPE), part[:, 0].astype(np.int64))
+        for part in (np.concatenate(training), test)
+    ]
 
 
 def _records(where: str, content: bytes) -> NDArray[np.uint8]:
-    """Records of a label and its pixels, shape (n, 3073)."""
+    """Labels and pixels, shape (n, 3073)."""
     if len(content) % _RECORD_BYTES:
         raise InputError(f"{where}: {len(content)} bytes are no multiple of {_RECORD_BYTES}")
     records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD_BYTES)
     _check_labels(where, records[:, 0])
     return records
-
-
-def _part_of_records(records: NDArray[np.uint8]) -> Records:
-    return Records(records[:, 1:].reshape(-1, *_SHAPE), records[:, 0].astype(np.int64))
 
 
 def _part_of_arrays(path: Path) -> Records:

@@ -1,4 +1,4 @@
-"""California Housing: block groups of the 1990 census, and whether their homes are dear."""
+"""California Housing: block groups of the 1990 census, and whether their homes are expensive."""
 
 import csv
 import io
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcanary.datasets.archives import is_tar, reading, tar_members
+from dpcanary.datasets.archives import is_tar, open_table
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 
 CLASSES = ("up to the median", "above the median")
 _LOG = logging.getLogger(__name__)
-_MEMBER = "cal_housing.data"
 # The archive's order; a file with a header may have another one.
 _COLUMNS = (
     "longitude",
@@ -33,11 +32,11 @@ _MAY_BE_BLANK = "total_bedrooms"
 
 
 def read_california_housing(files: Sequence[Path]) -> Source:
-    """Reads scikit-learn's eight inputs, in its order and averaged as it does, per household.
+    """Reads scikit-learn's eight features, in its order, with its averages per household.
 
     MedInc, HouseAge, AveRooms, AveBedrms, Population, AveOccup, Latitude, Longitude. The label is
-    ours, since the paper that has a binary target does not say which: whether the median house
-    value is above its median over all rows.
+    whether the median house value is above its median over all rows. This definition is ours: the
+    paper with a binary target does not state one.
 
     Args:
         files: scikit-learn's `cal_housing.tgz`, or a CSV file with a header. Rows without
@@ -58,44 +57,33 @@ def read_california_housing(files: Sequence[Path]) -> Source:
     longitude, latitude, age, rooms, bedrooms, population, households, income, value = table.T
     per_household = [part / households for part in (rooms, bedrooms, population)]
     columns = [income, age, *per_household[:2], population, per_household[2], latitude, longitude]
-    return Source(
-        name="california_housing",
-        training=Records(np.column_stack(columns), value > np.median(value)),
-        class_names=CLASSES,
-    )
+    records = Records(np.column_stack(columns), value > np.median(value))
+    return Source("california_housing", records, class_names=CLASSES)
 
 
 def _rows(path: Path) -> Iterator[list[float] | None]:
     """The nine columns of each line; None for a line that is left out."""
-    lines = csv.reader(io.StringIO(_text(path), newline=""))
+    try:
+        with open_table(path, member="cal_housing.data") as content:
+            text = content.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}") from None
+    lines = csv.reader(io.StringIO(text, newline=""))
     order = range(len(_COLUMNS)) if is_tar(path) else _order(path, next(lines, []))
     for cells in lines:
         if cells:
             yield _values(f"{path}: line {lines.line_num}", cells, order)
 
 
-def _text(path: Path) -> str:
-    try:
-        with reading(path):
-            if not is_tar(path):
-                return path.read_text(encoding="utf-8-sig")
-            for name, content in tar_members(path):
-                if name == _MEMBER:
-                    return content.read().decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error}") from None
-    raise InputError(f"{path} has no member {_MEMBER}: it is not scikit-learn's archive")
-
-
 def _order(path: Path, header: list[str]) -> list[int]:
-    """Where the columns are; totalRooms is total_rooms."""
+    """The index of each column in the header; totalRooms stands for total_rooms."""
     found = [name.strip().lower().replace("_", "") for name in header]
-    missing = [name for name in _COLUMNS if name.replace("_", "") not in found]
-    if missing:
-        raise InputError(
-            f"{path}: the first line names no column {missing[0]}; it must be a header with"
-            f" {', '.join(_COLUMNS)}"
-        )
+    for name in _COLUMNS:
+        if name.replace("_", "") not in found:
+            raise InputError(
+                f"{path}: the first line names no column {name}; it must be a header with"
+                f" {', '.join(_COLUMNS)}"
+            )
     return [found.index(name.replace("_", "")) for name in _COLUMNS]
 
 

@@ -1,19 +1,19 @@
-"""The sources of records that a config can name: what is known of each without reading it."""
+"""The sources that a config can name, and what is known of each without reading it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class KnownSource:
-    """A source that the project knows.
+    """What is known of a source.
 
     Attributes:
-        num_training: records of its training part; of one that is made up, unless told otherwise.
-        num_test: records of its test part; None where it has none.
+        num_training: records of its training part; the default number if records are drawn.
+        num_test: records of its test part; None if it has none.
         shape: of one record; empty for texts.
-        num_classes: classes.
-        max_files: how many files it may be read from; 0 where no file is needed.
-        is_drawn: whether records are drawn, as many as one asks for.
+        num_classes: number of classes.
+        max_files: how many files it may be read from; 0 if it needs no file.
+        is_drawn: whether its records are drawn at random, as many as are asked for.
     """
 
     num_training: int
@@ -37,5 +37,4 @@ KNOWN_SOURCES = {
     "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
     "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
 }
-# How the files of a user's own are named.
-OWN_SUFFIXES = (".npz", ".parquet")
+OWN_SUFFIXES = (".npz", ".parquet")  # of a user's own files

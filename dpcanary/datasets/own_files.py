@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpcanary.datasets.archives import reading
-from dpcanary.datasets.source import Source, source_of_parts
+from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
 from dpcanary.records import Records, integer_labels, records_from
@@ -19,79 +19,65 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_arrays_of(path: Path) -> Source:
-    """Reads an .npz file with `features`, `labels` and perhaps `test_features`, `test_labels`.
+    """Reads an .npz file with `features`, `labels`, and optionally `test_features`, `test_labels`.
 
     Raises:
-        InputError: if the file is damaged, lacks an array, or its numbers are wrong.
+        InputError: if the file is damaged, lacks an array, or has unusable features or labels.
     """
     arrays = read_npz(path)
-    parts = [_part(path, arrays, "features", "labels")]
-    if not arrays.keys().isdisjoint(("test_features", "test_labels")):
-        parts.append(_part(path, arrays, "test_features", "test_labels"))
-    return source_of_parts(str(path), parts)
+    has_test = "test_features" in arrays or "test_labels" in arrays
+    prefixes = ("", "test_") if has_test else ("",)
+    return Source(str(path), *(_part(path, arrays, prefix) for prefix in prefixes))
+
+
+def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
+    features, labels = f"{prefix}features", f"{prefix}labels"
+    missing = [name for name in (features, labels) if name not in arrays]
+    if missing:
+        raise InputError(f"{path} has no array {' and no '.join(missing)}")
+    numbers = arrays[features]
+    if numbers.dtype.kind not in "fiub":
+        raise InputError(f"{path}: {features} must be real numbers, not {numbers.dtype}")
+    checked = integer_labels(f"{path}: {labels}", arrays[labels])
+    return records_from(path, _as_numbers(numbers), checked)
 
 
 def read_parquet(path: Path) -> Source:
     """Reads a table with an integer column `label`; every other column is a feature.
 
-    An index that pandas wrote along is left out.
+    A pandas index that was saved with the table is left out.
 
     Raises:
         InputError: if the file is damaged, a column is not numeric, or a value is missing.
     """
-    table = _table(path)
-    index = _index_columns(path, table.schema)
-    columns = zip(table.column_names, table.columns, strict=True)
-    named = [(name, column) for name, column in columns if name not in index]
-    label = [column for name, column in named if name == "label"]
-    if len(label) != 1 or len(named) == 1:
-        raise InputError(
-            f"{path} must have one column 'label', and others; its columns are"
-            f" {_listed([name for name, _ in named])}"
-        )
-    if not pa.types.is_integer(label[0].type):
-        raise InputError(
-            f"{path}: labels must be integers from 0; column 'label' is {label[0].type}"
-        )
-    labels = integer_labels(str(path), _values(path, "label", label[0]))
-    features = [_values(path, name, column) for name, column in named if name != "label"]
-    records = np.empty((len(labels), len(features)), np.result_type(*features))
-    for place, values in enumerate(features):
-        records[:, place] = values
-    return Source(str(path), Records(records, labels))
-
-
-def _part(path: Path, arrays: Arrays, features: str, labels: str) -> Records:
-    missing = [name for name in (features, labels) if name not in arrays]
-    if missing:
-        raise InputError(f"{path} has no array {' and no '.join(missing)}")
-    numbers = _numbers(f"{path}: {features}", arrays[features])
-    return records_from(path, numbers, integer_labels(f"{path}: {labels}", arrays[labels]))
-
-
-def _table(path: Path) -> Any:
     with reading(path):
         try:
-            return pq.read_table(path)
+            table = pq.read_table(path)
         except pa.ArrowInvalid as error:
             raise InputError(f"{path} is no whole .parquet file: {error}") from None
+    table = _without_index(path, table)
+    names = table.column_names
+    if names.count("label") != 1 or len(names) == 1:
+        raise InputError(
+            f"{path} must have one column 'label', and others; its columns are {_listed(names)}"
+        )
+    label = table.column("label")
+    if not pa.types.is_integer(label.type):
+        raise InputError(f"{path}: labels must be integers from 0; column 'label' is {label.type}")
+    labels = integer_labels(str(path), _values(path, "label", label))
+    table = table.drop_columns(["label"])
+    columns = zip(table.column_names, table.columns, strict=True)
+    features = np.column_stack([_values(path, name, column) for name, column in columns])
+    return Source(str(path), Records(features, labels))
 
 
-def _numbers(where: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype.kind == "b":
-        return array.astype(np.uint8)
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"{where} must be real numbers, not {array.dtype}")
-    return array
-
-
-def _index_columns(path: Path, schema: Any) -> set[str]:
-    """Columns that hold the index of a pandas table: they number the records."""
-    listed = (schema.pandas_metadata or {}).get("index_columns", [])
-    found = {name for name in listed if isinstance(name, str)}
-    if found:
-        _LOG.warning("%s: its index is no feature and left out: %s", path, _listed(sorted(found)))
-    return found
+def _without_index(path: Path, table: Any) -> Any:
+    """Drops the columns of a pandas index: they only number the records."""
+    listed = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    index = [name for name in table.column_names if name in listed]
+    if index:
+        _LOG.warning("%s: its index is no feature and is left out: %s", path, _listed(index))
+    return table.drop_columns(index)
 
 
 def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
@@ -101,19 +87,18 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
             f"{path}: column {name!r} is not numeric but {column.type}; drop it, or turn it into"
             " numbers"
         )
-    if column.null_count:
-        record = int(np.argmax(column.is_null().to_numpy()))
+    finite = np.isfinite(column.cast(pa.float64(), safe=False).to_numpy())
+    if not finite.all():
         raise InputError(
-            f"{path}: record {record} has no value in column {name!r}; mend or drop it"
+            f"{path}: record {np.argmin(finite)} has no finite value in column {name!r}; fix or"
+            " drop it"
         )
-    values = _numbers(f"{path}: column {name!r}", column.to_numpy())
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        record = int(np.argmin(np.isfinite(values)))
-        raise InputError(
-            f"{path}: record {record} has a feature that is NaN or infinite, in column {name!r};"
-            " mend or drop it"
-        )
-    return values
+    return _as_numbers(column.to_numpy())
+
+
+def _as_numbers(array: NDArray[Any]) -> NDArray[Any]:
+    """Truth values as bytes 0 and 1; numbers as they are."""
+    return array.astype(np.uint8) if array.dtype.kind == "b" else array
 
 
 def _listed(names: list[str]) -> str:

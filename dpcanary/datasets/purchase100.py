@@ -1,4 +1,4 @@
-"""Purchase100: which of 600 products a customer bought, and which of 100 groups that makes."""
+"""Purchase100: which of 600 products a customer bought, in 100 groups of customers."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,11 +23,12 @@ def read_purchase100(files: Sequence[Path]) -> Source:
     """Reads bits, as bytes of shape (n, 600); labels 1 to 100 become 0 to 99.
 
     Args:
-        files: `dataset_purchase.tgz`, whose only member is a CSV file, or such a file: a line
-            holds a label and 600 bits, and there is no header.
+        files: `dataset_purchase.tgz`, whose only member is a CSV file, or that CSV file. Each line
+            has a label and 600 bits; there is no header.
 
     Raises:
-        InputError: if the file is damaged, or naming the first line that is wrong.
+        InputError: if the file is damaged or a line is wrong; the message names the first such
+            line.
     """
     [path] = files
     blocks = list(_blocks(path))
@@ -47,20 +48,16 @@ def _blocks(path: Path) -> Iterator[NDArray[np.uint8]]:
         with open_table(path) as content:
             for batch in csv.open_csv(content, read_options=read, convert_options=converted):
                 block = batch.to_tensor(row_major=True).to_numpy()
-                if not _is_right(block):
+                labels, bits = block[:, 0], block[:, 1:]
+                if labels.min() < 1 or labels.max() > NUM_CLASSES or bits.max() > 1:
                     raise _wrong_line(path, "a value is out of range")
                 yield block
     except pa.ArrowInvalid as error:
         raise _wrong_line(path, str(error)) from None
 
 
-def _is_right(block: NDArray[np.uint8]) -> bool:
-    labels, bits = block[:, 0], block[:, 1:]
-    return bool(labels.min() >= 1 and labels.max() <= NUM_CLASSES and bits.max() <= 1)
-
-
 def _wrong_line(path: Path, reason: str) -> InputError:
-    """Reads the file again, slowly, for the first line that is wrong."""
+    """Reads the file again, slowly, to find the first wrong line."""
     with open_table(path) as content:
         for number, line in enumerate(content, start=1):
             cells = line.decode(errors="replace").strip("\r\n").split(",")
@@ -73,10 +70,10 @@ def _wrong_line(path: Path, reason: str) -> InputError:
 def _what_is_wrong(cells: list[str]) -> str:
     if len(cells) != 1 + NUM_ITEMS:
         return f"{len(cells)} columns in place of a label and {NUM_ITEMS} bits"
-    label, bits = cells[0], cells[1:]
+    label, *bits = cells
     if not label.isascii() or not label.isdigit() or not 1 <= int(label) <= NUM_CLASSES:
         return f"the label must be 1 to {NUM_CLASSES}, not {label!r}"
-    wrong = [index for index, bit in enumerate(bits) if bit not in ("0", "1")]
-    if wrong:
-        return f"bit {wrong[0] + 1} must be 0 or 1, not {bits[wrong[0]]!r}"
+    for number, bit in enumerate(bits, start=1):
+        if bit not in ("0", "1"):
+            return f"bit {number} must be 0 or 1, not {bit!r}"
     return ""

@@ -1,8 +1,8 @@
 """The records of a source, checked."""
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -13,25 +13,26 @@ from dpcanary.records import Records
 _BLOCK_NUMBERS = 2**22  # 32 MiB as float64
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Source:
-    """Records as they come: nothing is scaled or shuffled.
+    """The records of a source, neither scaled nor shuffled.
 
     Attributes:
         name: for messages.
         training: features, shape (n, F), of any real type; or images, shape (n, C, H, W); or
             texts, shape (n,).
-        test: the source's own test part, of the same kind; None where it has none.
-        class_names: by label; empty where the source names none.
-        synthetic: whether the records are made up, after a model.
+        test: the source's own test part, of the same kind; None if it has none.
+        class_names: by label; empty if the source does not name its classes.
+        synthetic: whether a model generated the records.
 
     Raises:
-        InputError: if shapes or numbers are not what they must be.
+        InputError: if there are no records, a shape is wrong, or a number is NaN or infinite.
     """
 
     name: str
     training: Records
     test: Records | None = None
+    _: dataclasses.KW_ONLY
     class_names: tuple[str, ...] = ()
     synthetic: bool = False
 
@@ -48,34 +49,20 @@ class Source:
 
     @property
     def kind(self) -> Literal["features", "images", "texts"]:
-        """What a record is."""
+        """The kind of record."""
         if self.training.features.dtype.kind == "U":
             return "texts"
         return "features" if self.training.features.ndim == 2 else "images"
 
     @property
     def num_classes(self) -> int:
-        """Classes, by the largest label."""
-        test = 0 if self.test is None else self.test.num_classes
-        return max(self.training.num_classes, test)
+        """Number of classes: one more than the largest label of both parts."""
+        return max(part.num_classes for part in (self.training, self.test) if part is not None)
 
     def first(self, *, max_records: int | None, num_test: int | None) -> "Source":
-        """The source with only the first records, and the first of its test part."""
-        return Source(
-            name=self.name,
-            training=self.training[:max_records],
-            test=None if self.test is None else self.test[:num_test],
-            class_names=self.class_names,
-            synthetic=self.synthetic,
-        )
-
-
-def source_of_parts(
-    name: str, parts: Sequence[Records], class_names: tuple[str, ...] = ()
-) -> Source:
-    """A source of a training part, and perhaps a test part."""
-    training, *test = parts
-    return Source(name, training, test[0] if test else None, class_names)
+        """The source with only the first records of its training and test parts."""
+        test = None if self.test is None else self.test[:num_test]
+        return dataclasses.replace(self, training=self.training[:max_records], test=test)
 
 
 def row_blocks(num_records: int, shape: tuple[int, ...]) -> Iterator[slice]:
@@ -88,26 +75,18 @@ def _check_part(where: str, records: Records) -> None:
     features = records.features
     if len(records) == 0:
         raise InputError(f"{where}: there are no records")
-    is_text = features.dtype.kind == "U"
-    if features.ndim not in ((1,) if is_text else (2, 4)):
+    if features.ndim not in ((1,) if features.dtype.kind == "U" else (2, 4)):
         raise InputError(
             f"{where}: features must be records x features, or records x channels x height x"
             f" width; their shape is {features.shape}"
         )
-    if features.dtype.kind == "f":
-        _check_finite(where, records)
-
-
-def _check_finite(where: str, records: Records) -> None:
-    features = records.features
+    if features.dtype.kind != "f":
+        return
     axes = tuple(range(1, features.ndim))
-    bad = [
-        block.start + int(index)
-        for block in row_blocks(len(records), features.shape[1:])
-        for index in np.flatnonzero(~np.isfinite(features[block]).all(axis=axes))
-    ]
-    if bad:
+    blocks = row_blocks(len(records), features.shape[1:])
+    finite = np.concatenate([np.isfinite(features[block]).all(axis=axes) for block in blocks])
+    if not finite.all():
         raise InputError(
-            f"{where}: record {bad[0]} has a feature that is NaN or infinite ({len(bad)} such"
-            " records); mend or drop them"
+            f"{where}: record {np.argmin(finite)} has a feature that is NaN or infinite"
+            f" ({np.sum(~finite)} such records); fix or drop them"
         )

@@ -1,10 +1,10 @@
-"""What the stages that read a source are told."""
+"""Settings of the stages that read a source."""
 
 from dpcanary.closed_model import ClosedModel
 
 
 class SourceStage(ClosedModel):
-    """Which records are read. The seed is for sources that are generated."""
+    """Which records are read. The seed matters only for generated sources."""
 
     source: str
     max_records: int | None

@@ -18,15 +18,35 @@ from dpcanary.errors import InputError, suggestion
 from dpcanary.records import Records
 
 
+def _digits() -> Source:
+    from sklearn.datasets import load_digits
+
+    features, labels = load_digits(return_X_y=True)
+    return Source("digits", Records(features, labels), class_names=tuple("0123456789"))
+
+
+# Arguments: the files, the number of records to draw, and a seed.
+LOAD: dict[str, Callable[[Sequence[Path], int, int], Source]] = {
+    "digits": lambda files, num_records, seed: _digits(),
+    "cifar10": lambda files, num_records, seed: read_cifar10(files),
+    "sst2": lambda files, num_records, seed: read_sst2(files),
+    "california_housing": lambda files, num_records, seed: read_california_housing(files),
+    "purchase100": lambda files, num_records, seed: read_purchase100(files),
+    "purchase100_synthetic": lambda files, num_records, seed: purchase100_synthetic(
+        num_records=num_records, seed=seed
+    ),
+}
+
+
 def load_records(
     stage: SourceStage, *, files: Sequence[Path], features: Path | None = None
 ) -> Source:
-    """The records that a stage is told of.
+    """Reads or generates the records of a stage's source.
 
     Args:
         stage: names the source.
-        files: what it is read from.
-        features: its records, if they are encoded already.
+        files: the files of the source.
+        features: the file of its encoded records, if there is one; read in place of `files`.
 
     Raises:
         InputError: see `load_source`.
@@ -50,28 +70,32 @@ def load_source(
     num_test: int | None = None,
     seed: int = 0,
 ) -> Source:
-    """Reads or makes the records of a source.
+    """Reads or generates the records of a source.
 
     Args:
         source: one of `known.KNOWN_SOURCES`, or the path of a user's .npz or .parquet file.
-        files: what it is read from: its download, or local files in its place (the training part,
-            then the test part where there is one).
+        files: the source's download, or local files in its place (the training part, then the test
+            part if there is one).
         max_records: keep only the first records of the training part.
         num_test: keep only the first records of the source's own test part.
         seed: of a source that is drawn at random.
 
     Raises:
-        InputError: if the source is unknown, or its files are not there or not what they must be.
+        InputError: if the source is unknown, or its files are missing or invalid.
     """
-    if source in KNOWN_SOURCES:
-        _check_count(source, files)
-        found = LOAD[source](files, max_records, seed)
-    else:
-        found = _own(source, files)
-    found = found.first(max_records=max_records, num_test=num_test)
-    if source not in KNOWN_SOURCES:
+    known = KNOWN_SOURCES.get(source)
+    if known is None:
+        found = _own(source, files).first(max_records=max_records, num_test=num_test)
         _check_classes(found)
-    return found
+        return found
+    if len(files) < min(known.max_files, 1):
+        raise InputError(f"source {source} is read from files, and none is given; download it")
+    if len(files) > known.max_files:
+        raise InputError(
+            f"source {source} is read from {known.max_files or 'no'} files, not from {len(files)}"
+        )
+    found = LOAD[source](files, max_records or known.num_training, seed)
+    return found.first(max_records=max_records, num_test=num_test)
 
 
 def _own(source: str, files: Sequence[Path]) -> Source:
@@ -88,44 +112,11 @@ def _own(source: str, files: Sequence[Path]) -> Source:
 
 
 def _check_classes(source: Source) -> None:
-    """Refuses a user's classes without records: they would be trained all the same."""
+    """Refuses classes without a record: a model would be trained with an output for them."""
     labels = np.unique(source.training.labels)
     if len(labels) < source.num_classes:
-        missing = int(np.argmin(np.append(labels, -1) == np.arange(len(labels) + 1)))
+        missing = np.setdiff1d(np.arange(len(labels) + 1), labels)
         raise InputError(
-            f"{source.name}: no record has label {missing}, though labels go up to"
+            f"{source.name}: no record has label {missing[0]}, though labels go up to"
             f" {source.num_classes - 1}; number the classes from 0 without gaps"
         )
-
-
-def _check_count(source: str, files: Sequence[Path]) -> None:
-    most = KNOWN_SOURCES[source].max_files
-    if len(files) < min(most, 1):
-        raise InputError(f"source {source} is read from files, and none is given; download it")
-    if len(files) > most:
-        raise InputError(
-            f"source {source} is read from {most or 'no'} files, not from {len(files)}"
-        )
-
-
-def _digits() -> Source:
-    from sklearn.datasets import load_digits
-
-    features, labels = load_digits(return_X_y=True)
-    return Source("digits", Records(features, labels), class_names=tuple("0123456789"))
-
-
-def _synthetic(max_records: int | None, seed: int) -> Source:
-    known = KNOWN_SOURCES["purchase100_synthetic"]
-    return purchase100_synthetic(num_records=max_records or known.num_training, seed=seed)
-
-
-# Takes the files, the most records that are wanted, and a seed.
-LOAD: dict[str, Callable[[Sequence[Path], int | None, int], Source]] = {
-    "digits": lambda files, max_records, seed: _digits(),
-    "cifar10": lambda files, max_records, seed: read_cifar10(files),
-    "sst2": lambda files, max_records, seed: read_sst2(files),
-    "california_housing": lambda files, max_records, seed: read_california_housing(files),
-    "purchase100": lambda files, max_records, seed: read_purchase100(files),
-    "purchase100_synthetic": lambda files, max_records, seed: _synthetic(max_records, seed),
-}

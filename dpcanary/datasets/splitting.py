@@ -1,6 +1,6 @@
-"""Cuts the records of a source into private, auxiliary and test records, and scales them."""
+"""Splits the records of a source into private, auxiliary and test records, and scales them."""
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,7 @@ from dpcanary.randomness import generator
 from dpcanary.records import Records, Split
 
 Indices = NDArray[np.int64]
-
-
-class _Scaling(NamedTuple):
-    """Mean and standard deviation, float64 of shape (1, F) or (1, C, 1, 1)."""
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
+Moments = NDArray[np.float64]
 
 
 def split_records(
@@ -30,23 +24,25 @@ def split_records(
     num_auxiliary: int | None = None,
     num_test: int | None = None,
 ) -> Split:
-    """Cuts a source at random into private, auxiliary and test records, all disjoint.
+    """Splits a source at random into private, auxiliary and test records, all disjoint.
 
-    Test records are the source's own test part. Where it has none they are cut off as well: of the
-    records that are not private, half are auxiliary and half test records, or `num_auxiliary` and
-    the rest. Features are standardised by the mean and standard deviation of the auxiliary records
-    alone, so that scaling reads nothing private; images by those of each channel.
+    The test records come from the source's own test part. If it has none, they come from the
+    records that are not private: half of these are auxiliary and half test records, or
+    `num_auxiliary` of them and the rest. Features are standardised by the mean and standard
+    deviation of the auxiliary records alone, so that scaling reads nothing private; images by those
+    of each channel.
 
     Args:
         source: features or images.
-        num_records: private records.
+        num_records: number of private records.
         seed: the experiment's seed.
-        balanced: whether equally many private records are taken of each class.
-        num_auxiliary: auxiliary records; by default all of the others, or half of them.
-        num_test: test records; by default all.
+        balanced: whether every class has equally many private records.
+        num_auxiliary: number of auxiliary records; by default all that are not private, or half of
+            them if the source has no test part.
+        num_test: number of test records; by default all that are left.
 
     Raises:
-        InputError: if the records are texts, or they or those of a class are too few.
+        InputError: if the records are texts, or there are too few of them or of a class.
     """
     if source.kind == "texts":
         raise InputError(
@@ -57,14 +53,23 @@ def split_records(
     order = generator(seed=seed, purpose=Purpose.RECORDS).permutation(len(records))
     private = (_balanced if balanced else _unbalanced)(source, order, num_records)
     others = order[~np.isin(order, private)]
-    auxiliary = _auxiliary(source, others, num_auxiliary)
-    test_part, left = _test_part(source, others[len(auxiliary) :])
+    default = len(others) // 2 if source.test is None else len(others)
+    if default == 0:
+        raise InputError(
+            f"{source.name}: {len(private)} of its {len(records)} records are private, which leaves"
+            " none as auxiliary or test records; lower num_records"
+        )
+    auxiliary = _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
+    if source.test is None:
+        test_part, left = records, others[len(auxiliary) :]
+    else:
+        test_part, left = source.test, np.arange(len(source.test))
     test = _taken(source, left, "num_test", num_test, default=len(left))
-    scaling = _scaling_of(records, auxiliary)
+    scaling = _scaling_of(records.features, auxiliary)
     return Split(
-        private=_scaled(records, private, scaling),
-        auxiliary=_scaled(records, auxiliary, scaling),
-        test=_scaled(test_part, test, scaling),
+        private=_scaled(records, private, *scaling),
+        auxiliary=_scaled(records, auxiliary, *scaling),
+        test=_scaled(test_part, test, *scaling),
     )
 
 
@@ -98,24 +103,6 @@ def _balanced(source: Source, order: Indices, num_records: int) -> Indices:
     return np.concatenate(chosen)
 
 
-def _auxiliary(source: Source, others: Indices, num_auxiliary: int | None) -> Indices:
-    default = len(others) // 2 if source.test is None else len(others)
-    if default == 0:
-        count = len(source.training)
-        raise InputError(
-            f"{source.name}: {count - len(others)} of its {count} records leave none to test or"
-            " as auxiliary records; lower num_records"
-        )
-    return _taken(source, others, "num_auxiliary", num_auxiliary, default=default)
-
-
-def _test_part(source: Source, others: Indices) -> tuple[Records, Indices]:
-    """Records, and the indices of those that may be test records: its own part, or the others."""
-    if source.test is None:
-        return source.training, others
-    return source.test, np.arange(len(source.test))
-
-
 def _taken(source: Source, left: Indices, key: str, count: int | None, default: int) -> Indices:
     wanted = default if count is None else count
     if not 0 < wanted <= len(left):
@@ -126,9 +113,11 @@ def _taken(source: Source, left: Indices, key: str, count: int | None, default: 
     return left[:wanted]
 
 
-def _scaling_of(records: Records, indices: Indices) -> _Scaling:
-    """Moments of every feature, or of every channel over all its pixels, a block at a time."""
-    features = records.features
+def _scaling_of(features: NDArray[Any], indices: Indices) -> tuple[Moments, Moments]:
+    """Mean and standard deviation of every feature, or of every channel over all its pixels.
+
+    Both are float64 of shape (1, F) or (1, C, 1, 1), computed from a block of records at a time.
+    """
     axes = (0, *range(2, features.ndim))
     blocks = [indices[block] for block in row_blocks(len(indices), features.shape[1:])]
     count = len(indices) * int(np.prod(features.shape[2:]))
@@ -136,13 +125,13 @@ def _scaling_of(records: Records, indices: Indices) -> _Scaling:
     mean = np.asarray(total / count)
     squares = sum(((features[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
     deviation = np.sqrt(np.asarray(squares / count))
-    return _Scaling(mean, np.where(deviation > 0, deviation, 1.0))
+    return mean, np.where(deviation > 0, deviation, 1.0)
 
 
-def _scaled(records: Records, indices: Indices, scaling: _Scaling) -> Records:
+def _scaled(records: Records, indices: Indices, mean: Moments, deviation: Moments) -> Records:
     """The records at these indices in single precision; only a block of them in double."""
     features = records.features
     scaled = np.empty((len(indices), *features.shape[1:]), dtype=np.float32)
     for block in row_blocks(len(indices), features.shape[1:]):
-        scaled[block] = (features[indices[block]] - scaling.mean) / scaling.scale
+        scaled[block] = (features[indices[block]] - mean) / deviation
     return Records(scaled, records.labels[indices])

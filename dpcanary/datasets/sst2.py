@@ -1,45 +1,50 @@
-"""SST-2: sentences and whether they are positive, as GLUE's archive or as TSV files."""
+"""SST-2: sentences, labelled negative or positive, as GLUE's archive or as TSV files."""
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dpcanary.datasets.archives import reading, zip_members
-from dpcanary.datasets.source import Source, source_of_parts
+from dpcanary.datasets.archives import reading
+from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 
 CLASSES = ("negative", "positive")
 _MEMBERS = ("SST-2/train.tsv", "SST-2/dev.tsv")
-_SENTENCE_NAMES = ("sentence", "content")
-
-Row = tuple[int, list[str]]  # line number from 1, cells
+_HEADERS = (["label", "sentence"], ["content", "label"])  # sorted
+_LABELS = ("0", "1")
 
 
 def read_sst2(files: Sequence[Path]) -> Source:
-    """Reads sentences, without the blanks around them; the dev set is the test part.
+    """Reads sentences, stripped of surrounding blanks; the dev set is the test part.
 
     Args:
-        files: GLUE's `SST-2.zip`; or TSV files of the training and perhaps the dev set, quoting
-            off: with a header that names `sentence` (or `content`) and `label`, or without one.
+        files: GLUE's `SST-2.zip`; or TSV files of the training set and optionally the dev set,
+            without quoting. A file may have a header that names `sentence` (or `content`) and
+            `label`.
 
     Raises:
-        InputError: if a file is damaged or not of that form, or a label is neither 0 nor 1.
+        InputError: if a file is damaged or has another form, or a label is neither 0 nor 1.
     """
     if len(files) == 1 and files[0].suffix == ".zip":
-        contents = zip_members(files[0], _MEMBERS)
-        names = [f"{files[0]}: {member}" for member in _MEMBERS]
+        contents = _members(files[0])
     else:
-        contents = [_content(path) for path in files]
-        names = [str(path) for path in files]
-    parts = [_part(name, content) for name, content in zip(names, contents, strict=True)]
-    return source_of_parts("sst2", parts, CLASSES)
+        contents = []
+        for path in files:
+            with reading(path):
+                contents.append((str(path), path.read_bytes()))
+    parts = [_part(where, content) for where, content in contents]
+    return Source("sst2", *parts, class_names=CLASSES)
 
 
-def _content(path: Path) -> bytes:
-    with reading(path):
-        return path.read_bytes()
+def _members(path: Path) -> list[tuple[str, bytes]]:
+    with reading(path), zipfile.ZipFile(path) as archive:
+        for member in _MEMBERS:
+            if member not in archive.namelist():
+                raise InputError(f"{path} has no member {member}; is it the right archive?")
+        return [(f"{path}: {member}", archive.read(member)) for member in _MEMBERS]
 
 
 def _part(where: str, content: bytes) -> Records:
@@ -47,9 +52,9 @@ def _part(where: str, content: bytes) -> Records:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{where} is not UTF-8 text: {error}") from None
-    # Not splitlines(): a sentence may hold one of Unicode's other line ends.
+    # Not splitlines(): a sentence may contain one of Unicode's other line ends.
     rows = [
-        (number, line.rstrip("\r").split("\t"))
+        (number, [cell.strip() for cell in line.split("\t")])
         for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     ]
@@ -59,39 +64,22 @@ def _part(where: str, content: bytes) -> Records:
                 f"{where}: line {number} has {len(cells)} columns in place of a sentence and a"
                 " label, with a tab between them"
             )
-    column = _label_column_of_header(rows[0][1]) if rows else None
-    if column is None:
-        return _columns(where, rows, _label_column_of_values(rows))
-    return _columns(where, rows[1:], column)
-
-
-def _label_column_of_header(cells: list[str]) -> int | None:
-    """Which column the header names `label`; None where the line is no header."""
-    names = [cell.strip().lower() for cell in cells]
-    for column in (0, 1):
-        if names[column] == "label" and names[1 - column] in _SENTENCE_NAMES:
-            return column
-    return None
-
-
-def _label_column_of_values(rows: list[Row]) -> int:
-    """The column that has more labels in it: a wrong label is then found as one."""
-    first, second = (
-        sum(cells[column].strip() in ("0", "1") for _, cells in rows) for column in (0, 1)
-    )
-    return 0 if first > second else 1
-
-
-def _columns(where: str, rows: list[Row], label_column: int) -> Records:
+    header = [cell.lower() for cell in rows[0][1]] if rows else []
+    if sorted(header) in _HEADERS:
+        label_column = header.index("label")
+        rows = rows[1:]
+    else:  # the column with more labels: an invalid label is then reported as one
+        first, second = (sum(cells[column] in _LABELS for _, cells in rows) for column in (0, 1))
+        label_column = 0 if first > second else 1
     if not rows:
         raise InputError(f"{where}: there are no records")
     for number, cells in rows:
-        if cells[label_column].strip() not in ("0", "1"):
+        if cells[label_column] not in _LABELS:
             raise InputError(
                 f"{where}: line {number}: the label must be 0 or 1, not {cells[label_column]!r}"
             )
-        if not cells[1 - label_column].strip():
+        if not cells[1 - label_column]:
             raise InputError(f"{where}: line {number}: the sentence is empty")
-    texts = [cells[1 - label_column].strip() for _, cells in rows]
+    texts = [cells[1 - label_column] for _, cells in rows]
     labels = [int(cells[label_column]) for _, cells in rows]
     return Records(np.array(texts, dtype=np.str_), np.array(labels))

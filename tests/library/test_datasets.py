@@ -1,4 +1,4 @@
-"""Splits are disjoint and read nothing private; a user's own files are checked, and named."""
+"""Splits are disjoint and are scaled without private records; a user's own files are checked."""
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ def parts_of(split: Split) -> list[Records]:
 
 
 def write_own(path, labels) -> None:
-    """A file of one's own with these labels, of either kind."""
+    """Writes a user's own file with these labels, as .npz or .parquet."""
     features = np.random.default_rng(0).normal(size=(len(labels), 4))
     if path.suffix == ".npz":
         np.savez(path, features=features, labels=labels)
@@ -45,7 +45,7 @@ def write_own(path, labels) -> None:
         pd.DataFrame({**columns, "label": labels}).to_parquet(path)
 
 
-def test_digits_are_cut_as_the_demo_says():
+def test_digits_are_split_as_in_the_demo():
     split = split_records(load_source("digits"), num_records=500, seed=0)
     assert split.private.features.shape == (500, 64)
     assert np.bincount(split.private.labels).tolist() == [50] * 10
@@ -58,7 +58,7 @@ def test_roles_are_disjoint_and_cover_the_source(source):
     assert [len(part) for part in parts_of(split)] == [60, 30, 30]
     together = np.vstack([part.features for part in parts_of(split)])
     assert len(np.unique(together, axis=0)) == 120
-    # Scaled as they are, they are the source's records, each with its label.
+    # They are the scaled records of the source, each with its label.
     scaled = _standard(source().training.features, split)
     labels = np.concatenate([part.labels for part in parts_of(split)])
     for features, label in zip(together, labels, strict=True):
@@ -70,7 +70,7 @@ def test_standardised_by_auxiliary_records_alone(source):
     split = split_records(source(), num_records=60, seed=0)
     np.testing.assert_allclose(split.auxiliary.features.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(split.auxiliary.features.std(axis=0), 1, atol=1e-6)
-    # Another private record changes nothing about the others.
+    # A change of one private record changes no other record.
     features, labels = source().training.features, source().training.labels
     private = split.private.features
     moved = features.copy()
@@ -83,7 +83,7 @@ def test_standardised_by_auxiliary_records_alone(source):
 
 
 def _standard(features, split):
-    """The source in the split's units, solved from the split itself."""
+    """Features of the source in the split's units, which are estimated from the split."""
     pairs = np.vstack([part.features for part in parts_of(split)])
     order_raw = np.sort(features, axis=0)
     order_new = np.sort(pairs, axis=0)
@@ -112,8 +112,8 @@ def test_a_constant_feature_stays_finite(source):
     np.testing.assert_array_equal(split.private.features[:, 2], 0)
 
 
-def test_blocks_do_not_show(source, monkeypatch):
-    """Against one block, which numpy's own mean and standard deviation confirm."""
+def test_the_block_size_does_not_matter(source, monkeypatch):
+    """Against a single block, which is tested against NumPy's mean and standard deviation."""
     whole = split_records(source(), num_records=60, seed=0)
     monkeypatch.setattr("dpcanary.datasets.source._BLOCK_NUMBERS", 28)
     cut = split_records(source(), num_records=60, seed=0)
@@ -122,7 +122,7 @@ def test_blocks_do_not_show(source, monkeypatch):
         np.testing.assert_array_equal(part.labels, other.labels)
 
 
-def test_the_seed_decides(source):
+def test_the_seed_decides_the_split(source):
     one, two, three = (
         split_records(source(), num_records=60, seed=seed).private.features for seed in (0, 0, 1)
     )
@@ -130,7 +130,7 @@ def test_the_seed_decides(source):
     assert not np.array_equal(one, three)
 
 
-def test_it_comes_back_from_its_file(source, tmp_path):
+def test_a_split_comes_back_from_its_file(source, tmp_path):
     split = split_records(source(), num_records=60, seed=0)
     write_split(tmp_path / "split.npz", split, settings={})
     again = read_split(tmp_path / "split.npz")
@@ -158,7 +158,7 @@ def test_a_sources_own_test_part_is_the_test_part(source):
     split = split_records(whole, num_records=60, num_test=5, seed=0)
     assert [len(part) for part in parts_of(split)] == [60, 60, 5]
     np.testing.assert_array_equal(split.test.labels, known.training.labels[:5])
-    # The same records in both parts, scaled alike.
+    # The same records in both parts are scaled alike.
     others = np.vstack([split.private.features, split.auxiliary.features])
     assert all((others == record).all(axis=1).any() for record in split.test.features)
     fewer = split_records(whole, num_records=60, num_auxiliary=7, seed=0)
@@ -225,11 +225,11 @@ WITH_NAN[17, 2] = np.nan
         (
             {"test_features": np.ones((9, 4)), "test_labels": np.zeros(9, int)},
             120,
-            "120 of its 120 records leave none",
+            "120 of its 120 records are private, which leaves none",
         ),
         ({}, 61, "61 is no multiple of its 3 classes; .* balanced: false"),
         ({}, 600, "class . has 40 records, num_records 600 needs 200"),
-        ({}, 120, "leave none to test"),
+        ({}, 120, "leaves none as auxiliary or test records; lower num_records"),
     ],
 )
 def test_bad_sources_are_named(source, arrays, num_records, message):
@@ -252,7 +252,7 @@ def test_a_class_without_records_cannot_be_balanced():
     ],
 )
 @pytest.mark.parametrize("suffix", ["npz", "parquet"])
-def test_a_class_without_records_in_ones_own_file_is_refused(tmp_path, labels, message, suffix):
+def test_a_class_without_records_in_a_users_file_is_refused(tmp_path, labels, message, suffix):
     path = tmp_path / f"mine.{suffix}"
     write_own(path, labels)
     with pytest.raises(InputError, match=f"mine.{suffix}: {message}; number the classes from 0"):
@@ -262,7 +262,7 @@ def test_a_class_without_records_in_ones_own_file_is_refused(tmp_path, labels, m
 
 
 @pytest.mark.parametrize("label", [3, 8])
-def test_a_class_that_is_in_ones_test_part_alone_is_refused(source, label):
+def test_a_class_only_in_the_test_part_of_a_users_file_is_refused(source, label):
     part = {"test_features": np.ones((2, 4)), "test_labels": np.array([0, label])}
     with pytest.raises(InputError, match=f"no record has label 3, though labels go up to {label};"):
         source(**part)
@@ -270,11 +270,11 @@ def test_a_class_that_is_in_ones_test_part_alone_is_refused(source, label):
 
 
 def test_features_of_a_known_source_may_lack_a_class(tmp_path):
-    """Its classes are numbered well: the first records, which were encoded, have not all."""
-    told = SourceStage(source="cifar10", max_records=4, num_test=None, seed=0)
+    """Its classes are numbered without gaps, but the first records may lack some."""
+    stage = SourceStage(source="cifar10", max_records=4, num_test=None, seed=0)
     records = Records(np.random.default_rng(0).normal(size=(4, 2)), [6, 9, 9, 4])
     write_arrays(tmp_path / "features.npz", header={}, arrays=vars(records))
-    encoded = load_records(told, files=[], features=tmp_path / "features.npz")
+    encoded = load_records(stage, files=[], features=tmp_path / "features.npz")
     np.testing.assert_array_equal(encoded.training.labels, records.labels)
 
 
@@ -297,7 +297,7 @@ def test_every_known_source_is_loaded():
 
 
 @pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])
-def test_what_is_known_of_a_source_is_what_it_is(name):
+def test_what_is_known_of_a_source_is_true(name):
     known, found = KNOWN_SOURCES[name], load_source(name)
     assert len(found.training) == known.num_training
     assert (None if found.test is None else len(found.test)) == known.num_test
@@ -355,7 +355,7 @@ def test_a_table_is_read(table, tmp_path):
 def test_a_tables_index_is_no_feature(table, tmp_path, caplog):
     table[table.age > 20].to_parquet(tmp_path / "mine.parquet")
     assert load_source(str(tmp_path / "mine.parquet")).training.features.shape[1] == 3
-    assert "its index is no feature and left out: __index_level_0__" in caplog.text
+    assert "its index is no feature and is left out: __index_level_0__" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -363,10 +363,16 @@ def test_a_tables_index_is_no_feature(table, tmp_path, caplog):
     [
         ({"label": None}, "must have one column 'label'"),
         ({"town": "Leeds"}, "column 'town' is not numeric but .*string"),
-        ({"income": np.where(np.arange(30) == 4, np.inf, 1.0)}, "record 4 .* in column 'income'"),
+        (
+            {"income": np.where(np.arange(30) == 4, np.inf, 1.0)},
+            "record 4 has no finite value in column 'income'",
+        ),
         ({"label": np.where(np.arange(30) == 4, np.nan, 1.0)}, "column 'label' is double"),
         ({"label": -1}, "labels must be integers from 0"),
-        ({"age": pd.array([*range(29), None], "Int64")}, "record 29 has no value in column 'age'"),
+        (
+            {"age": pd.array([*range(29), None], "Int64")},
+            "record 29 has no finite value in column 'age'",
+        ),
     ],
 )
 def test_bad_tables_are_named(table, tmp_path, change, message):

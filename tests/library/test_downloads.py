@@ -1,4 +1,4 @@
-"""Downloads, from a real server: whole and as expected, or an error and nothing left behind."""
+"""Downloads from a real server: the whole, expected file, or an error and nothing left behind."""
 
 import hashlib
 import http.server
@@ -27,7 +27,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT, or what the path asks for; `asked` counts."""
+    """Serves CONTENT, or fails in the way that the path names; `asked` lists the requests."""
 
     asked: list[str]
 
@@ -73,7 +73,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def get(server, tmp_path):
-    """Downloads a path of the server into an empty folder; the options are those of `fetch`."""
+    """Downloads a path of the server into an empty folder, with options of `fetch`."""
 
     def download(path="/good", size=SIZE, sha256=SHA256, port=None, **options) -> Path:
         entry = Entry(
@@ -95,7 +95,7 @@ def get(server, tmp_path):
 
 @pytest.fixture
 def nothing_left(tmp_path):
-    """Checks, at the end of a failing test, that no file lies where the output should be."""
+    """Checks at the end of a test that the output folder has no file."""
     yield
     assert list((tmp_path / "out").glob("*")) == []
 
@@ -114,7 +114,7 @@ def test_redirections_are_followed(get):
     assert get("/moved").read_bytes() == CONTENT
 
 
-def test_another_attempt_mends_a_tired_server(get, server, caplog):
+def test_another_attempt_follows_a_server_error(get, server, caplog):
     assert get("/tired").read_bytes() == CONTENT
     assert server.asked == ["/tired"] * 3
     assert "attempt 2 of 3: 127.0.0.1 refuses: 503" in caplog.text
@@ -146,8 +146,9 @@ def test_no_network_is_named(get, server):
         free = other.server_address[1]
     with pytest.raises(
         InputError,
-        match=r"cannot reach 127.0.0.1 \([^()]*refused\); download http://127.* yourself and put it"
-        r" into the data folder \(data_folder in the config, .* DPCANARY_DATA\) as data.tgz",
+        match=r"cannot reach 127.0.0.1 \([^()]*refused\); run again, or download http://127.* "
+        r"yourself and put it into the data folder \(data_folder in the config, .* DPCANARY_DATA\)"
+        r" as data.tgz",
     ):
         get(port=free)
     assert server.asked == []
@@ -193,7 +194,7 @@ def test_an_unknown_hash_is_kept(get, tmp_path, caplog):
 @pytest.mark.usefixtures("nothing_left")
 def test_a_changed_hash_is_an_error(get, tmp_path):
     (tmp_path / "lock.json").write_text('{"data.tgz": "abc"}')
-    with pytest.raises(InputError, match=r"data.tgz is .*, but .* has abc on record"):
+    with pytest.raises(InputError, match=r"data.tgz is .*, but .* records abc"):
         get(sha256=None)
     assert read_json(tmp_path / "lock.json") == {"data.tgz": "abc"}
 
@@ -208,7 +209,7 @@ def test_a_failed_download_keeps_the_file_that_was_there(get, tmp_path):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_full_disk_is_named(tmp_path):
-    """A limit on the size of files stands for it, in a process of its own."""
+    """The full disk is simulated by a limit on the size of files, in a process of its own."""
     catalogue, mirror = tmp_path / "catalogue.yaml", tmp_path / "mirror"
     mirror.mkdir()
     (mirror / "data.tgz").write_bytes(CONTENT)

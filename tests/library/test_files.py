@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and nothing foreign is read."""
+"""Files are written whole or not at all; damaged and foreign files are refused."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
 
 
 def test_a_disk_that_really_refuses_more_bytes(tmp_path):
-    """The operating system stops the write half way, as on a full disk."""
+    """The operating system stops the write halfway, as on a full disk."""
     program = (
         "import sys, signal, numpy as np\n"
         "from pathlib import Path\n"

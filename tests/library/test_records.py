@@ -1,4 +1,4 @@
-"""Records: what is taken for features and labels, and the file of a dataset's split."""
+"""Records: valid and invalid features and labels, and the file of a split."""
 
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -13,7 +13,7 @@ from dpcanary.records import Records, Split, integer_labels, read_split, write_s
 
 FEATURES = [[0.5, -1.0], [2.0, 3.0], [0.0, 1.5]]
 LABELS = [2, 0, 1]
-# Of the arrays of each role, in the file of a split.
+# Prefixes of the names of each role's arrays in the file of a split.
 PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
 
 
@@ -65,7 +65,7 @@ def test_arrays_are_not_copied():
     assert records.labels is labels
 
 
-def test_truths_are_labels():
+def test_truth_values_are_labels():
     records = Records(FEATURES, [True, False, True])
     assert records.labels.dtype == np.int64
     np.testing.assert_array_equal(records.labels, [1, 0, 1])
@@ -167,7 +167,7 @@ def test_labels_are_integers_from_0(labels):
         ("labels", FEATURES, {0, 1, 2}, "object"),
     ],
 )
-def test_what_are_no_numbers(name, features, labels, dtype):
+def test_features_and_labels_of_wrong_types_are_refused(name, features, labels, dtype):
     with pytest.raises(InputError, match=f"records: {name} must be numbers, not {dtype}"):
         Records(features, labels)
 
@@ -183,7 +183,7 @@ def test_what_are_no_numbers(name, features, labels, dtype):
     ],
     ids=["ragged", "requires a gradient", "bfloat16", "no memory", "sparse"],
 )
-def test_what_cannot_be_made_an_array(values):
+def test_values_that_cannot_become_an_array_are_refused(values):
     with pytest.raises(InputError, match=r"records: features cannot be made an array: \w"):
         Records(values, LABELS)
     with pytest.raises(InputError, match=r"records: labels cannot be made an array: \w"):
@@ -200,7 +200,7 @@ def test_integer_labels_of_any_shape_say_where_they_are_wrong():
 
 
 def split() -> Split:
-    """Records of three roles, with other labels in each."""
+    """Records of three roles, with different labels in each."""
     rng = np.random.default_rng(0)
     return Split(
         private=Records(rng.normal(size=(4, 3)).astype(np.float32), [0, 1, 0, 1]),
@@ -268,7 +268,7 @@ def test_classes_of_a_split_are_those_of_all_its_records():
 
 
 def changed_file(folder: Path, **changes: np.ndarray | None) -> Path:
-    """The file of a split with other arrays; without those that are None."""
+    """Writes a split with some arrays changed, and without those that are None."""
     write_split(folder / "data.npz", split(), settings={})
     _, arrays = read_arrays(folder / "data.npz")
     kept = {name: array for name, array in {**arrays, **changes}.items() if array is not None}

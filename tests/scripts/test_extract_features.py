@@ -1,4 +1,4 @@
-"""The program that encodes a source's records: files in, a file out."""
+"""The program that encodes the records of a source, from its files to the output file."""
 
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -34,9 +34,9 @@ def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
     return FeaturesStage(**{"source": source, "encoder": encoder, **settings, **changes})
 
 
-def run(told: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
+def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
     output = folder / "features.npz"
-    argv = ["--settings", told.to_json(), "--files", *map(str, files), "--output", str(output)]
+    argv = ["--settings", settings.to_json(), "--files", *map(str, files), "--output", str(output)]
     for key, value in options.items():
         argv += [f"--{key}", str(value)]
     PROGRAM.main(argv)
@@ -45,7 +45,7 @@ def run(told: FeaturesStage, folder: Path, *files: Path, **options: object) -> P
 
 @pytest.fixture
 def vit(tmp_path) -> Path:
-    """One layer of width 8, random weights."""
+    """A vision transformer with one layer of width 8 and random weights."""
     torch.manual_seed(0)
     config = ViTConfig(
         hidden_size=8,
@@ -69,8 +69,8 @@ def cifar_file(path: Path, count: int) -> Path:
 
 def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     train, test = cifar_file(tmp_path / "a.npz", 12), cifar_file(tmp_path / "b.npz", 11)
-    told = stage("cifar10", "somebody/vit", max_records=10, num_test=4)
-    output = run(told, tmp_path, train, test, encoder=vit, threads=2)
+    settings = stage("cifar10", "somebody/vit", max_records=10, num_test=4)
+    output = run(settings, tmp_path, train, test, encoder=vit, threads=2)
     header, arrays = read_arrays(output)
     assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
         "features": (np.float32, (10, 8)),
@@ -79,13 +79,13 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
         "test_labels": (np.int64, (4,)),
     }
     np.testing.assert_array_equal(arrays["labels"], np.arange(10))
-    assert header["settings"] == told.model_dump(mode="json")
+    assert header["settings"] == settings.model_dump(mode="json")
     weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
     assert header["encoder"] == {"name": "somebody/vit", "commit": None, "weights": weights}
     assert header["device"] == "cpu"
     assert header["software"].keys() >= {"python", "torch", "transformers", "pillow"}
     assert header["seconds"] > 0
-    source = load_records(told, files=[], features=output)
+    source = load_records(settings, files=[], features=output)
     np.testing.assert_array_equal(source.training.features, arrays["features"])
     np.testing.assert_array_equal(source.test.features, arrays["test_features"])
     np.testing.assert_array_equal(source.test.labels, arrays["test_labels"])
@@ -121,8 +121,8 @@ def test_records_that_are_features_already_are_refused(vit, tmp_path):
     assert not (tmp_path / "features.npz").exists()
 
 
-def test_an_encoder_from_the_hub_is_found_by_what_its_download_wrote(vit, tmp_path, monkeypatch):
-    """The download runs where there is a network; the encoding elsewhere, from its folder."""
+def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(vit, tmp_path, monkeypatch):
+    """Only the download needs a network; the encoding may run elsewhere, from its folder."""
     snapshot = vit.rename(tmp_path / ("c0ffee" * 6 + "cafe"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
     found, lock = tmp_path / "found.json", tmp_path / "lock.json"
