@@ -26,7 +26,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figure3", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="auto")
     parser.add_argument("--threads", type=int, default=2, help="workers on the processor")
-    parser.add_argument("--share", type=float, default=1.0, help="share of the runs, for a short trial")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of the runs, for a short trial"
+    )
     options = parser.parse_args(argv)
     device = chosen_device(options.device)
     rng = np.random.default_rng(0)

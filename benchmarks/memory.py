@@ -6,10 +6,10 @@ loaded. A peak is the largest growth of the resident set over its size just befo
 The kernel records it (VmHWM) after a reset. Sampling would miss tensors that live for a
 millisecond, and `getrusage` cannot be reset after the imports.
 
-Each peak is measured twice: with glibc's defaults, which keep much freed memory (resident), and with
-blocks above 64 KiB returned when freed (tensors). The ConvNet's path keeps them in both cases. The
-prediction is what `train_ensemble` plans with: the bytes of a run times the runs, plus what exists
-once, which is the records and, where runs take turns, the activations of a batch.
+Each peak is measured twice: with glibc's defaults, which keep much freed memory (resident), and
+with blocks above 64 KiB returned when freed (tensors). The ConvNet's path keeps them in both cases.
+The prediction is what `train_ensemble` plans with: the bytes of a run times the runs, plus what
+exists once, which is the records and, where runs take turns, the activations of a batch.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Time and peak memory of pooling an audit's shards, up to a million runs.
 
-Run as `python -m benchmarks.pooling [--shards 100 1000 10000]`. A shard has 100 runs. Each run has the
-logits of two records in 10 classes at 20 recorded steps, which is the largest observation of a
+Run as `python -m benchmarks.pooling [--shards 100 1000 10000]`. A shard has 100 runs. Each run has
+the logits of two records in 10 classes at 20 recorded steps, which is the largest observation of a
 linear head. benchmarks/README.md says what is measured.
 """
 

@@ -164,7 +164,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=100, help="steps of each timing of ours")
     parser.add_argument("--opacus-steps", type=int, default=50, help="steps of each of Opacus's")
     parser.add_argument("--repeats", type=int, default=7, help="timings of each contender")
-    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch, and our workers")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of PyTorch, and our workers"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
     options = parser.parse_args(argv)
     for message in ("Secure RNG turned off", "Full backward hook is firing"):

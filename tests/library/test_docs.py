@@ -1,4 +1,4 @@
-"""The examples of docs/library.md run, in their order, and give about what the page says."""
+"""Pages of the documentation: examples run, links lead somewhere, and named files exist."""
 
 import io
 import re
@@ -9,7 +9,12 @@ import pytest
 
 import dpcanary
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks/README.md"]
+)
 PAGE = (DOCS / "library.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -59,6 +64,34 @@ def test_the_page_names_what_there_is():
     assert named <= {*dpcanary.__all__}
 
 
-def test_links_lead_somewhere():
-    for path in re.findall(r"\]\(([\w./-]+)\)", PAGE):
-        assert (DOCS / path).exists(), path
+def test_the_example_of_a_module_runs(capsys):
+    [block] = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    exec(compile(block, "training.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["(20, 2, 1)", "(20, 419)"]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_files_that_pages_name_exist(page):
+    named = re.findall(
+        r"`((?:dpcanary|scripts|rules|docs|tests|config|profiles)/[^\s`]*)`",
+        (ROOT / page).read_text(),
+    )
+    for path in named:
+        assert "<" in path or (ROOT / path).exists(), path
