@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
     path.relative_to(ROOT)
-    for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks/README.md"]
+    for path in [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *(ROOT / name / "README.md" for name in ("benchmarks", "profiles")),
+    ]
 )
 PAGE = (DOCS / "library.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
