@@ -1,1 +1,1 @@
-"""Programs that measure how long dpcanary takes, beside what else does the same work."""
+"""Programs that measure how long dpcanary takes, compared with other ways to do the same work."""

@@ -1,4 +1,4 @@
-"""What the training benchmark times: ours, Opacus in each of its modes, and the floor."""
+"""The contenders of the training benchmark: ours, Opacus in each of its modes, and the floor."""
 
 import itertools
 from collections.abc import Callable
@@ -27,13 +27,13 @@ class Case:
     """A model, its records and its optimiser.
 
     Attributes:
-        name: of the model.
-        module: makes it.
-        shape: of one record's features.
-        num_classes: outputs.
-        num_records: private records.
-        optimizer: which one.
-        sample_rates: that are timed.
+        name: name of the model.
+        module: makes the model.
+        shape: shape of one record's features.
+        num_classes: number of outputs.
+        num_records: number of private records.
+        optimizer: the optimiser.
+        sample_rates: the sample rates that are timed.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Case:
     sample_rates: tuple[float, ...]
 
     def records(self) -> Records:
-        """Standard normal features, random labels; the time depends on their shape alone."""
+        """Standard normal features and random labels: the time depends only on their shape."""
         rng = np.random.default_rng(0)
         features = rng.standard_normal((self.num_records, *self.shape), np.float32)
         labels = rng.integers(0, self.num_classes, self.num_records)
@@ -87,7 +87,7 @@ def ours(
     precision: Precision = Precision.FLOAT32,
     num_slots: int = 1,
 ) -> Contender:
-    """train_ensemble from start to end, its set-up included."""
+    """`train_ensemble` from start to end, including its set-up."""
     module, records = case.module(), case.records()
     dpsgd = DPSGD(
         noise_multiplier=NOISE_MULTIPLIER,
@@ -122,8 +122,8 @@ def opacus(
 ) -> Contender:
     """One model by Opacus; engine and loader are made beforehand.
 
-    With `from_loader`, the loop of its tutorials: batches come from the Poisson loader that
-    `make_private` returns. Without, batches are ready beforehand: the bare steps.
+    With `from_loader` it is the loop of Opacus's tutorials, with batches from the Poisson loader
+    that `make_private` returns. Without, it is bare steps on batches that are ready beforehand.
     """
     records, module = case.records(), case.module().to(device)
     features, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)
@@ -140,7 +140,7 @@ def opacus(
         grad_sample_mode=mode,
     )
     model, optimizer, loader = made[0], made[1], made[-1]
-    # Ghost clipping alone returns a criterion: it runs the two backward passes.
+    # Only ghost clipping returns a criterion, which runs the two backward passes.
     criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
     rng = np.random.default_rng(1)
     chosen = [torch.from_numpy(rng.random(case.num_records) < rate) for _ in range(steps)]
@@ -161,11 +161,11 @@ def opacus(
 def floor(
     case: Case, rate: float, *, runs: int, steps: int, threads: int, device: torch.device
 ) -> Contender:
-    """The two matrix products of every layer on q N records, and the noise; nothing else.
+    """Only the two matrix products of every layer on q N records, and the noise.
 
     The products run as if all runs had the same batch, at the shapes that the model has before any
-    rotation; the noise is added by our own kernel, the fastest that we know. Each thread works on
-    runs of its own, as ours does.
+    rotation. Our own kernel adds the noise; it is the fastest that we know. Each thread works on
+    its own runs, as in ours.
     """
     expected = round(rate * case.num_records)
     layers = [layer for layer in case.module().modules() if isinstance(layer, nn.Linear)]
@@ -196,7 +196,7 @@ def floor(
 def _products(
     outs: int, ins: int, records: int, runs: int, device: torch.device
 ) -> Callable[[], None]:
-    """Outputs and gradient sums of one layer, (runs x outs, ins) by (ins, records) and back."""
+    """One layer's outputs, (runs x outs, ins) by (ins, records), and its gradient sums."""
     inputs = torch.randn(records, ins, device=device)
     weights = torch.randn(runs * outs, ins, device=device)
     slopes = torch.randn(runs * outs, records, device=device)

@@ -1,8 +1,8 @@
-"""Estimated against true costs: probes an experiment, runs it, and prints the ratios.
+"""Compares estimated with true costs: probes an experiment, runs it, and prints the ratios.
 
 Run as `python -m benchmarks.cost [--config config/demo.yaml] [--repeats 3]`. The true costs are the
-processor time of every job's program, as the shell's `time` tells it, the time that Snakemake took,
-and the disk space of the results; what is measured is told in benchmarks/README.md.
+processor time of every job's program (by the shell's `time`), the time that Snakemake took, and the
+disk space of the results. benchmarks/README.md says what is measured.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from dpcanary.settings.config_file import read_config
 from dpcanary.settings.parsing import parse_experiment
 
 ROOT = Path(__file__).parents[1]
-# In front of the real one on the path: says what each program took.
+# Stands in front of the real python on the path, and records the time of each program.
 TIMED_PYTHON = """#!/bin/bash
 TIMEFORMAT="$(basename "$1" .py) %U %S"
 {{ time {python} "$@" 2>&3; }} 3>&2 2>> {record}
@@ -33,15 +33,15 @@ TIMEFORMAT="$(basename "$1" .py) %U %S"
 
 @dataclass(frozen=True)
 class Cost:
-    """What an experiment costs, or is estimated to.
+    """What an experiment costs, estimated or true.
 
     Attributes:
-        core_seconds: of all jobs.
-        wall_seconds: from start to end.
-        num_bytes: of disk.
-        by_rule: core seconds by rule.
-        load: processes that wanted a core at the end, by the system's mean over a minute.
-        probe_seconds: that the estimate took; 0 for the truth.
+        core_seconds: core-seconds of all jobs.
+        wall_seconds: time from start to end.
+        num_bytes: bytes of disk.
+        by_rule: core-seconds by rule.
+        probe_seconds: time that the estimate took; 0 for the truth.
+        load: the system's load at the end, averaged over a minute.
     """
 
     core_seconds: float
@@ -53,7 +53,7 @@ class Cost:
 
 
 def estimated(config: Path, cores: int) -> Cost:
-    """The estimate, as rule `estimate_cost` makes it."""
+    """The estimate, made as rule `estimate_cost` makes it."""
     start = perf_counter()
     experiment = parse_experiment(read_config(config))
     folder = os.environ.get("DPCANARY_DATA")
@@ -67,7 +67,7 @@ def estimated(config: Path, cores: int) -> Cost:
 
 
 def true(config: Path, cores: int) -> Cost:
-    """The truth: the experiment is run in a folder of its own."""
+    """The truth: runs the experiment in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder, record = Path(name), Path(name) / "times.txt"
         python = folder / "bin" / "python"
@@ -93,13 +93,13 @@ def true(config: Path, cores: int) -> Cost:
 
 
 def disk_usage(folder: Path) -> int:
-    """Bytes of all files below a folder, in whole blocks."""
+    """Bytes of all files in a folder and its subfolders, in whole blocks."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return sum(512 * path.stat().st_blocks for path in files)
 
 
 def table(estimate: Cost, truth: Cost) -> str:
-    """Both, and their ratios, for a reader."""
+    """A table of estimate, truth and their ratios."""
     rows = [
         ("core-seconds", estimate.core_seconds, truth.core_seconds),
         ("wall seconds", estimate.wall_seconds, truth.wall_seconds),
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
     parser.add_argument("--config", type=Path, default=ROOT / "config/demo.yaml")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=1, help="estimates and runs, in turn")
+    parser.add_argument("--repeats", type=int, default=1, help="estimates and runs, alternating")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(argv)
     if shutil.which("bash") is None:

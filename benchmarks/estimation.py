@@ -1,6 +1,6 @@
-"""Seconds to turn scores into a bound on epsilon, beside a plain loop over thresholds.
+"""Seconds to turn scores into a bound on epsilon, compared with a plain loop over thresholds.
 
-Run as `python -m benchmarks.estimation`; what is measured is told in benchmarks/README.md.
+Run as `python -m benchmarks.estimation`. benchmarks/README.md says what is measured.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Timing:
     Attributes:
         task: what was timed.
         seconds: the median.
-        note: how it was measured, if not plainly.
+        note: what is special about the measurement, if anything.
     """
 
     task: str
@@ -42,7 +42,7 @@ class Timing:
 
 
 def seconds(task: Callable[[], object], repeats: int, prepare: Callable[[], object]) -> float:
-    """Median seconds of a task; `prepare` goes before each, untimed."""
+    """Median seconds of a task. `prepare` is called before each repeat and is not timed."""
     times = []
     for _ in range(repeats):
         prepare()
@@ -59,7 +59,7 @@ def forget() -> None:
 
 
 def loop_over_thresholds(world0: Scores, world1: Scores, thresholds: Scores) -> float:
-    """The largest mu over some thresholds, each counted and bounded on its own."""
+    """The largest mu over some thresholds, each counted and bounded by itself."""
     best = 0.0
     for threshold in thresholds:
         false_positives = int(np.sum(world1 >= threshold))
@@ -73,7 +73,7 @@ def loop_over_thresholds(world0: Scores, world1: Scores, thresholds: Scores) -> 
 
 
 def measure(repeats: int) -> list[Timing]:
-    """Every task in turn."""
+    """Times every task, one after the other."""
     rng = np.random.default_rng(0)
     world0, world1 = rng.normal(2.0, 1.0, PER_WORLD), rng.normal(0.0, 1.0, PER_WORLD)
     timings = []

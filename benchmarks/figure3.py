@@ -1,8 +1,8 @@
 """Seconds of training for Figure 3 of Pradhan et al.: 90,000 models of 500 steps.
 
-Four canaries, three sample rates and three repeats of 2,500 runs on 500 records of 768 features in
-10 classes, scores recorded every 25 steps. Random features stand in for the encoder's: the time
-depends on their shape alone. Run as `python -m benchmarks.figure3 --device cuda`.
+There are four canaries, three sample rates and three repeats of 2,500 runs on 500 records of 768
+features in 10 classes, and scores are recorded every 25 steps. The features are random, because the
+time depends only on their shape. Run as `python -m benchmarks.figure3 --device cuda`.
 """
 
 import argparse
@@ -22,11 +22,13 @@ CANARIES, REPEATS, RUNS, STEPS = 4, 3, 2500, 500
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Trains, and prints seconds by sample rate and in all as JSON."""
+    """Trains, and prints the seconds by sample rate and in total as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.figure3", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="auto")
     parser.add_argument("--threads", type=int, default=2, help="workers on the processor")
-    parser.add_argument("--share", type=float, default=1.0, help="of the runs, to try it out")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of the runs, for a short trial"
+    )
     options = parser.parse_args(argv)
     device = chosen_device(options.device)
     rng = np.random.default_rng(0)

@@ -1,14 +1,15 @@
-"""Peak memory of training as it grows with runs, records and parameters, beside what is predicted.
+"""Peak memory of training by runs, records and parameters, compared with the prediction.
 
 Run as `python -m benchmarks.memory`; needs Linux and glibc. Each measurement has a fresh process of
-one thread, which first trains a small ensemble, so that libraries and compiled loops are loaded. A
-peak is the most by which the resident set passed its size just before `train_ensemble`, as the
-kernel keeps it (VmHWM) after it was told to forget earlier ones: samples would miss tensors that
-live for a millisecond, and `getrusage` cannot forget what imports took. It is taken as glibc is set
-up, which keeps much of what was freed (resident), and with blocks above 64 KiB given back when
-freed (tensors); the ConvNet's path keeps them in both. The prediction is what `train_ensemble`
-plans with, the bytes of a run times the runs, and what is there once: the records and, where runs
-take turns, the activations of a batch.
+one thread. The process first trains a small ensemble, so that libraries and compiled loops are
+loaded. A peak is the largest growth of the resident set over its size just before `train_ensemble`.
+The kernel records it (VmHWM) after a reset. Sampling would miss tensors that live for a
+millisecond, and `getrusage` cannot be reset after the imports.
+
+Each peak is measured twice: with glibc's defaults, which keep much freed memory (resident), and
+with blocks above 64 KiB returned when freed (tensors). The ConvNet's path keeps them in both cases.
+The prediction is what `train_ensemble` plans with: the bytes of a run times the runs, plus what
+exists once, which is the records and, where runs take turns, the activations of a batch.
 """
 
 import argparse
@@ -46,12 +47,12 @@ class Kind:
     """A kind of model and mechanism.
 
     Attributes:
-        module: makes a model of a size.
+        module: makes a model of a given size.
         rate: q.
-        base: runs, records and size where another one varies.
-        sizes: of models, each with about twice the parameters of the one before.
+        base: runs, records and size while another quantity varies.
+        sizes: sizes of models, each with about twice the parameters of the one before.
         look: colour and marker in the figure.
-        optimizer: which one.
+        optimizer: the optimiser.
     """
 
     module: Callable[[int], nn.Module]
@@ -90,13 +91,13 @@ class Point:
     Attributes:
         kind: one of `KINDS`.
         axis: what varies, one of `AXES`.
-        runs: at once.
-        records: private ones.
-        size: of the model.
-        parameters: of a run.
-        predicted: bytes.
+        runs: runs at once.
+        records: private records.
+        size: size of the model.
+        parameters: parameters of a run.
+        predicted: predicted bytes.
         resident: peak in bytes.
-        tensors: peak where what is freed is given back.
+        tensors: peak in bytes if freed memory is returned.
     """
 
     kind: str
@@ -111,7 +112,7 @@ class Point:
 
 
 def points() -> list[Point]:
-    """Five of each kind on each axis, in this order."""
+    """Five points of each kind on each axis, in this order."""
     found: list[Point] = []
     for name, kind in KINDS.items():
         runs, records, size = kind.base
@@ -122,7 +123,7 @@ def points() -> list[Point]:
 
 
 def records_for(module: nn.Module, count: int) -> Records:
-    """Standard normal features and random labels of the shapes that a module takes."""
+    """Standard normal features and random labels, of the shape that a module takes."""
     layers = [layer for layer in module.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     shape = (layers[0].in_features,) if isinstance(layers[0], nn.Linear) else (3, 32, 32)
     classes = int(layers[-1].weight.shape[0])
@@ -132,13 +133,13 @@ def records_for(module: nn.Module, count: int) -> Records:
 
 
 def train(kind: Kind, module: nn.Module, records: Records, runs: int) -> None:
-    """Trains one block, unrotated: the coordinates of a rotated head depend on the records."""
+    """Trains one unrotated block: the coordinates of a rotated head depend on the records."""
     start = partial(train_ensemble, canary=CANARY, seed=0, device=HOST, rotate=False)
     start(module=module, records=records, dpsgd=kind.dpsgd(), runs=runs, runs_at_once=runs)
 
 
 def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) -> int:
-    """What `train_ensemble` plans with for the runs, and what is there once."""
+    """What `train_ensemble` plans with for the runs, plus what exists once."""
     dpsgd, table = kind.dpsgd(), table_of(records, [CANARY], HOST)
     path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
     batch = round(dpsgd.expected_batch_size(len(records.labels)))
@@ -151,9 +152,9 @@ def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) 
 
 
 def peak_of(task: Callable[[], object]) -> int:
-    """The most by which the resident set grows during a task, in bytes."""
+    """The largest growth of the resident set during a task, in bytes."""
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
     task()
     after = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -161,7 +162,7 @@ def peak_of(task: Callable[[], object]) -> int:
 
 
 def measure(point: Point, give_back: bool) -> Point:
-    """The point with one of its peaks; for a fresh process."""
+    """Measures one of the peaks of a point; must run in a fresh process."""
     if give_back:
         ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks are unmapped
     kind = KINDS[point.kind]
@@ -191,7 +192,7 @@ def measure_all() -> list[list[Point]]:
 
 
 def table(found: list[list[Point]]) -> str:
-    """Peaks in MiB, and last in each series the bytes that one run, record or parameter adds."""
+    """Peaks in MiB; the last row of a series: bytes that one run, record or parameter adds."""
     names = ("predicted", "resident", "tensors", "resident", "tensors")
     lines = [f"{'MiB; last, over predicted':<43}" + "".join(f"{name:>12}" for name in names)]
     for series in found:
@@ -207,7 +208,7 @@ def table(found: list[list[Point]]) -> str:
 
 
 def draw(found: list[list[Point]], path: Path) -> None:
-    """Writes the figure: peaks and, dashed, predictions along each axis."""
+    """Writes the figure: peaks along each axis, and predictions as dashed lines."""
     with style.applied():
         figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.9), sharey=True, layout="constrained")
         for series in found:

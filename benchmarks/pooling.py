@@ -1,8 +1,8 @@
 """Time and peak memory of pooling an audit's shards, up to a million runs.
 
-Run as `python -m benchmarks.pooling [--shards 100 1000 10000]`: shards of 100 runs, each with the
-logits of two records in 10 classes at 20 recorded steps, which is the largest observation of a
-linear head. What is measured is told in benchmarks/README.md.
+Run as `python -m benchmarks.pooling [--shards 100 1000 10000]`. A shard has 100 runs. Each run has
+the logits of two records in 10 classes at 20 recorded steps, which is the largest observation of a
+linear head. benchmarks/README.md says what is measured.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RUNS_PER_SHARD, NUM_STEPS, NUM_CLASSES = 100, 20, 10
 
 
 def stage_of(num_shards: int) -> ScoringStage:
-    """What `score_runs` is told."""
+    """The settings of `score_runs`."""
     audit = {
         "canary": "mislabeled",
         "dataset": "digits",
@@ -74,7 +74,7 @@ def write_shards(folder: Path, stage: ScoringStage, num_shards: int) -> Path:
 
 
 def pooled(folder: Path, num_shards: int) -> tuple[float, int, int]:
-    """Seconds, bytes by which the peak grew, and bytes of what is returned."""
+    """Seconds, growth of the peak in bytes, and bytes of the result."""
     stage = stage_of(num_shards)
     paths = [shard_path(folder, index) for index in range(num_shards)]
     unit = 1 if sys.platform == "darwin" else 1024
@@ -95,11 +95,11 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, most = Path(name), max(options.shards)
         for num_shards in options.shards:
-            # A shard holds what its audit was told, but not the number of runs.
+            # A shard holds the settings of its audit, but not the number of runs.
             if num_shards == options.shards[0]:
                 write_shards(folder, stage_of(most), most)
             size = sum(shard_path(folder, index).stat().st_size for index in range(num_shards))
-            with get_context("spawn").Pool(1) as pool:  # a peak is a process's
+            with get_context("spawn").Pool(1) as pool:  # a process has one peak
                 seconds, peak, held = pool.apply(pooled, (folder, num_shards))
             sizes = "".join(f"{size / 1e6:>7.0f} MB" for size in (peak, held))
             runs = num_shards * RUNS_PER_SHARD

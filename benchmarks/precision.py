@@ -1,8 +1,8 @@
-"""What products in bfloat16 do to an audit: the same runs, trained in either precision.
+"""What products in bfloat16 do to an audit: the same runs are trained in either precision.
 
-The runs draw the same noise and batches, so that what differs is rounding alone: by how much the
-scores move in units of their standard deviation, and epsilon with them. Run as
-`python -m benchmarks.precision`.
+The runs draw the same noise and batches, so they differ only by rounding. The program prints how
+far the scores move, in units of their standard deviation, and the epsilon of either precision. Run
+as `python -m benchmarks.precision`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from dpcanary.training.simulation import accumulated_updates, train_reference
 from dpcanary.worlds import parity
 
 CPU = torch.device("cpu")
-SAMPLE_RATES = {1.0: 22.370, 0.25: 5.574}  # with the noise of substitute epsilon 10
+SAMPLE_RATES = {1.0: 22.370, 0.25: 5.574}  # noise for a substitute epsilon of 10
 STEPS, DELTA = 500, 1e-5
 
 

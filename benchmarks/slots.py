@@ -1,6 +1,6 @@
 """Milliseconds per model-step with one slot and with many, in one process.
 
-Run as `python -m benchmarks.slots`; what is measured is told in benchmarks/README.md.
+Run as `python -m benchmarks.slots`. benchmarks/README.md says what is measured.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
                 slots: ours(case, rate, **effort, threads=options.threads, num_slots=slots)
                 for slots in SLOTS
             }
-            # In turn, so that a disturbance hits all alike; the first time warms up.
+            # In turn, so that a disturbance affects all alike; the first repeat warms up.
             times = [
                 {slots: milliseconds(contender, device) for slots, contender in found.items()}
                 for _ in range(options.repeats + 1)

@@ -1,6 +1,6 @@
-"""Milliseconds per model-step of DP-SGD: ours, Opacus's in each of its modes, and the floor.
+"""Milliseconds per model-step of DP-SGD: ours, Opacus in each of its modes, and the floor.
 
-Run as `python -m benchmarks.training`; what is measured is told in benchmarks/README.md.
+Run as `python -m benchmarks.training`. benchmarks/README.md says what is measured.
 """
 
 import argparse
@@ -25,14 +25,14 @@ class Timing:
     """Medians at one sample rate, in milliseconds per model-step.
 
     Attributes:
-        model: which model.
+        model: name of the model.
         sample_rate: q.
         runs: models that ours trains.
-        ours_ms: train_ensemble.
-        unrotated_ms: train_ensemble in all dimensions, for the linear head.
-        bfloat16_ms: train_ensemble with products in bfloat16, where it offers that.
-        opacus_ms: by mode; the loop of its tutorials, with its Poisson loader.
-        opacus_step_ms: by mode; the bare steps, on batches that are ready beforehand.
+        ours_ms: `train_ensemble`.
+        unrotated_ms: `train_ensemble` in all dimensions, for the linear head.
+        bfloat16_ms: `train_ensemble` with products in bfloat16; None for convolutions.
+        opacus_ms: the loop of Opacus's tutorials with its Poisson loader, by mode.
+        opacus_step_ms: bare steps of Opacus on batches that are ready beforehand, by mode.
         floor_ms: the two matrix products of every layer and the noise; None for convolutions.
     """
 
@@ -52,10 +52,10 @@ class Effort:
     """How long each contender is timed.
 
     Attributes:
-        runs: models of ours.
-        steps: of ours.
-        opacus_steps: of Opacus's one model.
-        threads: of PyTorch, and of our workers.
+        runs: models that ours trains.
+        steps: steps of ours.
+        opacus_steps: steps of Opacus's one model.
+        threads: threads of PyTorch, and our workers.
         repeats: timings of each contender.
         device: where to train.
     """
@@ -69,7 +69,7 @@ class Effort:
 
 
 def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
-    """Everything that is timed at one sample rate, by name; modes that refuse are left out."""
+    """All contenders at one sample rate, by name; modes of Opacus that refuse are left out."""
     mine = {
         "runs": effort.runs,
         "steps": effort.steps,
@@ -95,7 +95,7 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
 
 
 def milliseconds(contender: Contender, device: torch.device) -> float:
-    """Milliseconds per model-step of one go."""
+    """Milliseconds per model-step, timed once."""
     synchronise(device)
     started = perf_counter()
     model_steps = contender()
@@ -127,7 +127,7 @@ def measure(case: Case, rate: float, effort: Effort) -> Timing:
 
 
 def table(timings: list[Timing]) -> str:
-    """The timings for a reader."""
+    """The timings as a table of text."""
     head = ("model", "q", "ours", "unrotated", "bfloat16", "floor", *MODES)
     lines = ["  ".join(f"{name:>11}" for name in (*head, "loop / ours", "step / ours"))]
     for timing in timings:
@@ -164,7 +164,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=100, help="steps of each timing of ours")
     parser.add_argument("--opacus-steps", type=int, default=50, help="steps of each of Opacus's")
     parser.add_argument("--repeats", type=int, default=7, help="timings of each contender")
-    parser.add_argument("--threads", type=int, default=2, help="of PyTorch and of our workers")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of PyTorch, and our workers"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda", "auto"], default="cpu")
     options = parser.parse_args(argv)
     for message in ("Secure RNG turned off", "Full backward hook is firing"):
@@ -172,7 +174,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     timings = []
     for name in options.models:
-        # Larger models take longer: fewer of them, in a time that is alike.
+        # Larger models take longer, so fewer of them are trained in about the same time.
         share = {"linear": 1, "mlp": 8, "convnet": 64}[name]
         effort = Effort(
             runs=max(options.threads, options.runs // share),

@@ -1,0 +1,101 @@
+"""Pages of the documentation: examples run, links lead somewhere, and named files exist."""
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import dpcanary
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *(ROOT / name / "README.md" for name in ("benchmarks", "profiles")),
+    ]
+)
+PAGE = (DOCS / "library.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def session() -> dict:
+    """What the examples leave behind."""
+    names: dict = {}
+    with redirect_stdout(io.StringIO()) as printed:
+        for number, block in enumerate(BLOCKS):
+            exec(compile(block, f"library.md, example {number}", "exec"), names)
+    return {**names, "printed": printed.getvalue()}
+
+
+def test_they_account(session):
+    assert session["sigma"] == pytest.approx(2.47, abs=0.005)
+    assert session["bounds"].upper == pytest.approx(4.88, abs=0.005)
+    assert session["curve"][-1] == pytest.approx(10.0, abs=0.005)
+
+
+def test_they_estimate(session):
+    assert session["estimate"].epsilon_lower == pytest.approx(8.5, abs=0.05)
+    assert session["one_canary"].epsilon_lower == pytest.approx(6.4, abs=0.5)
+    assert session["of_first_slot"].epsilon_lower == pytest.approx(5.4, abs=0.5)
+    assert session["pooled"].epsilon_lower == pytest.approx(8.9, abs=0.5)
+
+
+def test_they_train(session):
+    assert session["scores"].shape == (400, 2, 1)
+    assert session["result"].test_accuracy.mean() > 0.75
+    assert session["last"].shape == session["slots"].worlds.shape == (200, 20)
+
+
+def test_options_are_given_by_name_and_wrong_names_are_refused(session):
+    assert session["adam"].optimizer is session["Optimizer"].ADAM
+    assert session["printed"].splitlines()[-1] == "unknown optimizer 'adma': did you mean 'adam'?"
+
+
+def test_they_import_from_the_front_door_alone():
+    modules = set(re.findall(r"^from (dpcanary[\w.]*)", PAGE, re.MULTILINE))
+    assert modules == {"dpcanary"}
+
+
+def test_the_page_names_what_there_is():
+    table = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    named = {name for line in table for name in re.findall(r"`([A-Za-z_]\w*)`", line)}
+    assert named <= {*dpcanary.__all__}
+
+
+def test_the_example_of_a_module_runs(capsys):
+    [block] = re.findall(r"```python\n(.*?)```", (DOCS / "training.md").read_text(), re.DOTALL)
+    exec(compile(block, "training.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["(20, 2, 1)", "(20, 419)"]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_files_that_pages_name_exist(page):
+    named = re.findall(
+        r"`((?:dpcanary|scripts|rules|docs|tests|config|profiles)/[^\s`]*)`",
+        (ROOT / page).read_text(),
+    )
+    for path in named:
+        assert "<" in path or (ROOT / path).exists(), path
