@@ -617,14 +617,14 @@ def test_notes_say_what_is_missing():
     notes = "\n".join(notes_of(JobList(of, folder=None, device="cpu")))
     assert "device is auto, but PyTorch finds no GPU" in notes
     assert f"encoding 60,000 records by {encoder}" in notes
-    assert f"Dataset cifar10: {encoder} is taken to give 768 features." in notes
+    assert f"Dataset cifar10: {encoder} is assumed to give 768 features." in notes
     notes = "\n".join(notes_of(JobList(of, folder=None, device="cuda")))
     assert "One job at a time has the GPU" in notes
     assert "finds no GPU" not in notes
     notes = "\n".join(notes_of(JobList(experiment(a={}), folder=None, device="cpu")))
     assert "GPU" not in notes
     assert "encoding" not in notes
-    assert "Only training and crafting are timed here" in notes
+    assert "Only training and crafting are timed" in notes
 
 
 @pytest.mark.parametrize(

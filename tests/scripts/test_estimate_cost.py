@@ -101,7 +101,7 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
 
 
 def test_what_is_no_resolved_config_is_named(tmp_path):
-    with pytest.raises(InputError, match="is no resolved config; delete it and run again"):
+    with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
         program().main(["--experiment", str(TINY)])
 
 
