@@ -1,4 +1,4 @@
-"""Configs: expansion, resolution, and an error for every mistake that names audit and key."""
+"""Configs: expansion, resolution, and errors that name the audit and the key."""
 
 import copy
 import json
@@ -177,7 +177,7 @@ def test_what_is_no_experiment_is_named(tmp_path):
 
 
 def test_training_is_not_told_canary_or_score():
-    """So that audits whose runs are observed alike are told the same."""
+    """So audits whose runs are observed alike have the same settings of training."""
     assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
     canaries = ["crafted_input", "mislabeled", "natural", "gradient"]
     experiment = parse_experiment(with_sweep(canary=canaries, sample_rate=1.0, seed=3))
@@ -222,7 +222,7 @@ def test_settings_that_are_not_used_are_none():
     ],
 )
 def test_settings_that_are_not_used_change_no_stage(key, values, user):
-    """Sweeps share keys, and jobs that do not use one need not run again for it."""
+    """Sweeps share keys. A change of a key reruns only the jobs that use it."""
 
     def told(audit: str) -> list[list[str]]:
         found = []
@@ -738,7 +738,7 @@ def test_shipped_configs_are_read_as_by_yaml(path):
 
 
 def checked(*paths: Path) -> subprocess.CompletedProcess[str]:
-    """What the program that checks configs says."""
+    """Runs the program that checks configs."""
     command = [sys.executable, "-m", "dpcanary.settings.config_file", *map(str, paths)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
