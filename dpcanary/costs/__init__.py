@@ -1,6 +1,6 @@
-"""What an experiment will cost, before anything of it is run.
+"""What an experiment will cost, estimated before any of it runs.
 
-`shapes` tells how large its datasets are. `training` and `crafting` are probes: they train models
-and craft canaries for a moment on this machine, and `probing` runs them. `jobs` lists what there is
-to do, with constants for all other work, and `report` adds up.
+`shapes` finds the sizes of its datasets. `training` and `crafting` hold probes, which train models
+and craft canaries for a moment on this machine; `probing` runs them. `jobs` lists the jobs, with
+constants for all other work, and `report` adds up the costs.
 """

@@ -1,4 +1,4 @@
-"""How long the reference model and the canaries take, on random records."""
+"""Probes of reference models and of canaries, on random records."""
 
 from dataclasses import replace
 
@@ -21,18 +21,19 @@ from dpcanary.training.simulation import train_reference
 
 
 def reference_probe(stage: ReferenceStage, shape: Shape, *, device: str) -> Probe:
-    """The probe of a reference model. Units: a job, a step."""
-    return Probe(_train_reference, *lightened(neutral(stage), _private(shape)), device)
+    """The probe of a reference model. Its units are jobs and steps."""
+    private = replace(shape, num_auxiliary=0, num_test=0)
+    return Probe(_train_reference, *lightened(neutral(stage), private), device)
 
 
 def crafting_probe(stage: CraftingStage, cost: CraftingCost, shape: Shape, *, device: str) -> Probe:
-    """The probe of an audit's canaries. Units: a job, and one of what its cost is named for."""
-    told, fewer, factor = neutral(stage), _private(shape), 1.0
+    """The probe of an audit's canaries. Its units are jobs, and what the cost names."""
+    private = replace(shape, num_auxiliary=0, num_test=0)
     if cost is CraftingCost.NUM_STEPS:
-        told, fewer, factor = lightened(told, fewer)
-    else:  # no batches are drawn
-        told = neutral(told, sampling=Sampling.POISSON, sample_rate=1.0, batch_size=None)
-    return Probe(_craft, told, fewer, factor, device, unit=cost)
+        return Probe(_craft, *lightened(neutral(stage), private), device, unit=cost)
+    # No batches are drawn.
+    alike = neutral(stage, sampling=Sampling.POISSON, sample_rate=1.0, batch_size=None)
+    return Probe(_craft, alike, private, 1.0, device, unit=cost)
 
 
 def _train_reference(probe: Probe) -> Seconds:
@@ -50,15 +51,15 @@ def _train_reference(probe: Probe) -> Seconds:
 
 def _craft(probe: Probe) -> Seconds:
     if probe.unit in (CraftingCost.NUM_CLASSES, CraftingCost.NOTHING):
-        # All labels are tried, since models of other numbers of classes differ in size.
+        # The probe tries all labels at once: with fewer classes the model would be smaller.
         return probe.seconds(lambda: _crafted(probe, 0)), 0.0
     return probe.seconds_per_unit(lambda units: _crafted(probe, units))
 
 
 def _crafted(probe: Probe, units: int) -> None:
     shape = probe.shape
-    told = {probe.unit: units} if probe.unit in CraftingStage.model_fields else {}
-    stage = probe.stage.model_copy(update=told)
+    changes = {probe.unit: units} if probe.unit in CraftingStage.model_fields else {}
+    stage = probe.stage.model_copy(update=changes)
     assert isinstance(stage, CraftingStage)
     module = module_of(stage, shape=shape.features, num_classes=shape.num_classes)
     start = parameters_to_vector(module.parameters()).detach().numpy()
@@ -74,8 +75,3 @@ def _crafted(probe: Probe, units: int) -> None:
             device=torch.device(probe.device),
         )
     )
-
-
-def _private(shape: Shape) -> Shape:
-    """The shape without the records that crafting is not told of."""
-    return replace(shape, num_auxiliary=0, num_test=0)

@@ -1,5 +1,6 @@
-"""The jobs of an experiment: how many of which rule, of what work, with how large files."""
+"""The jobs of an experiment: how many each rule has, their work, and the size of their files."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,12 @@ from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.costs.crafting import crafting_probe, reference_probe
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
-from dpcanary.observations import Observation
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.figure import BOUNDS_KINDS
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.stage import TrainingStage
 
-# Seconds of one core for a job's work that no probe measures: mostly importing. Measured by
+# Seconds of one core for a job's work that no probe measures: mostly imports. Measured by
 # `benchmarks.cost` on the demo.
 _SECONDS = {
     "resolve_config": 0.0,
@@ -34,10 +34,10 @@ _SECONDS = {
     "summarise": 0.7,
     "figure": 2.7,
 }
-# The same to calibrate a job's noise, to draw and score a recorded step of a run that trains
-# nothing, for a score in an estimate by one rule, and to account one mechanism.
+# Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
+# estimate from one score by one rule and conversion, and to account one mechanism.
 _CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
-# Bytes of a job's log with a header or table, and of a figure's files.
+# Bytes of a job's log and header or table, and of a figure's files.
 _SMALL_FILES, _FIGURE_FILES = 12_000, 370_000
 
 Row = dict[str, Any]
@@ -47,13 +47,13 @@ class JobList:
     """The jobs of an experiment, except for downloads and encoding.
 
     Attributes:
-        experiment: the config, expanded.
+        experiment: the expanded config.
         device: where models are trained, `cpu` or `cuda`.
         shapes: of the datasets that audits use, by name.
         table: a row for the jobs of one rule and one audit, or of a rule that audits share.
             Columns: `sweep`, `audits` (a name, or None), `rule`, `jobs`, `models`, `model-steps`,
             `seconds` (of a core, without what the probe measures), `disk` (bytes), `probe` (or
-            None), `units` (how many of each of the probe's).
+            None), `units` (how many of each of the probe's units).
     """
 
     def __init__(self, experiment: Experiment, *, folder: Path | None, device: str) -> None:
@@ -63,22 +63,23 @@ class JobList:
         used = {audit.dataset for audit in experiment.audits.values()}
         self.shapes = {name: shape_of(datasets[name], folder=folder) for name in used if name}
         shared = {"sweep": "(shared)", "audits": None}
-        own = [
+        rows = [shared | row for row in (*self._before_audits(), *self._after_audits())]
+        rows += [
             {"sweep": sweep, "audits": name} | row
             for sweep, names in experiment.sweeps.items()
             for name in names
             for row in self._of_audit(name)
         ]
-        others = [shared | row for row in (*self._before(), *self._after())]
-        self.table = pd.DataFrame([*others, *own])
+        self.table = pd.DataFrame(rows)
 
-    def _before(self) -> Iterator[Row]:
-        """Datasets, and a reference for all audits of the same dataset, model and descent."""
+    def _before_audits(self) -> Iterator[Row]:
         yield _row("resolve_config")
         for name, shape in self.shapes.items():
-            encoded = shape.num_source * bool(self.experiment.settings.datasets[name].encoder)
-            records = encoded + shape.num_records + shape.num_auxiliary + shape.num_test
-            yield _row("prepare_dataset", size=shape.bytes_of(records))
+            records = shape.num_records + shape.num_auxiliary + shape.num_test
+            if self.experiment.settings.datasets[name].encoder:
+                records += shape.num_source  # encoded
+            # Features in single precision, and labels of 8 bytes.
+            yield _row("prepare_dataset", size=records * (4 * math.prod(shape.features) + 8))
         references = {
             (audit.dataset, self.experiment.stage(ReferenceStage, audit=name))
             for name, audit in self.experiment.audits.items()
@@ -93,9 +94,9 @@ class JobList:
         scores = audit.total_runs * len(audit.record_steps) * audit.num_slots
         yield _row("calibrate_noise", work=_CALIBRATED * (audit.noise_multiplier is None))
         yield _row("account")
-        if self.experiment.makers[name] == name:  # else another audit makes its runs
+        if self.experiment.makers[name] == name:  # otherwise another audit makes its runs
             if audit.is_trained:
-                yield from self._trained(name)
+                yield from self._of_training(name)
             else:
                 size, work = 13 * audit.total_runs + 8 * scores, _DRAWN * scores
                 yield _row("draw_shard", len(audit.shards), work=work, size=size)
@@ -103,36 +104,24 @@ class JobList:
         estimates = len(settings.threshold_rules) * len(settings.conversions)
         yield _row("estimate", work=_ESTIMATED * scores * estimates)
 
-    def _trained(self, name: str) -> Iterator[Row]:
+    def _of_training(self, name: str) -> Iterator[Row]:
         audit = self.experiment.audits[name]
         shape, cost = self.shapes[audit.dataset or ""], audit.adversary.cost
-        assert cost is not None  # as of every adversary that has canaries
-        told = self.experiment.stage(CraftingStage, audit=name)
-        crafting = crafting_probe(told, cost, shape, device=self.device)
-        amounts = {**vars(audit), **vars(shape)}  # one of them has what the cost is named for
+        assert cost is not None  # every adversary with canaries has one
+        stage = self.experiment.stage(CraftingStage, audit=name)
+        crafting = crafting_probe(stage, cost, shape, device=self.device)
+        amounts = {**vars(audit), **vars(shape)}  # one of them has the key that the cost names
         yield _row("craft_canaries", probe=crafting, units=(1, amounts.get(cost, 0)))
-        stage = self.experiment.stage(TrainingStage, audit=name)
-        count, models, slots = len(audit.shards), audit.total_runs, audit.num_slots
-        probe = training_probe(
-            stage,
-            shape,
-            num_slots=slots,
-            runs=min(audit.runs_per_shard, models),
-            at_once=audit.runs_at_once,
-            device=self.device,
-        )
-        numbers = {
-            Observation.CHANGE: 1,
-            Observation.CHANGE_AND_LENGTH: 2,
-            Observation.LOGITS: 2 * shape.num_classes,
-        }
-        seen = slots * numbers[stage.observe]
-        size = models * (12 + slots + 4 * seen * len(stage.record_steps))
-        units = count, models, models * audit.num_steps
-        yield _row("train_shard", count, size=size, probe=probe, units=units)
+        training = self.experiment.stage(TrainingStage, audit=name)
+        jobs, models, slots = len(audit.shards), audit.total_runs, audit.num_slots
+        probe = training_probe(training, shape, audit, device=self.device)
+        numbers = {"change": 1, "change_and_length": 2, "logits": 2 * shape.num_classes}
+        observed = slots * numbers[training.observe] * len(training.record_steps)
+        size, steps = models * (12 + slots + 4 * observed), models * audit.num_steps
+        row = _row("train_shard", jobs, size=size, probe=probe, units=(jobs, models, steps))
+        yield row | {"models": models, "model-steps": steps}
 
-    def _after(self) -> Iterator[Row]:
-        """Summaries and figures."""
+    def _after_audits(self) -> Iterator[Row]:
         yield _row("summarise")
         for figure in self.experiment.settings.figures.values():
             kind = "bounds" if figure.kind in BOUNDS_KINDS else figure.kind
@@ -148,16 +137,9 @@ class JobList:
                 yield _row("compare_adjacencies", work=work)
 
 
-def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **probed: Any) -> Row:
-    """Jobs of a rule that do some seconds of work together, and write files of some size."""
-    trained = probed["units"][1:] if rule == "train_shard" else (0, 0)
-    return {
-        "rule": rule,
-        "jobs": count,
-        "models": trained[0],
-        "model-steps": trained[1],
-        "seconds": count * _SECONDS["figure" if rule.startswith("figure_") else rule] + work,
-        "disk": size + count * _SMALL_FILES,
-        "probe": probed.get("probe"),
-        "units": probed.get("units"),
-    }
+def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more: Any) -> Row:
+    """Jobs of a rule that together do some seconds of work and write files of some bytes."""
+    start = _SECONDS["figure" if rule.startswith("figure_") else rule]
+    own = {"rule": rule, "jobs": count, "seconds": count * start + work}
+    none = {"models": 0, "model-steps": 0, "probe": None, "units": None}
+    return {**own, "disk": size + count * _SMALL_FILES, **none, **more}

@@ -1,4 +1,4 @@
-"""What all jobs cost together, as text for a reader."""
+"""What all jobs cost together, as text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,8 +10,8 @@ from dpcanary.costs.jobs import JobList
 from dpcanary.costs.probing import measured
 from dpcanary.program import progress
 
-# What Snakemake itself takes of the processor: seconds once and for every job, and the share of a
-# core while it waits. Measured with jobs that do nothing.
+# What Snakemake itself uses: seconds once and for every job, and the share of a core while it
+# waits. Measured with jobs that do nothing.
 _WORKFLOW_START, _WORKFLOW_JOB, _WORKFLOW_SHARE = 5.0, 0.05, 0.1
 _SUMMED = ["jobs", "models", "model-steps", "GPU-hours", "core-hours", "disk"]
 _DURATIONS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -19,14 +19,11 @@ _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def probed_costs(jobs: pd.DataFrame, *, num_workers: int) -> pd.DataFrame:
-    """What jobs cost, by probes of this machine; shows their progress.
+    """Probes this machine, with a progress bar; the table with `GPU-hours` and `core-hours`.
 
     Args:
         jobs: `JobList.table`.
         num_workers: probes at once.
-
-    Returns:
-        The table with `GPU-hours` and `core-hours`.
     """
     probes = {*jobs["probe"].dropna()}
     with progress(len(probes), "probe") as bar:
@@ -41,39 +38,31 @@ def probed_costs(jobs: pd.DataFrame, *, num_workers: int) -> pd.DataFrame:
 
 
 def wall_seconds(costs: pd.DataFrame, num_cores: int) -> float:
-    """Seconds until all is done, where nothing else runs.
+    """Seconds until everything is done, if nothing else runs.
 
     Args:
-        costs: of all jobs.
-        num_cores: jobs at once; of those that hold the GPU, one at once.
+        costs: `probed_costs` of all jobs.
+        num_cores: jobs at once; only one of them has the GPU.
     """
     seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
     workflow = _WORKFLOW_JOB * costs["jobs"].sum()
     spread = (seconds.sum() + workflow) / (num_cores - _WORKFLOW_SHARE)
-    # However many cores there are, the rules follow one another; all figures are of one stage.
+    # With any number of cores, stages follow one another; the figures together are one stage.
     stage = costs["rule"].str.replace("figure_.*", "figure", regex=True)
     chain = (seconds / costs["jobs"]).groupby(stage).max().sum()
     return _WORKFLOW_START + max(spread, 3600 * costs["GPU-hours"].sum(), chain)
 
 
 def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Iterable[str]) -> str:
-    """Tables by sweep and by rule, and the sums.
-
-    Args:
-        costs: of an experiment.
-        num_cores: jobs at once.
-        notes: what a reader must know, a line each.
-    """
+    """Tables by sweep and by rule, the totals, and the notes, a line each."""
     total = costs.assign(sweep="total")
     rules = _sums(costs, "rule").sort_values(["GPU-hours", "core-hours"], ascending=False)
     tables = (pd.concat([_sums(costs, "sweep"), _sums(total, "sweep")]), rules)
     gpu, core, disk = (float(costs[column].sum()) for column in _SUMMED[-3:])
     hours = f"{f'{_two_digits(gpu)} GPU-hours and ' if gpu else ''}{_two_digits(core)} core-hours"
-    said = (
-        f"In all {hours} and {_in_units(disk, _SIZES)} of disk: about"
-        f" {_in_units(wall_seconds(costs, num_cores), _DURATIONS)} with {num_cores}"
-        f" core{'s' if num_cores > 1 else ''}, where nothing else runs."
-    )
+    size, wall = _in_units(disk, _SIZES), _in_units(wall_seconds(costs, num_cores), _DURATIONS)
+    cores = f"{num_cores} core{'s' if num_cores > 1 else ''}"
+    said = f"In all {hours} and {size} of disk: about {wall} with {cores}, if nothing else runs."
     return "\n".join(["\n\n".join([*map(_shown, tables), said]), *notes])
 
 
@@ -90,7 +79,7 @@ def _shown(table: pd.DataFrame) -> str:
 
 
 def _in_units(amount: float, units: Sequence[tuple[str, float]]) -> str:
-    """An amount with two digits in the largest unit of which it has one, or in the last."""
+    """An amount with two digits, in the largest unit that it reaches, or in the last one."""
     name, size = next((unit for unit in units if amount >= unit[1]), units[-1])
     return f"{_two_digits(amount / size)} {name}"
 
@@ -100,25 +89,25 @@ def _two_digits(number: float) -> str:
 
 
 def timed_on(device: str) -> str:
-    """Where models are timed: `cuda` where the config wants a GPU and there is one, else `cpu`."""
+    """Where models are timed: `cuda` if the config asks for a GPU and there is one, else `cpu`."""
     return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def notes_of(listed: JobList) -> Iterator[str]:
-    """Lines for a reader: where models are timed, and what is not counted."""
+    """Lines that say where models are timed and what is not counted."""
     settings = listed.experiment.settings
     if listed.device == "cuda":
-        yield "One job at a time has the GPU; with more GPUs or other ones, times differ."
+        yield "One job at a time has the GPU; with more or other GPUs, times differ."
     elif settings.device != "cpu":
         yield (
             f"device is {settings.device}, but PyTorch finds no GPU here: these are core-hours of"
             " this machine's processor, not GPU-hours."
         )
-    missing = ["downloads, and waiting for disks and for other users of the machine"]
+    missing = ["downloads, and waiting for disks or for other users of the machine"]
     for name, shape in listed.shapes.items():
         encoder = settings.datasets[name].encoder
         if encoder:
             missing.append(f"encoding {shape.num_source:,} records by {encoder}, if not done yet")
-            yield f"Dataset {name}: {encoder} is taken to give {shape.features[0]} features."
+            yield f"Dataset {name}: {encoder} is assumed to give {shape.features[0]} features."
     yield f"Not counted: {'; '.join(missing)}."
-    yield "Only training and crafting are timed here; the rest is from constants of one machine."
+    yield "Only training and crafting are timed; the rest uses constants measured on one machine."

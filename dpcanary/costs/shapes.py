@@ -1,4 +1,4 @@
-"""How many records a dataset has, and of what shape, before it is prepared."""
+"""The number and shape of a dataset's records, before it is prepared."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +12,10 @@ from dpcanary.errors import InputError
 from dpcanary.files import read_json
 from dpcanary.settings.dataset import Dataset
 
-# Features of encoders whose config is not at hand, by the last part of their name.
+# Numbers of features of encoders without a local config, by the last part of the name.
 _NUM_FEATURES = {"all-MiniLM-L6-v2": 384, MINILM_PACKAGE: 384}
 _USUAL_NUM_FEATURES = 768
-# What configs of encoders call the number of features, or the list of every layer's.
+# The keys under which configs of encoders hold the number of features, or that of each layer.
 _SIZE_KEYS = ("hidden_size", "hidden_sizes", "dim", "d_model", "n_embd")
 
 
@@ -29,7 +29,7 @@ class Shape:
         num_test: test records.
         features: shape of one record.
         num_classes: classes.
-        num_source: records of all parts of the source. No model's time depends on it.
+        num_source: records of all parts of the source; it affects no probe.
     """
 
     num_records: int
@@ -39,25 +39,23 @@ class Shape:
     num_classes: int
     num_source: int = field(default=0, compare=False)
 
-    def bytes_of(self, num_records: int) -> int:
-        """Bytes of some records: features in single precision, and labels of 8 bytes."""
-        return num_records * (4 * int(np.prod(self.features)) + 8)
-
 
 def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
     """The shape of a dataset.
 
     Args:
-        dataset: what the config says of it.
-        folder: of local copies, the first place where encoders are looked up.
+        dataset: its settings.
+        folder: of local copies; encoders are looked up there first.
 
     Raises:
-        InputError: if a user's own file is not there or not what it must be.
+        InputError: if a user's own file is missing or wrong, or texts have no encoder.
     """
     source = KNOWN_SOURCES.get(dataset.source) or _own_source(dataset)
     features = (_num_features(dataset.encoder, folder),) if dataset.encoder else source.shape
     if not features:
-        raise InputError(f"dataset of {dataset.source}: its records are texts: it needs an encoder")
+        raise InputError(
+            f"dataset of {dataset.source}: its records are texts, so it needs an encoder"
+        )
     most = dataset.max_records or source.num_training
     training = most if source.is_drawn else min(source.num_training, most)
     others = training - dataset.num_records
@@ -67,8 +65,8 @@ def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
     else:
         auxiliary = dataset.num_auxiliary or others
         test = min(source.num_test, dataset.num_test or source.num_test)
-    everyone = training + (source.num_test or 0)
-    return Shape(dataset.num_records, auxiliary, test, features, source.num_classes, everyone)
+    num_source = training + (source.num_test or 0)
+    return Shape(dataset.num_records, auxiliary, test, features, source.num_classes, num_source)
 
 
 def _num_features(encoder: str, folder: Path | None) -> int:
@@ -81,7 +79,7 @@ def _num_features(encoder: str, folder: Path | None) -> int:
 
 
 def _own_source(dataset: Dataset) -> KnownSource:
-    """A user's own file, which must be read to be known."""
+    """A user's own file, whose shape is known only after reading."""
     own = load_source(dataset.source)
     test = None if own.test is None else len(own.test)
     shape = own.training.features.shape[1:]

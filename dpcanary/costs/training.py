@@ -1,8 +1,8 @@
-"""How long models take to train: a few of them, a few steps, on random records."""
+"""Probes of training: a few models, for a few steps, on random records."""
 
 import math
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,17 +12,18 @@ from dpcanary.costs.probing import BUDGET, Probe, Seconds
 from dpcanary.costs.shapes import Shape
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
+from dpcanary.settings.audit import Audit
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.options import LearningRateSchedule, ModelKind
 from dpcanary.training.shard import train_shard
 from dpcanary.training.stage import TrainingStage
 
-# On the host nothing gains by more runs at once.
+# On the host, more runs at once are not faster.
 _MOST_ON_HOST = 256
 _MOST_TESTS, _MOST_STEPS = 512, 200
-# Records of a batch that convolutions are timed on: their time is proportional to them.
+# Records of the batches that convolutions are timed on; their time is proportional to these.
 _CONVOLVED = 32
-# What the time of a step does not depend on, so that one probe serves many audits.
+# Settings that do not affect the time of a step, so that one probe serves many audits.
 _NEUTRAL = {
     "seed": 0,
     "model_seed": 0,
@@ -38,26 +39,22 @@ _NEUTRAL = {
 Stage = TypeVar("Stage", bound=ReferenceStage)
 
 
-def training_probe(
-    stage: TrainingStage, shape: Shape, *, num_slots: int, runs: int, **more: Any
-) -> Probe:
-    """The probe of a shard's models. Units: a job, a model, a model-step.
-
-    Args:
-        stage: what the runs are told.
-        shape: of the dataset.
-        num_slots: of a run.
-        runs: of a shard.
-        more: `device`, and `at_once`; see `Probe`.
-    """
-    alike = {} if num_slots > 1 else {"observe": Observation.CHANGE}
-    light = lightened(neutral(stage, **alike), shape)
-    most = runs if more["device"] == "cuda" else min(runs, _MOST_ON_HOST)
-    return Probe(_train, *light, num_slots=num_slots, runs=most, **more)
+def training_probe(stage: TrainingStage, shape: Shape, audit: Audit, *, device: str) -> Probe:
+    """The probe of an audit's shards. Its units are jobs, models and model-steps."""
+    alike = {} if audit.num_slots > 1 else {"observe": Observation.CHANGE}
+    most = audit.total_runs if device == "cuda" else _MOST_ON_HOST
+    return Probe(
+        _train,
+        *lightened(neutral(stage, **alike), shape),
+        device,
+        num_slots=audit.num_slots,
+        runs=min(audit.runs_per_shard, audit.total_runs, most),
+        at_once=audit.runs_at_once,
+    )
 
 
 def _train(probe: Probe) -> Seconds:
-    """All three from the seconds that one run, some runs, and some runs of more steps take."""
+    """Times one run, some runs, and some runs with more steps; all three units follow."""
     one = _seconds(probe, 1, 1)
     runs = max(2, min(probe.runs, int(BUDGET / one)))
     some = _seconds(probe, runs, 1)
@@ -69,7 +66,7 @@ def _train(probe: Probe) -> Seconds:
 
 
 def _seconds(probe: Probe, runs: int, steps: int) -> float:
-    """Of a shard with so many runs and steps."""
+    """How long a shard takes."""
     shape, slots = probe.shape, range(probe.num_slots)
     stage = probe.stage.model_copy(update={"record_steps": (steps,)})
     assert isinstance(stage, TrainingStage)
@@ -95,25 +92,25 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
 
 
 def random_records(shape: Shape, count: int) -> Records:
-    """Records with standard normal features, and labels of all classes in turn."""
-    # The same few numbers over and over: to draw gigabytes would take longer than to use them.
+    """Records with standard normal features, whose labels go through all classes in turn."""
+    # The numbers repeat: drawing gigabytes would take longer than using them.
     size = (min(count, 4096), *shape.features)
     block = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     return Records(np.resize(block, (count, *shape.features)), np.arange(count) % shape.num_classes)
 
 
 def neutral(stage: Stage, **changes: object) -> Stage:
-    """The same settings for all stages whose jobs take the same time, so that none diverges."""
+    """The stage with fixed values of what does not affect the time; with these no run diverges."""
     used = {key: value for key, value in _NEUTRAL.items() if getattr(stage, key, None) is not None}
     return stage.model_copy(update={**used, **changes})
 
 
 def lightened(stage: Stage, shape: Shape) -> tuple[Stage, Shape, float]:
-    """Both with smaller batches where steps take long and are proportional; by how much smaller."""
+    """Stage and shape with smaller batches if the model convolves, and how many times smaller."""
     size, rate = getattr(stage, "batch_size", None), getattr(stage, "sample_rate", 1.0)
     batch = size or math.ceil(rate * shape.num_records)
     if stage.model not in (ModelKind.CONVNET, ModelKind.RESNET18) or batch <= _CONVOLVED:
         return stage, shape, 1.0
     fewer = replace(shape, num_records=math.ceil(shape.num_records * _CONVOLVED / batch))
-    told = stage.model_copy(update={"batch_size": _CONVOLVED}) if size else stage
-    return told, fewer, batch / _CONVOLVED
+    light = stage.model_copy(update={"batch_size": _CONVOLVED}) if size else stage
+    return light, fewer, batch / _CONVOLVED

@@ -1,4 +1,4 @@
-"""What a config says of an audit."""
+"""What a config says about one audit."""
 
 from typing import Annotated
 
@@ -22,56 +22,38 @@ from dpcanary.training.options import (
     WorldAssignment,
 )
 
-# An editor offers the names of this package, and admits those of plugins.
+# An editor offers the names of this package and accepts those of plugins.
 CanaryName = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [*BUILT_IN]}, {"type": "string"}]})]
-# Settings that a process, which trains no model, does not use.
-_OF_TRAINING = (
-    "dataset",
-    "model",
-    "initialisation",
-    "loss",
-    "optimizer",
-    "learning_rate",
-    "learning_rate_schedule",
-    "precision",
-    "runs_at_once",
-)
+# An adversary that draws a process trains no model and does not use these.
+_OF_DATA_AND_MODEL = ("dataset", "model", "initialisation", "loss", "precision", "runs_at_once")
+_OF_OPTIMIZER = ("optimizer", "learning_rate", "learning_rate_schedule")
 _OF_MLP = ("hidden_sizes", "activation")
 _OF_CRAFTING = ("crafting_steps", "crafting_step_size")
 
 
 class Audit(ClosedModel):
-    """One training set-up that gets an estimate."""
+    """One training set-up whose epsilon is estimated."""
 
     canary: CanaryName = Field(description="how the neighbouring dataset differs")
-    score: str | None = Field(
-        None, description="what a run is scored by; by default the first score of the canary"
-    )
-    adjacency: Adjacency = Field(
-        Adjacency.SUBSTITUTE, description="the neighbouring relation that is audited"
-    )
-    num_slots: Count = Field(
-        1, description="canaries in each run, each with a target record of its own"
-    )
+    score: str | None = Field(None, description="of runs; by default the canary's first score")
+    adjacency: Adjacency = Field(Adjacency.SUBSTITUTE, description="audited neighbouring relation")
+    num_slots: Count = Field(1, description="canaries per run, each with its own target record")
     worlds: WorldAssignment | None = Field(
-        None,
-        description="which world each slot of a run is in; by default runs alternate where there"
-        " is one slot, and each slot throws a fair coin where there are several",
+        None, description="how they are chosen; by default `alternate` with one slot, else `coins`"
     )
     dataset: Name | None = Field(None, description="from `datasets`; worst_case needs none")
     model: ModelKind = Field(ModelKind.LINEAR, description="what is trained")
-    hidden_sizes: tuple[Count, ...] = Field((), description="widths of the layers inside an `mlp`")
+    hidden_sizes: tuple[Count, ...] = Field((), description="widths of an `mlp`'s hidden layers")
     activation: Activation = Field(Activation.TANH, description="between the layers of an `mlp`")
     initialisation: Initialisation | None = Field(
-        None,
-        description="where runs start; by default `zeros` for `linear` and else `per_run`",
+        None, description="initial parameters; by default `zeros` for `linear`, else `per_run`"
     )
     loss: Loss = Field(Loss.CROSS_ENTROPY, description="what is minimised")
-    sampling: Sampling = Field(Sampling.POISSON, description="how a step's batch is chosen")
+    sampling: Sampling = Field(Sampling.POISSON, description="how the batch of a step is chosen")
     sample_rate: float = Field(1.0, gt=0, le=1, description="rate q of Poisson sampling")
     batch_size: Count | None = Field(None, description="of `fixed` batches")
     canary_period: Count | None = Field(
-        None, description="with `fixed` batches, the canary comes in at every k-th step"
+        None, description="with `fixed` batches, the canary is added at every k-th step"
     )
     noise_multiplier: Positive | None = Field(
         None, description="noise standard deviation sigma, in units of max_grad_norm"
@@ -81,7 +63,7 @@ class Audit(ClosedModel):
     )
     max_grad_norm: Positive = Field(1.0, description="clipping norm C of a record's gradient")
     num_steps: Count = Field(description="training steps T")
-    optimizer: Optimizer = Field(Optimizer.SGD, description="what follows the noisy gradients")
+    optimizer: Optimizer = Field(Optimizer.SGD, description="how noisy gradients are applied")
     momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer `momentum`")
     learning_rate: Positive = Field(0.01, description="of the optimizer, at the first step")
     learning_rate_schedule: LearningRateSchedule = Field(
@@ -90,28 +72,23 @@ class Audit(ClosedModel):
     precision: Precision = Field(
         Precision.FLOAT32, description="of matrix products in training; see docs/validity.md"
     )
-    num_runs: Count = Field(
-        description="models trained; at least 4 and half per world where there is one slot"
-    )
+    num_runs: Count = Field(description="models trained; with one slot, even and at least 4")
     num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
     record_every: Count | None = Field(
-        None, description="steps between estimates; without it the last step alone"
+        None, description="steps between estimates; by default only the last step gets one"
     )
     runs_per_shard: Count = Field(500, description="models trained by one job")
     runs_at_once: Count | None = Field(
         None,
-        description="models in memory at once, per thread; by default as many as are fastest"
-        " together and fit in half of the free memory",
+        description="models in memory at once, per thread; by default the fastest number that"
+        " fits in half of the free memory",
     )
     crafting_steps: Count = Field(5000, description="descent steps of canary crafted_input")
     crafting_step_size: Positive = Field(
         0.01, description="step size of that descent (Adam), in units of a feature"
     )
     seed: int | None = Field(
-        None,
-        ge=0,
-        description="of the audit's runs; by default made from the experiment's seed"
-        " and the audit's name, so that audits are independent",
+        None, ge=0, description="by default made from the experiment's seed and the audit's name"
     )
 
     @field_validator("canary")
@@ -122,7 +99,7 @@ class Audit(ClosedModel):
         return name
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> "Audit":
+    def _training_is_consistent(self) -> "Audit":
         entry = self.adversary
         if (self.noise_multiplier is None) == (self.target_epsilon is None):
             raise ValueError("give either noise_multiplier or target_epsilon")
@@ -134,6 +111,13 @@ class Audit(ClosedModel):
             raise ValueError(f"canary {self.canary} needs a dataset")
         if self.num_steps % (self.record_every or 1):
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
+        if self.model is ModelKind.MLP and not self.hidden_sizes:
+            raise ValueError("model mlp needs hidden_sizes")
+        small = self.model in (ModelKind.LINEAR, ModelKind.MLP)
+        if self.precision is not Precision.FLOAT32 and not small:
+            raise ValueError(f"precision {self.precision} is for models linear and mlp")
+        if self.initialisation is Initialisation.ZEROS and self.model is not ModelKind.LINEAR:
+            raise ValueError("initialisation zeros is a saddle point of every model except linear")
         return self
 
     @model_validator(mode="after")
@@ -146,7 +130,7 @@ class Audit(ClosedModel):
             if self.worlds not in (None, WorldAssignment.ALTERNATE):
                 raise ValueError(f"worlds {self.worlds} needs num_slots above 1")
         elif not self.is_trained:
-            raise ValueError(f"canary {self.canary} has one slot")
+            raise ValueError(f"canary {self.canary} has only one slot")
         elif self.worlds is WorldAssignment.ALTERNATE:
             raise ValueError("worlds alternate is for num_slots 1; use coins or halves")
         elif self.worlds is WorldAssignment.HALVES and self.num_slots % 2:
@@ -154,50 +138,32 @@ class Audit(ClosedModel):
         return self
 
     @model_validator(mode="after")
-    def _model_is_consistent(self) -> "Audit":
-        if self.model is ModelKind.MLP and not self.hidden_sizes:
-            raise ValueError("model mlp needs hidden_sizes")
-        small = self.model in (ModelKind.LINEAR, ModelKind.MLP)
-        if self.precision is not Precision.FLOAT32 and not small:
-            raise ValueError(f"precision {self.precision} is for models linear and mlp")
-        if self.initialisation is Initialisation.ZEROS and self.model is not ModelKind.LINEAR:
-            raise ValueError("initialisation zeros is a saddle of all models but linear")
-        return self
-
-    @model_validator(mode="after")
     def _sampling_is_consistent(self) -> "Audit":
         if self.sampling is Sampling.FIXED:
-            self._check_fixed_batches()
-        else:
-            self._check_poisson_batches()
+            if self.batch_size is None or self.canary_period is None:
+                raise ValueError("sampling fixed needs batch_size and canary_period")
+            if self.sample_rate != 1.0:
+                raise ValueError("sampling fixed has no sample_rate")
+            if not self.is_trained:
+                raise ValueError(f"canary {self.canary} has no batches: sampling must be poisson")
+        elif self.batch_size is not None:
+            raise ValueError(
+                "batch_size is for sampling fixed; Poisson batches vary in size: give sample_rate"
+                " = batch size / num_records instead"
+            )
+        elif self.canary_period is not None:
+            raise ValueError("canary_period is for sampling fixed")
+        elif "sample_rate" not in self.model_fields_set:
+            raise ValueError("sampling poisson needs sample_rate")
+        elif self.is_trained and self.sample_rate < 1e-6:
+            raise ValueError("sample_rate is below 1e-6, the finest that draws of 32 bits allow")
         if (self.record_every or self.num_steps) % (self.canary_period or 1):
             raise ValueError("canary_period must divide the steps between estimates")
         return self
 
-    def _check_fixed_batches(self) -> None:
-        if self.batch_size is None or self.canary_period is None:
-            raise ValueError("sampling fixed needs batch_size and canary_period")
-        if self.sample_rate != 1.0:
-            raise ValueError("sampling fixed has no sample_rate")
-        if not self.is_trained:
-            raise ValueError(f"canary {self.canary} has no batches: sampling must be poisson")
-
-    def _check_poisson_batches(self) -> None:
-        if self.batch_size is not None:
-            raise ValueError(
-                "batch_size is for sampling fixed: in Poisson sampling the size of batches varies;"
-                " give sample_rate = batch size / num_records in its place"
-            )
-        if self.canary_period is not None:
-            raise ValueError("canary_period is for sampling fixed")
-        if "sample_rate" not in self.model_fields_set:
-            raise ValueError("sampling poisson needs sample_rate")
-        if self.is_trained and self.sample_rate < 1e-6:
-            raise ValueError("sample_rate below 1e-6 is too coarse to be drawn from 32 bits")
-
     @property
     def adversary(self) -> Adversary:
-        """The catalogue's entry of the canary."""
+        """The canary's entry in the catalogue."""
         return adversary(self.canary)
 
     @property
@@ -208,13 +174,13 @@ class Audit(ClosedModel):
     @property
     def unused_keys(self) -> set[str]:
         """Keys that the chosen canary, model and optimizer do not use."""
-        unused = set(_OF_CRAFTING) - set(self.adversary.settings)
-        if self.model is not ModelKind.MLP:
-            unused |= {*_OF_MLP}
-        if self.optimizer is not Optimizer.MOMENTUM:
-            unused.add("momentum")
+        unused = {*_OF_CRAFTING} - {*self.adversary.settings}
         if not self.is_trained:
-            unused |= {*_OF_TRAINING, *_OF_MLP, "momentum"}
+            unused |= {*_OF_DATA_AND_MODEL, *_OF_OPTIMIZER}
+        if not self.is_trained or self.model is not ModelKind.MLP:
+            unused |= {*_OF_MLP}
+        if not self.is_trained or self.optimizer is not Optimizer.MOMENTUM:
+            unused.add("momentum")
         return unused
 
     @property
@@ -230,10 +196,10 @@ class Audit(ClosedModel):
 
     @property
     def shards(self) -> list[str]:
-        """Names of the shards: indices, so that more runs only add names."""
+        """Names of the shards. They are indices, so more runs add names and change none."""
         return [f"{index:05d}" for index in range(-(-self.total_runs // self.runs_per_shard))]
 
     def runs_of(self, shard: str) -> range:
         """The run indices of a shard."""
         first = int(shard) * self.runs_per_shard
-        return range(first, min(first + self.runs_per_shard, self.total_runs))
+        return range(self.total_runs)[first : first + self.runs_per_shard]

@@ -1,4 +1,4 @@
-"""What a config says of a dataset."""
+"""What a config says about a dataset."""
 
 from pydantic import Field, model_validator
 
@@ -21,38 +21,37 @@ class Dataset(ClosedModel):
         (),
         max_length=2,
         description="local files in place of a known source's download: its training part, then"
-        " its test part where there is one; paths are looked up in `data_folder` first",
+        " its test part if it has one; paths are looked up in `data_folder` first",
     )
     encoder: str | None = Field(
         None,
         description="frozen model that turns images or texts into features: a name on the Hugging"
-        " Face hub, or a folder, looked up in `data_folder` first",
+        " Face hub, or a folder (looked up in `data_folder` first)",
     )
     encoder_revision: str | None = Field(
-        None, description="commit of an encoder from the hub; without it the first one seen is kept"
+        None, description="commit of an encoder on the hub; by default the first one seen is kept"
     )
     max_records: Count | None = Field(
         None, description="read only the first records of the source's training part"
     )
     num_records: Count = Field(description="private records")
-    balanced: bool = Field(
-        True, description="whether equally many private records are taken of every class"
-    )
+    balanced: bool = Field(True, description="take equally many private records of each class")
     num_auxiliary: Count | None = Field(
         None,
-        description="records known to the adversary; by default all others of the training part,"
-        " or half of them where there is no test part",
+        description="records that the adversary knows; by default all others of the training part,"
+        " or half of them if there is no test part",
     )
-    num_test: Count | None = Field(None, description="test records; by default all that are left")
+    num_test: Count | None = Field(None, description="test records; by default all that remain")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Dataset":
-        if self.source not in KNOWN_SOURCES and not self.is_own_file:
+        is_own_file = self.source.endswith(OWN_SUFFIXES)
+        if self.source not in KNOWN_SOURCES and not is_own_file:
             raise ValueError(
-                f"source {self.source!r} is no path of an {' or '.join(OWN_SUFFIXES)} file;"
+                f"source {self.source!r} is not the path of an {' or '.join(OWN_SUFFIXES)} file;"
                 f" {suggestion(self.source, KNOWN_SOURCES)}"
             )
-        if self.files and (self.is_generated or self.is_own_file):
+        if self.files and (self.is_generated or is_own_file):
             raise ValueError(f"source {self.source} is not read from other files")
         if self.encoder_revision and not self.encoder:
             raise ValueError("encoder_revision needs an encoder")
@@ -62,8 +61,3 @@ class Dataset(ClosedModel):
     def is_generated(self) -> bool:
         """Whether the records need no file."""
         return self.source in KNOWN_SOURCES and KNOWN_SOURCES[self.source].is_generated
-
-    @property
-    def is_own_file(self) -> bool:
-        """Whether the source is the path of a user's own file."""
-        return self.source.endswith(OWN_SUFFIXES)

@@ -1,9 +1,9 @@
-"""A whole config: what all audits share, and the audits."""
+"""A whole config: the settings that all audits share, and the audits."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.closed_model import ClosedModel
@@ -15,11 +15,10 @@ from dpcanary.settings.audit import Audit
 from dpcanary.settings.dataset import Dataset
 from dpcanary.settings.fields import Name, Probability
 from dpcanary.settings.figure import Figure
-from dpcanary.training.options import Initialisation, ModelKind, WorldAssignment
 from dpcanary.training.stage import TrainingStage
 
 Stage = TypeVar("Stage", bound=ClosedModel)
-# An editor offers the rules of this package, and admits those of plugins.
+# An editor offers the rules of this package and accepts those of plugins.
 RuleName = Annotated[
     str, WithJsonSchema({"anyOf": [{"enum": [*ThresholdRule]}, {"type": "string"}]})
 ]
@@ -29,32 +28,28 @@ class Settings(ClosedModel):
     """Everything in a config except its audits."""
 
     experiment: Name = Field(description="results go to results/<experiment>/")
-    seed: int = Field(0, ge=0, description="of all randomness")
+    seed: int = Field(0, ge=0, description="from which all randomness is derived")
     delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
     significance: float = Field(
-        0.05,
-        ge=1e-6,
-        le=0.5,
-        description="probability with which each single bound may exceed the truth",
+        0.05, ge=1e-6, le=0.5, description="probability that a single bound exceeds the truth"
     )
     threshold_rules: tuple[RuleName, ...] = Field(
         (ThresholdRule.SIMULTANEOUS.value,), min_length=1, description="how thresholds are chosen"
     )
     conversions: tuple[Conversion, ...] = Field(
-        (Conversion.GDP,), min_length=1, description="how error rates become an epsilon"
+        (Conversion.GDP,), min_length=1, description="how error rates are converted to epsilon"
     )
     independent: Independence = Field(
-        Independence.RUNS,
-        description="which scores a bound treats as independent, where a run has several slots",
+        Independence.RUNS, description="which scores count as independent with several slots"
     )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
     data_folder: str | None = Field(
         None,
-        description="folder with local copies of downloads, datasets and encoders; by default the"
-        " environment variable DPCANARY_DATA",
+        description="folder with local copies of downloads, datasets and encoders; by default that"
+        " of the environment variable DPCANARY_DATA",
     )
     datasets: dict[Name, Dataset] = Field({}, description="by name")
-    figures: dict[Name, Figure] = Field({}, description="by name, which becomes the file's")
+    figures: dict[Name, Figure] = Field({}, description="by name, which is also the file name")
 
     @field_validator("threshold_rules")
     @classmethod
@@ -62,27 +57,27 @@ class Settings(ClosedModel):
         for name in names:
             if name not in threshold_rule_names():
                 raise ValueError(f"unknown name, {suggestion(name, threshold_rule_names())}")
+        if ThresholdRule.FIXED in names:
+            raise ValueError("threshold rule fixed needs a threshold: use it from the library")
         return names
 
-    @model_validator(mode="after")
-    def _choices_make_sense(self) -> "Settings":
-        if ThresholdRule.FIXED in self.threshold_rules:
-            raise ValueError("threshold rule fixed needs a threshold: use it from the library")
-        for chosen in (self.threshold_rules, self.conversions):
-            if len(set(chosen)) < len(chosen):
-                raise ValueError("threshold_rules and conversions must not repeat a name")
-        return self
+    @field_validator("threshold_rules", "conversions")
+    @classmethod
+    def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len({*names}) < len(names):
+            raise ValueError("must not repeat a name")
+        return names
 
 
 class Experiment(ClosedModel):
     """One config, expanded.
 
     Attributes:
-        settings: all but the audits.
+        settings: everything except the audits.
         sweeps: the names of each sweep's audits.
         audits: by name; score, seed, worlds and initialisation are filled in.
-        makers: for each audit, the audit whose job makes its runs: the audit itself, or another
-            one that differs in its score alone.
+        makers: for each audit, the audit whose jobs make its runs: itself, or one that differs
+            only in its score.
     """
 
     settings: Settings
@@ -91,69 +86,45 @@ class Experiment(ClosedModel):
     makers: dict[Name, Name]
 
     def stage(self, model: type[Stage], *, audit: str) -> Stage:
-        """What one stage is told of one audit: the settings that the stage's model names."""
+        """The settings of one stage for one audit: those that are fields of the stage's model."""
         known = {**dict(self.settings), **dict(self.audits[audit]), **self._derived(audit)}
         if "told" in model.model_fields:
             known["told"] = self.stage(self.runs_stage(audit), audit=audit).model_dump(mode="json")
         return model(**{key: known[key] for key in model.model_fields})
 
     def runs_stage(self, audit: str) -> type[TrainingStage] | type[DrawingStage]:
-        """The model of what the jobs that make an audit's runs are told."""
+        """The model of the stage that makes an audit's runs."""
         return TrainingStage if self.audits[audit].is_trained else DrawingStage
 
     def dataset_stage(self, model: type[Stage], *, dataset: str) -> Stage:
-        """What one stage is told of one dataset: the settings that the stage's model names."""
+        """The settings of one stage for one dataset."""
         known = {**dict(self.settings.datasets[dataset]), "seed": self.settings.seed}
         return model(**{key: known[key] for key in model.model_fields})
 
     def _derived(self, name: str) -> dict[str, Any]:
-        """What follows from an audit's settings. Settings that it does not use are None."""
+        """What follows from an audit's settings; those that it does not use become None."""
         audit = self.audits[name]
-        score = audit.adversary.score(audit.score)
-        calibrated = audit.noise_multiplier is None
-        derived: dict[str, Any] = {
+        unused, score = audit.unused_keys, audit.adversary.score(audit.score)
+        return dict.fromkeys(unused) | {
+            "hidden_sizes": () if "hidden_sizes" in unused else audit.hidden_sizes,
             "record_steps": audit.record_steps,
             "accounted_steps": audit.num_steps // (audit.canary_period or 1),
-            "target_delta": self.settings.delta if calibrated else None,
+            "target_delta": self.settings.delta if audit.target_epsilon else None,
             "model_seed": self.settings.seed,
             "function": audit.adversary.function,
             "observe": Observation(score.observes) if audit.is_trained else score.observes,
             "score_function": score.function,
         }
-        unused = dict.fromkeys(audit.unused_keys, None)
-        return derived | unused | ({"hidden_sizes": ()} if "hidden_sizes" in unused else {})
 
 
 def read_experiment(path: Path) -> Experiment:
     """The resolved config of an experiment.
 
     Raises:
-        InputError: if the file is missing, or of another version of dpcanary.
+        InputError: if the file is missing or was written by another version of dpcanary.
     """
     try:
         return Experiment.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} is no resolved config; delete it and run again: {error}"
-        ) from None
-
-
-def filled(audit: Audit, *, seed: int) -> Audit:
-    """The audit with its own score, seed, worlds and start, and no dataset that it does not read.
-
-    Args:
-        audit: as the config has it.
-        seed: the audit's, where the config gives none.
-    """
-    linear = audit.model is ModelKind.LINEAR
-    start = Initialisation.ZEROS if linear else Initialisation.PER_RUN
-    worlds = WorldAssignment.COINS if audit.num_slots > 1 else WorldAssignment.ALTERNATE
-    return audit.model_copy(
-        update={
-            "seed": seed if audit.seed is None else audit.seed,
-            "score": audit.adversary.score(audit.score).name,
-            "dataset": audit.dataset if audit.is_trained else None,
-            "initialisation": audit.initialisation or start,
-            "worlds": audit.worlds or worlds,
-        }
-    )
+        message = f"{path} is not a resolved config; delete it and run again: {error}"
+        raise InputError(message) from None

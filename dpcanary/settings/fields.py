@@ -1,4 +1,4 @@
-"""Kinds of values that several models take."""
+"""Types of values that several models share."""
 
 from typing import Annotated
 

@@ -1,6 +1,7 @@
-"""What a config says of a figure."""
+"""What a config says about a figure."""
 
-from typing import Annotated, Literal
+import itertools
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -17,47 +18,48 @@ FigureKind = Literal[
     "score_histograms",
     "trade_off",
 ]
-RunCount = Annotated[int, Field(ge=1)]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
-# Figures of bounds, and the column of the summary on their axis.
+# Figures of bounds, and the column of the summary on the axis of each.
 _AXES = {
     "epsilon_by_step": "step",
     "epsilon_by_noise": "noise_multiplier",
     "epsilon_by_runs": "num_runs",
 }
 BOUNDS_KINDS = (*_AXES, "epsilon_by_setting")
-# Keys that figures of one kind alone have.
-_RATIO_KEYS = ("sample_rates", "noise_multipliers", "num_steps")
-_OWN = {"epsilon_by_runs": ("num_runs",), "epsilon_by_setting": ("setting",)}
+# The keys that a kind needs, where these are not just the sweeps.
+_NEEDED = {
+    "epsilon_by_runs": ("sweeps", "num_runs"),
+    "epsilon_by_setting": ("sweeps", "setting"),
+    "adjacency_ratio": ("sample_rates", "noise_multipliers", "num_steps"),
+}
 
 
 class Figure(ClosedModel):
-    """A figure: what it shows, of which sweeps."""
+    """A figure: what it shows, and which sweeps."""
 
     kind: FigureKind = Field(description="what is drawn")
-    sweeps: tuple[str, ...] = Field((), description="names from `audits`; not of adjacency_ratio")
-    note: str = Field("", description="what a reader must know, printed below the figure")
-    num_runs: tuple[RunCount, ...] = Field(
-        (), description="of epsilon_by_runs: estimates from the first runs of every repeat"
+    sweeps: tuple[str, ...] = Field((), description="from `audits`; not for adjacency_ratio")
+    note: str = Field("", description="text printed below the figure")
+    num_runs: tuple[Count, ...] = Field(
+        (), description="for epsilon_by_runs: the axis; each estimate uses a repeat's first runs"
     )
     setting: SweptSetting | None = Field(
-        None, description="of epsilon_by_setting: the key of the audits on the figure's axis"
+        None, description="for epsilon_by_setting: the audits' key on the figure's axis"
     )
-    sample_rates: tuple[SampleRate, ...] = Field((), description="of adjacency_ratio: panels")
-    noise_multipliers: tuple[Positive, ...] = Field((), description="of adjacency_ratio: the axis")
-    num_steps: tuple[Count, ...] = Field((), description="of adjacency_ratio: lines")
+    sample_rates: tuple[SampleRate, ...] = Field((), description="for adjacency_ratio: panels")
+    noise_multipliers: tuple[Positive, ...] = Field((), description="for adjacency_ratio: the axis")
+    num_steps: tuple[Count, ...] = Field((), description="for adjacency_ratio: lines")
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> "Figure":
-        needed = {"adjacency_ratio": _RATIO_KEYS, **{k: ("sweeps", *v) for k, v in _OWN.items()}}
-        wanted = needed.get(self.kind, ("sweeps",))
-        for key in ("sweeps", *_RATIO_KEYS, "num_runs", "setting"):
-            if bool(getattr(self, key)) != (key in wanted):
-                verb = "needs" if key in wanted else "has no"
+        needed = _NEEDED.get(self.kind, ("sweeps",))
+        for key in dict.fromkeys(itertools.chain(*_NEEDED.values())):
+            if bool(getattr(self, key)) != (key in needed):
+                verb = "needs" if key in needed else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
         return self
 
     @property
     def axis(self) -> str | None:
-        """Of a figure of bounds, the column of the summary on its axis; None for other kinds."""
+        """The column of the summary on the axis of a figure of bounds; None for other kinds."""
         return self.setting or _AXES.get(self.kind)

@@ -1,4 +1,4 @@
-"""The audits of an experiment as a table to be read."""
+"""The audits of an experiment as a table for a reader."""
 
 import pandas as pd
 

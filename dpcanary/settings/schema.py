@@ -13,10 +13,10 @@ from dpcanary.settings.fields import Name
 
 
 def config_schema() -> dict[str, Any]:
-    """The schema. A key of a sweep takes a value or a list of values."""
+    """The schema, in which each key of a sweep takes a value or a list of values."""
     fields: dict[str, Any] = {}
     for key, field in Audit.model_fields.items():
-        value = field.rebuild_annotation()  # with the limits, which belong to each value
+        value = field.rebuild_annotation()  # with its limits, which hold for each value
         own = copy(field)
         own.metadata = []
         fields[key] = (value | list[value], own)  # type: ignore[valid-type]

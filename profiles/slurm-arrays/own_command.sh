@@ -1,5 +1,5 @@
-# Every job reads this first. The tasks of an array all start as its first task; from here the others go on with the
-# command of their own, which the plugin packs into the script ($0) for each of them.
+# Every job sources this first. All tasks of an array start with the command of its first task. Here the other tasks
+# switch to their own command, which the plugin packs into the script ($0).
 if [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && [ "$SLURM_ARRAY_TASK_ID" != "$SLURM_ARRAY_TASK_MIN" ] &&
     [ -z "${DPCANARY_OWN_COMMAND:-}" ]; then
     DPCANARY_OWN_COMMAND=$(python3 - "$0" "$SLURM_ARRAY_TASK_ID" <<'PYTHON'

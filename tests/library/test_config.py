@@ -1,4 +1,4 @@
-"""Configs: expansion, resolution, and an error for every mistake that names audit and key."""
+"""Configs: expansion, resolution, and errors that name the audit and the key."""
 
 import copy
 import json
@@ -172,12 +172,12 @@ def test_what_is_no_experiment_is_named(tmp_path):
     path = tmp_path / "experiment.json"
     path.write_text(single().to_json().replace('"makers"', '"others"'))
     for wrong in (path, tmp_path / "none.json"):
-        with pytest.raises(InputError, match=f"{wrong} is no resolved config; delete it"):
+        with pytest.raises(InputError, match=f"{wrong} is not a resolved config; delete it"):
             read_experiment(wrong)
 
 
 def test_training_is_not_told_canary_or_score():
-    """So that audits whose runs are observed alike are told the same."""
+    """So audits whose runs are observed alike have the same settings of training."""
     assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
     canaries = ["crafted_input", "mislabeled", "natural", "gradient"]
     experiment = parse_experiment(with_sweep(canary=canaries, sample_rate=1.0, seed=3))
@@ -222,7 +222,7 @@ def test_settings_that_are_not_used_are_none():
     ],
 )
 def test_settings_that_are_not_used_change_no_stage(key, values, user):
-    """Sweeps share keys, and jobs that do not use one need not run again for it."""
+    """Sweeps share keys. A change of a key reruns only the jobs that use it."""
 
     def told(audit: str) -> list[list[str]]:
         found = []
@@ -290,20 +290,24 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("audits/steps/score", "transcript", "gradient has no score 'transcript'; known: coord"),
         ("audits/steps/score", "cordinate", "has no score 'cordinate'; did you mean 'coordinate'"),
         ("audits/steps/sample_rate", None, "sampling poisson needs sample_rate"),
-        ("audits/steps/sample_rate", 1e-7, "below 1e-6 is too coarse"),
+        ("audits/steps/sample_rate", 1e-7, "is below 1e-6, the finest"),
         ("audits/steps/model", "lineer", "did you mean 'linear'"),
         ("audits/steps/model", "mlp", "model mlp needs hidden_sizes"),
         ("audits/steps/optimizer", "adma", "did you mean 'adam'"),
         ("audits/steps/momentum", 1.0, "momentum: Input should be less than 1"),
-        ("audits/steps/batch_size", 5, "batch_size is for sampling fixed: .* give sample_rate"),
+        ("audits/steps/batch_size", 5, "batch_size is for sampling fixed; .* give sample_rate"),
         ("audits/steps/sampling", "fixed", "sampling fixed needs batch_size and canary_period"),
         ("audits/steps/canary_period", 4, "canary_period is for sampling fixed"),
         ("audits/steps/worlds", "coin", "worlds: unknown name, did you mean 'coins'"),
         ("audits/steps/num_slots", 0, "num_slots: Input should be greater than or equal to 1"),
-        ("audits/bad name", GOOD["audits"]["steps"], "audits: 'bad name' is no name; use letters"),
+        (
+            "audits/bad name",
+            GOOD["audits"]["steps"],
+            "audits: 'bad name' is not a name; use letters",
+        ),
         ("audits/steps/noise_multiplier", [], "audits.steps: noise_multiplier: is an empty list"),
         ("audits/steps/noise_multiplier", [2.0, 2], "'steps-.*-sigma2' is made twice"),
-        ("threshold_rules", ["split", "split"], "must not repeat a name"),
+        ("threshold_rules", ["split", "split"], "threshold_rules: must not repeat a name"),
         ("datasets/digits/num_record", 1, "did you mean 'num_records'"),
         ("figures/one", {"kind": "trade_of", "sweeps": ["steps"]}, "did you mean 'trade_off'"),
         ("figures/one", {"kind": "trade_off", "sweeps": ["step"]}, "did you mean 'steps'"),
@@ -398,7 +402,7 @@ def test_keys_shared_by_an_anchor_with_a_sweep_that_uses_them_are_fine():
         ({"num_slots": 101}, "num_slots: 101 is more than the 100 private records"),
         (
             {"num_slots": 2, "canary": "worst_case", "dataset": None},
-            "canary worst_case has one slot",
+            "canary worst_case has only one slot",
         ),
         (
             {"num_slots": [1, 2], "num_runs": 5},
@@ -430,7 +434,11 @@ def test_slots_choose_their_worlds():
         ({"num_steps": 2}, 0.75, "delta 0.75 alone covers the leak, whatever the noise: the"),
         ({"num_steps": 2}, 0.8, "in a batch with probability 0.75; lower delta"),
         ({"sample_rate": 1e-6, "num_steps": 5}, 1e-5, "with probability 5e-06; lower delta"),
-        ({"target_epsilon": 501.0}, 1e-5, "501 is beyond what accountants can tell; give at most"),
+        (
+            {"target_epsilon": 501.0},
+            1e-5,
+            "501 is more than accountants can compute; give at most 500",
+        ),
     ],
 )
 def test_targets_that_no_noise_can_reach(changes, delta, message):
@@ -514,7 +522,10 @@ def test_models_are_named_by_their_layers_and_lists_of_lists_sweep():
     ("changes", "message"),
     [
         ({"model": "convnet", "precision": "bfloat16"}, "bfloat16 is for models linear and mlp"),
-        ({"model": "convnet", "initialisation": "zeros"}, "zeros is a saddle"),
+        (
+            {"model": "convnet", "initialisation": "zeros"},
+            "zeros is a saddle point of every model except linear",
+        ),
         ({"sampling": "fixed", "batch_size": 5, "canary_period": 2}, "has no sample_rate"),
     ],
 )
@@ -612,7 +623,7 @@ def test_the_demo_is_the_one_that_the_readme_describes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "cifar"}, "no path of an .npz or .parquet file; did you mean 'cifar10'"),
+        ({"source": "cifar"}, "not the path of an .npz or .parquet file; did you mean 'cifar10'"),
         ({"files": ["a.npz"]}, "source digits is not read from other files"),
         ({"encoder_revision": "abc"}, "encoder_revision needs an encoder"),
     ],
@@ -673,11 +684,14 @@ def test_figures_of_several_slots_take_any_number_of_runs():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is there already, in line 1; keep one of them"),
-        ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is there already, in line 2"),
-        ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is there already, in line 1"),
-        ("x: {b: 1, b: 2}\n", "line 1: key 'b' is there already, in line 1"),
-        ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is there already"),
+        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is already in line 1; keep one"),
+        ("x:\n  - b: 1\n    c: 1\n    b: 2\n", "line 4: key 'b' is already in line 2"),
+        ("x: {b: 1,\n  b: 2}\n", "line 2: key 'b' is already in line 1"),
+        ("x: {b: 1, b: 2}\n", "line 1: key 'b' is already in line 1"),
+        (
+            "a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n",
+            "line 5: key 'd' is already in line 4; keep one",
+        ),
         ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
         ("a:\n\tb: 1\n", "line 2, column 1: found character '\\t'"),
         ("a: b: c\n", "line 1, column 5: mapping values are not allowed here"),
@@ -685,7 +699,7 @@ def test_figures_of_several_slots_take_any_number_of_runs():
         ("a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
         ("a: 1\nb: !foo 2\n", "line 2, column 4: could not determine a constructor"),
         ("a: 1\n? [b]\n: 1\n", "line 2, column 3: found unhashable key"),
-        ("a: \x01\n", "is no YAML: unacceptable character"),
+        ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
         ("", "must hold settings by key"),
         ("- a\n", "must hold settings by key"),
     ],
@@ -703,7 +717,7 @@ def test_config_files_that_are_not_there_or_no_text(tmp_path):
     with pytest.raises(InputError, match=r"mine\.yaml does not exist"):
         read_config(tmp_path / "mine.yaml")
     (tmp_path / "mine.yaml").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(InputError, match=r"mine\.yaml is no YAML: .*utf-8"):
+    with pytest.raises(InputError, match=r"mine\.yaml cannot be read as YAML: .*utf-8"):
         read_config(tmp_path / "mine.yaml")
 
 
@@ -724,7 +738,7 @@ def test_shipped_configs_are_read_as_by_yaml(path):
 
 
 def checked(*paths: Path) -> subprocess.CompletedProcess[str]:
-    """What the program that checks configs says."""
+    """Runs the program that checks configs."""
     command = [sys.executable, "-m", "dpcanary.settings.config_file", *map(str, paths)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -741,7 +755,7 @@ def test_config_files_are_checked_by_a_program(tmp_path):
         f"{ROOT / 'config/demo.yaml'}: 27 audits",
     ]
     for path, message in (
-        (twice, "key 'seed' is there already, in line 1; keep one of them"),
+        (twice, "key 'seed' is already in line 1; keep one"),
         (wrong, "unknown key 'num_stesp'; did you mean 'num_steps'?"),
         (tmp_path / "none.yaml", "does not exist"),
     ):

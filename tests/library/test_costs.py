@@ -1,4 +1,4 @@
-"""Costs: shapes, sizes and counts against the real thing, probes against direct timings."""
+"""Costs: shapes and sizes against real splits and files, probes against direct timings."""
 
 import json
 import time
@@ -96,7 +96,7 @@ def probes(rule: str, of: Experiment, **options: Any) -> list[Probe]:
 
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probes that are coarse: with a smaller budget, steps can be lost in the noise."""
+    """Makes probes coarse. With a still smaller budget, noise could hide the time of a step."""
     for module in (probing, training):
         monkeypatch.setattr(module, "BUDGET", 0.1)
 
@@ -213,7 +213,7 @@ def with_second_score(canary: str, observes: str, monkeypatch: pytest.MonkeyPatc
 
 
 def real_shard(of: Experiment, runs: int) -> Shard:
-    """A shard of audit `a`: drawn, or of a few models that are there again and again."""
+    """A shard of audit `a`: drawn, or with a few models that are repeated."""
     stage = of.stage(of.runs_stage("a"), audit="a")
     if not isinstance(stage, TrainingStage):
         return draw_shard(Drawing(stage, 2.0, range(runs)))
@@ -288,7 +288,7 @@ def test_sizes_of_scores_are_those_of_real_files(slots, tmp_path):
 
 
 def test_jobs_count_models_and_are_of_programs_that_there_are():
-    """How many jobs every rule has is tested against Snakemake, with the program."""
+    """The program's tests compare the number of jobs of each rule with Snakemake's plan."""
     of = experiment(
         trained={"canary": ["gradient", "natural"]},
         drawn={**DRAWN, "target_epsilon": 1.0, "noise_multiplier": None},
@@ -520,7 +520,7 @@ def test_every_kind_of_training_and_crafting_is_timed(changes):
         seconds = found[row["probe"]]
         assert min(seconds) >= 0
         assert np.dot(seconds, row["units"]) > 0
-        # All of a record's labels are tried at once, whose number is known.
+        # This probe tries all labels at once, so it has no time per label.
         if (row["rule"], row["audits"]) != ("craft_canaries", "a-mislabeled"):
             assert seconds[-1] > 0, row["rule"]
 
@@ -548,7 +548,7 @@ def row_of(rule: str, seconds: float, *, jobs: int = 1, **more: Any) -> dict[str
 
 
 def costs(*rows: dict[str, Any]) -> pd.DataFrame:
-    """Their costs, where probes find a second for the first of their units, and none for others."""
+    """Their costs if each probe measures a second for its first unit and none for others."""
 
     def found(
         probes: Collection[Probe], *, num_workers: int, on_progress: object
@@ -617,14 +617,14 @@ def test_notes_say_what_is_missing():
     notes = "\n".join(notes_of(JobList(of, folder=None, device="cpu")))
     assert "device is auto, but PyTorch finds no GPU" in notes
     assert f"encoding 60,000 records by {encoder}" in notes
-    assert f"Dataset cifar10: {encoder} is taken to give 768 features." in notes
+    assert f"Dataset cifar10: {encoder} is assumed to give 768 features." in notes
     notes = "\n".join(notes_of(JobList(of, folder=None, device="cuda")))
     assert "One job at a time has the GPU" in notes
     assert "finds no GPU" not in notes
     notes = "\n".join(notes_of(JobList(experiment(a={}), folder=None, device="cpu")))
     assert "GPU" not in notes
     assert "encoding" not in notes
-    assert "Only training and crafting are timed here" in notes
+    assert "Only training and crafting are timed" in notes
 
 
 @pytest.mark.parametrize(

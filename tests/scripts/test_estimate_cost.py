@@ -1,4 +1,4 @@
-"""Estimated costs as a user gets them: the program's tables, and the rule by Snakemake."""
+"""Estimated costs as a user gets them: from the program, and from Snakemake's rule."""
 
 import importlib.util
 import os
@@ -52,7 +52,7 @@ def program() -> ModuleType:
 def one_second(
     probes: Collection[Probe], *, num_workers: int, on_progress: Callable[[int], object]
 ) -> dict[Probe, Seconds]:
-    """As if what is done once took a second, and all that comes on top of it no time."""
+    """As if the first unit of each probe took a second, and the others no time."""
     on_progress(len(probes))
     trains = {probe: isinstance(probe.stage, TrainingStage) for probe in probes}
     return {probe: (1.0, 0.0, 0.0) if trains[probe] else (1.0, 0.0) for probe in probes}
@@ -101,7 +101,7 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
 
 
 def test_what_is_no_resolved_config_is_named(tmp_path):
-    with pytest.raises(InputError, match="is no resolved config; delete it and run again"):
+    with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
         program().main(["--experiment", str(TINY)])
 
 

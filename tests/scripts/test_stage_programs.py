@@ -367,7 +367,7 @@ def refused_scores(
     canaries: Path | None = None,
     num_shards: int = 2,
 ) -> None:
-    """Nothing is scored, and nothing comes to the folder of the output."""
+    """Scoring is refused, and the folder of the output stays as it was."""
     before = [*output.parent.iterdir()]
     with pytest.raises(InputError, match=message):
         score(audit, shards, output, canaries=canaries, num_shards=num_shards)
@@ -401,7 +401,7 @@ def test_shards_of_two_settings_leave_no_scores(folder, tmp_path):
 
 @pytest.mark.parametrize("taken_for", [*TRAINED[:2], SLOTS[1], DRAWN[0]])
 def test_whole_shards_of_another_audit_leave_no_scores(folder, tmp_path, taken_for):
-    """They agree with one another, and not with the audit that they are taken for."""
+    """They agree with one another, but not with the audit that they are passed for."""
     canaries = folder / taken_for / "canaries.npz"
     refused_scores(
         "made with other settings: it is of another audit",
