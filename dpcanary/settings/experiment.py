@@ -76,14 +76,22 @@ class Experiment(ClosedModel):
         settings: everything except the audits.
         sweeps: the names of each sweep's audits.
         audits: by name; score, seed, worlds and initialisation are filled in.
-        makers: for each audit, the audit whose jobs make its runs: itself, or one that differs
-            only in its score.
+        runs: for each audit, the name of its runs. Audits that differ only in their score share
+            runs if these scores need the same observation.
     """
 
     settings: Settings
     sweeps: dict[Name, tuple[Name, ...]]
     audits: dict[Name, Audit]
-    makers: dict[Name, Name]
+    runs: dict[Name, Name]
+
+    @property
+    def first_audits(self) -> dict[str, str]:
+        """For each name of runs, the first audit that uses them."""
+        first: dict[str, str] = {}
+        for audit, runs in self.runs.items():
+            first.setdefault(runs, audit)
+        return first
 
     def stage(self, model: type[Stage], *, audit: str) -> Stage:
         """The settings of one stage for one audit: those that are fields of the stage's model."""

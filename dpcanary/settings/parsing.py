@@ -55,31 +55,55 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
         raise InputError("config: audits: give at least one sweep, by name")
     names: dict[str, tuple[str, ...]] = {}
     audits: dict[str, Audit] = {}
-    makers: dict[str, str] = {}
+    runs: dict[str, str] = {}
     for sweep, values in sweeps.items():
-        own = _expanded(str(sweep), values, others=audits)
+        own, own_runs = _expanded(str(sweep), values)
+        twice = {*own, *own_runs.values()} & {*audits, *runs.values()}
+        if twice:
+            raise InputError(f"config: audits: {min(twice)!r} is made twice; rename or drop one")
         names[str(sweep)] = tuple(own)
-        makers |= _makers(own)
+        runs |= own_runs
         for name, audit in own.items():
-            seed = derived_seed(seed=settings.seed, name=makers[name])
+            seed = derived_seed(seed=settings.seed, name=runs[name])
             audits[name] = _resolved(audit, seed=seed)
     _check_used(sweeps, names, audits)
     check_references(settings, names, audits)
-    return Experiment(settings=settings, sweeps=names, audits=audits, makers=makers)
+    return Experiment(settings=settings, sweeps=names, audits=audits, runs=runs)
 
 
-def _expanded(sweep: str, values: object, *, others: Mapping[str, Audit]) -> dict[str, Audit]:
-    """One audit for every combination of the sweep's lists, by its name."""
+def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, str]]:
+    """An audit for every combination of the sweep's lists, and the name of its runs, by its name."""
     if not re.fullmatch(NAME_PATTERN, sweep):
         raise InputError(f"config: audits: {sweep!r} is not a name; use letters, digits and . _ -")
     if not isinstance(values, Mapping):
         raise InputError(f"config: audits.{sweep}: must hold an audit's settings by key")
     audits: dict[str, Audit] = {}
-    for name, chosen in _combinations(sweep, values):
-        if name in others or name in audits:
+    alike: dict[str, dict[str, Audit]] = {}
+    for chosen in _combinations(sweep, values):
+        name = _name(sweep, chosen)
+        if name in audits:
             raise InputError(f"config: audits: {name!r} is made twice; rename or drop one")
-        audits[name] = _validated(Audit, {**values, **chosen}, where=f"config: audit {name}")
-    return audits
+        audit = _validated(Audit, {**values, **chosen}, where=f"config: audit {name}")
+        audits[name] = audit
+        without_score = {key: value for key, value in chosen.items() if key != "score"}
+        alike.setdefault(_name(sweep, without_score), {})[name] = audit
+    runs = [_runs_of(name, own) for name, own in alike.items()]
+    return audits, dict(item for own in runs for item in own.items())
+
+
+def _runs_of(name: str, audits: Mapping[str, Audit]) -> dict[str, str]:
+    """The names of the runs of audits that differ only in their score.
+
+    Args:
+        name: without a score. Runs that serve all scores have it, so that they are kept if
+            another score is added to the config.
+        audits: by their names.
+    """
+    seen = {own: audit.adversary.score(audit.score).observes for own, audit in audits.items()}
+    if len({*seen.values()}) == 1:
+        return dict.fromkeys(seen, name)
+    first: dict[str, str] = {}
+    return {own: first.setdefault(observes, own) for own, observes in seen.items()}
 
 
 def _resolved(audit: Audit, *, seed: int) -> Audit:
@@ -119,8 +143,8 @@ def _check_used(
             )
 
 
-def _combinations(sweep: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name of each combination of the sweep's lists, and its values."""
+def _combinations(sweep: str, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The values of each combination of the sweep's lists, by key."""
     swept = [
         key
         for key, value in values.items()  # one value of hidden_sizes is a list itself
@@ -130,8 +154,11 @@ def _combinations(sweep: str, values: Mapping[str, Any]) -> Iterator[tuple[str, 
         if not values[key]:
             raise InputError(f"config: audits.{sweep}: {key}: is an empty list; give a value")
     for combination in itertools.product(*(values[key] for key in swept)):
-        chosen = dict(zip(swept, combination, strict=True))
-        yield "-".join([sweep, *(_label(key, value) for key, value in chosen.items())]), chosen
+        yield dict(zip(swept, combination, strict=True))
+
+
+def _name(sweep: str, chosen: Mapping[str, Any]) -> str:
+    return "-".join([sweep, *(_label(key, value) for key, value in chosen.items())])
 
 
 def _label(key: str, value: object) -> str:
@@ -140,17 +167,6 @@ def _label(key: str, value: object) -> str:
     if isinstance(value, float) and math.isfinite(value):
         value = f"{Decimal(repr(value)).normalize():f}"  # all digits, and never 1e+06
     return f"{_ABBREVIATIONS.get(key, key)}{value}"
-
-
-def _makers(audits: Mapping[str, Audit]) -> dict[str, str]:
-    """For each audit of a sweep, the first one with the same runs: they differ only in score."""
-    first: dict[str, str] = {}
-    makers = {}
-    for name, audit in audits.items():
-        observed = audit.adversary.score(audit.score).observes
-        same = f"{observed} {audit.model_copy(update={'score': None}).to_json()}"
-        makers[name] = first.setdefault(same, name)
-    return makers
 
 
 def _validated(model: type[AnyModel], values: Mapping[str, Any], *, where: str) -> AnyModel:
