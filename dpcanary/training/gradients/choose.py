@@ -87,7 +87,7 @@ def basis_of(
     weights = module.out_features * width
     coordinates = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
     touched = list(dict.fromkeys(c % width if c < weights else width for c in coordinates))
-    # A unit vector for each. Its length C changes no direction, only the rounding.
+    # A vector along each of their axes. Its length C affects only the rounding.
     units = vectors.new_zeros(len(touched), vectors.shape[1])
     units[torch.arange(len(touched)), touched] = dpsgd.max_grad_norm
     return spanning_basis(torch.cat([vectors, units]))

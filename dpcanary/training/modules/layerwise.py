@@ -12,6 +12,7 @@ from dpcanary.training.modules.recording import Call, Recorder
 from dpcanary.training.options import Loss
 
 
+@torch.enable_grad()
 def used_by_one(
     recorder: Recorder, features: Tensor, labels: Tensor, loss: Loss
 ) -> list[list[Used]]:
@@ -24,9 +25,10 @@ def used_by_one(
         loss: of each record.
     """
     outputs, calls = recorder.record(features)
-    return _used(recorder, calls, outputs, labels, loss, one=True)
+    return _used(recorder, calls, record_losses(outputs, labels, loss), one=True)
 
 
+@torch.enable_grad()
 def used_by_all(
     recorder: Recorder,
     parameters: Tensor,
@@ -49,22 +51,16 @@ def used_by_all(
     zero = parameters.new_zeros(())
     shifts = [zero.expand(runs, *shape).requires_grad_() for shape in shapes]
     outputs, calls = recorder.record_runs(parameters, features, shifts, shared=labels.dim() == 1)
-    return _used(recorder, calls, outputs, labels.expand(runs, -1), loss, one=False)
+    losses = record_losses(outputs, labels.expand(runs, -1), loss)
+    return _used(recorder, calls, losses, one=False)
 
 
 def _used(
-    recorder: Recorder,
-    calls: Sequence[Call],
-    outputs: Tensor,
-    labels: Tensor,
-    loss: Loss,
-    *,
-    one: bool,
+    recorder: Recorder, calls: Sequence[Call], losses: Tensor, *, one: bool
 ) -> list[list[Used]]:
     """Adds the gradients of the summed losses to the calls of `one` model or of all runs."""
     taps = [output for call in calls for output in call.outputs]
-    with torch.enable_grad():
-        total = record_losses(outputs, labels, loss).sum()
+    total = losses.sum()
     gradients = iter(torch.autograd.grad(total, taps, allow_unused=True, materialize_grads=True))
 
     def runs_first(x: Tensor, dim: int | None) -> Tensor:

@@ -85,7 +85,7 @@ class ModulePath(GradientPath):
             seen = _COPIES * (sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2)
             self._numbers += seen + min(unit.stop - unit.start, seen)
         self.vectorises = vectorise_runs and self._agree_together()
-        self.runs_together = None if self.vectorises else 1  # larger blocks only speed up vmap
+        self.runs_together = None if self.vectorises else 1  # turns gain nothing from more runs
 
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
