@@ -1,4 +1,4 @@
-"""Gradient paths against autograd on one record after another, in double precision."""
+"""Gradient paths against autograd on one record at a time, in double precision."""
 
 import copy
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def perceptron(widths: Sequence[int], activation: type[nn.Module]) -> nn.Module:
 
 
 def module_named(name: str, num_outputs: int) -> nn.Module:
-    """Widths on both sides of the 16 numbers that rows are padded to, and equal to it."""
+    """Widths (with the bias) below, at and above multiples of 16, to which rows are padded."""
     with torch.random.fork_rng():
         torch.manual_seed(len(name) + num_outputs)
         return {
@@ -61,7 +61,7 @@ def width_of(module: nn.Module) -> int:
 
 
 def some_table(num_features: int, num_classes: int, seed: int = 0, count: int = N) -> RecordTable:
-    """Records, a canary and the null record; gradient norms spread widely."""
+    """Records, a canary and the null record, with widely spread gradient norms."""
     rng = np.random.default_rng(seed)
     scale = np.exp(rng.normal(0.0, 0.7, (count + 2, 1)))
     features = (rng.normal(size=(count + 2, num_features)) * scale).astype(np.float32)
@@ -81,17 +81,17 @@ def path_for(
 
 
 def some_parameters(module: nn.Module, runs: int = RUNS, seed: int = 1) -> Tensor:
-    """Models of each run's own, in the module's order."""
+    """Different parameters for each run, in the module's order."""
     start = parameters_to_vector(module.parameters()).detach()
     noise = np.random.default_rng(seed).normal(0.0, 0.3, (runs, len(start)))
     return start + torch.from_numpy(noise.astype(np.float32))
 
 
-# --- one record after another ------------------------------------------------------------------
+# --- one record at a time ----------------------------------------------------------------------
 
 
 def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
-    """The formulas, spelled out."""
+    """The loss by its formula."""
     if loss is CROSS_ENTROPY:
         return -torch.log(torch.exp(logits)[label] / torch.exp(logits).sum())
     targets = torch.zeros(len(logits), dtype=torch.float64)
@@ -131,7 +131,7 @@ def plain_sums(
 
 
 def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm: float) -> Tensor:
-    """The path's sums in the module's order; what was in the buffer before must not matter."""
+    """The path's sums in the module's order; earlier content of the buffer must not matter."""
     buffer = path.encode(parameters).contiguous()
     before = buffer.clone()
     out = torch.full_like(buffer, 1e10)
@@ -152,7 +152,7 @@ def shared_rows(members: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
 
 
 def some_members(seed: int = 3) -> list[list[int]]:
-    """Batches of 4 rows, the kernel's at a time, of none, 1, all and the canary, and 6."""
+    """Batches of 4 rows (as many as the kernel takes at a time), 0, 1, all rows and 6."""
     rng = np.random.default_rng(seed)
     sizes = (4, 0, 1, N + 1, 6)
     return [sorted(rng.permutation(N + 1)[:size].tolist()) for size in sizes]
@@ -166,16 +166,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "num_outputs", "loss"), CASES)
-def test_clipped_sums_equal_those_of_one_record_after_another(
+def test_clipped_sums_equal_those_of_one_record_at_a_time(
     name: str, num_outputs: int, loss: Loss
 ) -> None:
     module = module_named(name, num_outputs)
     table = some_table(width_of(module), num_outputs)
-    path, parameters, members = (
-        path_for(module, table, loss),
-        some_parameters(module),
-        some_members(),
-    )
+    path, parameters = path_for(module, table, loss), some_parameters(module)
+    members = some_members()
     assert isinstance(path, LinearPath if name.startswith("linear") else PerceptronPath)
     norms = [
         float(plain_gradient(module, parameters[0], x, int(y), loss).norm())
@@ -195,7 +192,7 @@ def test_clipped_sums_equal_those_of_one_record_after_another(
         batches.append((shared_rows(without, some), expected))
         for batch, truth in batches:
             found = sums_of(path, parameters, batch, max_grad_norm).double()
-            # Sums cancel: rounding is relative to the terms, of length C or less.
+            # Terms cancel, so rounding is relative to their length, which is at most C.
             size = min(max_grad_norm, max(norms)) * N**0.5
             assert float((found - truth).abs().max()) < 2e-6 * size
             assert bool((found[1] == 0).all())  # an empty batch
@@ -214,15 +211,12 @@ def test_infinite_clipping_norm_does_not_clip() -> None:
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("name", ["linear 33", "tanh"])
 def test_records_of_any_scale_give_finite_sums(name: str, loss: Loss) -> None:
-    """Logits of thousands saturate: gradients of exactly 0, or along the features' direction."""
+    """Logits in the thousands saturate: some gradients are exactly 0."""
     module = module_named(name, 3)
     plain = some_table(width_of(module), 3)
     table = replace(plain, features=plain.features * 1e4)
-    path, parameters, members = (
-        path_for(module, table, loss),
-        some_parameters(module),
-        some_members(),
-    )
+    path, parameters = path_for(module, table, loss), some_parameters(module)
+    members = some_members()
     for batch in (own_rows(members, NULL_ROW), shared_rows(members, range(N + 1))):
         found = sums_of(path, parameters, batch, 1.5)
         assert bool(found.isfinite().all())
@@ -231,7 +225,7 @@ def test_records_of_any_scale_give_finite_sums(name: str, loss: Loss) -> None:
 
 
 def test_null_record_never_counts() -> None:
-    """Not even where the model's gradient on it is not 0: its bias gradient."""
+    """Not even by its bias gradient, which is not 0."""
     module = module_named("linear 6", 3)
     path = path_for(module, some_table(6, 3), CROSS_ENTROPY)
     members = [[5], [], [], [], []]
@@ -302,7 +296,7 @@ def test_in_a_basis_of_the_records_sums_and_logits_are_the_same() -> None:
     torch.testing.assert_close(one, two, rtol=0, atol=2e-5)
 
 
-def test_a_perceptron_takes_its_records_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_perceptron_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     module = module_named("relu", 3)
     table = some_table(6, 3, count=300)
     path = path_for(module, table, CROSS_ENTROPY)
@@ -338,9 +332,9 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
     [("linear 33", True), ("tanh", True), ("tanh", False), ("relu", True), ("relu", False)],
 )
 def test_bfloat16_rounds_products_to_eight_bits(name: str, shared: bool) -> None:
-    """So sums are off by some 2^-9 of their length, and not by float32's 2^-24.
+    """So the sums err by about 2^-9 of their length, not by float32's 2^-24.
 
-    The host's kernel for a linear head's own rows knows float32 alone, and must not be asked.
+    The host's kernel for a linear head's own rows supports float32 only and must not be used.
     """
     module = module_named(name, 3)
     table = some_table(width_of(module), 3)
@@ -382,13 +376,13 @@ def test_bfloat16_ensembles_are_close_to_float32_and_not_equal(name: str, rate: 
         )
         assert result.parameters is not None
         found.append(torch.from_numpy(result.parameters))
-    # Of the change in training, within which the noise is the same in both.
+    # Relative to the change in training; the noise is the same in both.
     start = parameters_to_vector(module.parameters()).detach()
     exact, rounded = (parameters - start for parameters in found)
     assert 2**-14 < relative_error(rounded, exact) < 2**-7
 
 
-def test_bfloat16_is_refused_where_no_path_rounds() -> None:
+def test_bfloat16_is_refused_for_other_modules() -> None:
     convolutions = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
     labels = torch.zeros(N + 2, dtype=torch.int64)
     images = RecordTable(torch.zeros(N + 2, 1, 4, 4), labels, num_canaries=1)
@@ -406,7 +400,7 @@ def test_a_model_of_another_width_than_the_records_is_refused() -> None:
             path_for(module, some_table(6, 3), CROSS_ENTROPY)
 
 
-def test_fast_paths_are_for_what_they_know_alone() -> None:
+def test_fast_paths_take_only_modules_that_they_know() -> None:
     class Scaled(nn.Linear):
         def forward(self, features: Tensor) -> Tensor:
             return 2.0 * super().forward(features)
@@ -426,7 +420,7 @@ def test_fast_paths_are_for_what_they_know_alone() -> None:
         )
 
 
-def test_the_table_holds_the_records_then_the_canaries_then_what_fills_up() -> None:
+def test_the_table_holds_the_records_then_the_canaries_then_the_null_record() -> None:
     records = Records(np.ones((4, 2), np.float32), np.full(4, 2))
     one, two = (
         InputCanary(np.array(features, np.float32), label, target)
@@ -441,7 +435,7 @@ def test_the_table_holds_the_records_then_the_canaries_then_what_fills_up() -> N
     assert table.labels[4:].tolist() == [2, 1, 0]
     assert (table.num_private, table.num_canaries, table.null) == (4, 2, 6)
     for canary in (DirectionCanary(np.zeros(0, np.float32), 1), GradientCanary(0, 1)):
-        table = table_of(records, [canary], CPU)  # no record comes in
+        table = table_of(records, [canary], CPU)  # such a canary adds no record
         assert table.features.tolist() == [[1.0, 1.0]] * 5
         assert table.labels.tolist() == [2, 2, 2, 2, 0]
         assert (table.num_private, table.num_canaries, table.null) == (4, 0, 4)

@@ -1,4 +1,4 @@
-"""Clipped sums of arbitrary modules against per-record differentiation, and against Opacus."""
+"""Clipped sums of arbitrary modules against per-record differentiation and against Opacus."""
 
 import copy
 import math
@@ -29,7 +29,7 @@ NUM_RECORDS, NUM_CLASSES, NUM_TOKENS = 14, 3, 20
 
 
 class Text(nn.Module):
-    """Token ids; the mean of their embeddings."""
+    """Takes token ids; the head gets the mean of their embeddings."""
 
     def __init__(self, padding_idx: int | None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Text(nn.Module):
 
 
 class Attends(nn.Module):
-    """Attention to other values than the queries, under a mask."""
+    """Masked attention whose queries differ from its keys and values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Attends(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         later = torch.ones(5, 5, dtype=torch.bool).triu(1)
-        padded = (x[..., 0] > 1.5) & (torch.arange(5) > 0)  # also with the first place visible
+        padded = (x[..., 0] > 1.5) & (torch.arange(5) > 0)  # the first place is always visible
         attended, weights = self.attention(
             self.queries(x), x, x, attn_mask=later, key_padding_mask=padded
         )
@@ -59,7 +59,7 @@ class Attends(nn.Module):
 
 
 class PositionsFirst(nn.Module):
-    """A transformer that wants the records in the second dimension."""
+    """A transformer layer that takes the records in the second dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class PositionsFirst(nn.Module):
 
 
 class Scale(nn.Module):
-    """A layer that no rule is for."""
+    """A layer that has no rule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Scale(nn.Module):
 
 
 class OwnParameter(nn.Module):
-    """A parameter of the module itself, so that it is one unit; and one that nothing uses."""
+    """Has a parameter of its own, so that it is one unit, and a parameter that nothing uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class OwnParameter(nn.Module):
 
 
 class Recurs(nn.Module):
-    """Calls its layers three times, and one of them never."""
+    """Calls its layers three times, and one layer never."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Recurs(nn.Module):
 
 
 class InPlace(nn.Module):
-    """Changes what went into a layer and what came out of one."""
+    """Changes a layer's input and a layer's output in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class InPlace(nn.Module):
 
 
 class UsesAnothersWeight(nn.Module):
-    """The embedding's weight is used without calling the embedding."""
+    """Also uses the embedding's weight without calling the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class UsesAnothersWeight(nn.Module):
 
 
 class MergesDimensions(nn.Module):
-    """Its linear layer sees records times positions as one dimension."""
+    """Passes records times positions to its linear layer as one dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,12 +225,12 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 
 
 def table_of(features: Tensor, labels: Tensor) -> RecordTable:
-    """Records; the last but one is the canary of the only slot, the last one fills up batches."""
+    """A table whose last record but one is the only slot's canary; the last fills up batches."""
     return RecordTable(features, labels, num_canaries=1)
 
 
 def case(name: str, *, labels: int = NUM_CLASSES) -> tuple[nn.Module, RecordTable]:
-    """A module of the zoo, without lazy layers, and records for it."""
+    """A module of the zoo with all layers initialised, and records for it."""
     torch.manual_seed(sum(map(ord, name)))
     make, draw = ZOO[name]
     module, features = make(), draw()
@@ -247,7 +247,7 @@ def parameters_of(module: nn.Module, runs: int) -> Tensor:
 def gradients(
     module: nn.Module, row: Tensor, features: Tensor, labels: Tensor, loss: Loss
 ) -> Tensor:
-    """Gradients by automatic differentiation of one record after the other, in double precision."""
+    """Gradients by automatic differentiation, one record at a time; returned as float64."""
     module = copy.deepcopy(module)
     nn.utils.vector_to_parameters(row, module.parameters())
     found = []
@@ -270,7 +270,7 @@ def clipped(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Tensor:
 def assert_sums(
     module: nn.Module, table: RecordTable, *, vectorised: bool, loss: Loss = Loss.CROSS_ENTROPY
 ) -> None:
-    """Compares clipped sums of three runs with the truth, on shared and on own rows."""
+    """Compares clipped sums of three runs with the truth, on shared rows and on each run's own."""
     path = ModulePath(module, table, loss, vectorise_runs=vectorised)
     assert path.vectorises == vectorised
     parameters = parameters_of(module, 3)
@@ -297,7 +297,7 @@ def test_clipped_sums_are_those_of_single_records(name, vectorised):
     assert_sums(*case(name), vectorised=vectorised)
 
 
-# Cases in which some unit is found by differentiating it, and the units where they are not layers.
+# Cases in which a unit without a rule is differentiated; their units, or None if these are layers.
 DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
     "scale": None,
     "transposed": None,
@@ -310,7 +310,7 @@ DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
 
 @pytest.mark.parametrize("name", ZOO)
 def test_layers_are_units(name, monkeypatch):
-    """A wrong rule would go unnoticed otherwise: what contains the layer takes its place."""
+    """Without this test, a wrong rule could go unnoticed, as the parent replaces the layer."""
 
     def refused(*_: object) -> None:
         raise AssertionError("a layer has no rule")
@@ -328,7 +328,7 @@ def test_layers_are_units(name, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-def test_what_cannot_be_vectorised_takes_turns():
+def test_runs_take_turns_if_the_module_cannot_be_vectorised():
     class Reads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -354,7 +354,7 @@ def test_binary_cross_entropy(outputs, vectorised):
 
 @pytest.mark.parametrize("vectorised", [False, True])
 def test_zero_gradients_and_records_of_weight_zero(vectorised):
-    """A record of zeros has a zero gradient here; 0 / 0 must not come up."""
+    """A record of zeros has a zero gradient here; its scale must not become 0 / 0."""
     module = nn.Linear(6, NUM_CLASSES, bias=False)
     table = table_of(torch.randn(NUM_RECORDS, 6), torch.randint(0, 3, (NUM_RECORDS,)))
     table.features[[4, table.null]] = 0.0
@@ -385,7 +385,7 @@ def test_logits(name):
 
 @pytest.mark.parametrize("length", [1, 4, 40])
 def test_both_ways_of_a_linear_layer(length):
-    """Few positions take products of pairs, many keep gradients."""
+    """Few positions take products of pairs; many positions keep gradients."""
     inputs, gradient = torch.randn(2, 3, length, 8), torch.randn(2, 3, length, 5)
     found = linear_contribution(inputs, gradient, bias=True)
     weight = torch.einsum("rnlo,rnli->rnoi", gradient, inputs).flatten(2)
@@ -396,14 +396,14 @@ def test_both_ways_of_a_linear_layer(length):
     torch.testing.assert_close(out, torch.einsum("rn,rnp->rp", scales, truth))
 
 
-def test_embeddings_a_few_records_at_a_time(monkeypatch):
+def test_token_norms_of_a_few_records_at_a_time(monkeypatch):
     monkeypatch.setattr("dpcanary.training.modules.layer_rules._BYTES_OF_PAIRS", 4 * 9 * 9 * 4)
     assert_sums(*case("padded text"), vectorised=False)
 
 
 @pytest.mark.parametrize("size", [5, 40])
 def test_both_ways_of_a_convolution(size, monkeypatch):
-    """Also a few records at a time."""
+    """The byte limit also forces a few records at a time."""
     monkeypatch.setattr("dpcanary.training.modules.convolutions._CPU_BYTES", 20_000)
     layer = nn.Conv2d(4, 24, 3, (2, 1), 1, groups=2).requires_grad_(False)
     inputs = torch.randn(2, 5, 4, size, 6)
@@ -429,7 +429,7 @@ def test_both_ways_of_a_convolution(size, monkeypatch):
 def opacus_sums(
     module: nn.Module, features: Tensor, labels: Tensor, max_grad_norm: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the records, in double precision, and their clipped sum, by Opacus's hooks."""
+    """Per-record gradients, as float64, and their clipped sum, both from Opacus."""
     module = copy.deepcopy(module).train()
     wrapped = GradSampleModule(module, loss_reduction="sum")
     optimizer = DPOptimizer(
@@ -468,13 +468,13 @@ def test_opacus_agrees(name):
     path.clipped_sums(row[None], batch, max_grad_norm, out)
     truth = clipped(per_record, batch.weights[0].double(), max_grad_norm)
     assert (out[0] - truth).norm() <= 1e-5 * truth.norm()
-    # Opacus adds up the squares of millions of numbers in single precision.
+    # Opacus sums the squares of millions of numbers in single precision.
     tolerance = 1e-4 if name == "resnet18" else 1e-5
     assert (out[0] - expected).norm() <= tolerance * expected.norm()
 
 
 def test_threads_share_a_path():
-    """Different runs at the same time get what they get one after the other."""
+    """Runs get the same sums at the same time as one after the other."""
     module, table = case("convnet")
     path = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
     parameters = parameters_of(module, 12)
@@ -493,7 +493,7 @@ def test_threads_share_a_path():
     assert torch.equal(alone, together)
 
 
-def test_the_module_is_left_alone():
+def test_the_users_module_is_not_changed():
     module, table = case("norms")
     before = parameters_of(module, 0), [copy.deepcopy(p) for p in module.parameters()]
     path = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
@@ -508,7 +508,7 @@ def test_the_module_is_left_alone():
 
 
 class Squashed(nn.Module):
-    """A large layer that no rule is for."""
+    """A large layer that has no rule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -519,7 +519,7 @@ class Squashed(nn.Module):
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation makes, in numbers."""
+    """Records the size of the largest tensor that any operation makes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -534,7 +534,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("generic", [False, True])
 def test_no_tensor_holds_records_times_parameters(generic, monkeypatch):
-    """Nothing near the 20 records' gradients, for a layer with a rule and one without."""
+    """No tensor is near the size of all 20 gradients, for a layer with a rule and one without."""
     monkeypatch.setattr("dpcanary.training.modules.any_layer._CPU_BYTES", 1 << 21)
     module = nn.Sequential(
         Squashed() if generic else nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 2)
@@ -549,7 +549,7 @@ def test_no_tensor_holds_records_times_parameters(generic, monkeypatch):
 
 
 def test_freed_memory_is_kept():
-    """Otherwise each of the tensors would be 2048 new pages."""
+    """Without the setting, each of the tensors would take 2048 new pages."""
     if not keep_freed_memory():
         pytest.skip("another C library")
 
@@ -564,7 +564,7 @@ def test_freed_memory_is_kept():
 
 
 @pytest.mark.parametrize("vectorise_runs", [False, True])
-def test_a_batch_that_does_not_fit_comes_in_turns(vectorise_runs, monkeypatch):
+def test_a_batch_that_does_not_fit_is_split(vectorise_runs, monkeypatch):
     module, table = case("convnet")
     path = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=vectorise_runs)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
@@ -585,7 +585,7 @@ def test_bytes_of_a_run():
     assert alone.bytes_per_run(128) == 4 * alone.num_parameters  # the sums
     together = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=True)
     growth = together.bytes_per_run(129) - together.bytes_per_run(128)
-    # At least twice what the layers are given and give; not the parameters of every record.
+    # At least twice the layers' inputs and outputs, but not all parameters of every record.
     assert 2 * 4 * (3072 + 4704 + 1176 + 1600 + 400) < growth < 4 * together.num_parameters * 4
     assert (alone.runs_together, together.runs_together) == (1, None)
 

@@ -1,4 +1,4 @@
-"""Ensemble training against Opacus itself, on the same batches and the same noise."""
+"""Ensemble training against Opacus, on the same batches and the same noise."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from dpcanary.training.options import (
 from dpcanary.training.plan import default_observation, make_plan
 from dpcanary.training.slots import table_of
 
-# nn.Linear alone has no input that needs a gradient; Opacus's hooks on it work all the same.
+# The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def module_of(model: str) -> nn.Module:
 
 
 def some_records(seed: int) -> Records:
-    """Records whose gradient norms spread widely, about the clipping norms below."""
+    """Records whose gradient norms spread widely around the clipping norms below."""
     rng = np.random.default_rng(seed)
     scale = np.exp(rng.normal(0.0, 0.7, (NUM_RECORDS, 1)))
     features = (rng.normal(size=(NUM_RECORDS, NUM_FEATURES)) * scale).astype(np.float32)
@@ -74,14 +74,14 @@ def some_records(seed: int) -> Records:
 
 
 def some_direction(count: int, *, seed: int, target: int = TARGET) -> DirectionCanary:
-    """Of length 1.2, below the clipping norm: shorter than Opacus clips, and not of unit length."""
+    """A direction of length 1.2: not a unit vector, and too short for Opacus to clip it."""
     gradient = np.random.default_rng(seed).normal(size=count)
     gradient *= 1.2 / np.linalg.norm(gradient)
     return DirectionCanary(gradient.astype(np.float32), target)
 
 
 def mechanism(kind: Optimizer, **changed: object) -> DPSGD:
-    # With Adam a step is about as long as the rate, whatever the gradient.
+    # A step of Adam has about the length of the rate, whatever the gradient.
     rate = 0.02 if kind is Optimizer.ADAM else 0.1 if kind is Optimizer.MOMENTUM else 0.5
     return replace(SETTINGS, optimizer=kind, learning_rate=rate, **changed)
 
@@ -97,7 +97,7 @@ class OpacusModel:
             if dpsgd.loss is Loss.CROSS_ENTROPY
             else nn.BCEWithLogitsLoss(reduction=reduction)
         )
-        # Opacus leaves the division by the expected batch size out where losses are summed.
+        # If losses are summed, Opacus does not divide by the expected batch size.
         batch_size = dpsgd.sample_rate * NUM_RECORDS
         rate = dpsgd.learning_rate_at(0) / (1 if reduction == "mean" else batch_size)
         parameters = self.inner.parameters()
@@ -124,7 +124,7 @@ class OpacusModel:
         return self.inner(torch.from_numpy(features)).numpy()
 
     def step(self, features: Tensor, labels: Tensor, inserted: Mapping[int, Tensor] = {}) -> None:
-        """A step; `inserted` are gradients that replace those of some rows."""
+        """One step, in which `inserted` gradients replace those of some rows."""
         self.optimizer.zero_grad()
         wanted = labels
         if isinstance(self.loss, nn.BCEWithLogitsLoss):
@@ -143,7 +143,7 @@ class OpacusModel:
 
 @pytest.fixture
 def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
-    """Standard normals, a vector per step, that Opacus scales and adds in place of its own."""
+    """Standard normals, one vector per step, which Opacus uses instead of its own draws."""
     queue: list[NDArray[np.float32]] = []
 
     def generate(std: float, reference: Tensor, **_: object) -> Tensor:
@@ -158,7 +158,7 @@ def opacus_noise(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
 
 
 def assert_equal(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> None:
-    """To 1e-5 of the largest: a parameter near 0 is a sum of larger numbers that cancel."""
+    """To 1e-5 of the largest, since a parameter near 0 is a sum of larger terms that cancel."""
     assert ours.shape == theirs.shape
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
@@ -186,13 +186,13 @@ def test_sums_of_known_batches_equal_opacus(
     reduction: str,
     opacus_noise: list[NDArray[np.float32]],
 ) -> None:
-    """Empty, single, full and Poisson batches, as lists and as weights; plain descent by hand."""
+    """Empty, single, full and other batches, as lists and as weights, with plain descent."""
     records, module = some_records(1), module_of(model)
     dpsgd = mechanism(Optimizer.SGD, max_grad_norm=max_grad_norm, noise_multiplier=0.8)
     path = path_without_canaries(module, records, dpsgd)
     theirs = OpacusModel(module, dpsgd, reduction=reduction)
     rng = np.random.default_rng(2)
-    # A second run, on other batches, must not leak into the first.
+    # The second run, on other batches, must not affect the first.
     start = parameters_to_vector(module.parameters()).detach()
     buffer = path.encode(torch.stack([start, 0.5 * start])).contiguous()
     for size in (15, 0, 60, 1, 22, 0, 9, 14):
@@ -215,7 +215,7 @@ def test_sums_of_known_batches_equal_opacus(
         theirs.step(
             *(torch.from_numpy(part[chosen[0]]) for part in (records.features, records.labels))
         )
-        assert not opacus_noise  # Opacus drew its noise from the queue, in empty batches too
+        assert not opacus_noise  # Opacus took its noise from the queue, for empty batches too
         for parameters in found:
             assert_equal(parameters[0].numpy(), theirs.parameters)
         buffer = path.encode(found[0]).contiguous()
@@ -230,7 +230,7 @@ RUNS = (0, 1, 10, 11)
 def block_of(
     module: nn.Module, records: Records, canaries: Sequence[Canary], dpsgd: DPSGD
 ) -> Block:
-    """Runs that can be looked at after every step."""
+    """Runs whose parameters can be read after every step."""
     plan = make_plan(
         module=module,
         records=records,
@@ -266,7 +266,7 @@ def noise_of(
 def comes_in(
     canary: Canary, world: int, dpsgd: DPSGD, records: Records, count: int
 ) -> tuple[NDArray[np.float32], int, Tensor | None] | None:
-    """Features and label in the target's place, and the gradient that replaces theirs, if any."""
+    """What takes the target's place: features, label and, if any, a gradient for theirs."""
     substitute = dpsgd.adjacency is Adjacency.SUBSTITUTE
     target = (records.features[canary.target], int(records.labels[canary.target]))
     if isinstance(canary, InputCanary):
@@ -291,7 +291,7 @@ def batch_of(
     records: Records,
     count: int,
 ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-    """Features and labels of a run's step, and gradients in the place of those of some rows."""
+    """Features and labels of a run's step, and the gradients that replace those of some rows."""
     features, labels, inserted = [], [], {}
     slots = {canary.target: slot for slot, canary in enumerate(canaries)}
     for record in sampled(run, step, dpsgd.sample_rate).tolist():
@@ -316,7 +316,7 @@ def assert_every_step_equals_opacus(
     dpsgd: DPSGD,
     opacus_noise: list[NDArray[np.float32]],
 ) -> list[int]:
-    """Steps a block and Opacus's models side by side; returns the sizes of their batches."""
+    """Advances a block and Opacus's models side by side; returns their batch sizes."""
     block = block_of(module, records, canaries, dpsgd)
     theirs = {run: OpacusModel(module, dpsgd) for run in RUNS}
     worlds = block.worlds if len(canaries) > 1 else np.array(RUNS)[:, None] % 2
@@ -353,7 +353,7 @@ def assert_result_equals_opacus(
     theirs: dict[int, OpacusModel],
     seen: Sequence[Sequence[NDArray[np.float32]]],
 ) -> None:
-    """What is kept of whole runs: observations, accuracy, parameters."""
+    """Compares the results of whole runs: observations, accuracy, parameters."""
     test_records = records[:7]
     result = train_ensemble(
         module=module,
@@ -440,7 +440,7 @@ def test_runs_with_several_slots_equal_opacus(
     rate: float,
     opacus_noise: list[NDArray[np.float32]],
 ) -> None:
-    """Each slot in a world of its own; batches as lists and as weights."""
+    """Each slot has its own world; batches come as lists and as weights."""
     module, records = module_of(model), some_records(6)
     dpsgd = mechanism(Optimizer.MOMENTUM, adjacency=adjacency, sample_rate=rate)
     count = sum(parameter.numel() for parameter in module.parameters())
@@ -460,7 +460,7 @@ def test_runs_with_several_slots_equal_opacus(
 def test_runs_with_few_records_or_nearly_all_equal_opacus(
     model: str, rate: float, opacus_noise: list[NDArray[np.float32]]
 ) -> None:
-    """Empty batches among them; under `add_remove`."""
+    """With empty batches among them, under `add_remove`."""
     records = some_records(5)
     dpsgd = mechanism(Optimizer.MOMENTUM, sample_rate=rate, adjacency=Adjacency.ADD_REMOVE)
     canary = InputCanary(-records.features[TARGET], 1, TARGET)
@@ -469,8 +469,8 @@ def test_runs_with_few_records_or_nearly_all_equal_opacus(
     assert (min(sizes) == 0) == (rate == 0.02)
 
 
-def test_opacus_s_models_start_where_ours_do() -> None:
-    """And the order of parameters is PyTorch's: a vector put into a module comes back."""
+def test_our_parameters_start_in_pytorchs_order() -> None:
+    """A vector that is loaded into a module comes back, from our block and from Opacus's model."""
     module = module_of("tanh")
     vector = torch.arange(float(sum(parameter.numel() for parameter in module.parameters())))
     vector_to_parameters(vector, module.parameters())

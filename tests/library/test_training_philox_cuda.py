@@ -1,6 +1,6 @@
 """The device's draws against the host's, word by word.
 
-Without a GPU, Triton interprets the kernels on the host; where there is one, they also run on it.
+Triton interprets the kernels on the host; if there is a GPU, they also run on it.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from dpcanary.training.purposes import Purpose
 if sys.platform != "linux":
     pytest.skip("there is no Triton for this system", allow_module_level=True)
 
-import triton  # on Linux its absence is a failure: nothing else looks at these kernels
+import triton  # on Linux its absence is a failure: no other test covers these kernels
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -38,7 +38,7 @@ DEVICES = [
 
 
 def loaded(name: str) -> ModuleType:
-    """A copy of the module of its own: Triton decides as it is loaded who runs its kernels."""
+    """A separate copy of the module: Triton decides at import how its kernels run."""
     spec = importlib.util.spec_from_file_location(name, SOURCE)
     assert spec is not None
     assert spec.loader is not None
@@ -71,8 +71,14 @@ def kernels(device: str, interpreted: ModuleType, compiled: ModuleType) -> Modul
     return interpreted if device == "cpu" else compiled
 
 
+def add_standard(kernels: ModuleType, out: torch.Tensor, *, step: int = 0) -> None:
+    """Adds the standard normals of runs 0, 1, ..."""
+    runs, purpose = torch.arange(len(out), device=out.device), Purpose.NOISE
+    kernels.add_normals(out, factor=1.0, scale=1.0, key=KEY, step=step, runs=runs, purpose=purpose)
+
+
 def reference_words(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
-    """Philox4x32-10 as its authors write it, in Python's integers."""
+    """Philox4x32-10 as its authors define it, in Python's integers."""
     c, k = list(counter), list(key)
     for _ in range(10):
         high_0, low_0 = divmod(0xD2511F53 * c[0], 2**32)
@@ -83,14 +89,14 @@ def reference_words(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]
 
 
 def test_the_reference_is_philox():
-    """The known answer of the authors' library."""
+    """The known answer from the authors' library."""
     expected = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert reference_words((0, 0, 0, 0), (0, 0)) == expected
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 4500])
 def test_words_are_philox_bit_for_bit(kernels, device, width):
-    """A record is sampled by a threshold right above its word, and not by the word itself."""
+    """A record is sampled if the threshold is just above its word, but not if it equals it."""
     blocks, key, step = -(-width // 4), (int(KEY[0]), int(KEY[1])), 2**31 + 3
     runs = RUNS.to(device)
     for position in {0, width // 2, width - 1}:
@@ -146,17 +152,9 @@ def test_normals_are_the_hosts(kernels, device, width, factor, scale, step, purp
 
 
 def test_normals_are_standard_and_independent(kernels, device):
-    """In each quarter of a row, and across quarters: a pair shares its radius and its angle."""
+    """In each quarter of a row, and across quarters, since a pair shares its radius and angle."""
     drawn = torch.zeros(2, 2**16, device=device)
-    kernels.add_normals(
-        drawn,
-        factor=0.0,
-        scale=1.0,
-        key=KEY,
-        step=1,
-        runs=torch.arange(2, device=device),
-        purpose=Purpose.NOISE,
-    )
+    add_standard(kernels, drawn, step=1)
     quarters = drawn.cpu().numpy().reshape(2, 4, -1).swapaxes(0, 1).reshape(4, -1)
     for quarter in quarters:
         assert stats.kstest(quarter, "norm").pvalue > 1e-4
@@ -167,39 +165,23 @@ def test_normals_are_standard_and_independent(kernels, device):
 
 def test_no_runs_and_no_records(kernels, device):
     for shape in ((0, 5), (2, 0)):
-        kernels.add_normals(
-            torch.zeros(shape, device=device),
-            factor=1.0,
-            scale=1.0,
-            key=KEY,
-            step=0,
-            runs=torch.arange(shape[0], device=device),
-            purpose=Purpose.NOISE,
-        )
+        add_standard(kernels, torch.zeros(shape, device=device))
 
 
 def test_rows_with_gaps_are_refused(interpreted):
     with pytest.raises(AssertionError, match="rows"):
-        interpreted.add_normals(
-            torch.zeros(2, 6)[:, :5],
-            factor=1.0,
-            scale=1.0,
-            key=KEY,
-            step=0,
-            runs=torch.arange(2),
-            purpose=Purpose.NOISE,
-        )
+        add_standard(interpreted, torch.zeros(2, 6)[:, :5])
 
 
 @pytest.mark.parametrize(("tile", "num_warps"), [(32, 1), (512, 4)])
 @pytest.mark.parametrize("name", ["_add_normals", "_sample_mask"])
 def test_kernels_compile_once_for_a_gpu(compiled, name, tile, num_warps, tmp_path, monkeypatch):
-    """To machine code of compute capability 9.0, by the assembler that comes with Triton."""
+    """To machine code of compute capability 9.0, with the assembler that comes with Triton."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernel = getattr(compiled, name)
     signature = {"out": "*fp32", "runs": "*i64", "tile": "constexpr"}
     for parameter in kernel.params:
-        if parameter.name not in signature:  # neither its value nor its type may vary
+        if parameter.name not in signature:  # neither its value nor its type may cause a compile
             assert parameter.annotation_type
             assert parameter.do_not_specialize or parameter.annotation_type == "fp32"
             signature[parameter.name] = parameter.annotation_type

@@ -1,4 +1,4 @@
-"""Linear heads trained in the span of their records: nothing that is observed may change."""
+"""Linear heads trained in the span of their records: the observations may not change."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ def some_records(num_features: int = NUM_FEATURES) -> tuple[Records, Records]:
 
 
 def canaries_of(num_features: int) -> dict[str, list[Canary]]:
-    """One slot or several: of the inputs, two are alike; of the weights, two share a feature."""
+    """Canaries by kind. Two of "inputs" are alike, and two of "weights" share a feature."""
     weights = NUM_CLASSES * num_features
     features = np.linspace(-1.0, 1.0, num_features, dtype=np.float32)
     one = InputCanary(features, 1, TARGET)
@@ -99,6 +99,14 @@ def same_bits(one: EnsembleResult, two: EnsembleResult) -> bool:
     return one.observations.tobytes() == two.observations.tobytes()
 
 
+def assert_close(found: EnsembleResult, expected: EnsembleResult) -> None:
+    """Observations and parameters agree to 2e-5 of the largest."""
+    for name in ("observations", "parameters"):
+        truth = getattr(expected, name)
+        atol = 2e-5 * np.abs(truth).max()
+        np.testing.assert_allclose(getattr(found, name), truth, rtol=0, atol=atol)
+
+
 # --- without noise -----------------------------------------------------------------------------
 
 FIXED = {"sampling": Sampling.FIXED, "sample_rate": 1.0, "batch_size": 6, "canary_period": 2}
@@ -126,16 +134,13 @@ def test_without_noise_nothing_changes(
     plain, rotated = (
         train(range(6), rotate=rotate, canary=canary, dpsgd=dpsgd) for rotate in (False, True)
     )
-    assert not same_bits(plain, rotated)  # the other way was taken indeed
-    for name in ("observations", "parameters"):
-        expected = getattr(plain, name)
-        atol = 2e-5 * np.abs(expected).max()
-        np.testing.assert_allclose(getattr(rotated, name), expected, rtol=0, atol=atol)
+    assert not same_bits(plain, rotated)  # so the basis was used
+    assert_close(rotated, plain)
     assert np.array_equal(plain.test_accuracy, rotated.test_accuracy)
 
 
 @pytest.mark.parametrize("kind", ["twins", "zeros", "all one"])
-def test_records_that_span_less_than_their_number_are_no_trouble(kind: str) -> None:
+def test_linearly_dependent_records_change_nothing(kind: str) -> None:
     features = RECORDS.features.copy()
     if kind == "twins":
         features[10:] = features[:10]
@@ -150,10 +155,7 @@ def test_records_that_span_less_than_their_number_are_no_trouble(kind: str) -> N
             train(range(4), rotate=rotate, canary=canary, records=records, dpsgd=dpsgd)
             for rotate in (False, True)
         )
-        for name in ("observations", "parameters"):
-            expected = getattr(plain, name)
-            atol = 2e-5 * np.abs(expected).max()
-            np.testing.assert_allclose(getattr(rotated, name), expected, rtol=0, atol=atol)
+        assert_close(rotated, plain)
 
 
 # --- with noise --------------------------------------------------------------------------------
@@ -173,17 +175,16 @@ WAYS = {
 
 @cache
 def both(way: str, kind: str) -> tuple[EnsembleResult, EnsembleResult]:
-    """Plain and rotated runs, of other indices: independent samples with the same fixed batches."""
+    """Plain and rotated runs of different indices, so independent samples; fixed batches agree."""
     there = {"canary": CANARIES[kind], "dpsgd": WAYS[way]}
     plain = train(range(NUM_RUNS), rotate=False, **there)
     return plain, train(range(NUM_RUNS, 2 * NUM_RUNS), rotate=True, **there)
 
 
 def scores(result: EnsembleResult, kind: str) -> NDArray[np.float64]:
-    """One number a run, step and slot: the canary's coordinate, or how unlike the records' logits.
+    """Scores of shape (runs, steps, slots).
 
-    Returns:
-        Shape (runs, steps, slots).
+    A score is the canary's coordinate, or the difference between the logits of target and canary.
     """
     seen = result.observations.astype(np.float64)
     if kind not in {"input", "inputs"}:
@@ -214,7 +215,7 @@ def test_scores_have_the_same_distribution_in_each_world(way: str, kind: str) ->
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", CANARIES)
 def test_accuracies_have_the_same_distribution(way: str, kind: str) -> None:
-    """Of test records, which lie outside of the span, so that the missing noise matters."""
+    """Test records lie outside the span, so the noise added at the end affects their accuracy."""
     plain, rotated = (result.test_accuracy.astype(np.float64) for result in both(way, kind))
     assert ks_2samp(plain, rotated).pvalue > 1e-3
     error = np.sqrt((plain.var() + rotated.var()) / len(plain))
@@ -230,8 +231,14 @@ def as_matrices(parameters: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.concatenate(parts, axis=2).astype(np.float64)
 
 
+def lifted_records() -> NDArray[np.float64]:
+    """The vectors that the basis spans: records and canary, with 1 for the bias."""
+    rows = np.vstack([RECORDS.features, INPUT.features])
+    return np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
+
+
 def spread(rates: Sequence[float], momentum: float) -> float:
-    """Of a coordinate that sees unit noise alone, by running the recursion on unit impulses."""
+    """Deviation of a coordinate that gets unit noise alone, from the recursion on unit impulses."""
     variance = 0.0
     for impulse in range(len(rates)):
         velocity, moved = 0.0, 0.0
@@ -245,10 +252,10 @@ def spread(rates: Sequence[float], momentum: float) -> float:
 @pytest.mark.parametrize("rotate", [False, True])
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
 @pytest.mark.parametrize("is_falling", [False, True], ids=["constant", "falling"])
-def test_noise_in_and_out_of_the_span_is_alike(
+def test_noise_inside_and_outside_the_span_has_the_same_law(
     rotate: bool, optimizer: Optimizer, is_falling: bool
 ) -> None:
-    """Noise of a millionfold the gradients: all coordinates in all directions, chi-square."""
+    """Chi-square test of all coordinates, with noise a million times as large as the gradients."""
     num_steps, runs = 8, 400
     rates = [falling(t) if is_falling else 0.8 for t in range(num_steps)]
     dpsgd = replace(
@@ -264,41 +271,40 @@ def test_noise_in_and_out_of_the_span_is_alike(
     momentum = 0.9 if optimizer is Optimizer.MOMENTUM else 0.0
     deviation = spread(rates, momentum)
     assert accumulated_noise(rates, momentum=momentum) == pytest.approx(deviation, rel=1e-12)
-    # An orthonormal basis of its own: the records' span first, then all that is orthogonal to it.
-    rows = np.vstack([RECORDS.features, INPUT.features])
-    spanning = np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
+    # The test's own orthonormal basis: first the records' span, then its orthogonal complement.
+    spanning = lifted_records()
     turn = np.linalg.svd(spanning)[2].T
     turned = as_matrices(result.parameters) @ turn / (unit * deviation)
-    inside, outside = turned[:, :, : len(rows)], turned[:, :, len(rows) :]
+    rank = len(spanning)
+    inside, outside = turned[:, :, :rank], turned[:, :, rank:]
     assert outside.shape[2] == WIDTH - N - 1 > 0
     for part in (inside, outside):
         assert 1e-4 < chi2.cdf(np.sum(part**2), part.size) < 1 - 1e-4
-    # No two coordinates are correlated, not across the span's border either.
+    # No two coordinates are correlated, also not one inside and one outside the span.
     flat = turned.reshape(runs, -1)
     pairs = np.corrcoef(flat.T)[np.triu_indices(flat.shape[1], 1)] * np.sqrt(runs)
     assert np.abs(pairs).max() < norm.isf(1e-4 / len(pairs))
     assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
 
 
-def test_missing_noise_is_each_run_s_own_and_the_seed_s() -> None:
+def test_noise_outside_the_span_depends_on_run_and_seed() -> None:
     def outside(runs: Sequence[int], **changed: int) -> NDArray[np.float64]:
-        rows = np.vstack([RECORDS.features, INPUT.features])
-        spanning = np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
+        spanning = lifted_records()
         found = as_matrices(train(runs, rotate=True, **changed).parameters)
         return (found - found @ np.linalg.pinv(spanning) @ spanning).reshape(len(runs), -1)
 
     whole = outside(range(8))
     np.testing.assert_allclose(outside([6, 3]), whole[[6, 3]], atol=1e-5)
     correlations = np.corrcoef(np.vstack([whole, outside(range(8), seed=SEED + 1)]))
-    # Of (width - N - 1) x classes coordinates: a standard deviation of 0.11.
+    # With (width - N - 1) x classes coordinates, a correlation has a standard deviation of 0.11.
     assert np.abs(correlations[np.triu_indices(16, 1)]).max() < 0.5
 
 
-# --- where it is not used ----------------------------------------------------------------------
+# --- when the basis is used --------------------------------------------------------------------
 
 
 def is_used(**changed: object) -> bool:
-    """A rotated run draws other noise, so that its bits differ."""
+    """A run in the basis draws other noise, so its bits differ."""
     return not same_bits(*(train(range(4), rotate=rotate, **changed) for rotate in (False, True)))
 
 
@@ -309,18 +315,18 @@ def test_it_is_used_for_descent_from_zero_on_few_records() -> None:
     assert is_used(precision=Precision.BFLOAT16)
 
 
-def test_it_is_not_used_with_adam_which_scales_each_coordinate() -> None:
+def test_it_is_not_used_with_adam() -> None:
     assert not is_used(dpsgd=replace(SETTINGS, optimizer=Optimizer.ADAM))
 
 
 @pytest.mark.parametrize("initialisation", [Initialisation.FIXED, Initialisation.PER_RUN])
-def test_it_is_not_used_from_a_start_that_has_parts_outside(initialisation: Initialisation) -> None:
+def test_it_is_not_used_if_training_does_not_start_at_zero(initialisation: Initialisation) -> None:
     assert not is_used(initialisation=initialisation, module=nn.Linear(NUM_FEATURES, NUM_CLASSES))
 
 
 @pytest.mark.parametrize("touched", [0, 1, 2, NUM_CLASSES])
-def test_it_is_not_used_with_a_direction_whose_whole_change_is_observed(touched: int) -> None:
-    """However many classes the direction touches: the length of all parameters' change counts."""
+def test_it_is_not_used_with_a_direction_canary(touched: int) -> None:
+    """The length of all parameters' change is observed, however many classes the canary touches."""
     gradient = np.zeros(NUM_CLASSES * WIDTH, np.float32)
     gradient[: touched * NUM_FEATURES] = 0.05
     assert not is_used(canary=DirectionCanary(gradient, TARGET))
@@ -329,9 +335,11 @@ def test_it_is_not_used_with_a_direction_whose_whole_change_is_observed(touched:
 @pytest.mark.parametrize(
     ("kind", "num_vectors"), [("input", 1), ("inputs", 3), ("weight", 1), ("weights", 3)]
 )
-def test_it_is_not_used_on_as_many_records_as_features(kind: str, num_vectors: int) -> None:
-    """N records, the canaries or the features they touch, against the features and the bias."""
-    least = N + num_vectors  # features with which it saves a column
+def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(
+    kind: str, num_vectors: int
+) -> None:
+    """The vectors are records and canaries, or touched features; the columns features and bias."""
+    least = N + num_vectors  # the fewest features with which it saves a column
     for num_features, used in ((least - 2, False), (least - 1, False), (least, True)):
         records, test_records = some_records(num_features)
         canaries = canaries_of(num_features)[kind]
@@ -349,7 +357,7 @@ def test_it_is_not_used_for_perceptrons() -> None:
 
 @pytest.mark.parametrize("rank", [1, 5, 12])
 def test_the_basis_is_orthonormal_and_spans_the_records(rank: int) -> None:
-    """To single precision, without directions that rounding alone would choose."""
+    """To single precision, and without directions that come from rounding alone."""
     rng = np.random.default_rng(rank)
     vectors = torch.from_numpy(rng.normal(size=(12, rank)) @ rng.normal(size=(rank, 30))).float()
     basis = spanning_basis(vectors)
@@ -359,7 +367,7 @@ def test_the_basis_is_orthonormal_and_spans_the_records(rank: int) -> None:
     torch.testing.assert_close(vectors @ basis @ basis.T, vectors, rtol=0, atol=3e-5)
 
 
-def test_there_is_no_basis_where_it_saves_nothing() -> None:
+def test_there_is_no_basis_if_it_saves_nothing() -> None:
     vectors = torch.randn(12, 12, generator=torch.Generator().manual_seed(0))
     assert spanning_basis(vectors) is None
     assert spanning_basis(vectors[:, :11]) is None

@@ -1,4 +1,4 @@
-"""Modules that cannot be trained record by record are refused by name."""
+"""Modules that cannot be trained record by record are refused; the message names the layer."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from dpcanary.errors import InputError
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.modules.supported import check_supported
+from dpcanary.training.modules.supported import check_parameters, check_supported
 from dpcanary.training.options import Loss
 
 
 class Net(nn.Module):
-    """Layers of any sort, with names to be found by."""
+    """Layers of any kind, with names."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Net(nn.Module):
 
 
 class Function(nn.Module):
-    """Some function of the inputs after a linear layer."""
+    """A function after a linear layer."""
 
     def __init__(self, function) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Function(nn.Module):
 
 
 class Counts(nn.Module):
-    """Keeps a state."""
+    """Has a state that changes in the forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,6 +54,12 @@ def tied() -> nn.Module:
 def frozen() -> nn.Module:
     net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
     net.layers[0].bias.requires_grad_(False)
+    return net
+
+
+def spoiled() -> nn.Module:
+    net = Net(nn.Linear(4, 4))
+    net.layers[0].bias.data[1] = torch.nan
     return net
 
 
@@ -84,12 +90,6 @@ def attention(dropout: float) -> nn.Module:
         (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
         (nn.LSTM(4, 4, 2, dropout=0.5), r"^LSTM drops units"),
         (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
-        (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
-        (frozen(), r"'layers\.0\.bias' is frozen"),
-        (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
-        (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
-        (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
-        (Net(nn.Tanh()), "Net has no parameters"),
         (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
         (
             Net(nn.utils.spectral_norm(nn.Linear(4, 4))),
@@ -105,9 +105,26 @@ def attention(dropout: float) -> nn.Module:
         (Net(nn.Linear(5, 4)), r"does not run on records of shape \(4,\)"),
     ],
 )
-def test_what_is_refused(module, message):
+def test_layers_and_behaviour_that_are_refused(module, message):
     with pytest.raises(InputError, match=message):
         check_supported(module, torch.randn(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (tied(), r"'layers\.0\.weight' and 'layers\.1\.weight' are the same tensor"),
+        (frozen(), r"'layers\.0\.bias' is frozen"),
+        (spoiled(), r"'layers\.0\.bias' is NaN or infinite; initialise the module again"),
+        (Net(nn.Linear(4, 4).double()), r"'layers\.0\.weight' is torch\.float64"),
+        (Net(nn.Linear(4, 4, dtype=torch.complex64)), r"'layers\.0\.weight' is torch\.complex64"),
+        (Net(nn.LazyLinear(4)), r"'layers\.0\.weight' has no shape yet"),
+        (Net(nn.Tanh()), "Net has no parameters"),
+    ],
+)
+def test_parameters_that_are_refused(module, message):
+    with pytest.raises(InputError, match=message):
+        check_parameters(module)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +141,16 @@ def test_what_is_refused(module, message):
         attention(0.0),
     ],
 )
-def test_what_is_not(module):
+def test_modules_that_are_not_refused(module):
     module.register_buffer("constant", torch.ones(1))
     state = torch.random.get_rng_state()
+    check_parameters(module)
     check_supported(module, torch.randn(2, 4, generator=torch.Generator().manual_seed(1)))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_module_that_cannot_be_differentiated():
-    """Its layer's weight needs an input that is gone by then."""
+    """The gradient of its weight needs an input that was overwritten."""
 
     def overwrites(x: Tensor, net: nn.Module) -> Tensor:
         y = net.linear(x)
@@ -144,8 +162,8 @@ def test_a_module_that_cannot_be_differentiated():
         ModulePath(Function(overwrites), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
 
 
-def test_parameters_out_of_sight():
-    """A derivative that is not the function's own: nothing can be checked against it."""
+def test_gradients_that_cannot_be_checked():
+    """The backward pass is random, so no two gradients agree."""
 
     class Detaches(torch.autograd.Function):
         @staticmethod

@@ -1,6 +1,7 @@
 """Which gradient path a module takes."""
 
 from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -25,39 +26,32 @@ def path_of(
     precision: Precision,
     basis: Tensor | None,
 ) -> GradientPath:
-    """The fastest path that knows the module.
+    """The fastest path that can train the module.
 
     Args:
         module: the architecture.
         table: the records.
         dpsgd: the mechanism.
         precision: of matrix products.
-        basis: of a linear head that is trained in the span of its records.
+        basis: from `basis_of`, for a linear head that is trained in the span of its records.
 
     Raises:
         InputError: if no path can train the module, or not at this precision.
     """
-    if (is_linear(module) or _is_perceptron(module)) and not table.features.is_floating_point():
+    layers = _closed_form_layers(module)
+    if layers and not table.features.is_floating_point():
         table = replace(table, features=table.features.float())
-    flat = table.features.dim() == 2
-    if flat and is_linear(module):
-        assert isinstance(module, nn.Linear)
-        _check_outputs(module.out_features, table, dpsgd.loss)
-        _check_width(module, table)
+    if layers and table.features.dim() == 2:
+        ins, width = layers[0].in_features, table.features.shape[1]
+        if ins != width:
+            raise InputError(f"the model takes {ins} features, the records have {width}")
+        num_outputs, loss = layers[-1].out_features, dpsgd.loss
+        _check_outputs(num_outputs, table, loss)
+        if isinstance(module, nn.Sequential):
+            return PerceptronPath(table, module, loss=loss, precision=precision)
         return LinearPath(
-            table,
-            num_outputs=module.out_features,
-            loss=dpsgd.loss,
-            precision=precision,
-            basis=basis,
+            table, num_outputs=num_outputs, loss=loss, precision=precision, basis=basis
         )
-    if flat and _is_perceptron(module):
-        assert isinstance(module, nn.Sequential)
-        last = module[-1]
-        assert isinstance(last, nn.Linear)
-        _check_width(module[0], table)
-        _check_outputs(last.out_features, table, dpsgd.loss)
-        return PerceptronPath(table, module, loss=dpsgd.loss, precision=precision)
     if precision is not Precision.FLOAT32:
         raise InputError(
             f"precision {precision} is for linear heads and perceptrons; use float32 for a"
@@ -79,51 +73,36 @@ def basis_of(
 ) -> Tensor | None:
     """A basis in which to train a linear head, where that takes less work; see `rotation`.
 
-    It spans the records, the input canaries, and the gradients of canaries in one coordinate. A
-    canary in any direction is observed by the length of the whole change as well, which a part of
-    the parameters cannot tell.
+    The basis spans the records, the input canaries and the gradients of the gradient canaries. For
+    a direction canary, the length of the whole change is observed too, which needs all parameters.
     """
     is_direction = isinstance(slots.canaries[0], DirectionCanary)
     zeros = initialisation is Initialisation.ZEROS
-    if not is_linear(module) or is_direction or dpsgd.optimizer is Optimizer.ADAM or not zeros:
+    if not _is_linear(module) or is_direction or dpsgd.optimizer is Optimizer.ADAM or not zeros:
         return None
     features = table.features[: table.null].float()
     vectors = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
-    touched = _touched_features(slots, module, features.shape[1])
-    # A row for each: the length C matters to no direction, only to rounding.
+    # The features whose weights hold a gradient canary; the bias counts as the last feature.
+    width = features.shape[1]
+    weights = module.out_features * width
+    coordinates = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
+    touched = list(dict.fromkeys(c % width if c < weights else width for c in coordinates))
+    # A vector along each of their axes. Its length C affects only the rounding.
     units = vectors.new_zeros(len(touched), vectors.shape[1])
     units[torch.arange(len(touched)), touched] = dpsgd.max_grad_norm
     return spanning_basis(torch.cat([vectors, units]))
 
 
-def _touched_features(slots: Slots, module: nn.Module, num_features: int) -> list[int]:
-    """The features whose weights hold a gradient canary; the bias counts as the last feature."""
-    assert isinstance(module, nn.Linear)
-    weights = module.out_features * num_features
-    coordinates = [
-        canary.coordinate for canary in slots.canaries if isinstance(canary, GradientCanary)
-    ]
-    features = [c % num_features if c < weights else num_features for c in coordinates]
-    return list(dict.fromkeys(features))
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Whether the linear path knows the module."""
+def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     return type(module) is nn.Linear and module.bias is not None
 
 
-def _is_perceptron(module: nn.Module) -> bool:
-    if type(module) is not nn.Sequential:
-        return False
-    layers = list(module)
-    alternate = len(layers) % 2 == 1 and all(is_linear(layer) for layer in layers[::2])
-    return alternate and all(type(layer) in ACTIVATIONS for layer in layers[1::2])
-
-
-def _check_width(layer: nn.Module, table: RecordTable) -> None:
-    width = table.features.shape[1]
-    if layer.in_features != width:
-        raise InputError(f"the model takes {layer.in_features} features, the records have {width}")
+def _closed_form_layers(module: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a linear head or a perceptron; empty for any other module."""
+    layers = list(module) if type(module) is nn.Sequential else [module]
+    linear = [layer for layer in layers[::2] if _is_linear(layer)]
+    known = len(layers) == 2 * len(linear) - 1
+    return linear if known and all(type(layer) in ACTIVATIONS for layer in layers[1::2]) else []
 
 
 def _check_outputs(num_outputs: int, table: RecordTable, loss: Loss) -> None:

@@ -1,18 +1,18 @@
 """What every gradient path offers: clipped gradient sums of many models at once.
 
-A path knows one kind of model. The linear and perceptron paths have closed forms for the norm of a
-record's gradient. The module path finds the norms layer by layer for any `torch.nn.Module`.
+The linear and the perceptron path have closed forms for the norm of a record's gradient. The module
+path finds the norms layer by layer, for any `torch.nn.Module`.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class RecordTable:
-    """Every record that some run may train on, as tensors.
+    """Every record that a run may train on, as tensors.
 
     The rows are the private records, then the input canaries of the slots, then a null record
     that fills up batches.
@@ -43,8 +43,8 @@ class Batch:
     """The batches of one step, for all runs of a block.
 
     Attributes:
-        rows: int64 rows of the table, shape (n,) where all runs look at the same records, or
-            (runs, n) where each has its own; there, the null row fills up shorter batches.
+        rows: int64 rows of the table. Shape (n,) if all runs share the records, or (runs, n) if
+            each run has its own; then the null row fills up shorter batches.
         weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0.
     """
 
@@ -52,10 +52,12 @@ class Batch:
     weights: Tensor
 
 
-class GradientPath(Protocol):
+class GradientPath(ABC):
     """Gradients of many models of one kind.
 
-    The parameters of a run are one row of a buffer of shape (runs, num_parameters).
+    The parameters of a run are one row of a buffer of shape (runs, num_parameters). Unless a path
+    overrides `lift`, `encode`, `decode` and `columns_of`, parameters and features keep the module's
+    own layout.
 
     Attributes:
         name: for the log.
@@ -64,7 +66,7 @@ class GradientPath(Protocol):
         table: the records, in the path's own feature space.
         shared_above: from this sampling rate on, weights on shared records are faster than
             gathering the records of each run.
-        runs_together: more runs in a block than this are no faster; None if they always are.
+        runs_together: blocks of more runs are no faster; None if larger blocks always are.
     """
 
     name: str
@@ -75,16 +77,16 @@ class GradientPath(Protocol):
     runs_together: int | None
 
     def lift(self, features: Tensor) -> Tensor:
-        """Features as a dataset has them, shape (n, ...), in the path's own feature space."""
-        ...
+        """A dataset's features, shape (n, ...), in the path's own feature space."""
+        return features
 
     def encode(self, parameters: Tensor) -> Tensor:
         """Rows of a buffer from parameters in the module's order, shape (runs, ...)."""
-        ...
+        return parameters
 
     def decode(self, buffer: Tensor) -> Tensor:
         """Parameters in the module's order from rows of a buffer."""
-        ...
+        return buffer
 
     def columns_of(self, coordinates: Tensor) -> Tensor | None:
         """Columns of the buffer that hold single parameters.
@@ -93,10 +95,11 @@ class GradientPath(Protocol):
             coordinates: indices in the module's order, shape (n,).
 
         Returns:
-            Shape (n,), or None where a parameter is spread over several columns.
+            Shape (n,), or None if a parameter is spread over several columns.
         """
-        ...
+        return coordinates
 
+    @abstractmethod
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
@@ -108,8 +111,8 @@ class GradientPath(Protocol):
             max_grad_norm: C; infinity does not clip.
             out: shape (runs, num_parameters).
         """
-        ...
 
+    @abstractmethod
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
         """Outputs of every run on the same records.
 
@@ -120,28 +123,7 @@ class GradientPath(Protocol):
         Returns:
             Shape (runs, n, outputs).
         """
-        ...
 
+    @abstractmethod
     def bytes_per_run(self, batch_size: int) -> int:
-        """Memory that one run more takes, at a batch of this many records, in bytes."""
-        ...
-
-
-class ModuleLayout:
-    """The methods of a path that keeps parameters and features in the module's own layout."""
-
-    def lift(self, features: Tensor) -> Tensor:
-        """The features as they are."""
-        return features
-
-    def encode(self, parameters: Tensor) -> Tensor:
-        """The parameters as they are."""
-        return parameters
-
-    def decode(self, buffer: Tensor) -> Tensor:
-        """The parameters as they are."""
-        return buffer
-
-    def columns_of(self, coordinates: Tensor) -> Tensor:
-        """The coordinates as they are."""
-        return coordinates
+        """Memory that each further run takes at this batch size, in bytes."""

@@ -1,32 +1,32 @@
 """Linear heads: gradients of a whole ensemble in two matrix products.
 
-The gradient of record i is the outer product of the loss's derivative in the logits (the residual)
-and the record's features, so its norm is the product of their norms: clipping needs no per-record
-gradient. A constant feature of 1 carries the bias.
+A record's gradient is the outer product of the loss's derivative in the logits (the residual) and
+the record's features, so its norm is the product of their norms. Clipping therefore needs no
+per-record gradient. A constant feature of 1 stands for the bias.
 """
 
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpcanary.training.gradients.gradient_path import Batch, RecordTable
+from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.precision import product
 from dpcanary.training.kernels.linear import add_clipped_gradients
 from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.options import Loss, Precision
 
-# Widths are padded with zero features to whole cache lines: misaligned rows cost a fifth.
+# Widths are padded with zero features to whole cache lines; misaligned rows are a fifth slower.
 _ALIGNMENT = 16
-# On the host, above this sampling rate, a product over all records that gives most of them weight
-# 1 beats gathering each run's batch (benchmarks/README.md).
+# On the host, above this sampling rate, one product over all records, most of weight 1, is faster
+# than gathering each run's batch (benchmarks/README.md).
 _DENSE_ABOVE = 0.75
-# Runs of a product: enough to fill it, few enough for the caches.
+# Runs in one product: enough for full speed, few enough for the caches.
 _RUNS_TOGETHER = 128
 
 
-class LinearPath:
+class LinearPath(GradientPath):
     """Gradients of linear heads; a row of the buffer is a (classes, width) matrix.
 
     The width is that of the features and the bias, or of the basis, padded to a multiple of 16.
@@ -46,9 +46,9 @@ class LinearPath:
         """Lays the records out.
 
         Args:
-            table: records, features of shape (F,).
+            table: the records, with F features each.
             num_outputs: classes, or 1 for a binary label.
-            loss: which one.
+            loss: of each record.
             precision: of the products.
             basis: orthonormal columns, shape (F + 1, n), to train in; see `rotation`.
         """
@@ -72,22 +72,21 @@ class LinearPath:
         lifted = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
         if self._basis is not None:
             lifted = lifted @ self._basis
-        return torch.nn.functional.pad(lifted, (0, self._width - lifted.shape[1])).contiguous()
+        return nn.functional.pad(lifted, (0, self._width - lifted.shape[1])).contiguous()
 
     def encode(self, parameters: Tensor) -> Tensor:
         """Rows of a buffer from parameters in the module's order: weight, then bias."""
-        outputs, width = self.num_outputs, self._num_features
-        buffer = parameters.new_zeros(len(parameters), outputs, self._width)
+        runs, outputs, width = len(parameters), self.num_outputs, self._num_features
+        buffer = parameters.new_zeros(runs, outputs, self._width)
+        plain = buffer if self._basis is None else parameters.new_empty(runs, outputs, width + 1)
+        plain[:, :, :width] = parameters[:, :-outputs].view(runs, outputs, width)
+        plain[:, :, width] = parameters[:, -outputs:]
         if self._basis is not None:
-            used = self._basis.shape[1]
-            torch.matmul(as_matrix(parameters, width), self._basis, out=buffer[:, :, :used])
-        else:
-            buffer[:, :, :width] = parameters[:, :-outputs].view(-1, outputs, width)
-            buffer[:, :, width] = parameters[:, -outputs:]
-        return buffer.view(len(parameters), -1)
+            torch.matmul(plain, self._basis, out=buffer[:, :, : self._basis.shape[1]])
+        return buffer.view(runs, -1)
 
     def decode(self, buffer: Tensor) -> Tensor:
-        """Parameters in the module's order; those in a basis have no part outside of its span."""
+        """Parameters in the module's order; with a basis, they lie in its span."""
         matrix = buffer.view(len(buffer), self.num_outputs, self._width)
         if self._basis is not None:
             matrix = matrix[:, :, : self._basis.shape[1]] @ self._basis.T
@@ -95,30 +94,22 @@ class LinearPath:
         return torch.cat([weight.flatten(start_dim=1), bias], dim=1)
 
     def columns_of(self, coordinates: Tensor) -> Tensor | None:
-        """See `GradientPath`: in a basis, a parameter is spread over all columns of its class."""
+        """See `GradientPath`; with a basis, a parameter is spread over all columns of its class."""
         if self._basis is not None:
             return None
-        weights = self.num_outputs * self._num_features
-        classes = torch.where(
-            coordinates < weights, coordinates // self._num_features, coordinates - weights
-        )
-        features = torch.where(
-            coordinates < weights, coordinates % self._num_features, self._num_features
-        )
-        return classes * self._width + features
+        width = self._num_features
+        weights = self.num_outputs * width
+        is_weight = coordinates < weights
+        classes = torch.where(is_weight, coordinates // width, coordinates - weights)
+        return classes * self._width + torch.where(is_weight, coordinates % width, width)
 
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
-        """Overwrites `out` with each run's sum of clipped gradients; see `GradientPath`."""
-        if batch.rows.dim() == 2:
-            self._sums_of_own_rows(parameters, batch, max_grad_norm, out)
-        else:
+        """See `GradientPath`."""
+        if batch.rows.dim() == 1:
             self._sums_of_shared_rows(parameters, batch, max_grad_norm, out)
-
-    def _sums_of_own_rows(
-        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
-    ) -> None:
+            return
         shape = (len(parameters), self.num_outputs, self._width)
         add_clipped_gradients(
             self.table.features.numpy(),
@@ -143,35 +134,14 @@ class LinearPath:
         lengths = slopes.square().sum(dim=1).sqrt_().mul_(norms)
         # A zero gradient gives C / 0 = inf, clamped to 1.
         scales = lengths.reciprocal_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
-        slopes.mul_(scales.unsqueeze(1))
-        product(
-            slopes.view(runs * self.num_outputs, len(rows)),
-            features,
-            self._precision,
-            out.view(-1, self._width),
-        )
+        scaled = slopes.mul_(scales.unsqueeze(1)).flatten(0, 1)
+        product(scaled, features, self._precision, out.view(-1, self._width))
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
-        """Logits on lifted features; see `GradientPath`."""
+        """See `GradientPath`."""
         matrices = parameters.view(len(parameters), self.num_outputs, self._width)
         return torch.matmul(features, matrices.transpose(1, 2))
 
     def bytes_per_run(self, batch_size: int) -> int:
-        """See `GradientPath`: the sums, and logits, residuals and weights of the batch."""
+        """See `GradientPath`; counts the sums, and logits, residuals and weights of the batch."""
         return 4 * (self.num_parameters + (3 * self.num_outputs + 2) * batch_size)
-
-
-def as_matrix(parameters: Tensor, num_features: int) -> Tensor:
-    """Parameters of linear heads in the module's order, with the bias as the last column.
-
-    Args:
-        parameters: shape (runs, outputs x (features + 1)): weight, then bias.
-        num_features: features.
-
-    Returns:
-        Shape (runs, outputs, features + 1).
-    """
-    runs, outputs = len(parameters), parameters.shape[1] // (num_features + 1)
-    weight, bias = parameters[:, :-outputs], parameters[:, -outputs:]
-    parts = [weight.reshape(runs, outputs, num_features), bias.reshape(runs, outputs, 1)]
-    return torch.cat(parts, dim=2)

@@ -1,4 +1,4 @@
-"""Matrix products at the precision that was asked for."""
+"""Matrix products at a chosen precision."""
 
 import torch
 from torch import Tensor

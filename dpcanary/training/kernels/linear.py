@@ -1,8 +1,8 @@
 """Clipped gradient sums of linear heads on the host, each run on the records of its own batch.
 
-A run's weights (tens of KB) stay in the core's first cache while the records of its batch stream
-by, four at a time: logits, residuals, norms and sums in one pass, so that the time is in proportion
-to the batch and not to the dataset. Two classes by four records keep eight sums in registers.
+A run's weights (tens of KB) stay in the core's first cache while its batch is read once, four
+records at a time, for logits, residuals, norms and sums. The time is then proportional to the batch
+and not to the dataset. Two classes by four records keep eight sums in registers.
 """
 
 import math
@@ -18,7 +18,7 @@ _TOGETHER = 4  # records at a time
 
 @numba.njit(inline="always", fastmath=True)
 def _exp(x):
-    """Exponential in float32, by Cephes' polynomial; the library's would not vectorise."""
+    """Exponential in float32 by Cephes' polynomial; a library call would not vectorise."""
     x = min(max(x, _F(-87.0)), _F(87.0))
     n = _F(math.floor(x * _F(1.44269504088896341) + _F(0.5)))
     r = x - n * _F(0.693359375) + n * _F(2.12194440e-4)
@@ -112,19 +112,19 @@ def _to_residuals(logits, targets, softmax):
             row[c] = row[c] * inverse - targets[j, c]
 
 
-# Numbers that are not finite must come out, to be reported, and not stop the loop.
+# With error_model="numpy", infinities and NaN reach the output, where the caller reports them.
 @numba.njit(nogil=True, fastmath=True, cache=True, error_model="numpy")
 def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm, softmax, out):
     """Overwrites `out` with the sum of clipped gradients of each run's batch.
 
     Args:
-        features: float32, shape (records, width); the last record is null.
+        features: float32, shape (records, width); the last record is the null record.
         targets: float32, shape (records, classes): one-hot labels.
         norms: float32, shape (records,), of the features.
         weights: float32, shape (runs, classes, width).
-        rows: int64, shape (runs, n): records of each run's batch, then null ones.
+        rows: int64, shape (runs, n): records of each run's batch, filled up with the null record.
         max_grad_norm: float32, C.
-        softmax: whether the loss is cross-entropy of the softmax, or else of sigmoids.
+        softmax: whether the loss is cross-entropy of the softmax; if not, it is of sigmoids.
         out: float32, shape (runs, classes, width).
     """
     runs, classes, _ = weights.shape

@@ -1,14 +1,14 @@
 """Philox4x32-10 on the host: noise and batches as a pure function of where they are used.
 
 A counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
-turns a key and a counter into four random words. The key is the audit's seed, the counter is
-(block of four positions, step, run, purpose): any draw can be made alone, in any order and on any
-device, and no two draws of an audit can share their randomness.
+turns a key and a counter into four random words. The key is the audit's seed; the counter is
+(block of four positions, step, run, purpose). So any draw can be made alone, in any order and on
+any device, and no two draws of an audit share their randomness.
 
-Position p of n belongs to block p mod ceil(n / 4), as its word p div ceil(n / 4): each quarter of
-a row is then contiguous, which the compiler turns into vector instructions. Pairs of words become
-pairs of normals (Box and Muller, 1958); the logarithm and sine are polynomials of Cephes (Moshier),
-good to about 1e-7, since library calls would not vectorise.
+Position p of n is word p div ceil(n / 4) of block p mod ceil(n / 4). Each quarter of a row is then
+contiguous, so the compiler can use vector instructions. Pairs of words become pairs of normals (Box
+and Muller, 1958). The logarithm and sine are polynomials of Cephes (Moshier), accurate to about
+1e-7, because library calls would not vectorise.
 """
 
 import math
@@ -64,7 +64,7 @@ def _normals(a, b):
     """Two standard normals from two words; at most 6.7 in size."""
     uniform = (_F(_I(a >> _U(1))) + _F(0.5)) * _F(2.0**-31)
     radius = math.sqrt(_F(-2.0) * _log(uniform))
-    # Thirty bits give an angle between -pi/4 and pi/4, the other two the quadrant.
+    # Thirty bits give an angle between -pi/4 and pi/4; the other two give the quadrant.
     # Numba widens shifts to 64 bits: without the cast, the two top bits would stay.
     t = (_F(_I(_U(b << _U(2)) >> _U(1))) - _F(2.0**30)) * _ANGLE
     s = t * t
@@ -78,7 +78,7 @@ def _normals(a, b):
 
 @numba.njit(nogil=True, fastmath=True, cache=True)
 def add_normals(out, factor, scale, key, step, runs, purpose):
-    """Makes of out factor * out + scale * standard normals, in place.
+    """Replaces out by factor * out + scale * standard normals.
 
     Args:
         out: float32, shape (runs, n), rows contiguous.
@@ -91,7 +91,7 @@ def add_normals(out, factor, scale, key, step, runs, purpose):
     """
     width = out.shape[1]
     blocks = (width + 3) // 4
-    full = width - 3 * blocks  # blocks whose fourth word is used; may be below 0 for width < 3
+    full = width - 3 * blocks  # blocks that use all four words; may be negative for width < 3
     k0, k1, c1, c3 = key[0], key[1], _U(step), _U(purpose)
     for index in range(len(runs)):
         run = _U(runs[index])
@@ -173,16 +173,16 @@ def sample_mask(out, threshold, key, step, runs, purpose):
 def sample_rows(
     out, sampled, slots, replacements, null, num_records, threshold, key, step, runs, purpose
 ):
-    """Poisson samples as lists of rows. Each run's list is filled up with the null row.
+    """Poisson samples as lists of rows, each filled up with the null row.
 
     Args:
         out: int64, shape (runs, capacity).
         sampled: float32, shape (runs, K); overwritten by 1 where a slot's target is sampled, else
             by 0.
-        slots: int64, shape (records,): the slot of which a record is the target, or -1.
-        replacements: int64, shape (runs, K): the row that stands for the target, or -1 for none.
-        null: the row to fill up with.
-        num_records: records 0, ..., num_records - 1 are sampled.
+        slots: int64, shape (records,): the slot whose target a record is, or -1.
+        replacements: int64, shape (runs, K): the row that replaces the target, or -1 for none.
+        null: the row that fills up the lists.
+        num_records: samples are drawn from records 0, ..., num_records - 1.
         threshold: uint64, at most 2^32; a record is sampled if its word is below.
         key: uint32, shape (2,).
         step: of the draws.
@@ -201,13 +201,13 @@ def sample_rows(
         count = 0
         for record in range(num_records):
             if count < capacity:
-                rows[count] = record  # kept only if the count moves on
+                rows[count] = record  # overwritten unless the count grows
             count += _U64(drawn[record]) < threshold
         largest = max(largest, count)
         if count > capacity:
             continue
         sampled[index] = _F(0)
-        # From the end, so that what takes a removed place has been looked at.
+        # From the end, so that the row moved into a removed place has been handled already.
         for place in range(count - 1, -1, -1):
             slot = slots[rows[place]]
             if slot < 0:

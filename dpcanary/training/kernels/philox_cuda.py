@@ -1,12 +1,12 @@
 """Philox4x32-10 on a CUDA device: the words of `kernels.philox`, drawn where they are used.
 
-Key, counter and the layout of a row are those of the host, so that a run can be repeated on
-another device: the words are the same bit for bit, the normals to about 1e-6. The logarithm, sine
-and cosine are the host's polynomials, since the device's fast logarithm is poor near 1.
+Key, counter and row layout are the host's, so a run can be repeated on another device: the words
+are the same bit for bit, the normals to about 1e-6. The logarithm, sine and cosine are the host's
+polynomials, because the device's fast logarithm is inaccurate near 1.
 
-A program serves a tile of blocks of one run: each block's four words go to the row's four quarters.
-Programs are numbered along the grid's first axis alone, the only one that may pass 65535, and
-places in memory are 64-bit numbers, since a row as well as all of them may pass 2^31 elements.
+A program draws a tile of blocks of one run. The four words of a block go to the four quarters of
+the run's row. The grid has one axis, because only the first axis may exceed 65535. Memory offsets
+are 64-bit numbers, because a single row may exceed 2^31 elements.
 """
 
 import math
@@ -28,8 +28,8 @@ _SIGN = tl.constexpr(0x80000000)
 
 _LARGEST_TILE = 512  # blocks of a program
 _PER_THREAD = 4  # blocks of a thread
-# Numbers that the compiler must not look at: it would make one kernel for those that 16 divides and
-# others for 1 and the rest, and so compile again in the middle of a training.
+# Arguments that Triton must not specialise. It would compile one kernel for multiples of 16, one
+# for 1 and one for other values, and so compile again in the middle of a training.
 _VARYING = ["width", "tiles", "threshold", "key_0", "key_1", "step", "purpose"]
 
 
@@ -43,35 +43,20 @@ def add_normals(
     runs: Tensor,
     purpose: Purpose,
 ) -> None:
-    """Makes of out factor * out + scale * standard normals, without waiting for the device.
+    """Replaces out by factor * out + scale * standard normals, without waiting for the device.
 
-    A CUDA graph would replay the step that it captured: the same noise again.
+    Do not capture this in a CUDA graph: the graph would repeat the noise of the captured step.
 
     Args:
         out: float32, shape (runs, n), contiguous.
-        factor: on what is there.
+        factor: multiplies what `out` holds.
         scale: standard deviation of the normals.
         key: shape (2,).
         step: of the draws.
         runs: int64, shape (runs,); run indices, on the same device.
         purpose: of the draws.
     """
-    grid, tiles, tile, num_warps = _plan(out, runs)
-    with torch.cuda.device_of(out):  # kernels start on the current device, which may be another
-        _add_normals[grid](
-            out,
-            runs,
-            factor,
-            scale,
-            out.shape[1],
-            tiles,
-            int(key[0]),
-            int(key[1]),
-            step,
-            purpose.value,
-            tile=tile,
-            num_warps=num_warps,
-        )
+    _launch(_add_normals, out, runs, (factor, scale), key, step, purpose)
 
 
 def sample_mask(
@@ -85,7 +70,7 @@ def sample_mask(
 ) -> None:
     """Poisson samples: out = 1 where a record is sampled, else 0; does not wait for the device.
 
-    A CUDA graph would replay the step that it captured: the same samples again.
+    Do not capture this in a CUDA graph: the graph would repeat the samples of the captured step.
 
     Args:
         out: float32, shape (runs, records), contiguous.
@@ -95,27 +80,13 @@ def sample_mask(
         runs: int64, shape (runs,); run indices, on the same device.
         purpose: of the draws.
     """
-    grid, tiles, tile, num_warps = _plan(out, runs)
-    with torch.cuda.device_of(out):
-        _sample_mask[grid](
-            out,
-            runs,
-            threshold,
-            out.shape[1],
-            tiles,
-            int(key[0]),
-            int(key[1]),
-            step,
-            purpose.value,
-            tile=tile,
-            num_warps=num_warps,
-        )
+    _launch(_sample_mask, out, runs, (threshold,), key, step, purpose)
 
 
-def _plan(out: Tensor, runs: Tensor) -> tuple[tuple[int], int, int, int]:
-    """The grid, tiles of a run, blocks of a tile and warps of a program."""
+def _launch(kernel, out, runs, numbers, key, step, purpose):
+    """Starts a kernel for all tiles of all runs; `numbers` are the kernel's own arguments."""
     assert (out.dtype, runs.dtype) == (torch.float32, torch.int64)
-    assert out.is_contiguous(), "rows follow each other"
+    assert out.is_contiguous(), "rows must follow each other without gaps"
     assert runs.is_contiguous()
     assert runs.device == out.device
     num_runs, width = out.shape
@@ -123,14 +94,19 @@ def _plan(out: Tensor, runs: Tensor) -> tuple[tuple[int], int, int, int]:
     blocks = -(-width // 4)
     tile = min(max(triton.next_power_of_2(blocks), 32), _LARGEST_TILE)
     tiles = -(-blocks // tile)
-    return (num_runs * tiles,), tiles, tile, max(tile // (32 * _PER_THREAD), 1)
+    counter = (int(key[0]), int(key[1]), step, purpose.value)
+    num_warps = max(tile // (32 * _PER_THREAD), 1)
+    with torch.cuda.device_of(out):  # kernels start on the current device, which may be another
+        kernel[(num_runs * tiles,)](
+            out, runs, *numbers, width, tiles, *counter, tile=tile, num_warps=num_warps
+        )
 
 
 @triton.jit
 def _words(c0, c1, c2, c3, k0, k1):
     """Four random words from a counter (c0, c1, c2, c3) and a key (k0, k1), all uint32."""
     for _ in tl.static_range(10):
-        # One wide product is one instruction, where its halves would be two.
+        # One wide product is one instruction; computing its two halves would take two.
         p0 = c0.to(tl.uint64) * _MULTIPLIER_0
         p1 = c2.to(tl.uint64) * _MULTIPLIER_1
         c0 = (p1 >> 32).to(tl.uint32) ^ c1 ^ k0
@@ -164,7 +140,7 @@ def _normals(a, b):
     """Two standard normals from two words; at most 6.7 in size."""
     uniform = ((a >> 1).to(tl.int32).to(tl.float32) + 0.5) * 2.0**-31
     radius = tl.sqrt(-2.0 * _log(uniform))
-    # Thirty bits give an angle between -pi/4 and pi/4, the other two the quadrant.
+    # Thirty bits give an angle between -pi/4 and pi/4; the other two give the quadrant.
     t = (((b << 2) >> 1).to(tl.int32).to(tl.float32) - 2.0**30) * _ANGLE
     s = t * t
     sine = ((s * -1.9515295891e-4 + 8.3321608736e-3) * s + -1.6666654611e-1) * s * t + t
@@ -177,11 +153,11 @@ def _normals(a, b):
 
 @triton.jit
 def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constexpr):
-    """The words of this program's tile, and where they belong.
+    """The words of this program's tile.
 
     Returns:
-        Four words, shape (tile,) each; where the tile starts in the row's first quarter; how many
-        blocks it has left from there, and elements; the blocks of a row.
+        Four words, shape (tile,) each; a pointer to the tile in the row's first quarter; the
+        blocks from there to the quarter's end, and the elements to the row's; blocks of a row.
     """
     program = tl.program_id(0)
     row = (program // tiles).to(tl.int64)
@@ -189,27 +165,23 @@ def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constex
     blocks = (width.to(tl.int64) + 3) // 4
     run = tl.load(runs + row).to(tl.uint32)
     block = start.to(tl.uint32) + tl.arange(0, tile).to(tl.uint32)
-    w0, w1, w2, w3 = _words(
-        block,
-        step.to(tl.uint32),
-        run,
-        purpose.to(tl.uint32),
-        key_0.to(tl.uint32),
-        key_1.to(tl.uint32),
-    )
+    step, purpose = step.to(tl.uint32), purpose.to(tl.uint32)
+    key_0, key_1 = key_0.to(tl.uint32), key_1.to(tl.uint32)
+    w0, w1, w2, w3 = _words(block, step, run, purpose, key_0, key_1)
     return w0, w1, w2, w3, out + row * width + start, blocks - start, width - start, blocks
 
 
 @triton.jit
 def _inside(left, rest, tile: tl.constexpr):
-    """Which of a tile's elements lie in this quarter, of `left` blocks, and in the row."""
+    """Which elements of a tile lie in its quarter (`left` more) and in the row (`rest` more)."""
     return tl.arange(0, tile) < tl.minimum(tl.minimum(left, rest), tile).to(tl.int32)
 
 
 @triton.jit
-def _add(quarter, inside, normals, factor, scale, tile: tl.constexpr):
+def _add(start, left, rest, normals, factor, scale, tile: tl.constexpr):
     """Adds normals to a tile of a quarter."""
-    places = quarter + tl.arange(0, tile)
+    inside = _inside(left, rest, tile)
+    places = start + tl.arange(0, tile)
     there = tl.load(places, mask=inside)
     tl.store(places, factor * there + scale * normals, mask=inside)
 
@@ -234,20 +206,17 @@ def _add_normals(
     )
     n0, n1 = _normals(w0, w1)
     n2, n3 = _normals(w2, w3)
-    _add(first, _inside(left, rest, tile), n0, factor, scale, tile)
-    first, rest = first + blocks, rest - blocks
-    _add(first, _inside(left, rest, tile), n1, factor, scale, tile)
-    first, rest = first + blocks, rest - blocks
-    _add(first, _inside(left, rest, tile), n2, factor, scale, tile)
-    first, rest = first + blocks, rest - blocks
-    _add(first, _inside(left, rest, tile), n3, factor, scale, tile)
+    _add(first, left, rest, n0, factor, scale, tile)
+    _add(first + blocks, left, rest - blocks, n1, factor, scale, tile)
+    _add(first + 2 * blocks, left, rest - 2 * blocks, n2, factor, scale, tile)
+    _add(first + 3 * blocks, left, rest - 3 * blocks, n3, factor, scale, tile)
 
 
 @triton.jit
-def _mark(quarter, inside, words, threshold, tile: tl.constexpr):
+def _mark(start, left, rest, words, threshold, tile: tl.constexpr):
     """Writes which records of a tile of a quarter are sampled."""
     sampled = (words.to(tl.int64) < threshold).to(tl.float32)
-    tl.store(quarter + tl.arange(0, tile), sampled, mask=inside)
+    tl.store(start + tl.arange(0, tile), sampled, mask=_inside(left, rest, tile))
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -267,10 +236,7 @@ def _sample_mask(
     w0, w1, w2, w3, first, left, rest, blocks = _draw(
         out, runs, width, tiles, key_0, key_1, step, purpose, tile
     )
-    _mark(first, _inside(left, rest, tile), w0, threshold, tile)
-    first, rest = first + blocks, rest - blocks
-    _mark(first, _inside(left, rest, tile), w1, threshold, tile)
-    first, rest = first + blocks, rest - blocks
-    _mark(first, _inside(left, rest, tile), w2, threshold, tile)
-    first, rest = first + blocks, rest - blocks
-    _mark(first, _inside(left, rest, tile), w3, threshold, tile)
+    _mark(first, left, rest, w0, threshold, tile)
+    _mark(first + blocks, left, rest - blocks, w1, threshold, tile)
+    _mark(first + 2 * blocks, left, rest - 2 * blocks, w2, threshold, tile)
+    _mark(first + 3 * blocks, left, rest - 3 * blocks, w3, threshold, tile)

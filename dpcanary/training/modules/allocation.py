@@ -1,20 +1,20 @@
-"""Keeps freed memory for the next step, where the C library would give it back."""
+"""Keeps freed memory for the next step instead of returning it to the system."""
 
 import ctypes
 
-# Parameters of mallopt, from malloc.h of the GNU C library, and what they are set to: blocks of up
-# to 32 MiB (the most that it takes) come from the heap, which shrinks by 1 GiB or not at all.
+# Parameters of mallopt, from malloc.h of the GNU C library, and their new values. Blocks of up to
+# 32 MiB (the largest value allowed) come from the heap, which is only shrunk by 1 GiB or more.
 _SETTINGS = {-3: 1 << 25, -1: 1 << 30}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 
 
 def keep_freed_memory() -> bool:
     """Tells the C library not to return memory to the system after every step.
 
-    A step frees all its activations at the end; without this, the system would hand out the same
-    pages, emptied one by one, in every step. It holds for the whole process.
+    A step frees its activations at the end. Otherwise the system would take these pages back and
+    clear them one by one in every step. The setting holds for the whole process.
 
     Returns:
-        Whether the C library knows the setting; without it, training is slower, nothing else.
+        Whether the C library knows the setting; if not, training is only slower.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

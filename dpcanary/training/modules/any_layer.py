@@ -1,17 +1,16 @@
 """Clipped gradient sums of any layer, by automatic differentiation of that layer alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
 from dpcanary.training.modules.outer_products import Contribution
-from dpcanary.training.modules.recording import Call, Dims
+from dpcanary.training.modules.recording import Call, Dims, Unit, views_of
 
-# Gradients of single records that are held at once may take this many bytes of a run.
+# Bytes of a run's per-record gradients that are held at once.
 _CPU_BYTES, _GPU_BYTES = 1 << 24, 1 << 28
 
 
@@ -21,8 +20,8 @@ class Used:
 
     Attributes:
         call: the call.
-        inputs: its input tensors; their first dimension is the runs, the second, where they have
-            one, the records.
+        inputs: its input tensors. Their first dimension is the runs; the second is the records,
+            if the tensor has a dimension for them.
         gradients: in its outputs, shape (runs, n, ...).
     """
 
@@ -31,43 +30,56 @@ class Used:
     gradients: list[Tensor]
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a rule needs to know of a unit.
+def any_layer(
+    unit: Unit, layer: nn.Module, parameters: Tensor, used: Sequence[Used]
+) -> Contribution:
+    """The contribution of a layer that has no rule of its own.
 
-    Attributes:
-        layer: the submodule.
-        parameters: its part of the buffer, shape (runs, the unit's parameters).
-        input_dims: as in `Unit`.
-        output_dims: as in `Unit`.
-    """
-
-    layer: nn.Module
-    parameters: Tensor
-    input_dims: Dims
-    output_dims: Dims
-
-
-def any_layer(place: Place, used: Sequence[Used]) -> Contribution:
-    """The contribution of a layer that no other rule is for.
-
-    The norms take one backward pass for every record, a few records at a time; the sums one more
-    for all of them. No record's gradient is kept.
+    The norms take a backward pass per record, for a few records at a time. The sums take one more
+    pass for all records. No per-record gradient is kept.
 
     Args:
-        place: the unit.
-        used: its calls; their gradients add up before any norm is taken.
+        unit: the layer's place in the module.
+        layer: the submodule.
+        parameters: the unit's, shape (runs, the unit's parameters).
+        used: its calls; their gradients are added before any norm is taken.
     """
-    layer = _Layer(place, used)
     inputs = [tensor for u in used for tensor in u.inputs]
     gradients = [tensor for u in used for tensor in u.gradients]
-    norms = _over_runs(layer.squared_norms, place.parameters, inputs, gradients)
+    input_dims, output_dims = unit.input_dims * len(used), unit.output_dims * len(used)
+    calls, named = [u.call for u in used], dict(layer.named_parameters())
+    limit = _GPU_BYTES if parameters.is_cuda else _CPU_BYTES
+    chunk = max(1, limit // (4 * parameters.shape[1]))
+
+    def gradient(row: Tensor, inputs: list[Tensor], pulled: list[Tensor]) -> Tensor:
+        def outputs(row: Tensor) -> list[Tensor]:
+            return _outputs(layer, views_of(named, row), calls, inputs)
+
+        found: Tensor = vjp(outputs, row)[1](pulled)[0]
+        return found
+
+    def squared_norms(row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        def of_record(inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
+            batch = _placed(Tensor.unsqueeze, inputs, input_dims)
+            pulled = _placed(Tensor.unsqueeze, gradients, output_dims)
+            return gradient(row, batch, pulled).square().sum()
+
+        in_dims = ([None if dim is None else 0 for dim in input_dims], 0)
+        norms: Tensor = vmap(of_record, in_dims, chunk_size=chunk)(inputs, gradients)
+        return norms
+
+    def summed(row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        def back(x: Tensor, dim: int) -> Tensor:
+            return x.movedim(0, dim)
+
+        batch, pulled = _placed(back, inputs, input_dims), _placed(back, gradients, output_dims)
+        return gradient(row, batch, pulled)
 
     def write(scales: Tensor, out: Tensor) -> None:
         scaled = [g * scales.view(*scales.shape, *[1] * (g.dim() - 2)) for g in gradients]
-        out.copy_(_over_runs(layer.summed, place.parameters, inputs, scaled))
+        out.copy_(_over_runs(summed, parameters, inputs, scaled))
 
-    return Contribution(norms, write)
+    return Contribution(_over_runs(squared_norms, parameters, inputs, gradients), write)
 
 
 def _over_runs(
@@ -83,66 +95,22 @@ def _over_runs(
     return function(parameters[0], [x[0] for x in inputs], [g[0] for g in gradients])[None]
 
 
-class _Layer:
-    """The layer as a function of one run's parameters."""
+def _placed(
+    place: Callable[[Tensor, int], Tensor], tensors: list[Tensor], dims: Dims
+) -> list[Tensor]:
+    """Puts the records of each tensor into the dimension in which the layer expects them."""
+    return [x if dim is None else place(x, dim) for x, dim in zip(tensors, dims, strict=True)]
 
-    def __init__(self, place: Place, used: Sequence[Used]) -> None:
-        self._layer = place.layer
-        self._calls = [u.call for u in used]
-        self._input_dims = place.input_dims * len(used)
-        self._output_dims = place.output_dims * len(used)
-        limit = _GPU_BYTES if place.parameters.is_cuda else _CPU_BYTES
-        self._chunk = max(1, limit // (4 * place.parameters.shape[1]))
 
-    def squared_norms(self, row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
-        """Squared norm of each record's gradient; the records are the first dimension."""
-
-        def of_record(inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
-            batch = [
-                x if dim is None else x.unsqueeze(dim)
-                for x, dim in zip(inputs, self._input_dims, strict=True)
-            ]
-            pulled = [
-                g.unsqueeze(dim or 0) for g, dim in zip(gradients, self._output_dims, strict=True)
-            ]
-            return self._gradient(row, batch, pulled).square().sum()
-
-        in_dims = ([None if dim is None else 0 for dim in self._input_dims], 0)
-        norms: Tensor = vmap(of_record, in_dims, chunk_size=self._chunk)(inputs, gradients)
-        return norms
-
-    def summed(self, row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
-        """The sum of the records' gradients."""
-        batch = [
-            x if dim is None else x.movedim(0, dim)
-            for x, dim in zip(inputs, self._input_dims, strict=True)
-        ]
-        pulled = [
-            g.movedim(0, dim or 0) for g, dim in zip(gradients, self._output_dims, strict=True)
-        ]
-        return self._gradient(row, batch, pulled)
-
-    def _gradient(self, row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
-        def outputs(row: Tensor) -> list[Tensor]:
-            return self._outputs(row, inputs)
-
-        pulled: Tensor = vjp(outputs, row)[1](gradients)[0]
-        return pulled
-
-    def _outputs(self, row: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-        """What the calls give with these parameters, as far as a loss may depend on it."""
-        shapes = {name: p.shape for name, p in self._layer.named_parameters()}
-        parts = torch.split(row, [shape.numel() for shape in shapes.values()])
-        named = {
-            name: part.view(shape)
-            for (name, shape), part in zip(shapes.items(), parts, strict=True)
-        }
-        found: list[Tensor] = []
-        rest = list(inputs)
-        for call in self._calls:
-            count = len(call.tensors)
-            args, kwargs = call.with_tensors(rest[:count])
-            rest = rest[count:]
-            leaves = tree_leaves(functional_call(self._layer, named, args, kwargs))
-            found += [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
-        return found
+def _outputs(
+    layer: nn.Module, parameters: dict[str, Tensor], calls: Iterable[Call], inputs: list[Tensor]
+) -> list[Tensor]:
+    """The outputs of the calls on which a loss may depend."""
+    found: list[Tensor] = []
+    for call in calls:
+        count = len(call.tensors)
+        args, kwargs = call.with_tensors(inputs[:count])
+        inputs = inputs[count:]
+        leaves = tree_leaves(functional_call(layer, parameters, args, kwargs))
+        found += [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    return found

@@ -11,8 +11,8 @@ class LayeredAttention(nn.Module):
     """Does what `torch.nn.MultiheadAttention` does, with parameters of the same order.
 
     PyTorch's own module computes with its parameters directly; here each projection is a call of
-    an `nn.Linear`. Where query, key and value differ, each goes through the whole input
-    projection, and two thirds of what comes out are unused.
+    an `nn.Linear`. If query, key and value differ, each goes through the whole input projection,
+    and two thirds of its output are unused.
     """
 
     def __init__(self, attention: nn.Module) -> None:
@@ -48,7 +48,7 @@ class LayeredAttention(nn.Module):
         need_weights: bool = True,
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
-        is_causal: bool = False,  # a hint; the mask comes along
+        is_causal: bool = False,  # only a hint; the mask is given too
     ) -> tuple[Tensor, Tensor | None]:
         """As `torch.nn.MultiheadAttention.forward`, for batched inputs."""
         projected = self._projections(query, key, value)
@@ -60,12 +60,9 @@ class LayeredAttention(nn.Module):
         )
         scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(2, 3)
         if attn_mask is not None:
-            per_head = (
-                attn_mask.view(-1, self.num_heads, *attn_mask.shape[1:])
-                if attn_mask.dim() == 3
-                else attn_mask
-            )
-            scores = scores + _additive(per_head, scores)
+            if attn_mask.dim() == 3:
+                attn_mask = attn_mask.view(-1, self.num_heads, *attn_mask.shape[1:])
+            scores = scores + _additive(attn_mask, scores)
         if key_padding_mask is not None:
             scores = scores + _additive(key_padding_mask[:, None, None], scores)
         weights = softmax(scores, dim=-1)
@@ -79,18 +76,15 @@ class LayeredAttention(nn.Module):
         """Projected query, key and value, each with the shape of its input."""
         of_query = self.in_proj(query)
         if query is key is value:
-            return list(of_query.chunk(3, dim=-1))  # unlike slices, joined at once on the way back
+            return list(of_query.chunk(3, dim=-1))  # faster than slices in the backward pass
         of_key = of_query if key is query else self.in_proj(key)
         of_value = of_key if value is key else self.in_proj(value)
-        width = query.shape[-1]
-        return [
-            part[..., i * width : (i + 1) * width]
-            for i, part in enumerate((of_query, of_key, of_value))
-        ]
+        parts, width = (of_query, of_key, of_value), query.shape[-1]
+        return [part[..., i * width : (i + 1) * width] for i, part in enumerate(parts)]
 
 
 def _additive(mask: Tensor, scores: Tensor) -> Tensor:
-    """A mask of truth values as one to add: -inf where attention is forbidden."""
+    """A Boolean mask as one to add to the scores: -inf where attention is forbidden."""
     if mask.dtype is not torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)

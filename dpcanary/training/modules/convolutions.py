@@ -1,14 +1,14 @@
 """Clipped gradient sums of convolutions, which are linear layers over patches.
 
-Patches overlap, so unfolding all of them would multiply the input by the kernel's size. Here all
-dimensions but the first are unfolded; along the first, the patches of each kernel offset are a
-contiguous stretch of the same rows, which a matrix product reads where they are. A stride along
-the first dimension splits the rows into as many phases.
+Patches overlap, so unfolding all of them would multiply the input's size by the kernel's. Here all
+dimensions except the first are unfolded. Along the first, the patches of each kernel offset are a
+contiguous range of the same rows, which a matrix product reads without a copy. A stride of s along
+the first dimension splits the rows into s phases.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,25 +20,17 @@ from dpcanary.training.modules.outer_products import Contribution, joined, keeps
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _SUMS: dict[int, Callable[..., Tensor]] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
-# Patches of this many bytes at a time: on a CPU they stay in the cache.
+# Bytes of the patches that are held at once; on a CPU they stay in the cache.
 _CPU_BYTES, _GPU_BYTES = 1 << 21, 1 << 28
 
 
-@dataclass(frozen=True)
-class _Geometry:
-    """A convolution of one dimension is one of two, with a first of size 1."""
+class _Geometry(NamedTuple):
+    """Of at least two dimensions: a one-dimensional convolution gets a first one of size 1."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-
-    @classmethod
-    def of(cls, layer: Convolution) -> "_Geometry":
-        lead = (1,) if len(layer.kernel_size) == 1 else ()
-        return cls(
-            lead + layer.kernel_size, lead + layer.stride, lead + layer.dilation, layer.groups
-        )
 
 
 def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tensor) -> Contribution:
@@ -52,7 +44,10 @@ def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tenso
     runs, records = gradient.shape[:2]
     padded = _padded(layer, inputs.flatten(0, 1))
     flat = gradient.flatten(0, 1)
-    geometry = _Geometry.of(layer)
+    one = (1,) if len(layer.kernel_size) == 1 else ()
+    geometry = _Geometry(
+        one + layer.kernel_size, one + layer.stride, one + layer.dilation, layer.groups
+    )
     patch, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
     positions = flat[0, 0].numel()
     if keeps_gradients(positions, patch, outputs):
@@ -76,7 +71,7 @@ def _padded(layer: Convolution, inputs: Tensor) -> Tensor:
 def _chunks(
     geometry: _Geometry, inputs: Tensor, gradient: Tensor
 ) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
-    """Some records at a time: which, their patches, and their output gradient.
+    """A few records at a time, as many as fit in memory.
 
     Yields:
         The records; for each offset along the first kernel dimension, the patches, shape (m, D, L)
@@ -129,16 +124,13 @@ def _record_gradients(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> 
         group).
     """
     groups = geometry.groups
-    gradients = None
+    outputs, width = gradient.shape[1] // groups, inputs.shape[1] // groups
+    width *= math.prod(geometry.kernel[1:])
+    gradients = inputs.new_empty(geometry.kernel[0], len(inputs) * groups, width, outputs)
     for records, patches, own in _chunks(geometry, inputs, gradient):
-        if gradients is None:
-            shape = (len(patches), len(inputs) * groups, patches[0].shape[1], own.shape[1])
-            gradients = inputs.new_empty(shape)
-        by_place = own.transpose(1, 2)
         for sums, patch in zip(gradients, patches, strict=True):
             target = sums[records.start * groups : records.stop * groups]
-            torch.bmm(patch, by_place, out=target)
-    assert gradients is not None
+            torch.bmm(patch, own.transpose(1, 2), out=target)
     return gradients
 
 
@@ -164,23 +156,17 @@ def _pair_products(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Ten
             pairs.baddbmm_(patch.transpose(1, 2), patch)
         pairs *= torch.bmm(own.transpose(1, 2), own)
         torch.sum(pairs.view(-1, geometry.groups * pairs[0].numel()), dim=1, out=norms[records])
-    return norms.clamp_(min=0.0)  # rounding may leave a norm near zero below it
+    return norms.clamp_(min=0.0)  # rounding may leave a norm near zero negative
 
 
 def _later_sums(
     layer: Convolution, inputs: Tensor, gradient: Tensor
 ) -> Callable[[Tensor, Tensor], None]:
     """Inputs have shape (runs x n, ...), the gradient (runs, n, ...)."""
+    settings = {"stride": layer.stride, "dilation": layer.dilation, "groups": layer.groups}
 
     def one(own: Tensor, scaled: Tensor) -> Tensor:
-        return _SUMS[own.dim() - 2](
-            own,
-            layer.weight.shape,
-            scaled,
-            stride=layer.stride,
-            dilation=layer.dilation,
-            groups=layer.groups,
-        )
+        return _SUMS[own.dim() - 2](own, layer.weight.shape, scaled, **settings)
 
     def write(scales: Tensor, out: Tensor) -> None:
         scaled = gradient * scales.view(*scales.shape, *[1] * (gradient.dim() - 2))

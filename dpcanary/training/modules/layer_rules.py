@@ -1,7 +1,7 @@
 """Each kind of layer's contribution to clipped gradient sums, from its inputs and output gradients.
 
-Every rule takes the inputs and the output gradients of all of a layer's calls, each of shape
-(runs, n, ...): their gradients add up before any norm is taken.
+Every rule takes the inputs and the output gradients of all calls of a layer, each of shape
+(runs, n, ...). The gradients of the calls are added before any norm is taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,38 +11,40 @@ from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm, rms_norm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from dpcanary.training.modules.any_layer import Place, Used, any_layer
+from dpcanary.training.modules.any_layer import Used, any_layer
 from dpcanary.training.modules.convolutions import convolution_contribution
 from dpcanary.training.modules.outer_products import Contribution, kept, linear_contribution
+from dpcanary.training.modules.recording import Unit
 
 _Rule = Callable[[nn.Module, list[Tensor], list[Tensor]], Contribution | None]
 
-# Products of pairs of positions, of a few records at a time.
+# Bytes of the products of pairs of positions that are held at once.
 _BYTES_OF_PAIRS = 1 << 24
 
 
-def contribution(place: Place, used: Sequence[Used]) -> Contribution:
+def contribution(
+    unit: Unit, layer: nn.Module, parameters: Tensor, used: Sequence[Used]
+) -> Contribution:
     """What a unit adds to a step.
 
     Args:
-        place: the unit.
-        used: its calls, at least one. Their gradients add up before any norm is taken.
+        unit: the layer's place in the module.
+        layer: the submodule.
+        parameters: the unit's, shape (runs, the unit's parameters).
+        used: its calls, at least one; their gradients are added before any norm is taken.
     """
-    rule = _rule(place.layer)
-    if rule is None or any(len(u.inputs) != 1 or len(u.gradients) != 1 for u in used):
-        return any_layer(place, used)
-    inputs = [u.inputs[0] for u in used]
-    gradients = [u.gradients[0] for u in used]
-    return rule(place.layer, inputs, gradients) or any_layer(place, used)
+    rule, found = _rule(layer), None
+    if rule is not None and all(len(u.inputs) == len(u.gradients) == 1 for u in used):
+        found = rule(layer, [u.inputs[0] for u in used], [u.gradients[0] for u in used])
+    return found or any_layer(unit, layer, parameters, used)
 
 
 def _rule(layer: nn.Module) -> _Rule | None:
-    """The rule for a layer, if it computes what PyTorch's does from parameters of its own."""
-    for kinds, rule in _RULES.items():
-        for kind in kinds:
-            if isinstance(layer, kind) and type(layer).forward is kind.forward:
-                plain = {"weight", "bias"} >= {name for name, _ in layer.named_parameters()}
-                return rule if plain and getattr(layer, "weight", None) is not None else None
+    """The rule for a layer that computes what PyTorch's does, from parameters of its own."""
+    for kind, rule in _RULES.items():
+        if isinstance(layer, kind) and type(layer).forward is kind.forward:
+            plain = {"weight", "bias"} >= {name for name, _ in layer.named_parameters()}
+            return rule if plain and getattr(layer, "weight", None) is not None else None
     return None
 
 
@@ -62,43 +64,36 @@ def _convolution(
 ) -> Contribution | None:
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     if inputs[1:] or layer.weight.dim() != gradients[0].dim() - 1:
-        return None  # patches of several calls need not be alike
+        return None  # the patches of several calls may differ in shape
     return convolution_contribution(layer, inputs[0], gradients[0])
 
 
-def _layer_norm(layer: nn.Module, inputs: list[Tensor], gradients: list[Tensor]) -> Contribution:
-    assert isinstance(layer, nn.LayerNorm | nn.RMSNorm)
-    shape = list(layer.normalized_shape)
-
-    def one(x: Tensor, gradient: Tensor) -> Tensor:
-        if isinstance(layer, nn.RMSNorm):
-            parts = [gradient * rms_norm(x, shape, eps=layer.eps)]
-        else:
-            parts = [gradient * layer_norm(x, shape, eps=layer.eps), gradient]
-        parts = parts if getattr(layer, "bias", None) is not None else parts[:1]
-        between = tuple(range(2, x.dim() - len(shape)))
-        sums = [part.sum(dim=between) if between else part for part in parts]
-        return torch.cat([part.flatten(2) for part in sums], dim=2)
-
-    return kept(_added([one(x, g) for x, g in zip(inputs, gradients, strict=True)]))
+def _norm(layer: nn.Module, inputs: list[Tensor], gradients: list[Tensor]) -> Contribution:
+    """Norm layers multiply a normalised input by a weight, and may add a bias."""
+    calls = []
+    for x, gradient in zip(inputs, gradients, strict=True):
+        offset = [] if getattr(layer, "bias", None) is None else [gradient]
+        parts = [gradient * _normalised(layer, x), *offset]
+        calls.append(torch.cat([_summed(layer, part) for part in parts], dim=2))
+    return kept(torch.stack(calls).sum(dim=0) if calls[1:] else calls[0])
 
 
-def _group_norm(layer: nn.Module, inputs: list[Tensor], gradients: list[Tensor]) -> Contribution:
+def _normalised(layer: nn.Module, x: Tensor) -> Tensor:
+    if isinstance(layer, nn.LayerNorm):
+        return layer_norm(x, layer.normalized_shape, eps=layer.eps)
+    if isinstance(layer, nn.RMSNorm):
+        return rms_norm(x, layer.normalized_shape, eps=layer.eps)
     assert isinstance(layer, nn.GroupNorm | _InstanceNorm)
     groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else layer.num_features
-
-    def one(x: Tensor, gradient: Tensor) -> Tensor:
-        normal = group_norm(x.flatten(0, 1), groups, eps=layer.eps).view(x.shape)
-        parts = [(gradient * normal), gradient] if layer.bias is not None else [gradient * normal]
-        return torch.cat(
-            [part.flatten(3).sum(dim=3) if part.dim() > 3 else part for part in parts], 2
-        )
-
-    return kept(_added([one(x, g) for x, g in zip(inputs, gradients, strict=True)]))
+    return group_norm(x.flatten(0, 1), groups, eps=layer.eps).view(x.shape)
 
 
-def _added(parts: list[Tensor]) -> Tensor:
-    return torch.stack(parts).sum(dim=0) if parts[1:] else parts[0]
+def _summed(layer: nn.Module, part: Tensor) -> Tensor:
+    """Sums over the positions that share a parameter; shape (runs, n, parameters)."""
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
+        between = tuple(range(2, part.dim() - len(layer.normalized_shape)))
+        return (part.sum(dim=between) if between else part).flatten(2)
+    return part.flatten(3).sum(dim=3) if part.dim() > 3 else part
 
 
 def _embedding(
@@ -124,20 +119,21 @@ def _embedding(
 def _token_norms(tokens: Tensor, gradient: Tensor) -> Tensor:
     """Squared norms, shape (records,), from tokens (records, L) and gradients (records, L, width).
 
-    A token's rows add up before the norm: pairs of positions with the same token count.
+    The gradients of a token's positions are added before the norm is taken, so the norm counts
+    all pairs of positions with the same token.
     """
     step = max(1, _BYTES_OF_PAIRS // (4 * tokens.shape[1] ** 2))
     norms = []
     for words, own in zip(torch.split(tokens, step), torch.split(gradient, step), strict=True):
         differ = words.unsqueeze(1) != words.unsqueeze(2)
         norms.append((own @ own.transpose(1, 2)).masked_fill_(differ, 0.0).sum(dim=(1, 2)))
-    return torch.cat(norms).clamp_(min=0.0)  # rounding may leave a norm near zero below it
+    return torch.cat(norms).clamp_(min=0.0)  # rounding may leave a norm near zero negative
 
 
-_RULES: dict[tuple[type[nn.Module], ...], _Rule] = {
-    (nn.Linear,): _linear,
-    (nn.Conv1d, nn.Conv2d, nn.Conv3d): _convolution,
-    (nn.LayerNorm, nn.RMSNorm): _layer_norm,
-    (nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d): _group_norm,
-    (nn.Embedding,): _embedding,
+_RULES: dict[type[nn.Module], _Rule] = {
+    nn.Linear: _linear,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _convolution),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm, nn.GroupNorm), _norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _norm),
+    nn.Embedding: _embedding,
 }

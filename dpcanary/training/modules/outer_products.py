@@ -1,9 +1,9 @@
 """Clipped gradient sums of layers whose gradients are sums of outer products.
 
-The gradient of a record in a linear layer's weight is the sum over its positions of output
-gradient times input. Where that takes no more room than input and output gradient do, it is
-formed and kept. Elsewhere its norm follows from the products of all pairs of positions, and the
-sum over records from one product at the end (Bu et al., 2022 and 2023).
+A record's gradient in a linear layer's weight is the sum over its positions of output gradient
+times input. If it takes no more memory than the products of all pairs of positions, it is formed
+and kept. Otherwise its norm follows from these products, and the sum over records from one product
+at the end (Bu et al., 2022 and 2023).
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ class Contribution:
 
     Attributes:
         squared_norms: of each record's gradient in the unit's parameters, shape (runs, n).
-        write_sums: given the scale of each record, shape (runs, n), and a slice of the buffer,
-            shape (runs, the unit's parameters), overwrites the slice with the scaled sum.
+        write_sums: takes the scale of each record, shape (runs, n), and a slice of the buffer,
+            shape (runs, the unit's parameters), which it overwrites with the scaled sum.
     """
 
     squared_norms: Tensor
@@ -28,16 +28,12 @@ class Contribution:
 
 
 def kept(gradients: Tensor) -> Contribution:
-    """The contribution of gradients that are there.
-
-    Args:
-        gradients: shape (runs, n, width).
-    """
+    """The contribution of per-record gradients, shape (runs, n, width)."""
 
     def write(scales: Tensor, out: Tensor) -> None:
         out.copy_(torch.bmm(scales.unsqueeze(1), gradients).squeeze(1))
 
-    # Not vector_norm, which loses digits over long rows.
+    # vector_norm would lose digits over long rows.
     return Contribution(gradients.square().sum(dim=2), write)
 
 
@@ -54,12 +50,12 @@ def joined(weight: Contribution, bias: Contribution | None, width: int) -> Contr
 
 
 def keeps_gradients(positions: int, inputs: int, outputs: int) -> bool:
-    """Whether a record's gradient takes no more room, and time, than the products of pairs.
+    """Whether a record's gradient takes no more memory and time than the products of pairs.
 
     Args:
-        positions: L, where the weight is used.
-        inputs: D, numbers that an output at one position depends on.
-        outputs: O, numbers at one position.
+        positions: L, at which the weight is used.
+        inputs: D, the numbers that an output at one position depends on.
+        outputs: O, the output's numbers at one position.
     """
     return outputs * inputs <= positions * (outputs + inputs)
 
@@ -74,10 +70,16 @@ def linear_contribution(inputs: Tensor, gradient: Tensor, *, bias: bool) -> Cont
     """
     _, _, length, width_in = inputs.shape
     width_out = gradient.shape[3]
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        scaled = (gradient * scales[:, :, None, None]).flatten(1, 2)
+        product = torch.bmm(scaled.transpose(1, 2), inputs.flatten(1, 2))
+        out.copy_(product.flatten(1))
+
     if keeps_gradients(length, width_in, width_out):
         weight = kept((gradient.transpose(2, 3) @ inputs).flatten(2))
     else:
-        weight = Contribution(_pair_products(inputs, gradient), _later_sums(inputs, gradient))
+        weight = Contribution(_pair_products(inputs, gradient), write)
     offset = kept(gradient.sum(dim=2)) if bias else None
     return joined(weight, offset, width_in * width_out)
 
@@ -88,14 +90,5 @@ def _pair_products(inputs: Tensor, gradient: Tensor) -> Tensor:
         return (inputs.square().sum(dim=3) * gradient.square().sum(dim=3)).squeeze(2)
     pairs = inputs @ inputs.transpose(2, 3)
     pairs *= gradient @ gradient.transpose(2, 3)
-    # Rounding may leave a norm near zero below it.
+    # Rounding may leave a norm near zero negative.
     return pairs.sum(dim=(2, 3)).clamp_(min=0.0)
-
-
-def _later_sums(inputs: Tensor, gradient: Tensor) -> Callable[[Tensor, Tensor], None]:
-    def write(scales: Tensor, out: Tensor) -> None:
-        scaled = (gradient * scales[:, :, None, None]).flatten(1, 2)
-        product = torch.bmm(scaled.transpose(1, 2), inputs.flatten(1, 2))
-        out.copy_(product.flatten(1))
-
-    return write

@@ -1,7 +1,7 @@
-"""One forward pass of a module that remembers what its units were given and what they gave.
+"""One forward pass of a module that records the inputs and outputs of its units.
 
-A unit is a submodule whose parameters' gradients can be found from its inputs and the gradient of
-its outputs. All units together hold every parameter once.
+A unit is a submodule whose parameters' gradients follow from its inputs and the gradient in its
+outputs. Each parameter belongs to exactly one unit.
 """
 
 import copy
@@ -20,16 +20,16 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Unit:
-    """A submodule and where its parts are.
+    """A submodule, its parameters and its tensors' layout.
 
     Attributes:
         name: dotted, as in the module; empty for the module itself.
         start: first of its parameters in a row of the buffer.
         stop: after the last.
-        copies: whether its inputs and outputs are copied, lest later operations change them.
-        input_dims: the dimension of the records in each tensor of its input, None where it has
-            none; empty before they are known.
-        output_dims: the same of its output.
+        copies: whether its inputs and outputs are copied because later operations change them.
+        input_dims: the dimension of the records in each input tensor, or None if it has none;
+            empty before it is known.
+        output_dims: the same of each output tensor, which always has one.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Unit:
     stop: int
     copies: bool
     input_dims: Dims = ()
-    output_dims: Dims = ()
+    output_dims: tuple[int, ...] = ()
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Call:
     Attributes:
         unit: index of the unit.
         inputs: the leaves of its arguments.
-        structure: what the leaves are put together to.
-        outputs: the tensors of its output that a loss may depend on.
-        watched: tensors that the forward pass goes on with, and their versions then; a later
-            version means that the tensor was changed in place.
+        structure: rebuilds the arguments from the leaves.
+        outputs: the output tensors on which a loss may depend.
+        watched: tensors that the forward pass uses further, and their versions at the call; a
+            later version means that the tensor was changed in place.
     """
 
     unit: int
@@ -65,11 +65,18 @@ class Call:
         return [leaf for leaf in self.inputs if isinstance(leaf, Tensor)]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments and keyword arguments, with these tensors for its own."""
+        """The call's arguments and keyword arguments, with these tensors in place of its own."""
         rest = iter(tensors)
         leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.inputs]
         args, kwargs = tree_unflatten(leaves, self.structure)
         return args, kwargs
+
+
+def views_of(parameters: dict[str, nn.Parameter], row: Tensor) -> dict[str, Tensor]:
+    """Views of a row of the buffer, shape (parameters,), that have the parameters' shapes."""
+    parts = torch.split(row, [parameter.numel() for parameter in parameters.values()])
+    named = zip(parameters.items(), parts, strict=True)
+    return {name: part.view(parameter.shape) for (name, parameter), part in named}
 
 
 class Recorder:
@@ -93,23 +100,23 @@ class Recorder:
 
     def load(self, row: Tensor) -> None:
         """Makes the module's parameters views of a row of the buffer, shape (parameters,)."""
-        for parameter, view in zip(self._parameters.values(), self._views(row), strict=True):
-            parameter.data = view
+        for name, view in views_of(self._parameters, row).items():
+            self._parameters[name].data = view
 
     def plain(self, row: Tensor, features: Tensor) -> Tensor:
-        """Outputs of the module with the parameters of a row, unrecorded."""
+        """Outputs of the module with the parameters of a row; nothing is recorded."""
         self.load(row)
         outputs: Tensor = self.module(features)
         return outputs
 
     def plain_with(self, row: Tensor, features: Tensor) -> Tensor:
-        """As `plain`, for `torch.func.vmap` over the rows."""
-        named = dict(zip(self._parameters, self._views(row), strict=True))
-        outputs: Tensor = functional_call(self.module, named, (features,))
+        """The same, for `torch.func.vmap` over the rows."""
+        views = views_of(self._parameters, row)
+        outputs: Tensor = functional_call(self.module, views, (features,))
         return outputs
 
     def record(self, features: Tensor) -> tuple[Tensor, list[Call]]:
-        """One model: outputs of the loaded module, and its units' calls in order."""
+        """Outputs of the loaded module, and its units' calls in order."""
         calls: list[Call] = []
         self._calls = calls
         try:
@@ -127,12 +134,12 @@ class Recorder:
         Args:
             parameters: shape (runs, parameters).
             features: shape (n, ...) if shared by all runs, else (runs, n, ...).
-            shifts: what to add to each output of each call, in order; first dimension the runs.
+            shifts: added to each output of each call, in order; their first dimension is the runs.
             shared: see `features`.
 
         Returns:
-            Outputs of shape (runs, n, outputs), and the calls, whose inputs and outputs all have
-            the runs as their first dimension; the outputs are the shifts.
+            Outputs of shape (runs, n, outputs), and the calls. All inputs and outputs of the calls
+            have the runs as first dimension; the shifts stand for the outputs.
         """
         calls: list[Call] = []
 
@@ -149,33 +156,27 @@ class Recorder:
             self._calls, self._shifts = None, None
         rest = iter(shifts)
         for call, own in zip(calls, tensors, strict=True):
-            args, kwargs = call.with_tensors([tensor.detach() for tensor in own])
-            call.inputs = tree_flatten((args, kwargs))[0]
+            call.inputs = tree_flatten(call.with_tensors([tensor.detach() for tensor in own]))[0]
             call.outputs = [next(rest) for _ in call.outputs]
         return outputs, calls
-
-    def _views(self, row: Tensor) -> list[Tensor]:
-        shapes = [parameter.shape for parameter in self._parameters.values()]
-        parts = torch.split(row, [shape.numel() for shape in shapes])
-        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _before(
         self, index: int, _layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Remembers a unit's inputs."""
+        """Records a unit's inputs."""
         if self._calls is None:
             return
         leaves, structure = tree_flatten((args, kwargs))
         call = Call(index, leaves, structure, [], [])
         self._calls.append(call)
-        copies = self.units[index].copies
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
                 call.watched.append((leaf, leaf._version))
-                leaves[place] = leaf.detach().clone() if copies else leaf.detach()
+                own = leaf.detach()
+                leaves[place] = own.clone() if self.units[index].copies else own
 
     def _after(self, index: int, _layer: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
-        """Remembers a unit's outputs, and makes them tensors whose gradient can be asked for."""
+        """Records a unit's outputs as tensors in which a loss can be differentiated."""
         if self._calls is None:
             return None
         call = next(call for call in reversed(self._calls) if call.unit == index)
@@ -189,10 +190,9 @@ class Recorder:
         if self._shifts is not None:
             call.outputs.append(output)
             if not self._shifts or self._shifts[0].shape != output.shape:
-                raise RuntimeError("the module's layers are called otherwise for other records")
+                raise RuntimeError("the module calls its layers differently for other records")
             return output + self._shifts.pop(0)
-        tapped = output if output.requires_grad else output.requires_grad_()
-        call.outputs.append(tapped)
-        passed = tapped.clone() if self.units[call.unit].copies else tapped
+        call.outputs.append(output.requires_grad_())
+        passed = output.clone() if self.units[call.unit].copies else output
         call.watched.append((passed, passed._version))
         return passed

@@ -1,4 +1,4 @@
-"""Which modules DP-SGD can train here: those that treat every record alone and the same way."""
+"""Refuses modules that DP-SGD cannot train because they do not treat each record alone."""
 
 import copy
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from dpcanary.errors import InputError
 
-_TOLERANCE = 1e-3  # of outputs that should be the same; float32, sums in another order
+_TOLERANCE = 1e-3  # between outputs that should be equal; float32 sums in another order
 
 
 def check_supported(module: nn.Module, features: Tensor) -> None:
-    """Refuses a module whose gradients of single records would be wrong or not reproducible.
+    """Refuses a module whose per-record gradients would be wrong or not reproducible.
 
     Args:
         module: the model.
@@ -22,64 +22,6 @@ def check_supported(module: nn.Module, features: Tensor) -> None:
     """
     for name, layer in module.named_modules():
         _check_layer(name, layer)
-    _check_behaviour(module, features)
-
-
-def _check_layer(name: str, layer: nn.Module) -> None:
-    where = f"layer {name!r} ({type(layer).__name__})" if name else f"{type(layer).__name__}"
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        raise InputError(
-            f"{where} mixes the records of a batch, so no record has a gradient of its own; "
-            "use GroupNorm"
-        )
-    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
-        raise InputError(
-            f"{where} keeps statistics of the records; use track_running_stats=False or GroupNorm"
-        )
-    dropped = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else 0.0
-    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-        dropped = layer.dropout
-    if dropped > 0:
-        raise InputError(
-            f"{where} drops units at random, outside the audit's keyed streams; "
-            "set its probability to 0"
-        )
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        raise InputError(f"{where} changes its weights as it is used; set max_norm to None")
-
-
-def check_parameters(module: nn.Module) -> None:
-    """Refuses parameters that cannot be trained as rows of numbers in single precision.
-
-    Raises:
-        InputError: naming the parameter.
-    """
-    parameters = list(module.named_parameters(remove_duplicate=False))
-    if not parameters:
-        raise InputError(f"{type(module).__name__} has no parameters to train")
-    owners: dict[int, str] = {}
-    for name, parameter in parameters:
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise InputError(f"parameter {name!r} has no shape yet; run the module once before")
-        if parameter.dtype != torch.float32:
-            raise InputError(f"parameter {name!r} is {parameter.dtype}; convert it to float32")
-        if not bool(parameter.isfinite().all()):
-            raise InputError(f"parameter {name!r} is NaN or infinite; draw the module anew")
-        if not parameter.requires_grad:
-            raise InputError(
-                f"parameter {name!r} is frozen, but all parameters are trained; "
-                "register it as a buffer, or set requires_grad"
-            )
-        first = owners.setdefault(id(parameter), name)
-        if first != name:
-            raise InputError(
-                f"parameters {first!r} and {name!r} are the same tensor; give each layer its own, "
-                "or call one layer twice"
-            )
-
-
-def _check_behaviour(module: nn.Module, features: Tensor) -> None:
-    """Runs a copy of the module and compares what should be the same."""
     module = copy.deepcopy(module).train()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     outputs = _outputs(module, features, seed=0)
@@ -90,8 +32,8 @@ def _check_behaviour(module: nn.Module, features: Tensor) -> None:
             )
     if not _close(outputs, _outputs(module, features, seed=1)):
         raise InputError(
-            "the module's outputs are random, outside the audit's keyed streams; "
-            "take the randomness out"
+            "the module's outputs are random, not from the audit's own random streams; "
+            "remove the randomness"
         )
     alone = [_outputs(module, features[i : i + 1], seed=0) for i in range(2)]
     if not _close(outputs, torch.cat(alone)):
@@ -106,14 +48,63 @@ def _check_behaviour(module: nn.Module, features: Tensor) -> None:
         )
 
 
-def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
-    """The module's outputs, checked for shape; the global random state is as before.
+def _check_layer(name: str, layer: nn.Module) -> None:
+    where = f"layer {name!r} ({type(layer).__name__})" if name else f"{type(layer).__name__}"
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise InputError(
+            f"{where} mixes the records of a batch, so per-record gradients do not exist; "
+            "use GroupNorm"
+        )
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise InputError(
+            f"{where} keeps statistics of the records; use track_running_stats=False or GroupNorm"
+        )
+    dropped = layer.p if isinstance(layer, nn.modules.dropout._DropoutNd) else 0.0
+    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+        dropped = layer.dropout
+    if dropped > 0:
+        raise InputError(
+            f"{where} drops units at random, not from the audit's own random streams; "
+            "set its probability to 0"
+        )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        raise InputError(f"{where} changes its weights in the forward pass; set max_norm to None")
+
+
+def check_parameters(module: nn.Module) -> None:
+    """Refuses parameters that cannot be trained as rows of numbers in single precision.
 
     Raises:
-        InputError: if the module does not run on the records or returns no logits.
+        InputError: naming the parameter.
     """
+    parameters = list(module.named_parameters(remove_duplicate=False))
+    if not parameters:
+        raise InputError(f"{type(module).__name__} has no parameters to train")
+    owners: dict[int, str] = {}
+    for name, parameter in parameters:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InputError(f"parameter {name!r} has no shape yet; run the module once first")
+        if parameter.dtype != torch.float32:
+            raise InputError(f"parameter {name!r} is {parameter.dtype}; convert it to float32")
+        if not bool(parameter.isfinite().all()):
+            raise InputError(f"parameter {name!r} is NaN or infinite; initialise the module again")
+        if not parameter.requires_grad:
+            raise InputError(
+                f"parameter {name!r} is frozen, but all parameters are trained; "
+                "register it as a buffer, or set requires_grad"
+            )
+        first = owners.setdefault(id(parameter), name)
+        if first != name:
+            raise InputError(
+                f"parameters {first!r} and {name!r} are the same tensor; give each layer its own, "
+                "or call one layer twice"
+            )
+
+
+def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
+    """The module's outputs, with their shape checked; keeps the global random state."""
     devices = [features.device] if features.is_cuda else []
-    # With gradients: PyTorch's fused layers for inference alone are not what will run.
+    # With gradients, because without them PyTorch would run its fused layers for inference.
     with torch.random.fork_rng(devices), torch.enable_grad():
         torch.manual_seed(seed)
         try:
@@ -135,6 +126,5 @@ def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
 
 
 def _close(first: Tensor, second: Tensor) -> bool:
-    return torch.allclose(
-        first, second, rtol=_TOLERANCE, atol=_TOLERANCE * float(first.abs().max())
-    )
+    atol = _TOLERANCE * float(first.abs().max())
+    return torch.allclose(first, second, rtol=_TOLERANCE, atol=atol)

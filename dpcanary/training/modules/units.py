@@ -1,27 +1,28 @@
 """Divides a module into units whose gradients can be found one by one.
 
-A unit starts as a submodule that owns parameters itself. Where that does not work out (the records
-are not a dimension of what it is given, or its parameters are used by others), the submodule that
-contains it takes its place, in the end the module itself. Whether it works out is not guessed at:
-it is tried on two records, against automatic differentiation of the whole module.
+At first, each submodule that owns parameters is a unit. A unit may fail: its inputs may have no
+dimension for the records, or other modules may use its parameters. Then the submodule that contains
+it takes its place, in the end the module itself. Failures are found on two records, by comparison
+with automatic differentiation of the whole module.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
 from dpcanary.training.modules.attention import LayeredAttention
-from dpcanary.training.modules.recording import Call, Dims, Recorder, Unit
+from dpcanary.training.modules.recording import Dims, Recorder, Unit
 
-# Given units, the names of those whose gradients of single records are wrong.
+# Takes units and returns the names of those whose per-record gradients are wrong.
 Wrong = Callable[[tuple[Unit, ...]], set[str]]
 
 
 def prepared(module: nn.Module) -> nn.Module:
-    """A copy in whose layers the rules can look: no changes in place, attention by layers."""
+    """A copy without in-place layers, whose attention calls layers that have rules."""
     module = copy.deepcopy(module).train()
     if LayeredAttention.applies_to(module):
         return LayeredAttention(module)
@@ -40,12 +41,12 @@ def find_units(module: nn.Module, features: Tensor, wrong: Wrong) -> tuple[Unit,
     Args:
         module: from `prepared`.
         features: two records, shape (2, ...).
-        wrong: tells which units' gradients are wrong.
+        wrong: finds the units whose gradients are wrong.
 
     Raises:
         InputError: if not even the module as a whole can be differentiated record by record.
     """
-    # Without norm layers that have no weights, which PyTorch gives parameters that are None.
+    # Norm layers without weights have parameters that are None, which `parameters` leaves out.
     layers = module.named_modules()
     names = {name for name, layer in layers if [*layer.parameters(recurse=False)]}
     while True:
@@ -58,13 +59,13 @@ def find_units(module: nn.Module, features: Tensor, wrong: Wrong) -> tuple[Unit,
         if "" in failed:
             raise InputError(
                 "the gradients of single records cannot be found: the module's outputs depend on "
-                "its parameters in a way that torch.func does not see"
+                "its parameters in a way that torch.func cannot trace"
             )
         names = (set(probed) - failed) | {name.rpartition(".")[0] for name in failed}
 
 
 def _units(module: nn.Module, names: set[str]) -> tuple[Unit, ...]:
-    """Units of these names, without those inside of others, in the order of their parameters."""
+    """The outermost units of these names, in the order of their parameters."""
     starts, total = {}, 0
     for name, parameter in module.named_parameters():
         starts[name] = total
@@ -82,46 +83,38 @@ def _units(module: nn.Module, names: set[str]) -> tuple[Unit, ...]:
 
 
 def _probed(module: nn.Module, units: Sequence[Unit], features: Tensor) -> dict[str, Unit | None]:
-    """Units with what a forward pass of two and one of three records show; None where unclear."""
+    """Units with their layout, from passes over two and three records; None if it is unclear."""
     recorder = Recorder(module, units)
     of_two = recorder.record(features)[1]
     of_three = recorder.record(features[[0, 1, 0]])[1]
     found: dict[str, Unit | None] = {}
     for index, unit in enumerate(units):
         two, three = ([c for c in calls if c.unit == index] for calls in (of_two, of_three))
-        dims = {_record_dims(a, b) for a, b in zip(two, three, strict=False)} or {((), ())}
+        dims = {
+            (_record_dims(a.tensors, b.tensors), _record_dims(a.outputs, b.outputs))
+            for a, b in zip(two, three, strict=False)
+        } or {((), ())}
         (inputs, outputs), *others = dims
+        known = tuple(dim for dim in outputs if dim not in (None, -1))
+        clear = not others and len(two) == len(three) and -1 not in inputs and known == outputs
         changed = any(tensor._version != version for c in two for tensor, version in c.watched)
-        clear = not others and len(two) == len(three) and -1 not in inputs
-        clear = clear and not {None, -1} & set(outputs)
-        known = replace(unit, copies=changed, input_dims=inputs, output_dims=outputs)
-        found[unit.name] = known if clear else None
+        seen = replace(unit, copies=changed, input_dims=inputs, output_dims=known)
+        found[unit.name] = seen if clear else None
     return found
 
 
-def _record_dims(two: Call, three: Call) -> tuple[Dims, Dims]:
-    """Where the records are in a call's inputs and outputs."""
-    inputs = zip(two.tensors, three.tensors, strict=True)
-    outputs = zip(two.outputs, three.outputs, strict=True)
-    return (
-        tuple(_record_dim(a, b) for a, b in inputs),
-        tuple(_record_dim(a, b) for a, b in outputs),
-    )
+def _record_dims(two: Sequence[Tensor], three: Sequence[Tensor]) -> Dims:
+    return tuple(_record_dim(a, b) for a, b in zip(two, three, strict=True))
 
 
 def _record_dim(two: Tensor, three: Tensor) -> int | None:
-    """The dimension that is 2 and 3 where there are two and three records.
+    """The only dimension in which the shapes differ: of size 2 for two records, 3 for three.
 
     Returns:
         None if the shapes agree; -1 if they differ otherwise.
     """
-    if two.shape == three.shape:
+    sizes = list(zip_longest(two.shape, three.shape))
+    differing = [pair for pair in sizes if pair[0] != pair[1]]
+    if not differing:
         return None
-    differing = [
-        i
-        for i, sizes in enumerate(zip(two.shape, three.shape, strict=False))
-        if len(set(sizes)) > 1
-    ]
-    if two.dim() != three.dim() or len(differing) != 1 or two.shape[differing[0]] != 2:
-        return -1
-    return differing[0] if three.shape[differing[0]] == 3 else -1
+    return sizes.index((2, 3)) if differing == [(2, 3)] else -1

@@ -1,4 +1,4 @@
-"""Modules that Opacus has wrapped: audits train the user's module inside."""
+"""Modules that Opacus has wrapped; audits train the user's module inside the wrapper."""
 
 import copy
 from functools import partial
@@ -10,10 +10,9 @@ _OPACUS = "opacus."
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside an Opacus `GradSampleModule`, as a copy without its hooks; others as is.
+    """A copy of the module inside an Opacus `GradSampleModule`, without Opacus's hooks.
 
-    Args:
-        module: any module. Opacus need not be installed.
+    Any other module is returned as it is. Opacus need not be installed.
     """
     inner = getattr(module, "_module", None)
     if not type(module).__module__.startswith(_OPACUS) or not isinstance(inner, nn.Module):
