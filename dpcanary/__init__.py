@@ -1,4 +1,4 @@
-"""Audits of differentially private training: what a user of the library needs, in one place.
+"""Audits of differentially private training: the public names of the library.
 
 Accounting, upper bounds:
     account_epsilon, account_epsilon_curve, privacy_profile, calibrate_noise, EpsilonBounds
@@ -8,20 +8,20 @@ Gaussian differential privacy:
     gdp_delta, gdp_epsilon, gdp_mu
 Training of many models, each on one of two neighbouring datasets:
     train_ensemble, ensemble_scores, EnsembleResult, DPSGD, Records
-Canaries, which make the datasets differ:
+Canaries, in which the two datasets differ:
     InputCanary, GradientCanary, DirectionCanary
-Adversaries, to add one's own:
+Adversaries, for your own additions:
     Adversary, Score, Inserts, CraftingCost, Crafting, Drawing, input_canary, ScoringContext
-Threshold rules, to add one's own:
+Threshold rules, for your own additions:
     Rule, Problem, BoundedThreshold, at_threshold
-Options; their names as strings do as well:
+Options; functions also take their names as strings:
     AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation, Optimizer,
     Precision, Sampling, ThresholdRule, WorldAssignment
 Errors:
     InputError, AccountingError
 
-Each name is loaded when it is first used, so that `import dpcanary` is fast and a program pays
-for nothing that it does not use.
+Each name is loaded at its first use. So `import dpcanary` is fast, and a program loads only the
+modules that it uses.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Canaries: what stands in a target record's place, one for every slot of a run; and their file."""
+"""Canaries, which take the place of target records, one in each slot of a run; and their file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from dpcanary.files import read_arrays, write_arrays
 
 @dataclass(frozen=True)
 class InputCanary:
-    """A record in the place of a target record.
+    """A record in place of a target record.
 
     Under `substitute`, world 1 trains on it and world 0 on the target. Under `add_remove` and
-    `zero_out`, world 0 trains on it and world 1 on nothing in its place.
+    `zero_out`, world 0 trains on it, and world 1 has nothing in its place.
 
     Attributes:
         features: shape of one record's.
@@ -34,7 +34,7 @@ class InputCanary:
 class GradientCanary:
     """A gradient of length C in one coordinate, in place of the gradient of a target record.
 
-    Under `substitute`, world 1 has its negative; under `add_remove` and `zero_out`, nothing.
+    World 1 has its negative under `substitute`, and nothing under `add_remove` and `zero_out`.
 
     Attributes:
         coordinate: index into the parameters, flattened in the module's order.
@@ -49,7 +49,7 @@ class GradientCanary:
 class DirectionCanary:
     """A gradient in any direction, in place of the gradient of a target record.
 
-    Under `substitute`, world 1 has its negative; under `add_remove` and `zero_out`, nothing.
+    World 1 has its negative under `substitute`, and nothing under `add_remove` and `zero_out`.
 
     Attributes:
         gradient: shape (parameters,), in the module's order, no longer than C.
@@ -68,8 +68,8 @@ class CanarySet:
     """The canaries of a run, one for each slot, all of one type.
 
     Attributes:
-        canaries: shape (K,), for K slots.
-        target_labels: shape (K,); the labels of their targets.
+        canaries: K, for K slots.
+        target_labels: K labels of their targets.
     """
 
     canaries: tuple[Canary, ...]
@@ -78,16 +78,16 @@ class CanarySet:
     def __post_init__(self) -> None:
         if len(self.target_labels) != len(self.canaries):
             raise InputError(
-                f"there are {len(self.canaries)} canaries, and labels of"
+                f"there are {len(self.canaries)} canaries, but labels of"
                 f" {len(self.target_labels)} targets"
             )
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The labels of the canaries, shape (K,).
+        """The labels of the K canaries.
 
         Raises:
-            InputError: if they are gradients, which have none.
+            InputError: if they are gradients, which have no labels.
         """
         found = [canary.label for canary in self.canaries if isinstance(canary, InputCanary)]
         if len(found) < len(self.canaries):
@@ -109,16 +109,15 @@ def canary_type(canaries: Sequence[Canary]) -> type[Canary]:
 
 
 def write_canaries(path: Path, found: CanarySet) -> None:
-    """Writes a canary file: an array for each attribute, with the slots along its first axis."""
+    """Writes a canary file: an array for each attribute, whose first axis is the slots."""
     canary_type(found.canaries)
     names = vars(found.canaries[0])
     try:
         arrays = {name: np.array([getattr(one, name) for one in found.canaries]) for name in names}
     except ValueError:
         raise InputError("the canaries of a run must all have the same shape") from None
-    for name in ("features", "gradient"):
-        if name in arrays:
-            arrays[name] = arrays[name].astype(np.float32)
+    for name in {"features", "gradient"} & arrays.keys():
+        arrays[name] = arrays[name].astype(np.float32)
     arrays["target_label"] = np.array(found.target_labels)
     write_arrays(path, header={"num_slots": len(found.canaries)}, arrays=arrays)
 
@@ -133,12 +132,10 @@ def read_canaries(path: Path) -> CanarySet:
     for kind in (InputCanary, GradientCanary, DirectionCanary):
         names = [*kind.__annotations__]
         if arrays.keys() == {*names, "target_label"}:
-            slots = range(len(arrays["target"]))
-            canaries = tuple(kind(*(_item(arrays[name][k]) for name in names)) for k in slots)
-            return CanarySet(canaries, tuple(map(int, arrays["target_label"])))
+            columns: list[list[Any]] = [
+                arrays[name].tolist() if arrays[name].ndim == 1 else [*arrays[name]]
+                for name in names
+            ]
+            canaries = tuple(kind(*values) for values in zip(*columns, strict=True))
+            return CanarySet(canaries, tuple(arrays["target_label"].tolist()))
     raise InputError(f"{path} holds no canaries; delete it and run again")
-
-
-def _item(value: Any) -> Any:
-    """An attribute of one canary: a plain number, or an array."""
-    return value.item() if value.ndim == 0 else value

@@ -1,4 +1,4 @@
-"""The base of every closed set of names that a config or a function takes."""
+"""The base class of every fixed set of names that a config or a function takes."""
 
 import re
 from enum import StrEnum
@@ -8,7 +8,7 @@ from dpcanary.errors import InputError, suggestion
 
 
 class Choice(StrEnum):
-    """A closed set of names. A member or its name may be given; anything else is an error."""
+    """A fixed set of names. A function takes a member or its name; anything else is an error."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The base of all settings: pydantic models that refuse what they do not know."""
+"""The base class of all settings."""
 
 import json
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ClosedModel(BaseModel):
-    """A frozen model that refuses unknown keys and silent conversions of types."""
+    """A frozen pydantic model that refuses unknown keys and does not convert types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

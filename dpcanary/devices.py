@@ -1,4 +1,4 @@
-"""Where models compute."""
+"""The devices that models compute on."""
 
 from typing import TYPE_CHECKING
 
@@ -11,19 +11,16 @@ DEVICES = ("cpu", "cuda", "auto")
 
 
 def chosen_device(device: "str | torch.device") -> "torch.device":
-    """The device of this name. `auto` takes a GPU where there is one.
-
-    Args:
-        device: `cpu`, `cuda`, `auto`, or a device of PyTorch's.
+    """The device named `cpu`, `cuda` or `auto` (a GPU if there is one), or a device of PyTorch.
 
     Raises:
         InputError: if there is no such device, or no GPU for `cuda`.
     """
-    import torch  # loads slowly, and settings need the names alone
+    import torch  # loads slowly, and programs' options only need the names
 
     available = torch.cuda.is_available()
     if device == "auto":
-        return torch.device("cuda" if available else "cpu")
+        device = "cuda" if available else "cpu"
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):

@@ -1,20 +1,15 @@
-"""The errors that a user can mend; every message says what is wrong, where, and what to do."""
+"""Errors that a user can mend. Every message says what is wrong, where, and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """A setting, file or array is not what it must be."""
+    """A setting, a file or an array is not valid."""
 
 
 class AccountingError(ArithmeticError):
-    """An accountant cannot give a trustworthy number for these inputs.
-
-    Attributes:
-        subject: what was to be accounted, with the inputs.
-        reason: why it cannot be.
-    """
+    """An accountant cannot give a trustworthy number for these inputs."""
 
     subject: str = ""
     reason: str = ""
@@ -23,13 +18,9 @@ class AccountingError(ArithmeticError):
     def about(
         cls, subject: str, *, reason: str, instead: str, method: str = ""
     ) -> "AccountingError":
-        """The error that names what was to be accounted, why it cannot be, and what to do.
+        """The error for a `subject`, which cannot be accounted for this `reason`.
 
-        Args:
-            subject: what was to be accounted, with the inputs.
-            reason: why it cannot be.
-            instead: what to do.
-            method: the accountant, if it is one among several.
+        `instead` says what the user can do, and `method` names the accountant if there are several.
         """
         by = f"method={method!r} cannot account " if method else ""
         error = cls(f"{by}{subject}: {reason}; {instead}")
@@ -38,7 +29,7 @@ class AccountingError(ArithmeticError):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Ends an error about an unknown name: the nearest known one, or all of them.
+    """The end of an error about an unknown name: the most similar known name, or all of them.
 
     Example:
         >>> suggestion("gradeint", ["gradient", "natural"])

@@ -1,4 +1,4 @@
-"""What can be observed of a trained run, and the shard file that keeps it."""
+"""What can be observed of a trained run, and the shard file that stores it."""
 
 import platform
 import sys
@@ -19,11 +19,11 @@ _ARRAYS = {"run", "world", "step", "observation", "test_accuracy"}
 
 
 class Observation(Choice):
-    """What is kept of a trained run, at every recorded step and for every slot.
+    """What is stored of a trained run, for every recorded step and slot.
 
     Attributes:
-        CHANGE: how far the parameters moved along the slot's gradient canary, since the start.
-        CHANGE_AND_LENGTH: the same, and the length of the change of all parameters.
+        CHANGE: the change of the parameters since the start, along the slot's gradient canary.
+        CHANGE_AND_LENGTH: this, and the length of the change of all parameters.
         LOGITS: logits of the slot's target and of its input canary, shape (2, outputs).
     """
 
@@ -37,11 +37,11 @@ class Shard:
     """Observations of some runs of one audit.
 
     Attributes:
-        header: settings, hashes of the inputs, software, device, seconds.
+        header: see `shard_header`.
         run: shape (n,), run indices.
         world: shape (n, K), 0 or 1; the world of each of K slots.
         step: shape (S,), recorded steps, ascending.
-        observation: shape (n, S, K, ...); scores are computed from it.
+        observation: shape (n, S, K, ...).
         test_accuracy: shape (n,), in [0, 1]; NaN where no model is trained.
     """
 
@@ -61,14 +61,9 @@ def shard_header(
     device: str,
     seconds: float,
 ) -> dict[str, Any]:
-    """Where a shard's observations come from.
+    """The header of a shard: how its job made the observations, and in how many seconds.
 
-    Args:
-        settings: what the job was told.
-        noise_multiplier: sigma.
-        inputs: hashes of the files that the runs read, by role; see `hashes_of`.
-        device: where the runs were made.
-        seconds: how long that took.
+    `inputs` are hashes of the files that the job read, by role; see `hashes_of`.
     """
     loaded = [name for name in ("numpy", "torch") if name in sys.modules]
     versions = {name: str(sys.modules[name].__version__) for name in loaded}
@@ -88,7 +83,7 @@ def hashes_of(inputs: Mapping[str, Path]) -> dict[str, str]:
 
 
 def shard_path(folder: Path, index: int) -> Path:
-    """The path of an audit's shard. Its name is its index, so that more runs only add names."""
+    """The path of an audit's shard. Its name is its index, so that more runs only add files."""
     return folder / f"{index:05d}.npz"
 
 
@@ -99,24 +94,20 @@ def write_shard(path: Path, shard: Shard) -> None:
 
 
 def read_shard(path: Path) -> Shard:
-    """Reads and checks one shard.
+    """Reads and checks a shard.
 
     Raises:
-        InputError: if the file is truncated, is no shard, or its arrays do not fit together.
+        InputError: if the file is truncated or no shard, or its arrays do not fit together.
     """
     header, arrays = read_arrays(path)
     if header.pop("format", None) != FORMAT or set(arrays) != _ARRAYS:
         raise InputError(f"{path} is no shard file of this version of dpcanary")
     shard = Shard(header=header, **arrays)
-    runs, steps, slots = shard.run.size, shard.step.size, shard.world.size // max(1, shard.run.size)
-    shapes = {
-        "run": (runs,),
-        "step": (steps,),
-        "world": (runs, slots),
-        "test_accuracy": (runs,),
-        "observation": (runs, steps, slots, *shard.observation.shape[3:]),
-    }
-    fits = all(arrays[name].shape == shape for name, shape in shapes.items())
+    dimensions = shard.run.ndim, shard.step.ndim, shard.world.ndim
+    fits = dimensions == (1, 1, 2) and (
+        shard.run.shape == shard.test_accuracy.shape == shard.world.shape[:1]
+        and shard.observation.shape[:3] == (len(shard.run), len(shard.step), shard.world.shape[1])
+    )
     if not fits or shard.world.max(initial=0) > 1:
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
     return shard

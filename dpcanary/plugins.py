@@ -1,7 +1,7 @@
-"""Functions named by text, and what other packages register for this one.
+"""Functions that settings name, and plugins that other packages register.
 
-A function is named as in entry points of Python packaging, `package.module:function`. So a job
-imports the one function that it was told, and depends on no other.
+A function is named as in Python's entry points, `package.module:function`. A job therefore imports
+only the function that its settings name, and depends on no other.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,7 @@ Kind = TypeVar("Kind")
 
 
 def function_named(reference: str) -> Callable[..., Any]:
-    """The function that a reference names.
-
-    Args:
-        reference: `package.module:function`.
+    """The function that a reference, `package.module:function`, names.
 
     Raises:
         InputError: if there is no such function.
@@ -53,15 +50,10 @@ def registered(group: str) -> dict[str, EntryPoint]:
 
 
 def load_plugin(group: str, name: str, kind: type[Kind]) -> Kind:
-    """What a package registered.
-
-    Args:
-        group: of entry points.
-        name: registered in that group.
-        kind: what it must be.
+    """The object that a package registered by a name in a group of entry points.
 
     Raises:
-        InputError: if it cannot be loaded, or is something else.
+        InputError: if it cannot be loaded, or is not of this kind.
     """
     point = registered(group)[name]
     try:

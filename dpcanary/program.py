@@ -1,4 +1,4 @@
-"""What the workflow's programs share: a user's mistakes end in one line, not in a traceback."""
+"""Error messages and progress bars of the workflow's programs."""
 
 import logging
 import sys
@@ -13,9 +13,9 @@ from dpcanary.errors import AccountingError, InputError
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
-    """Runs a program's `main` on the command line's arguments.
+    """Runs a program's `main` on the arguments of the command line.
 
-    An `InputError` or `AccountingError` is printed and becomes exit status 1.
+    An `InputError` or `AccountingError` is printed without a traceback; the exit status is 1.
     """
     try:
         main(sys.argv[1:])
@@ -25,9 +25,9 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
 
 @contextmanager
 def progress(total: int, unit: str) -> "Iterator[tqdm[NoReturn]]":
-    """A progress bar with the time left, on stderr, at most a line every five seconds.
+    """A progress bar on stderr, with the time left, updated at most every five seconds.
 
-    What the library logs meanwhile comes above it.
+    Messages that the library logs appear above it.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     bar = tqdm(total=total, unit=unit, unit_scale=True, mininterval=5.0, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Random streams keyed by (seed, purpose, run index), so that no shard, core or order matters."""
+"""Random streams that depend on seed, purpose and run index only, not on shards or cores."""
 
 import hashlib
 
@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 
 def derived_seed(*, seed: int, name: str) -> int:
-    """A seed of its own for something that has a name, such as an audit.
+    """A seed for something that has a name, such as an audit.
 
-    Audits of one experiment would otherwise share their noise run by run, and an unlucky draw
-    would show in all of them at once.
+    With the same seed, the audits of an experiment would share their noise run by run, and an
+    unlucky draw would affect all of them at once.
 
     Example:
         >>> derived_seed(seed=0, name="one") != derived_seed(seed=0, name="two")
@@ -28,14 +28,14 @@ def philox_key(*, seed: int) -> NDArray[np.uint32]:
 def generator(*, seed: int, purpose: int, index: int = 0) -> np.random.Generator:
     """The stream of one purpose and run.
 
-    NumPy expands the key into the whole state of the generator; seeding PyTorch's CPU generator
-    would keep 32 bits of it, and among thousands of runs two would then share their noise.
+    NumPy uses the whole key. PyTorch's CPU generator would keep 32 bits of a seed, and among
+    thousands of runs two would then share their noise.
 
     Args:
         seed: the audit's seed, >= 0.
-        purpose: what the stream is for, a `Purpose` of the package that draws: streams of
-            different purposes are independent.
-        index: the run index (or the index of a block of runs), >= 0.
+        purpose: a `Purpose` of the package that draws; streams of different purposes are
+            independent.
+        index: of the run or of a block of runs, >= 0.
 
     Example:
         >>> one = generator(seed=0, purpose=3, index=7)

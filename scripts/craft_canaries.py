@@ -1,4 +1,4 @@
-"""Crafts or chooses an audit's canaries through the reference model."""
+"""Crafts an audit's canaries with the help of the reference model."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from dpcanary.training.reference import read_reference
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads data and reference, and writes the canary file."""
+    """Reads data and reference model, and writes the canary file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=CraftingStage.model_validate_json, required=True)
     parser.add_argument("--data", type=Path, required=True)

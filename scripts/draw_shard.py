@@ -1,4 +1,4 @@
-"""Draws the observations of one shard of an audit that trains nothing."""
+"""Draws the observations of one shard of an audit that trains no model."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Pools an audit's shards, checks them, and turns observations into scores."""
+"""Checks an audit's shards, and turns their observations into scores."""
 
 import argparse
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ def main(argv: Sequence[str]) -> None:
         "--names", nargs=3, required=True, metavar=tuple(map(str.upper, _NAMES)), help="for figures"
     )
     parser.add_argument("--settings", type=ScoringStage.model_validate_json, required=True)
-    parser.add_argument("--canaries", type=Path, help="canary file, where models are trained")
-    parser.add_argument("--shards", type=Path, required=True, help="their folder")
-    parser.add_argument("--num-shards", type=int, required=True, help="others there are stale")
+    parser.add_argument("--canaries", type=Path, help="canary file, if models are trained")
+    parser.add_argument("--shards", type=Path, required=True, help="folder of the shards")
+    parser.add_argument(
+        "--num-shards", type=int, required=True, help="further files are out of date"
+    )
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     scores = pool_scores(

@@ -1,4 +1,4 @@
-"""Trains the reference model without privacy; it shows which records are target records."""
+"""Trains the reference model without privacy. It determines the target records."""
 
 import argparse
 from collections.abc import Sequence

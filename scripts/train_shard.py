@@ -16,7 +16,16 @@ from dpcanary.training.stage import TrainingStage
 
 def main(argv: Sequence[str]) -> None:
     """Trains runs first, ..., first + num_runs - 1 and writes the shard file."""
-    args = parsed(argv)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
+    for name in ("--data", "--canaries", "--noise", "--output"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--first-run", type=int, required=True)
+    parser.add_argument("--num-runs", type=int, required=True)
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs-at-once", type=int, default=0, help="0: as many as fit")
+    args = parser.parse_args(argv)
     stage: TrainingStage = args.settings
     with progress(args.num_runs * stage.num_steps, "model-step") as bar:
         shard = train_shard(
@@ -32,20 +41,6 @@ def main(argv: Sequence[str]) -> None:
             on_progress=bar.update,
         )
     write_shard(args.output, shard)
-
-
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
-    for name in ("--data", "--canaries", "--noise", "--output"):
-        parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--first-run", type=int, required=True)
-    parser.add_argument("--num-runs", type=int, required=True)
-    parser.add_argument("--device", choices=DEVICES, default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs-at-once", type=int, default=0, help="0: as many as fit")
-    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Adversaries: what they put into the training data, and what they observe of a run."""
+"""Adversaries: what they put into the training data, and how they score runs."""

@@ -1,4 +1,4 @@
-"""What the catalogue says of an adversary: pure data, so that everybody can read it."""
+"""What the catalogue says about an adversary, as plain data."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ class Inserts(Choice):
     """What an adversary puts into the training data.
 
     Attributes:
-        RECORD: a record in the place of the target, or of nothing.
-        GRADIENT: a gradient in the place of the target's.
-        PROCESS: nothing: runs are drawn from a process, and no model is trained.
+        RECORD: a record in place of the target record, or of nothing.
+        GRADIENT: a gradient in place of the target's gradient.
+        PROCESS: nothing. Runs are drawn from a distribution, and no model is trained.
     """
 
     RECORD = "record"
@@ -23,14 +23,10 @@ class Inserts(Choice):
 
 
 class CraftingCost(Choice):
-    """The setting or number that the time to craft a canary is proportional to.
+    """The number that the time to craft a canary is proportional to.
 
-    Attributes:
-        NUM_STEPS: steps of a simulated training.
-        CRAFTING_STEPS: steps of a search.
-        NUM_CLASSES: labels that are tried.
-        NUM_AUXILIARY: auxiliary records that are tried.
-        NOTHING: none; a canary takes no time worth counting.
+    It counts the steps of a simulated training or of a search, or the labels or auxiliary records
+    that are tried. `NOTHING` says that crafting takes no time worth counting.
     """
 
     NUM_STEPS = "num_steps"
@@ -42,15 +38,15 @@ class CraftingCost(Choice):
 
 @dataclass(frozen=True)
 class Score:
-    """One way to turn what is observed of a run into a number.
+    """A way to turn the observation of a run into a number.
 
     Attributes:
-        name: as a config has it.
+        name: in configs.
         function: `module:name` of a function that takes an observation, shape (runs, steps,
             slots, ...), and a `scoring.scores.ScoringContext`, and returns shape (runs, steps,
             slots). Higher means that world 0 is likelier.
-        observes: what it needs of a run: an `Observation` of a trained model, or a name that the
-            function that draws the process knows.
+        observes: what is observed of a run: an `Observation` of a trained model, or a name that
+            the function that draws the process knows.
     """
 
     name: str
@@ -60,23 +56,23 @@ class Score:
 
 @dataclass(frozen=True)
 class Adversary:
-    """An adversary: what it inserts, and what it does with what it observes.
+    """An adversary: what it inserts, and how it scores what it observes.
 
     Attributes:
-        name: as a config has it.
-        label: as figures have it.
-        description: what differs between the worlds, in a sentence.
+        name: in configs.
+        label: in figures.
+        description: the difference between the worlds, in a sentence.
         source: where it was published.
-        inserts: what is put into the training data.
+        inserts: what it puts into the training data.
         function: `module:name` of a function that takes an `adversaries.crafting.Crafting` and
-            returns canaries; for a process, one that takes a `drawing.Drawing` and returns
-            observations.
+            returns canaries; for a process, of one that takes an `adversaries.drawing.Drawing`
+            and returns observations.
         scores: the default comes first.
-        adjacencies: neighbouring relations that it audits.
-        cost: what the time to craft a canary is proportional to; None for a process.
-        settings: keys of a config that its function uses and others do not.
-        colour: in figures; None for one of the palette.
-        marker: in figures; None for one of the palette.
+        adjacencies: the neighbouring relations that it can audit.
+        cost: of crafting; None for a process.
+        settings: keys of a config that this adversary's function uses and others do not.
+        colour: in figures; None takes one from the palette.
+        marker: in figures; None takes one from the palette.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Every adversary that a config can name: one entry each.
+"""Every adversary that a config can name, one entry each.
 
-Names, labels, help and error messages elsewhere follow from these entries. Another package adds
-its own by an entry point in the group `dpcanary.adversaries`; see docs/adding.md.
+Another package adds entries by entry points of the group `dpcanary.adversaries`; see
+docs/adding.md.
 """
 
 from dpcanary.adjacency import Adjacency
@@ -87,20 +87,19 @@ BUILT_IN = {entry.name: entry for entry in _BUILT_IN}
 
 def adversary_names() -> list[str]:
     """All names, those of this package first, in the order of figures and tables."""
-    return [*BUILT_IN, *(name for name in sorted(registered(GROUP)) if name not in BUILT_IN)]
+    return list(dict.fromkeys([*BUILT_IN, *sorted(registered(GROUP))]))
 
 
 def adversary(name: str) -> Adversary:
     """The entry of this name.
 
     Raises:
-        InputError: if there is none, or a package registered one that is taken or not usable.
+        InputError: if there is none, it cannot be used, or a package registers a built-in name.
     """
     plugins = registered(GROUP)
-    taken = sorted(BUILT_IN.keys() & plugins.keys())
-    if taken:
+    if taken := min(BUILT_IN.keys() & plugins.keys(), default=None):
         raise InputError(
-            f"{plugins[taken[0]].value} is registered as {GROUP} {taken[0]!r}, which is taken:"
+            f"{plugins[taken].value} is registered as {GROUP} {taken!r}, which is taken:"
             " choose another name"
         )
     if name in BUILT_IN:

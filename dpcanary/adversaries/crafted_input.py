@@ -39,16 +39,10 @@ def crafted_input(
 ) -> InputCanary:
     """Features whose gradient, with the target's own label, opposes the target's gradient.
 
-    From zeros, the search minimises cosine similarity plus mean squared difference of the two
-    gradients through the reference model. The optimiser is Adam: the published plain descent
-    diverges or stalls, depending on the scale of the features.
-
-    Args:
-        gradients: of the reference model.
-        target: whose place the canary takes.
-        num_steps: descent steps.
-        step_size: of Adam, in units of a feature.
-        on_progress: told the number of steps just done.
+    The search starts at zeros. It minimises the cosine similarity plus the mean squared difference
+    of the two gradients at the reference model. The optimiser is Adam, because the published plain
+    descent diverges or stalls, depending on the scale of the features. `step_size` is Adam's, in
+    units of a feature. `on_progress` gets the number of steps just done.
 
     Raises:
         InputError: if the features are not real numbers, or the descent diverges.
@@ -56,8 +50,9 @@ def crafted_input(
     if not np.issubdtype(target.features.dtype, np.floating):
         raise InputError("crafted_input needs features that are real numbers, to descend on them")
     label = gradients.labels(target.label)
-    wanted = gradients.of(gradients.inputs(target.features), label).detach()
-    crafted = torch.zeros_like(gradients.inputs(target.features)).requires_grad_()
+    features = gradients.inputs(target.features)
+    wanted = gradients.of(features, label).detach()
+    crafted = torch.zeros_like(features).requires_grad_()
     optimiser = torch.optim.Adam([crafted], lr=step_size)
     for _ in range(num_steps):
         optimiser.zero_grad()
@@ -69,5 +64,4 @@ def crafted_input(
         on_progress(1)
     if not bool(torch.isfinite(crafted).all()):
         raise InputError(f"crafted_input diverged; lower crafting_step_size ({step_size:g})")
-    features = crafted.detach().float().cpu().numpy()
-    return InputCanary(features, target.label, target.index)
+    return InputCanary(crafted.detach().float().cpu().numpy(), target.label, target.index)

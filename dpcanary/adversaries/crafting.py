@@ -1,15 +1,16 @@
-"""Canaries are crafted: what a function that crafts them is given."""
+"""What a function that crafts canaries gets."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from tqdm import tqdm
 
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.record_gradients import RecordGradients
@@ -20,26 +21,8 @@ from dpcanary.records import Records, Split
 from dpcanary.training.models import module_of
 from dpcanary.training.reference import Reference
 
-
-class Bar(Protocol):
-    """A progress bar."""
-
-    def update(self, n: int) -> object:
-        """Counts units of work that are done."""
-
-
-# Called with the units of work to come and their name, gives a progress bar.
-Progress = Callable[[int, str], AbstractContextManager[Bar]]
-
-
-class _Silent:
-    def update(self, n: int) -> None:
-        """Shows nothing."""
-
-
-def silently(total: int, unit: str) -> AbstractContextManager[Bar]:
-    """No progress bar."""
-    return nullcontext(_Silent())
+# Takes a number of units of work and the unit's name, and gives a progress bar.
+Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
 
 
 @dataclass(frozen=True)
@@ -64,20 +47,20 @@ class Crafting:
     Attributes:
         stage: settings.
         data: private, auxiliary and test records.
-        reference: the model that was trained on the private records without privacy.
+        reference: a model that was trained on the private records without privacy.
         device: where to compute.
-        progress: makes a progress bar.
+        progress: makes a progress bar; by default, one that shows nothing.
     """
 
     stage: CraftingStage
     data: Split
     reference: Reference
     device: torch.device
-    progress: Progress = silently
+    progress: Progress = lambda total, unit: tqdm(disable=True)
 
     @cached_property
     def targets(self) -> list[Target]:
-        """The target record of each slot: those that the reference is least sure of."""
+        """The target record of each slot: the records that the reference is least sure of."""
         private = self.data.private
         return [
             Target(int(index), private.features[index], int(private.labels[index]))
@@ -86,7 +69,7 @@ class Crafting:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The model that is audited, with known parameters."""
+        """The audited model, with parameters that do not change from call to call."""
         shape = self.data.private.features.shape[1:]
         return module_of(self.stage, shape=shape, num_classes=self.data.num_classes)
 
@@ -102,8 +85,8 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
     """Crafts the canaries of an audit, one for each slot.
 
     Raises:
-        InputError: if the crafting function does not exist, fails, or returns another number of
-            canaries than there are slots.
+        InputError: if the crafting function does not exist or fails, or the number of its canaries
+            is not the number of slots.
     """
     found: list[Canary] = list(function_named(crafting.stage.function)(crafting))
     if len(found) != crafting.stage.num_slots:
@@ -115,10 +98,5 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
 
 
 def input_canary(record: Records, target: Target) -> InputCanary:
-    """A canary from records of which there is one.
-
-    Args:
-        record: one record.
-        target: whose place it takes.
-    """
+    """The canary that puts a single record (`Records` of length 1) in the place of a target."""
     return InputCanary(record.features[0], int(record.labels[0]), target.index)

@@ -1,13 +1,13 @@
-"""What the stage that crafts canaries is told."""
+"""Settings of the stage that crafts canaries."""
 
 from dpcanary.training.mechanism_stage import MechanismStage
 
 
 class CraftingStage(MechanismStage):
-    """What canaries are made from, beside data and reference model.
+    """What the crafting of an audit's canaries depends on, beside data and reference model.
 
-    `function` is where the function that crafts them is, as `module:name`. The settings of
-    canaries that this one does not use are None.
+    `function` names the crafting function, as `module:name`. Settings of crafting that it does
+    not use are None.
     """
 
     function: str

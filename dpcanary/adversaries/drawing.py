@@ -1,4 +1,4 @@
-"""Runs of processes that train no model: what a function that draws them is given."""
+"""Runs that are drawn from a process, without a model."""
 
 import time
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from dpcanary.worlds import parity
 
 @dataclass(frozen=True)
 class Drawing:
-    """Some runs of a process that are to be drawn.
+    """Runs of a process that a function shall draw.
 
     Attributes:
-        stage: what the runs are told.
+        stage: settings.
         noise_multiplier: sigma.
         runs: run indices, step 1; they fix each run's world and randomness.
     """
@@ -35,20 +35,30 @@ class Drawing:
         return parity(np.array(self.runs))
 
     def generator(self, run: int) -> np.random.Generator:
-        """The random stream of one run, by its index alone."""
+        """The random stream of one run, which depends on its index alone."""
         return generator(seed=self.stage.seed, purpose=Purpose.PROCESS, index=run)
 
 
 def draw_shard(drawing: Drawing) -> Shard:
-    """Draws some runs of a process.
+    """Draws runs of a process.
+
+    Returns:
+        A shard with one slot; its observations have shape (runs, steps, 1, ...).
 
     Raises:
-        InputError: if its function does not exist, or returns another shape.
+        InputError: if the drawing function does not exist, or returns another shape.
     """
     start = time.perf_counter()
-    observation = draw_runs(drawing)
+    stage, runs = drawing.stage, np.array(drawing.runs)
+    drawn = np.asarray(function_named(stage.function)(drawing))
+    wanted = (len(runs), len(stage.record_steps))
+    if drawn.shape[:2] != wanted:
+        raise InputError(
+            f"{stage.function} returned shape {drawn.shape}; it must begin with {wanted},"
+            " for runs and recorded steps"
+        )
     header = shard_header(
-        settings=drawing.stage.model_dump(mode="json"),
+        settings=stage.model_dump(mode="json"),
         noise_multiplier=drawing.noise_multiplier,
         inputs={},
         device="cpu",
@@ -56,28 +66,9 @@ def draw_shard(drawing: Drawing) -> Shard:
     )
     return Shard(
         header=header,
-        run=np.array(drawing.runs),
+        run=runs,
         world=drawing.worlds[:, None].astype(np.uint8),
-        step=np.array(drawing.stage.record_steps),
-        observation=observation,
-        test_accuracy=np.full(len(drawing.runs), np.nan, dtype=np.float32),
+        step=np.array(stage.record_steps),
+        observation=drawn[:, :, None],
+        test_accuracy=np.full(len(runs), np.nan, dtype=np.float32),
     )
-
-
-def draw_runs(drawing: Drawing) -> NDArray[np.float64]:
-    """Draws the observations of some runs of a process.
-
-    Returns:
-        Shape (runs, steps, 1, ...): a process has one slot.
-
-    Raises:
-        InputError: if the function does not exist, or returns another shape.
-    """
-    drawn = np.asarray(function_named(drawing.stage.function)(drawing))
-    wanted = (len(drawing.runs), len(drawing.stage.record_steps))
-    if drawn.shape[:2] != wanted:
-        raise InputError(
-            f"{drawing.stage.function} returned shape {drawn.shape}; it must begin with {wanted},"
-            " for runs and recorded steps"
-        )
-    return drawn[:, :, None]

@@ -1,14 +1,14 @@
-"""What the stage that draws the runs of a process is told."""
+"""Settings of the stage that draws the runs of a process."""
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
 
 
 class DrawingStage(ClosedModel):
-    """A process that trains no model, except for its noise multiplier.
+    """What the draws of a process depend on, beside its noise multiplier.
 
-    `function` is where the function that draws it is, as `module:name`; `observe` is the name of
-    what it shall draw, if it knows several.
+    `function` names the drawing function, as `module:name`. `observe` says what it draws, if it
+    can draw several things.
     """
 
     function: str

@@ -13,7 +13,7 @@ from dpcanary.training.simulation import accumulated_updates
 def least_updated(crafting: Crafting) -> list[GradientCanary]:
     """Canaries in the coordinates that move least in a simulated training without noise.
 
-    A canary stands out most where nothing else moves.
+    A canary is easiest to see where nothing else moves.
 
     Raises:
         InputError: if there are more slots than parameters, or the simulation diverges.
@@ -29,19 +29,19 @@ def least_updated(crafting: Crafting) -> list[GradientCanary]:
             device=crafting.device,
             on_progress=bar.update,
         )
-    coordinates = least_updated_coordinates(moved, num_slots=stage.num_slots)
-    pairs = zip(coordinates, crafting.targets, strict=True)
-    return [GradientCanary(int(coordinate), target.index) for coordinate, target in pairs]
+    coordinates = least_updated_coordinates(moved, num_slots=stage.num_slots).tolist()
+    return [
+        GradientCanary(coordinate, target.index)
+        for coordinate, target in zip(coordinates, crafting.targets, strict=True)
+    ]
 
 
 def least_updated_coordinates(
     accumulated_updates: NDArray[np.float64], *, num_slots: int
 ) -> NDArray[np.int64]:
-    """The coordinates that move least, ascending, shape (num_slots,).
+    """The coordinates that move least, shape (num_slots,), the one that moves least first.
 
-    Args:
-        accumulated_updates: shape (parameters,); absolute updates summed over the steps.
-        num_slots: K.
+    `accumulated_updates` are the absolute updates summed over the steps, shape (parameters,).
 
     Raises:
         InputError: if there are fewer parameters than slots.

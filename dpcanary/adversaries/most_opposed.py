@@ -1,4 +1,4 @@
-"""S4 and S5: canaries that are real inputs or real records (Pradhan et al., Algorithms 4, 5)."""
+"""S4 and S5: canaries that are relabeled or real records (Pradhan et al., Algorithms 4 and 5)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,26 +12,29 @@ from dpcanary.records import Records
 
 def mislabeled(crafting: Crafting) -> list[InputCanary]:
     """Every target with the other label whose gradient opposes the target's most."""
+    num_classes = crafting.data.num_classes
+    if num_classes < 2:
+        raise InputError("mislabeled needs a dataset of at least 2 classes")
     found = []
     for target in crafting.targets:
-        candidates = _relabeled(target, crafting.data.num_classes)
-        found.append(input_canary(most_opposed(crafting.gradients, candidates, target), target))
+        labels = np.delete(np.arange(num_classes), target.label)
+        relabeled = Records(np.repeat(target.features[None], len(labels), axis=0), labels)
+        found.append(input_canary(most_opposed(crafting.gradients, relabeled, target), target))
     return found
 
 
 def natural(crafting: Crafting) -> list[InputCanary]:
     """For every target, the auxiliary record whose gradient opposes the target's most.
 
-    A record serves one slot alone.
+    Each record serves at most one slot.
 
     Raises:
         InputError: if there are more slots than auxiliary records.
     """
-    auxiliary = crafting.data.auxiliary
-    if crafting.stage.num_slots > len(auxiliary):
+    auxiliary, num_slots = crafting.data.auxiliary, crafting.stage.num_slots
+    if num_slots > len(auxiliary):
         raise InputError(
-            f"num_slots {crafting.stage.num_slots} is more than the {len(auxiliary)} auxiliary"
-            " records"
+            f"num_slots {num_slots} is more than the {len(auxiliary)} auxiliary records"
         )
     free = np.ones(len(auxiliary), dtype=np.bool_)
     found = []
@@ -46,24 +49,11 @@ def natural(crafting: Crafting) -> list[InputCanary]:
 def most_opposed(gradients: RecordGradients, candidates: Records, target: Target) -> Records:
     """The candidate whose gradient has the smallest cosine with the target's, as one record.
 
-    Args:
-        gradients: of the reference model.
-        candidates: n records.
-        target: the target record.
-
     Raises:
         InputError: if the gradient of a candidate is not finite.
     """
     best = int(np.argmin(_checked_cosines(gradients, candidates, target)))
     return candidates[best : best + 1]
-
-
-def _relabeled(target: Target, num_classes: int) -> Records:
-    """The target with every label but its own."""
-    if num_classes < 2:
-        raise InputError("mislabeled needs a dataset of at least 2 classes")
-    labels = np.delete(np.arange(num_classes), target.label)
-    return Records(np.repeat(target.features[None], len(labels), axis=0), labels)
 
 
 def _checked_cosines(

@@ -1,4 +1,4 @@
-"""Loss gradients of single records through the reference model, for any kind of model."""
+"""Loss gradients of single records, for any kind of model."""
 
 import copy
 
@@ -12,7 +12,7 @@ from dpcanary.records import Records
 from dpcanary.training.losses import record_losses
 from dpcanary.training.options import Loss
 
-# Gradients that are held at once, in bytes.
+# Bytes of gradients in memory at once.
 _BYTES_AT_ONCE = 2**28
 _CPU = torch.device("cpu")
 
@@ -28,15 +28,8 @@ class RecordGradients:
         *,
         device: torch.device = _CPU,
     ) -> None:
-        """Places the parameters.
-
-        Args:
-            module: the architecture.
-            parameters: shape (parameters,), in the module's order.
-            loss: which one.
-            device: where to compute.
-        """
-        self._device = device
+        """Puts the parameters, shape (parameters,) in the module's order, into a copy of it."""
+        self._device, self._loss = device, loss
         self._module = copy.deepcopy(module).to(device).double()
         named = dict(self._module.named_parameters())
         values = torch.from_numpy(parameters.astype(np.float64)).to(device)
@@ -45,7 +38,6 @@ class RecordGradients:
             name: piece.view_as(parameter)
             for (name, parameter), piece in zip(named.items(), pieces, strict=True)
         }
-        self._loss = loss
 
     def inputs(self, features: NDArray[np.float32]) -> Tensor:
         """Features on the device: real numbers in double precision, token ids as they are."""
@@ -53,28 +45,25 @@ class RecordGradients:
         return inputs.double() if inputs.is_floating_point() else inputs
 
     def labels(self, labels: int | NDArray[np.int64]) -> Tensor:
-        """Labels on the device, of the shape that is given."""
+        """Labels on the device, in the given shape."""
         return torch.as_tensor(labels, device=self._device)
 
     def of(self, features: Tensor, label: Tensor) -> Tensor:
         """Gradient of one record, shape (parameters,); differentiable in the features.
 
-        Args:
-            features: from `inputs`, of one record.
-            label: from `labels`, shape ().
+        `features` of the record come from `inputs`, its `label`, shape (), from `labels`.
         """
-        gradients = grad(self._record_loss)(self._parameters, features, label)
-        return torch.cat([gradient.flatten() for gradient in gradients.values()])
+
+        def loss(parameters: dict[str, Tensor]) -> Tensor:
+            outputs = functional_call(self._module, parameters, (features.unsqueeze(0),))
+            return record_losses(outputs, label.unsqueeze(0), self._loss)[0]
+
+        return torch.cat([piece.flatten() for piece in grad(loss)(self._parameters).values()])
 
     def cosines(self, records: Records, target: Tensor) -> NDArray[np.float64]:
-        """Cosine between each record's gradient and a target gradient, 0 for a null one.
+        """Cosines of the gradients of n records with a target, shape (n,); 0 for a zero gradient.
 
-        Args:
-            records: n records.
-            target: shape (parameters,).
-
-        Returns:
-            Shape (n,).
+        The target is a gradient too, shape (parameters,).
         """
 
         def cosine(record: Tensor, label: Tensor) -> Tensor:
@@ -83,9 +72,3 @@ class RecordGradients:
         chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
         inputs = self.inputs(records.features), self.labels(records.labels)
         return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).detach().cpu().numpy())
-
-    def _record_loss(
-        self, parameters: dict[str, Tensor], features: Tensor, label: Tensor
-    ) -> Tensor:
-        outputs = functional_call(self._module, parameters, (features.unsqueeze(0),))
-        return record_losses(outputs, label.unsqueeze(0), self._loss)[0]

@@ -1,8 +1,8 @@
 """S1: the worst-case pair of datasets (Pradhan et al., Section 3.1, Equations 2 and 3).
 
-The target's gradient is +C in world 0 and -C in world 1, and every other record's is 0. So a run
-is one-dimensional: each step adds +C or -C if the canary is sampled, and noise. Runs are drawn
-directly, without a model.
+The target's gradient is +C in world 0 and -C in world 1, and every other record's gradient is 0.
+A run is therefore one-dimensional: each step adds noise, and +C or -C if the canary is sampled.
+Runs are drawn directly, without a model.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,10 @@ from dpcanary.adversaries.drawing import Drawing
 from dpcanary.adversaries.purposes import Purpose
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
-from dpcanary.scoring.scores import ScoringContext
+from dpcanary.scoring.scores import Array, ScoringContext
 from dpcanary.worlds import parity
 
-Array = NDArray[np.float64]
-
-# Runs that share a stream. The draws of a run are its row there, so its index alone fixes them.
+# Runs that share a stream. A run's draws are its row there, so its index alone fixes them.
 _RUNS_PER_STREAM = 1024
 # Mixture components are left out if their log-probability is this far below the largest.
 _NEGLIGIBLE = 80.0
@@ -30,17 +28,13 @@ _BLOCK = 2**21
 
 
 def draw_worst_case(drawing: Drawing) -> Array:
-    """Draws what the adversary observes of some runs.
+    """Draws what the adversary observes, shape (runs, steps).
 
-    Args:
-        drawing: observes `sum` (the released model alone) or `log_likelihood_ratio` (of all
-            noisy gradients).
-
-    Returns:
-        Shape (runs, steps).
+    `stage.observe` is `sum`, the released model alone, or `log_likelihood_ratio`, of all noisy
+    gradients.
 
     Raises:
-        InputError: if something else is to be observed.
+        InputError: if `stage.observe` is something else.
     """
     match drawing.stage.observe:
         case "sum":
@@ -54,8 +48,8 @@ def draw_worst_case(drawing: Drawing) -> Array:
 def _final_sums(drawing: Drawing) -> Array:
     """Sums of the noisy gradients up to each recorded step, in units of C.
 
-    Between two recorded steps, the number of times that the canary is sampled is binomial and
-    the noise is Gaussian, so the steps need not be drawn one by one.
+    Between two recorded steps, the number of times that the canary is sampled is binomial and the
+    noise is Gaussian, so single steps need not be drawn.
     """
     gaps = np.diff(drawing.stage.record_steps, prepend=0)
     shape = (_RUNS_PER_STREAM, len(gaps))
@@ -70,11 +64,11 @@ def _final_sums(drawing: Drawing) -> Array:
 def _transcript_ratios(drawing: Drawing) -> Array:
     """Log-likelihood ratios of all noisy gradients up to each recorded step (visible state).
 
-    Ours, beside the paper's final sum. At a sample rate below 1 this is the exact tight attack.
+    The paper has only the final sum. At a sample rate below 1, this is the exact tight attack.
     """
     rate, sigma = drawing.stage.sample_rate, drawing.noise_multiplier
-    shape = (_RUNS_PER_STREAM, drawing.stage.record_steps[-1])
     last_steps = np.asarray(drawing.stage.record_steps) - 1
+    shape = (_RUNS_PER_STREAM, drawing.stage.record_steps[-1])
     found = []
     for stream, rows, signs in _streams(drawing):
         noise = stream.standard_normal(shape) * sigma
@@ -87,13 +81,19 @@ def _transcript_ratios(drawing: Drawing) -> Array:
     return np.concatenate(found)
 
 
-def final_sum(observed: Array, context: ScoringContext) -> Array:
-    """Score: the log-likelihood ratio of the summed noisy gradients, from the exact mixture.
+def _streams(drawing: Drawing) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
+    """Each stream that the runs touch, with the rows of its runs and their signs, +1 or -1."""
+    runs, size = drawing.runs, _RUNS_PER_STREAM
+    for index in range(runs.start // size, (runs.stop - 1) // size + 1):
+        start = index * size
+        own = np.arange(max(runs.start, start), min(runs.stop, start + size))
+        stream = generator(seed=drawing.stage.seed, purpose=Purpose.WORST_CASE, index=index)
+        rows = slice(int(own[0]) - start, int(own[-1]) - start + 1)
+        yield stream, rows, (1 - 2 * parity(own))[:, None]
 
-    Args:
-        observed: shape (runs, steps, 1), in units of C.
-        context: sample rate, noise and recorded steps.
-    """
+
+def final_sum(observed: Array, context: ScoringContext) -> Array:
+    """Score: the log-likelihood ratio of sums of noisy gradients, shape (runs, steps, 1)."""
     ratios = [
         log_likelihood_ratio(
             observed[:, index],
@@ -109,24 +109,21 @@ def final_sum(observed: Array, context: ScoringContext) -> Array:
 def log_likelihood_ratio(
     sums: Array, *, sample_rate: float, noise_multiplier: float, num_steps: int
 ) -> Array:
-    """Log-likelihood ratio of world 0 to world 1 from the sum of some steps' noisy gradients.
+    """Log-likelihood ratios of world 0 to world 1 of sums of noisy gradients, any shape.
 
-    With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1). All
-    components of the binomial mixture count whose probability is within e^-80 of the largest.
+    With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1).
+    Components of the mixture whose probability is below e^-80 of the largest are left out.
 
     Args:
-        sums: any shape, in units of C.
+        sums: in units of C.
         sample_rate: q.
         noise_multiplier: sigma.
-        num_steps: T, the steps in the sum.
-
-    Returns:
-        The shape of `sums`.
+        num_steps: T, the steps in each sum.
     """
     variance = num_steps * noise_multiplier**2
     counts = np.arange(num_steps + 1)
     probable = binom.logpmf(counts, num_steps, sample_rate)
-    # log P(B = k) - k^2 / (2 variance). What depends on the sum alone cancels in the ratio.
+    # log P(B = k) - k^2 / (2 variance). Terms that depend on the sum alone cancel in the ratio.
     weights = probable - counts**2 / (2.0 * variance)
     kept = probable > probable.max() - _NEGLIGIBLE
     counts, weights = counts[kept], weights[kept]
@@ -138,16 +135,3 @@ def log_likelihood_ratio(
         tilts = flat[block, None] * (counts / variance)
         ratios[block] = logsumexp(weights + tilts, axis=1) - logsumexp(weights - tilts, axis=1)
     return ratios.reshape(np.shape(sums))
-
-
-def _streams(
-    drawing: Drawing,
-) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
-    """For each stream that the runs touch: the stream, the rows of its runs, their +1 or -1."""
-    first, last = drawing.runs.start, drawing.runs.stop - 1
-    for index in range(first // _RUNS_PER_STREAM, last // _RUNS_PER_STREAM + 1):
-        start = index * _RUNS_PER_STREAM
-        own = np.arange(max(first, start), min(last, start + _RUNS_PER_STREAM - 1) + 1)
-        stream = generator(seed=drawing.stage.seed, purpose=Purpose.WORST_CASE, index=index)
-        rows = slice(int(own[0]) - start, int(own[-1]) - start + 1)
-        yield stream, rows, (1 - 2 * parity(own))[:, None]

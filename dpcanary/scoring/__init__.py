@@ -1,1 +1,1 @@
-"""From what was observed of runs to scores: one number per run, slot and recorded step."""
+"""From observations of runs to scores: one number per run, slot and recorded step."""

@@ -1,4 +1,4 @@
-"""Scores of an ensemble that was trained in this process."""
+"""Scores of the runs that `train_ensemble` trained."""
 
 from typing import assert_never
 
@@ -6,40 +6,26 @@ import numpy as np
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.observations import Observation
-from dpcanary.scoring.scores import (
-    Array,
-    ScoringContext,
-    coordinate,
-    logit_confidence,
-    logit_difference,
-)
+from dpcanary.scoring.scores import Array, ScoringContext, logit_confidence, logit_difference
 from dpcanary.training.runs import EnsembleResult
 
 
 def ensemble_scores(result: EnsembleResult) -> Array:
-    """The default scores of trained runs: higher means that world 0 is likelier.
+    """The default scores of trained runs, shape (runs, steps, slots). Higher means world 0.
 
-    For gradient canaries, minus the change of the parameters along the canary. For input
-    canaries, the logit-confidence of the target minus that of the canary; under `add_remove` and
-    `zero_out`, where world 0 alone has the canary, the logit-confidence of the canary.
-
-    Args:
-        result: of `train_ensemble`.
-
-    Returns:
-        Shape (runs, steps, slots).
+    The score of a gradient canary is minus the change of the parameters along it. The score of an
+    input canary is the logit-confidence of the target minus that of the canary. Under `add_remove`
+    and `zero_out`, where only world 0 has the canary, it is the logit-confidence of the canary.
     """
     dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
-    context = ScoringContext(
-        dpsgd.sample_rate, dpsgd.noise_multiplier, dpsgd.record_steps, result.canaries
-    )
     match result.observe:
         case Observation.CHANGE:
-            return coordinate(observed, context)
+            return -observed
         case Observation.CHANGE_AND_LENGTH:
-            return coordinate(observed[..., 0], context)
+            return -observed[..., 0]
         case Observation.LOGITS if dpsgd.adjacency is Adjacency.SUBSTITUTE:
-            return logit_difference(observed, context)
+            known = dpsgd.sample_rate, dpsgd.noise_multiplier, dpsgd.record_steps
+            return logit_difference(observed, ScoringContext(*known, result.canaries))
         case Observation.LOGITS:
             return logit_confidence(observed[..., 1, :], np.array(result.canaries.labels))
         case never:

@@ -1,4 +1,4 @@
-"""An audit's shards, checked and scored one by one: memory holds the scores and a single shard."""
+"""An audit's shards, checked and scored one by one: memory holds the scores and one shard."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from dpcanary.canaries import read_canaries
 from dpcanary.errors import InputError
-from dpcanary.observations import Shard, hashes_of, read_shard
+from dpcanary.files import sha256_of_file
+from dpcanary.observations import Shard, read_shard
 from dpcanary.plugins import function_named
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext
@@ -26,13 +27,13 @@ def pool_scores(
     canaries: Path | None,
     names: Mapping[str, str],
 ) -> AuditScores:
-    """Scores an audit's shards, whatever runs each of them holds.
+    """Scores an audit's shards; a shard may hold any of its runs.
 
     Args:
-        paths: shard files, one at least.
-        stage: the runs that the audit has, and how they are scored.
-        canaries: the audit's canary file, where it has one.
-        names: of the audit, its canary and its score; kept in the header of the scores.
+        paths: shard files, at least one.
+        stage: the audit's runs, and how to score them.
+        canaries: the audit's canary file, if it has one.
+        names: of the audit, its canary and its score, for the header of the scores.
 
     Raises:
         InputError: if the shards are not those of the audit (see `checked_shards`), or the score
@@ -69,26 +70,26 @@ def pool_scores(
 def checked_shards(
     paths: Sequence[Path], stage: ScoringStage, *, canaries: Path | None
 ) -> Iterator[Shard]:
-    """Reads the shards of one audit one by one, in any order, and checks each.
-
-    Args:
-        paths: shard files, one at least.
-        stage: the runs that the audit has, and what they were told.
-        canaries: the audit's canary file, where it has one.
+    """Reads the shards of one audit one by one, and checks each; arguments as in `pool_scores`.
 
     Raises:
-        InputError: if a shard's runs were told something else or had other canaries, if shards
-            come from different inputs, if runs are missing or repeated or not the audit's, or if
-            an observation is not a number; names the file and the run.
+        InputError: if a shard was made with other settings or canaries, if shards come from
+            different inputs, if runs are missing, repeated or not the audit's, or if an
+            observation is NaN. The error names the file and the run.
     """
-    canary_hash = {} if canaries is None else hashes_of({"canaries": canaries})
+    canary_hash = None if canaries is None else sha256_of_file(canaries)
     seen = np.zeros(stage.num_repeats * stage.num_runs, dtype=np.bool_)
     first: Mapping[str, Any] | None = None
     for path in paths:
         shard = read_shard(path)
         first = first or shard.header
-        _check_origin(path, shard.header, settings=stage.told, canaries=canary_hash)
-        _check_same_origin(path, shard.header, paths[0], first)
+        _check_origin(path, shard.header, stage.told, canary_hash)
+        for key in sorted(first.keys() | shard.header.keys()):
+            if key not in _MAY_DIFFER and first.get(key) != shard.header.get(key):
+                raise InputError(
+                    f"{path} and {paths[0]} differ in {key!r}: they are not of the same audit;"
+                    " delete the one that is out of date and run again"
+                )
         if not np.array_equal(shard.step, stage.record_steps):
             raise InputError(f"{path} recorded different steps; delete it and run again")
         if shard.world.shape[1] != stage.num_slots:
@@ -96,60 +97,39 @@ def checked_shards(
                 f"{path} has {shard.world.shape[1]} slots, its audit {stage.num_slots}; delete it"
                 " and run again"
             )
-        _check_numbers(path, shard)
-        _check_runs(path, shard.run, seen)
+        _check_runs(path, shard, seen)
+        seen[shard.run] = True
         yield shard
     if not seen.all():
-        missing = f"run {int(np.argmin(seen))} is missing ({int((~seen).sum())} such runs)"
-        raise InputError(f"{paths[0].parent}: {missing}")
+        run, count = int(np.argmin(seen)), int((~seen).sum())
+        raise InputError(f"{paths[0].parent}: run {run} is missing ({count} such runs)")
 
 
 def _check_origin(
-    path: Path,
-    header: Mapping[str, Any],
-    *,
-    settings: Mapping[str, Any],
-    canaries: Mapping[str, str],
+    path: Path, header: Mapping[str, Any], settings: Mapping[str, Any], canaries: str | None
 ) -> None:
-    """A shard must be of the audit that it is taken for, not just of one with the others."""
-    had = {role: digest for role, digest in header["inputs"].items() if role == "canaries"}
-    checks = {"settings": header["settings"] == settings, "canaries": had == canaries}
-    for what, matches in checks.items():
-        if not matches:
-            raise InputError(
-                f"{path} was made with other {what}: it is of another audit, or out of date;"
-                " delete such shards and run again"
-            )
+    """Shards must come from this audit: it is not enough that they agree with one another."""
+    same = header["settings"] == settings
+    if not same or header["inputs"].get("canaries") != canaries:
+        raise InputError(
+            f"{path} was made with other {'canaries' if same else 'settings'}: it is of another"
+            " audit, or out of date; delete such shards and run again"
+        )
 
 
-def _check_same_origin(
-    path: Path, header: Mapping[str, Any], first_path: Path, first: Mapping[str, Any]
-) -> None:
-    for key in sorted(first.keys() | header.keys()):
-        if key not in _MAY_DIFFER and first.get(key) != header.get(key):
-            raise InputError(
-                f"{path} and {first_path} differ in {key!r}: they are not of the same audit;"
-                " delete the one that is out of date and run again"
-            )
-
-
-def _check_numbers(path: Path, shard: Shard) -> None:
+def _check_runs(path: Path, shard: Shard, seen: NDArray[np.bool_]) -> None:
+    """No observation is NaN, and all runs are the audit's and new."""
     bad = np.isnan(shard.observation).any(axis=tuple(range(1, shard.observation.ndim)))
     if bad.any():
         run = shard.run[int(np.argmax(bad))]
         raise InputError(f"{path}: run {run} has a NaN observation; delete the file and run again")
-
-
-def _check_runs(path: Path, run: NDArray[np.int64], seen: NDArray[np.bool_]) -> None:
-    """Marks the shard's runs as seen. A run that should not be there is an error."""
-    ours = (run >= 0) & (run < len(seen))
-    if not ours.all():
-        raise InputError(f"{path}: run {run[~ours][-1]} is not one of the audit's {len(seen)}")
-    runs, counts = np.unique(run, return_counts=True)
-    again = (counts > 1) | seen[runs]
-    if again.any():
+    foreign = shard.run[(shard.run < 0) | (shard.run >= len(seen))]
+    if len(foreign):
+        raise InputError(f"{path}: run {foreign[-1]} is not one of the audit's {len(seen)}")
+    runs, counts = np.unique(shard.run, return_counts=True)
+    again = runs[(counts > 1) | seen[runs]]
+    if len(again):
         raise InputError(
-            f"{path}: run {runs[int(np.argmax(again))]} is there twice ({int(again.sum())} such"
-            " runs): it is in this shard and another, or repeated in this one"
+            f"{path}: run {again[0]} is there twice ({len(again)} such runs): in this shard and"
+            " another, or twice in this one"
         )
-    seen[run] = True

@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, write_arrays
 
-_ARRAYS = ("step", "scores", "world", "test_accuracy")
-
 
 @dataclass(frozen=True)
 class AuditScores:
     """Scores of all runs of one audit, in the order of the run indices.
 
     Attributes:
-        header: `audit`, `canary`, `score`, `sample_rate`, `noise_multiplier`, and `seconds` that
-            all shards took together.
+        header: `audit`, `canary`, `score`, `sample_rate`, `noise_multiplier`, and the `seconds`
+            that all shards together took.
         step: shape (S,), recorded steps, ascending.
         scores: shape (repeats, runs, K, S) for K slots; higher means that world 0 is likelier.
         world: shape (repeats, runs, K), 0 or 1.
@@ -45,65 +43,51 @@ class AuditScores:
     def of_worlds(
         self, *, repeat: int, step: int, slots: slice = slice(None)
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The scores of world 0 and of world 1, shape (n0,) and (n1,).
+        """The scores of some slots in world 0 and in world 1, shape (n0,) and (n1,).
 
-        Args:
-            repeat: index of the repeat.
-            step: index of the recorded step.
-            slots: whose scores; by default of all slots.
+        `repeat` and `step` are indices of a repeat and of a recorded step.
         """
         scores, world = self.scores[repeat, :, slots, step], self.world[repeat, :, slots]
         return scores[world == 0], scores[world == 1]
 
     def at_last_step(self) -> "AuditScores":
-        """The scores at the last recorded step alone."""
+        """The scores at the last recorded step."""
         return replace(self, step=self.step[-1:], scores=self.scores[..., -1:])
 
     def of_first_runs(self, num_runs: int) -> "AuditScores":
-        """The scores of the first runs of every repeat.
-
-        The runs of a smaller number are among those of a larger one: nothing is drawn or trained.
-
-        Args:
-            num_runs: runs of both worlds together.
+        """The scores of the first `num_runs` runs of every repeat, of both worlds together.
 
         Raises:
             InputError: if the number is below 1, more than a repeat has, or odd where half of
                 the runs are in each world.
         """
-        most = self.scores.shape[1]
-        if num_runs < 1 or (self.num_slots == 1 and num_runs % 2):
+        most, halves = self.scores.shape[1], self.num_slots == 1
+        if num_runs < 1 or (halves and num_runs % 2):
             known = "half of the runs are of each world: give 2, 4, ..."
-            raise InputError(
-                f"num_runs {num_runs}: {known if self.num_slots == 1 else 'give at least 1'}"
-            )
+            raise InputError(f"num_runs {num_runs}: {known if halves else 'give at least 1'}")
         if num_runs > most:
             raise InputError(
                 f"num_runs {num_runs} is more than the {most} runs of a repeat of audit"
                 f" {self.audit}: train more runs or ask for fewer"
             )
-        return replace(
-            self,
-            scores=self.scores[:, :num_runs],
-            world=self.world[:, :num_runs],
-            test_accuracy=self.test_accuracy[:, :num_runs],
-        )
+        arrays = ("scores", "world", "test_accuracy")
+        return replace(self, **{name: getattr(self, name)[:, :num_runs] for name in arrays})
 
 
 def write_scores(path: Path, scores: AuditScores) -> None:
     """Writes a score file atomically."""
-    arrays = {name: getattr(scores, name) for name in _ARRAYS}
-    write_arrays(path, header=scores.header, arrays=arrays)
+    arrays = vars(scores).copy()
+    write_arrays(path, header=arrays.pop("header"), arrays=arrays)
 
 
 def read_scores(path: Path) -> AuditScores:
     """Reads a score file.
 
     Raises:
-        InputError: if the file is damaged or no score file, or holds a NaN score.
+        InputError: if the file is damaged or no score file, or a score is NaN.
     """
     header, arrays = read_arrays(path)
-    if arrays.keys() != {*_ARRAYS} or "audit" not in header:
+    if {"header", *arrays} != AuditScores.__annotations__.keys() or "audit" not in header:
         raise InputError(f"{path} is no score file; delete it and run again")
     found = AuditScores(header=header, **arrays)
     fits = found.world.ndim == 3 and found.scores.shape == (*found.world.shape, len(found.step))
@@ -113,7 +97,7 @@ def read_scores(path: Path) -> AuditScores:
     if len(missing):
         repeat, run = missing[0][:2]
         raise InputError(
-            f"{path}: the score of run {run} of repeat {repeat} is NaN: a run that diverged must be"
-            " mended or trained again, never dropped"
+            f"{path}: the score of run {run} of repeat {repeat} is NaN: if the run diverged,"
+            " mend it or train it again, but never drop it"
         )
     return found

@@ -1,7 +1,7 @@
-"""From an observation to a score: one number per run, step and slot, higher for world 0.
+"""Scores, which the catalogue of adversaries names.
 
-Every score is a function of what was observed, shape (runs, steps, slots, ...), and a
-`ScoringContext`. The catalogue of adversaries names them.
+A score function takes observations, shape (runs, steps, slots, ...), and a `ScoringContext`. It
+returns shape (runs, steps, slots). Higher means that world 0 is likelier.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoringContext:
-    """What a score may depend on beside the observation.
+    """What a score may depend on, beside the observation.
 
     Attributes:
         sample_rate: q.
         noise_multiplier: sigma.
-        record_steps: shape (S,), ascending.
-        canaries: of the audit; None where no model is trained.
+        record_steps: ascending.
+        canaries: None if no model is trained.
     """
 
     sample_rate: float
@@ -34,25 +34,23 @@ class ScoringContext:
 
 
 def as_observed(observed: Array, context: ScoringContext) -> Array:
-    """The observation itself, where it is a score already."""
+    """The observation, which already is a score."""
     return observed
 
 
 def coordinate(observed: Array, context: ScoringContext) -> Array:
-    """Minus the change along the canary: descent on +C, in world 0, moves the model down.
+    """Minus the change of the parameters along each slot's canary.
 
-    Args:
-        observed: change of the parameters along each slot's canary, shape (runs, steps, slots).
-        context: not used.
+    Descent on the gradient +C, in world 0, moves the parameters down.
     """
     return -observed
 
 
 def logit_difference(observed: Array, context: ScoringContext) -> Array:
-    """Logit-confidence of the target minus that of its canary, log(p_y / (1 - p_y)) each.
+    """Logit-confidence of the target, log(p_y / (1 - p_y)), minus that of its canary.
 
     Args:
-        observed: logits, shape (runs, steps, slots, 2, classes): of the target, of the canary.
+        observed: logits of target and canary, shape (runs, steps, slots, 2, classes).
         context: has the labels of both.
 
     Raises:
@@ -66,10 +64,10 @@ def logit_difference(observed: Array, context: ScoringContext) -> Array:
 
 
 def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
-    """log(p_y / (1 - p_y)) from logits, stably: the logit minus the log-sum-exp of the others.
+    """log(p_y / (1 - p_y)) from logits: the logit minus the log-sum-exp of the others.
 
-    Of a model with one output, whose logit is that of class 1 against class 0, it is the logit for
-    y = 1 and its negative for y = 0.
+    A single output is the logit of class 1 against class 0. It is then the result for y = 1, and
+    its negative the result for y = 0.
 
     Args:
         logits: shape (..., slots, outputs).

@@ -1,4 +1,4 @@
-"""What the stage that scores runs is told."""
+"""Settings of the stage that scores runs."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from dpcanary.closed_model import ClosedModel
 
 
 class ScoringStage(ClosedModel):
-    """Which runs an audit has, and how their observations become scores.
+    """The runs of an audit, and how their observations become scores.
 
-    `told` is what the jobs that made the shards were told; the header of every shard must say
-    the same. `score_function` is where the function is, as `module:name`.
+    `told` holds the settings of the jobs that made the shards; the header of every shard must have
+    the same. `score_function` names the function, as `module:name`.
     """
 
     told: dict[str, Any]

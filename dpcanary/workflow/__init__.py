@@ -1,5 +1,4 @@
-"""What the rules of the workflow ask: which code a job depends on, which files, which settings.
+"""Helpers of the workflow's rules: the code, files and settings that a job depends on.
 
-Nothing here imports Snakemake. Functions of a job's wildcards take any object that has the
-wildcards as attributes.
+Nothing here imports Snakemake. The wildcards of a job are any object that has them as attributes.
 """

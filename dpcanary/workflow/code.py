@@ -12,45 +12,34 @@ from dpcanary.files import sha256_of_file, sha256_of_text
 from dpcanary.plugins import registered
 
 _PACKAGE = "dpcanary"
-# Modules that load what other packages register, and the group of entry points.
+# Modules that load what other packages register, with the groups of entry points.
 _LOADERS = {
     "dpcanary/adversaries/catalogue.py": "dpcanary.adversaries",
     "dpcanary/estimation/threshold_rules.py": "dpcanary.threshold_rules",
 }
 
-# Top-level packages, and the folders that they lie in.
+# Top-level packages, and the folders that contain them.
 Packages = Mapping[str, Path]
 
 
 def imports_of(program: Path, root: Path) -> list[str]:
     """The program and all modules of the library that it imports, directly or not.
 
-    Imports are found without running anything, inside functions too, but not under
-    `if TYPE_CHECKING`. A public name imported from `dpcanary` counts as the module that defines
-    it.
-
-    Args:
-        program: path of a Python file.
-        root: the folder that holds the package.
-
-    Returns:
-        Paths relative to `root`, sorted, the program first.
+    Imports are found without running anything: also inside functions, but not under
+    `if TYPE_CHECKING`. For a public name imported from `dpcanary`, the module that defines it
+    counts. Paths are relative to `root`, the folder that contains the package, and sorted after
+    the program.
     """
     found = _closure([program], {_PACKAGE: root}) - {program}
     return [str(path.relative_to(root)) for path in [program, *sorted(found)]]
 
 
 def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) -> str:
-    """One hash of all code that a program's result depends on, beside the program itself.
+    """A hash of all code that a program's result depends on, except for the program itself.
 
-    As a parameter of a rule it makes results follow the code that computes them. It changes with
-    the names and the content of these files, and with nothing else.
-
-    Args:
-        program: path of a Python file.
-        root: the folder that holds the package.
-        functions: those that the program is told, as `package.module:name`; with them go the
-            modules of their package that they import.
+    As a parameter of a rule, it makes jobs run again after their code has changed. It depends on
+    the names and contents of these files only. They include `functions` that the program gets by
+    name, as `package.module:name`, with what these import of their own package.
     """
     files = {path: root / path for path in imports_of(program, root)[1:]}
     plugins = [
@@ -68,12 +57,11 @@ def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) 
 def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     """The module of a function, and what it imports of its package and of the library.
 
-    Returns:
-        Paths by names, which are relative to the folder of their package.
+    Keys are the paths relative to the folder of their package.
     """
     module = reference.partition(":")[0]
     top = module.partition(".")[0]
-    packages = {_PACKAGE: root} | ({} if top == _PACKAGE else {top: _folder_of(top)})
+    packages = {_PACKAGE: root} if top == _PACKAGE else {_PACKAGE: root, top: _folder_of(top)}
     start = list(_module_files(module, packages))
     if not start:
         raise InputError(f"there is no module {module!r}, which {reference!r} names")
@@ -86,7 +74,7 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
 
 
 def _folder_of(package: str) -> Path:
-    """The folder that a top-level package or module lies in."""
+    """The folder that contains a top-level package or module."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise InputError(f"there is no package {package!r} here; install it")
@@ -99,8 +87,7 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
     found: set[Path] = set()
     pending = [*start]
     while pending:
-        path = pending.pop()
-        for name in _names_imported_by(path.read_text(encoding="utf-8")):
+        for name in _imported_names(pending.pop().read_text(encoding="utf-8")):
             new = {*_module_files(name, packages)} - found
             found |= new
             pending.extend(new)
@@ -109,32 +96,26 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
 
 def _module_files(name: str, packages: Packages) -> Iterator[Path]:
     """The files that importing a name runs. `a.b.name` may be a module or a name in `a.b`."""
-    if name == _PACKAGE:  # and then any of its public names
+    if name == _PACKAGE:  # the importer may then use any public name
         for module in set(MODULE_OF.values()):
             yield from _module_files(module, packages)
     top, _, public = name.partition(".")
     parts = (MODULE_OF[public] if top == _PACKAGE and public in MODULE_OF else name).split(".")
     if top not in packages:
         return
-    # The package's own `__init__` runs with every import, but it holds nothing beside public names.
+    # The library's own `__init__` runs at every import, but it only holds the public names.
     first = 2 if top == _PACKAGE and len(parts) > 1 else 1
     for length in range(first, len(parts) + 1):
-        yield from _module_file(packages[top].joinpath(*parts[:length]))
+        stem = packages[top].joinpath(*parts[:length])
+        yield from filter(Path.is_file, (stem.with_suffix(".py"), stem / "__init__.py"))
 
 
-def _module_file(stem: Path) -> Iterator[Path]:
-    for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
-        if candidate.is_file():
-            yield candidate
+@cache  # most modules serve several programs
+def _imported_names(code: str) -> tuple[str, ...]:
+    return tuple(_imported_by(ast.parse(code)))
 
 
-@cache
-def _names_imported_by(code: str) -> tuple[str, ...]:
-    """Every name that a module's code may import; most modules serve several programs."""
-    return tuple(_imported_names(ast.parse(code)))
-
-
-def _imported_names(tree: ast.AST) -> Iterator[str]:
+def _imported_by(tree: ast.AST) -> Iterator[str]:
     """Every `a.b.name` that the code may import; a name may be a module or not."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -144,4 +125,4 @@ def _imported_names(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         else:
-            yield from _imported_names(node)
+            yield from _imported_by(node)

@@ -7,7 +7,7 @@ from dpcanary.workflow.parameters import Wildcards
 
 
 class FigureRules:
-    """What the rules of tables and figures ask.
+    """Files and settings of tables and figures, mostly as functions of a job's wildcards.
 
     Attributes:
         tables: for each table of bounds, the sweeps that it shows.
@@ -16,48 +16,38 @@ class FigureRules:
     def __init__(self, experiment: Experiment, results: str) -> None:
         """Takes an experiment, and the folder of its results."""
         self._experiment, self._results = experiment, results
-        figures = experiment.settings.figures
-        self.tables: dict[str, Sequence[str]] = {"summary": [*experiment.sweeps]}
-        # A figure waits for its own audits alone.
-        for name, figure in figures.items():
-            if figure.sweeps:
-                self.tables[f"summaries/{name}"] = figure.sweeps
+        self._figures = experiment.settings.figures
+        # Each figure has a table of its own, so that it waits for its own audits alone.
+        self.tables: dict[str, Sequence[str]] = {"summary": [*experiment.sweeps]} | {
+            f"summaries/{name}": figure.sweeps
+            for name, figure in self._figures.items()
+            if figure.sweeps
+        }
 
     def of_kinds(self, *kinds: str) -> list[str]:
         """The figures of some kinds."""
-        figures = self._experiment.settings.figures
-        return [name for name, figure in figures.items() if figure.kind in kinds]
+        return [name for name, figure in self._figures.items() if figure.kind in kinds]
 
     def setting(self, key: str) -> Callable[[Wildcards], object]:
-        """What the config says of the job's figure under a key."""
-        figures = self._experiment.settings.figures
-        return lambda wildcards: getattr(figures[wildcards.figure], key)
+        """A setting of the job's figure."""
+        return lambda wildcards: getattr(self._figures[wildcards.figure], key)
 
     def files(self, pattern: str) -> Callable[[Wildcards], list[str]]:
-        """The files of all audits that the job's figure shows.
-
-        Args:
-            pattern: with `{audit}`, below the results.
-        """
-        figures = self._experiment.settings.figures
-        return lambda wildcards: self._files(pattern, figures[wildcards.figure].sweeps)
+        """The files of the audits in the job's figure; `pattern` contains `{audit}`."""
+        return lambda wildcards: self._files(pattern, self._figures[wildcards.figure].sweeps)
 
     def files_of_table(self, pattern: str) -> Callable[[Wildcards], list[str]]:
-        """The files of all audits that the job's table shows.
-
-        Args:
-            pattern: with `{audit}`, below the results.
-        """
+        """The files of the audits in the job's table; `pattern` contains `{audit}`."""
         return lambda wildcards: self._files(pattern, self.tables[wildcards.table])
 
     def estimates(self, wildcards: Wildcards) -> str:
-        """The folder of the estimates that the job's table shows, below the results."""
+        """The folder of the estimates in the job's table, below the results."""
         figure = wildcards.table.rpartition("/")[2]
         by_runs = wildcards.table != "summary" and figure in self.of_kinds("epsilon_by_runs")
         return f"estimates_by_runs/{figure}" if by_runs else "estimates"
 
     def estimates_of_table(self, wildcards: Wildcards) -> list[str]:
-        """The files of estimates that the job's table shows."""
+        """The files of the estimates in the job's table."""
         pattern = f"{self.estimates(wildcards)}/{{audit}}.tsv"
         return self._files(pattern, self.tables[wildcards.table])
 

@@ -1,4 +1,4 @@
-"""Functions of a job's wildcards, as Snakemake calls them thousands of times."""
+"""Functions of a job's wildcards. Snakemake calls them thousands of times."""
 
 import inspect
 import shlex
@@ -12,23 +12,19 @@ Wildcards = Any
 
 
 def with_known_signature(function: Callable[..., Value]) -> Callable[..., Value]:
-    """The function with its signature kept: Snakemake asks for it several times for every job."""
+    """Stores the function's signature: Snakemake asks for it several times for every job."""
     function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return function
 
 
 def by_audit(function: Callable[[str], Value]) -> Callable[[Wildcards], Value]:
-    """Makes a function of an audit's name one of the job's wildcards; called once per audit."""
+    """Turns a function of an audit's name into one of a job's wildcards, called once per audit."""
     cached = cache(function)
-
-    def of_wildcards(wildcards: Wildcards) -> Value:
-        return cached(wildcards.audit)
-
-    return with_known_signature(of_wildcards)
+    return with_known_signature(lambda wildcards: cached(wildcards.audit))
 
 
 def option(name: str, *values: object) -> str:
-    """An option of a command line with its values; nothing where there is none.
+    """A command-line option with its values; nothing if there is no value.
 
     Example:
         >>> option("files", "a b.csv", "c.csv"), option("files")

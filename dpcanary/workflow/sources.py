@@ -1,4 +1,4 @@
-"""Where the records of datasets come from: downloads, local files, a user's own file."""
+"""Where the records of datasets come from: downloads, or local files."""
 
 import re
 from pathlib import Path
@@ -10,16 +10,16 @@ from dpcanary.files import sha256_of_text
 from dpcanary.settings.dataset import Dataset
 from dpcanary.settings.experiment import Experiment
 
-# Shared by all experiments of a folder: nothing here depends on an experiment's audits.
+# All experiments of a folder share these: nothing here depends on an experiment's audits.
 DOWNLOADS = "resources/downloads"
 FEATURES = "resources/features"
 ENCODERS = "resources/encoders"
-# What was seen of a download whose hash nobody could state beforehand; to be committed.
+# Hashes of downloads whose hash was unknown before the first download. Users commit this file.
 LOCK = "downloads.lock.json"
 
 
 class SourceRules:
-    """What the rules of datasets ask.
+    """Files and settings for the rules of datasets.
 
     Attributes:
         source_of_file: for each file that can be downloaded, its source.
@@ -32,13 +32,13 @@ class SourceRules:
     ) -> None:
         """Takes an experiment, the catalogue of downloads, and the folder of local copies."""
         self._experiment, self._catalogue = experiment, catalogue
-        self.data_folder = data_folder
+        self._data_folder = Path(data_folder or ".")
+        self._datasets = experiment.settings.datasets
         self.source_of_file = {entry.file: source for source, entry in catalogue.items()}
-        datasets = experiment.settings.datasets
-        encoded = [name for name, dataset in datasets.items() if dataset.encoder]
-        self.encoded = {Path(self.features_file(name)).stem: name for name in encoded}
+        encoded = [name for name, dataset in self._datasets.items() if dataset.encoder]
+        self.encoded = {Path(self._features_file(name)).stem: name for name in encoded}
         self.on_the_hub = {
-            self._encoder_key(datasets[name]): datasets[name]
+            _encoder_key(self._datasets[name]): self._datasets[name]
             for name in self.encoded.values()
             if not self.local_encoder(name)
         }
@@ -49,7 +49,7 @@ class SourceRules:
 
     def source_files(self, dataset: str) -> list[str]:
         """The files that a dataset is read from; none where it is generated."""
-        settings = self._dataset(dataset)
+        settings = self._datasets[dataset]
         if settings.files:
             return [self._located(file) for file in settings.files]
         if settings.source in self._catalogue:
@@ -57,45 +57,42 @@ class SourceRules:
         return [] if settings.is_generated else [settings.source]
 
     def raw_files(self, dataset: str) -> list[str]:
-        """The files of a dataset whose records are cut as they are."""
-        return [] if self._dataset(dataset).encoder else self.source_files(dataset)
-
-    def features_stage(self, dataset: str) -> FeaturesStage:
-        """What is encoded, and by which encoder."""
-        return self._experiment.dataset_stage(FeaturesStage, dataset=dataset)
-
-    def features_file(self, dataset: str) -> str:
-        """The encoded records of a dataset, which all experiments with the same ones share."""
-        settings = self._dataset(dataset)
-        known = [self.features_stage(dataset).to_json(), *settings.files]
-        return f"{FEATURES}/{settings.source}-{sha256_of_text(' '.join(known))[:8]}.npz"
+        """The files that a dataset is cut from; none if it is cut from features."""
+        return [] if self._datasets[dataset].encoder else self.source_files(dataset)
 
     def encoded_files(self, dataset: str) -> list[str]:
-        """The features that a dataset is cut from, if it is encoded."""
-        return [self.features_file(dataset)] if self._dataset(dataset).encoder else []
+        """The features that a dataset is cut from; none if it is not encoded."""
+        return [self._features_file(dataset)] if self._datasets[dataset].encoder else []
+
+    def features_stage(self, dataset: str) -> FeaturesStage:
+        """The settings of the job that encodes a dataset's records."""
+        return self._experiment.dataset_stage(FeaturesStage, dataset=dataset)
 
     def local_encoder(self, dataset: str) -> str | None:
-        """The folder or package of a dataset's encoder; None where it is on the hub."""
-        name = self._dataset(dataset).encoder or ""
+        """The folder or package of a dataset's encoder; None if it is on the hub."""
+        name = self._datasets[dataset].encoder or ""
         place = self._located(name)
         return place if Path(place).is_dir() or name in PACKAGED_ENCODERS else None
 
     def downloaded_encoder(self, dataset: str) -> list[str]:
-        """The file that says where a dataset's encoder from the hub is."""
+        """The file that says where the downloaded encoder of a dataset is; none if it is local."""
         if self.local_encoder(dataset):
             return []
-        return [f"{ENCODERS}/{self._encoder_key(self._dataset(dataset))}.json"]
+        return [f"{ENCODERS}/{_encoder_key(self._datasets[dataset])}.json"]
 
-    def _dataset(self, name: str) -> Dataset:
-        return self._experiment.settings.datasets[name]
+    def _features_file(self, dataset: str) -> str:
+        """The encoded records of a dataset, which experiments with the same records share."""
+        settings = self._datasets[dataset]
+        known = [self.features_stage(dataset).to_json(), *settings.files]
+        return f"{FEATURES}/{settings.source}-{sha256_of_text(' '.join(known))[:8]}.npz"
 
     def _located(self, name: str) -> str:
-        """A path in the data folder if there is something, else as it is."""
-        inside = Path(self.data_folder or ".") / name
+        """The path in the data folder if it exists there, else the path as it is."""
+        inside = self._data_folder / name
         return str(inside) if inside.exists() else name
 
-    @staticmethod
-    def _encoder_key(dataset: Dataset) -> str:
-        """A file's name for an encoder at a revision."""
-        revision = f"-{dataset.encoder_revision[:8]}" if dataset.encoder_revision else ""
-        return re.sub("[^A-Za-z0-9._-]", "--", dataset.encoder or "") + revision
+
+def _encoder_key(dataset: Dataset) -> str:
+    """A file name for an encoder at a revision."""
+    revision = f"-{dataset.encoder_revision[:8]}" if dataset.encoder_revision else ""
+    return re.sub("[^A-Za-z0-9._-]", "--", dataset.encoder or "") + revision

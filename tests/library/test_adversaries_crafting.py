@@ -1,4 +1,4 @@
-"""Canaries against autograd and brute force, one and several; the trainings they come from."""
+"""Crafted canaries, the reference model and simulated training, against autograd and loops."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 
 
 def some_records(count: int, seed: int, num_features: int = NUM_FEATURES) -> Records:
-    """Overlapping classes about centres that are the same for every seed."""
+    """Overlapping classes. Their centres are the same for every seed."""
     centres = np.random.default_rng(99).normal(size=(NUM_CLASSES, num_features))
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, NUM_CLASSES, count)
@@ -44,7 +44,7 @@ def some_records(count: int, seed: int, num_features: int = NUM_FEATURES) -> Rec
 
 
 def some_data(num_features: int = NUM_FEATURES) -> Split:
-    """Private and auxiliary records; no test records, which no adversary needs."""
+    """Private and auxiliary records. No adversary needs test records."""
     private = some_records(NUM_RECORDS, 0, num_features)
     return Split(private, some_records(200, 1, num_features), private[:0])
 
@@ -96,13 +96,13 @@ def crafting_of(kind: str, data: Split = DATA) -> Crafting:
 
 
 def told(crafting: Crafting, **changes: object) -> Crafting:
-    """The same, with other settings."""
+    """The same input with other settings."""
     settings = crafting.stage.model_dump(mode="json") | changes
     return replace(crafting, stage=CraftingStage.model_validate_json(json.dumps(settings)))
 
 
 def aimed_at(crafting: Crafting, record: int) -> Crafting:
-    """The same, with this record for the first target."""
+    """The same input with this record as the first target."""
     confidence = crafting.reference.mean_confidence.copy()
     confidence[record] = -1.0
     return replace(crafting, reference=replace(crafting.reference, mean_confidence=confidence))
@@ -148,7 +148,7 @@ def cosine(one: Floats, two: Floats) -> float:
 
 @dataclass
 class Bar:
-    """A progress bar that keeps what it is told."""
+    """A progress bar that remembers all calls."""
 
     total: int
     unit: str
@@ -249,7 +249,7 @@ def test_of_equally_sure_records_the_first_ones_are_targets() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if BUILT_IN[name].is_trained])
 def test_every_slot_has_a_target_of_its_own(attack: Crafting, name: str) -> None:
-    """The canaries of few slots are the first ones of more: a slot's depends on no later one."""
+    """With fewer slots, the canaries are the first ones of more slots."""
     entry = BUILT_IN[name]
     steps = {"crafting_steps": 3, "crafting_step_size": 0.1} if entry.settings else {}
     confidence = attack.reference.mean_confidence
@@ -274,7 +274,7 @@ def test_more_slots_than_records_are_refused(attack: Crafting) -> None:
         mislabeled(told(attack, num_slots=121))
 
 
-# Functions that craft, as another package could have them.
+# Crafting functions as another package may define them.
 
 
 def first_auxiliary(crafting: Crafting) -> list[InputCanary]:
@@ -356,7 +356,7 @@ def test_natural_is_the_most_opposed_auxiliary_record(attack: Crafting) -> None:
 
 
 def test_natural_uses_a_record_once(attack: Crafting) -> None:
-    """The targets choose in their order, each the most opposed of the records that are left."""
+    """In their order, the targets get the most opposed of the records that are left."""
     crafting = told(attack, num_slots=100)
     candidates = gradients_by_hand(attack, AUXILIARY)
     free, favourites = set(range(len(AUXILIARY))), set()
@@ -369,7 +369,7 @@ def test_natural_uses_a_record_once(attack: Crafting) -> None:
         assert canary.target == target.index
         assert np.array_equal(canary.features, AUXILIARY.features[best])
         assert canary.label == AUXILIARY.labels[best]
-    assert len(favourites) < 90  # so that the rule matters here
+    assert len(favourites) < 90  # so the rule changes the result here
 
 
 def test_natural_may_need_every_auxiliary_record(attack: Crafting) -> None:
@@ -426,13 +426,13 @@ def test_crafted_input_opposes_the_target(record: int | None, num_features: int)
     own, crafted = gradient(target.features), gradient(found.features)
     assert cosine(crafted, own) < -0.3
     assert objective(crafted, own) < objective(gradient(np.zeros_like(target.features)), own)
-    # A minimum: the objective falls no further in any direction nearby.
+    # A local minimum: all points nearby have a higher objective.
     rng = np.random.default_rng(record)
     for direction in rng.normal(size=(50, num_features)).astype(np.float32):
         near = found.features + 0.05 * direction / np.linalg.norm(direction)
         assert objective(gradient(near), own) > objective(crafted, own)
     if num_features < 30:
-        return  # too few directions: the minimum next to zero is not a good one
+        return  # too few directions: the minimum near zero is not a good one
     assert cosine(crafted, own) < -0.65
     real = gradients_by_hand(crafting, crafting.data.auxiliary)
     assert objective(crafted, own) < min(objective(gradient, own) for gradient in real)
@@ -508,7 +508,7 @@ def module_named(kind: str) -> nn.Module:
 def test_reference_equals_plain_torch(kind: str, optimizer: Optimizer) -> None:
     num_steps, rate = (200, 0.5) if optimizer is Optimizer.SGD else (20, 0.01)
     module = module_named(kind)
-    # From zeros, one gradient is exactly 0 but for rounding, of which Adam keeps the sign.
+    # From zeros, one gradient is 0 up to rounding errors, and Adam steps by their sign.
     zeros = kind == "linear" and optimizer is Optimizer.SGD
     ticks: list[int] = []
     found = train_reference(
@@ -555,7 +555,7 @@ def test_accumulated_updates_equal_a_loop(kind: str) -> None:
         "device": CPU,
     }
     found = accumulated_updates(**arguments, seed=seed)
-    # Purpose 4, index 0, in the documented key.
+    # The documented key: purpose 4, index 0.
     stream = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(4, 0))))
     start = torch.cat([parameter.flatten() for parameter in module.parameters()]).detach().numpy()
     weights = np.zeros(len(start)) if kind == "linear" else start.astype(np.float64)
@@ -578,7 +578,7 @@ def test_accumulated_updates_equal_a_loop(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "any module"])
 def test_simulated_steps_without_records_move_nothing(kind: str) -> None:
-    """At a small rate and few records most batches are empty."""
+    """With a small rate and few records, most batches are empty."""
     arguments = {
         "module": module_named(kind),
         "records": PRIVATE,

@@ -1,4 +1,4 @@
-"""The worst-case draws against their exact law, and the shard that they become."""
+"""The draws of the worst case against their exact distribution, and their shard."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom, ks_2samp, kstest, norm
 
-from dpcanary.adversaries.drawing import Drawing, draw_runs, draw_shard
+from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.adversaries.worst_case import draw_worst_case, final_sum, log_likelihood_ratio
 from dpcanary.errors import InputError
@@ -57,7 +57,7 @@ def context(q: float, sigma: float) -> ScoringContext:
     return ScoringContext(q, sigma, RECORD_STEPS, canaries=None)
 
 
-# --- the law of the sums, and their likelihood ratio -------------------------------------------
+# --- the distribution of the sums, and their likelihood ratio ---------------------------------
 
 
 def mixture_log_density(sums: Floats, q: float, sigma: float, steps: int, sign: int) -> Floats:
@@ -103,7 +103,7 @@ def test_log_likelihood_ratio_is_linear_at_rate_one() -> None:
 
 
 def test_log_likelihood_ratio_is_stable_far_out() -> None:
-    """Far out, world 0 explains the sum by k = T and world 1 by k = 0: the slope is 1 / s^2."""
+    """Far out, k = T dominates in world 0 and k = 0 in world 1: the slope is 1 / s^2."""
     sums = np.array([1e6, 1e6 + 1.0])
     found = log_likelihood_ratio(sums, sample_rate=0.25, noise_multiplier=2.0, num_steps=10)
     assert np.isfinite(found).all()
@@ -127,10 +127,10 @@ def test_final_sums_follow_the_mixture(q: float, sigma: float) -> None:
             found = sums[world::2, column]
             assert kstest(found, cdf).pvalue > 1e-3
             assert abs(found.mean() - sign * steps * q) < 4.5 * np.sqrt(variance / len(found))
-            # Kurtosis is at most 3 + 1 / (T q (1 - q)) or so; its own sample serves.
+            # The standard error of the variance, from the sample itself.
             error = np.std((found - found.mean()) ** 2) / np.sqrt(len(found))
             assert abs(found.var() - variance) < 4.5 * error
-            # Steps before and after a recorded one are independent.
+            # The steps before and after a recorded step are independent.
             if column:
                 before, gained = sums[world::2, column - 1], np.diff(sums, axis=1)[world::2]
                 correlation = np.corrcoef(before, gained[:, column - 1])[0, 1]
@@ -139,7 +139,7 @@ def test_final_sums_follow_the_mixture(q: float, sigma: float) -> None:
 
 def test_the_score_of_a_sum_is_its_likelihood_ratio_at_that_step() -> None:
     q, sigma = 0.25, 1.0
-    sums = draw_runs(drawing("sum", range(50), q, sigma))
+    sums = draw_shard(drawing("sum", range(50), q, sigma)).observation
     scores = final_sum(sums, context(q, sigma))
     assert scores.shape == sums.shape == (50, 3, 1)
     for column, steps in enumerate(RECORD_STEPS):
@@ -169,7 +169,7 @@ def test_transcript_at_rate_one_is_the_gaussian_mechanism() -> None:
 def test_transcript_and_final_sum_agree_at_rate_one() -> None:
     sigma, count = 5.0, 20_000
     transcript = draw("log_likelihood_ratio", range(count), 1.0, sigma)
-    sums = draw_runs(drawing("sum", range(count), 1.0, sigma))
+    sums = draw_shard(drawing("sum", range(count), 1.0, sigma)).observation
     final = final_sum(sums, context(1.0, sigma))[:, :, 0]
     for column in range(len(RECORD_STEPS)):
         for world in (0, 1):
@@ -178,7 +178,7 @@ def test_transcript_and_final_sum_agree_at_rate_one() -> None:
 
 
 def test_transcript_is_a_log_likelihood_ratio() -> None:
-    """E[exp(score)] over world 1 is 1, E[exp(-score)] over world 0 too; worlds mirror."""
+    """E[exp(score)] in world 1 and E[exp(-score)] in world 0 are 1. The worlds are symmetric."""
     scores = draw("log_likelihood_ratio", range(40_000), 0.25, 4.0)
     for column in range(len(RECORD_STEPS)):
         for world, sign in ((0, -1.0), (1, 1.0)):
@@ -236,18 +236,18 @@ def test_the_worst_case_has_no_other_observations(observe: str) -> None:
         draw(observe, range(4), 0.25, 1.0)
 
 
-# Processes as another package could have them.
+# Processes as another package may define them.
 
 
 def coins(drawing: Drawing) -> Floats:
-    """Shape (runs, steps, 2): draws of each run's own stream; the world moves them by 100."""
+    """Draws of each run's own stream, shape (runs, steps, 2), plus 100 in world 1."""
     shape = len(drawing.stage.record_steps), 2
     drawn = np.stack([drawing.generator(run).random(shape) for run in drawing.runs])
     return drawn + 100.0 * drawing.worlds[:, None, None]
 
 
 def by_step(drawing: Drawing) -> Floats:
-    """Runs and steps the wrong way round."""
+    """Runs and steps in the wrong order."""
     return np.zeros((len(drawing.stage.record_steps), len(drawing.runs)))
 
 
@@ -258,7 +258,7 @@ def a_number(drawing: Drawing) -> float:
 def test_a_process_of_ones_own_has_one_slot_and_a_stream_for_every_run() -> None:
     def drawn(runs: range, seed: int = 1) -> Floats:
         told = drawing("coins", runs, 1.0, 1.0, seed=seed, function=f"{__name__}:coins")
-        return draw_runs(told)
+        return draw_shard(told).observation
 
     whole = drawn(range(40))
     assert whole.shape == (40, 3, 1, 2)
@@ -267,7 +267,8 @@ def test_a_process_of_ones_own_has_one_slot_and_a_stream_for_every_run() -> None
     assert len(np.unique(whole % 100)) == whole.size
     assert not np.array_equal(drawn(range(40), seed=2), whole)
     told = drawing("coins", range(4), 1.0, 1.0, function=f"{__name__}:coins")
-    np.testing.assert_array_equal(as_observed(whole[:4], context(1.0, 1.0)), draw_runs(told))
+    found = draw_shard(told).observation
+    np.testing.assert_array_equal(as_observed(whole[:4], context(1.0, 1.0)), found)
 
 
 @pytest.mark.parametrize(

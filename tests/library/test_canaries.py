@@ -1,4 +1,4 @@
-"""The canaries of a run are of one type; their file gives back what was written."""
+"""The canaries of a run have one type, and reading their file returns what was written."""
 
 import zipfile
 

@@ -1,4 +1,4 @@
-"""Every adversary of the catalogue: its function, its scores, its settings, its line in the docs."""
+"""Entries of the catalogue: function, scores, settings, cost, look in figures and docs."""
 
 import inspect
 from pathlib import Path

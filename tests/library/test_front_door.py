@@ -1,4 +1,4 @@
-"""The front door: `import dpcanary` loads next to nothing, and says what is to be had."""
+"""`import dpcanary` loads almost nothing, and lists all public names."""
 
 import ast
 import subprocess
@@ -17,7 +17,7 @@ HEAVY = ("torch", "scipy", "numpy")
 
 
 def printed(code: str) -> list[str]:
-    """What a fresh Python prints, line by line."""
+    """The lines that a fresh Python prints."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
@@ -25,7 +25,7 @@ def printed(code: str) -> list[str]:
 
 
 def seconds(code: str) -> float:
-    """How long a fresh Python takes."""
+    """The time that a fresh Python takes."""
     start = perf_counter()
     printed(code)
     return perf_counter() - start
@@ -43,7 +43,7 @@ def test_the_import_loads_no_module_of_the_package():
 
 
 def test_the_import_is_fast():
-    """Below 100 ms, beyond what Python itself takes to start; in turns, so that load hits both."""
+    """Below 100 ms more than Python's own start. They alternate, so that load affects both."""
     pairs = [(seconds("pass"), seconds("import dpcanary")) for _ in range(9)]
     empty, imported = (median(times) for times in zip(*pairs, strict=True))
     assert imported - empty < 0.1
@@ -62,7 +62,7 @@ def test_names_are_sorted_and_there_once():
 
 
 def test_each_module_can_be_had_first():
-    """No module needs another one to be loaded before it: circles of imports would show here."""
+    """No module needs that another one is loaded before it; import cycles would fail here."""
     code = """
 import sys, dpcanary
 one_of_each = {module: name for name, module in dpcanary.MODULE_OF.items()}
@@ -87,7 +87,7 @@ def test_the_docstring_lists_all_names():
 
 
 def test_type_checkers_see_all_names():
-    """The imports of the `TYPE_CHECKING` block: each name as itself, from its own module."""
+    """The `TYPE_CHECKING` block imports each name as itself, from its own module."""
     (block,) = [
         node
         for node in SOURCE.body
@@ -117,7 +117,7 @@ def test_dir_shows_all_names():
     assert {*dpcanary.__all__} <= {*shown}
     assert {"__all__", "__doc__", "__version__", "MODULE_OF"} <= {*shown}
     code = "import dpcanary; print(*(name for name in dpcanary.__all__ if name in dir(dpcanary)))"
-    assert printed(code)[0].split() == dpcanary.__all__  # before anything was used
+    assert printed(code)[0].split() == dpcanary.__all__  # before the first use of a name
 
 
 def test_a_star_imports_all_names():

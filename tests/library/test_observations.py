@@ -1,4 +1,4 @@
-"""Shards: what is written comes back, and a mixed or broken set is refused with the reason."""
+"""Shard files: writing and reading them, and the refusal of damaged or foreign files."""
 
 import hashlib
 import platform
@@ -55,7 +55,7 @@ def test_what_is_written_comes_back(tmp_path, num_slots):
 
 
 def test_observations_of_any_shape_come_back(tmp_path):
-    """Of every slot: the logits of its target and of its canary."""
+    """Here the logits of each slot's target and canary."""
     logits = np.random.default_rng(0).normal(size=(4, 2, 3, 2, 10)).astype(np.float32)
     path = written(tmp_path, replace(shard(0, 4, num_slots=3), observation=logits))
     np.testing.assert_array_equal(read_shard(path).observation, logits)

@@ -1,4 +1,4 @@
-"""Default scores of trained ensembles: against their definitions, and higher in world 0."""
+"""Default scores of trained ensembles equal their definitions and are higher in world 0."""
 
 from functools import cache
 
@@ -23,25 +23,25 @@ LEARNING_RATE = 2.0
 LENGTH = 0.8  # of the direction canaries' gradients
 
 FULL_BATCHES: dict[str, object] = {}
-# Under `substitute`, the targets of two slots are no ordinary records.
+# Under `substitute`, the targets of the two slots are not among the other records.
 FIXED_BATCHES = {"sampling": "fixed", "batch_size": NUM_RECORDS - 2, "canary_period": 1}
 
 
 def direction(first: int) -> np.ndarray:
-    """A gradient in half of the parameters, orthogonal to that of the next index."""
+    """A gradient in every second parameter; those for `first` 0 and 1 are orthogonal."""
     gradient = np.zeros(NUM_PARAMETERS, np.float32)
     gradient[first::2] = np.where(np.arange(len(gradient[first::2])) % 3, 1.0, -1.0)
     return gradient * (LENGTH / np.linalg.norm(gradient)).astype(np.float32)
 
 
 def far_off(feature: int) -> np.ndarray:
-    """Features that no record has, nor another canary."""
+    """Features far from those of all other records and canaries."""
     features = np.zeros(NUM_FEATURES, np.float32)
     features[feature] = 6.0
     return features
 
 
-# Two of each kind, for runs with one slot or two.
+# Two of each kind, for runs with one or two slots.
 CANARIES: dict[str, list[Canary]] = {
     "gradient": [GradientCanary(4, target=3), GradientCanary(11, target=8)],
     "direction": [DirectionCanary(direction(0), target=3), DirectionCanary(direction(1), target=8)],
@@ -51,7 +51,7 @@ CANARIES: dict[str, list[Canary]] = {
 
 @cache
 def records() -> Records:
-    """Random records with all labels; the targets are far from the others."""
+    """Random records with all labels. The targets are far from the others."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(NUM_RECORDS, NUM_FEATURES)).astype(np.float32)
     features[3], features[8] = far_off(0), far_off(4)
@@ -61,7 +61,7 @@ def records() -> Records:
 def trained(
     kind: str, *, adjacency: str, num_slots: int, sampling: dict[str, object]
 ) -> EnsembleResult:
-    """A strong signal and little noise."""
+    """Runs with a strong signal and little noise."""
     torch.manual_seed(1)
     dpsgd = DPSGD(
         noise_multiplier=0.05,
@@ -86,7 +86,7 @@ def trained(
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 @pytest.mark.parametrize("kind", CANARIES)
 def test_world_0_scores_higher(kind, adjacency, num_slots, sampling):
-    """By twenty standard errors of the mean for every slot, and in every run with one slot."""
+    """By twenty standard errors of the mean for every slot; with one slot, in every run."""
     result = trained(kind, adjacency=adjacency, num_slots=num_slots, sampling=sampling)
     scores = ensemble_scores(result)
     assert scores.shape == (60, len(RECORD_STEPS), num_slots)
@@ -104,7 +104,7 @@ def test_world_0_scores_higher(kind, adjacency, num_slots, sampling):
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 @pytest.mark.parametrize(("kind", "length"), [("gradient", 1.0), ("direction", LENGTH)])
 def test_the_worlds_differ_by_the_canarys_gradient(kind, length, adjacency):
-    """After a step: the learning rate times its length, and its negative's where there is one."""
+    """By learning rate times sensitivity times its length over the batch size, after a step."""
     result = trained(kind, adjacency=adjacency, num_slots=1, sampling=FULL_BATCHES)
     first, world = ensemble_scores(result)[:, 0, 0], result.worlds[:, 0]
     found = first[world == 0].mean() - first[world == 1].mean()
@@ -116,7 +116,7 @@ def test_the_worlds_differ_by_the_canarys_gradient(kind, length, adjacency):
 def result_of(
     canaries: list[Canary], observe: Observation, observations: np.ndarray, *, adjacency: str
 ) -> EnsembleResult:
-    """Observations that no training gave."""
+    """A result with given observations, without training."""
     runs = len(observations)
     dpsgd = DPSGD(
         noise_multiplier=1.0,
@@ -138,7 +138,7 @@ def result_of(
 
 
 def log_odds(logits: np.ndarray, label: int) -> float:
-    """log(p / (1 - p)), p from the softmax."""
+    """log(p / (1 - p)), where p is from the softmax."""
     p = np.exp(logits.astype(np.float64))
     return float(np.log(p[label] / (p.sum() - p[label])))
 
@@ -160,7 +160,7 @@ def test_gradient_canaries_score_by_minus_the_change(kind, adjacency):
 
 @pytest.mark.parametrize("adjacency", [*Adjacency])
 def test_input_canaries_score_by_log_odds(adjacency):
-    """Under `substitute`, of the target minus those of the canary; else of the canary."""
+    """Under `substitute`, of the target minus the canary's; otherwise of the canary."""
     logits = np.random.default_rng(5).normal(size=(5, 2, 2, 2, NUM_CLASSES)).astype(np.float32)
     result = result_of(CANARIES["input"], Observation.LOGITS, logits, adjacency=adjacency)
     found = ensemble_scores(result)

@@ -1,4 +1,4 @@
-"""Pooling: an audit's shards are checked and scored one by one, in bounded memory."""
+"""An audit's shards are checked and scored one by one, in bounded memory."""
 
 import os
 import tracemalloc
@@ -42,7 +42,7 @@ SETTINGS = STAGE.told
 
 
 def shard(first: int, num_runs: int, **header: object) -> Shard:
-    """Runs whose observation at step 5 is their index, and at step 10 ten times that."""
+    """Runs with their index as observation at step 5, and ten times their index at step 10."""
     run = np.arange(first, first + num_runs)
     known = {"settings": SETTINGS, "inputs": {}, "noise_multiplier": 2.0, "seconds": 2.0}
     return Shard(
@@ -121,7 +121,7 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, messag
 
 
 def test_whole_shards_of_another_audit_are_refused(tmp_path):
-    """They agree with one another, and not with the audit that they are taken for."""
+    """Such shards agree with one another, but not with the audit."""
     foreign = {"settings": {**SETTINGS, "seed": 2}}
     with pytest.raises(InputError, match="other settings: it is of another audit, or out of"):
         checked(written(tmp_path, shard(0, 4, **foreign), shard(4, 4, **foreign)))
@@ -175,7 +175,7 @@ def test_a_truncated_shard_is_refused_with_advice(tmp_path):
 
 
 def test_a_score_of_another_shape_is_refused(tmp_path, monkeypatch):
-    """As another package's function may return it."""
+    """A function of another package may return a wrong shape."""
     monkeypatch.setattr("dpcanary.scoring.scores.as_observed", lambda observed, _: observed[..., 0])
     with pytest.raises(InputError, match=r"as_observed returned shape \(8, 2\) for 8 runs, 2 st"):
         pooled_of(written(tmp_path, shard(0, 8)))
@@ -205,13 +205,13 @@ def test_scores_are_told_of_the_audit(tmp_path, monkeypatch):
 def logit_shards(
     folder: Path, stage: ScoringStage, *, runs_per_shard: int, labels: tuple[int, ...] = (3,)
 ) -> list[Path]:
-    """Shards with the logits of ten classes, the same in each, beside a canary file.
+    """A canary file, and shards with the logits of ten classes, the same in each shard.
 
     Args:
         folder: where to write.
         stage: the audit.
         runs_per_shard: runs of each.
-        labels: of the canaries, one for each slot; that of their targets is 1.
+        labels: of the canaries, one for each slot; the label of their targets is 1.
     """
     canaries = tuple(
         InputCanary(features=np.zeros(64, np.float32), label=label, target=5 + slot)
@@ -265,8 +265,8 @@ def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
 
 
 def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
-    """200,000 runs: their logits, as float64, are twenty times the size of their scores."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody cuts the power
+    """For 200,000 runs, whose logits as float64 are twenty times as large as their scores."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # saves time
     stage = stage_of({**LOGITS, "num_runs": 200_000})
     paths = logit_shards(tmp_path, stage, runs_per_shard=1_000)
     tracemalloc.start()
@@ -275,6 +275,5 @@ def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
     tracemalloc.stop()
     size = pooled.scores.nbytes
     assert size == 200_000 * 2 * 8
-    # With each run's accuracy and world, and whether it was seen; a shard's part is 1,000 runs'
-    # logits.
+    # The scores, each run's accuracy and world, whether it was seen, and 1,000 runs' logits.
     assert peak < 2.5 * size

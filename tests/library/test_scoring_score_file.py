@@ -1,4 +1,4 @@
-"""Score files: what is written comes back, and the parts of it that estimates are made of."""
+"""Score files: writing and reading them, and selecting scores for estimates."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ HEADER = {
 
 
 def scores(*, num_slots: int = 1) -> AuditScores:
-    """Scores that are all different; with one slot, runs alternate between the worlds."""
+    """Scores that all differ. With one slot, runs alternate between the worlds."""
     shape = (NUM_REPEATS, NUM_RUNS, num_slots)
     runs = np.broadcast_to(np.arange(NUM_RUNS)[:, None], shape)
     world = parity(runs) if num_slots == 1 else np.random.default_rng(0).integers(0, 2, shape)
@@ -112,7 +112,7 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
         {"test_accuracy": np.zeros((2, 6), np.float32)},
         {"test_accuracy": np.zeros((1, 8), np.float32)},
         {"test_accuracy": np.zeros(16, np.float32)},
-        # As they would be without an axis for the slots: these fit together, all the same.
+        # Without an axis for the slots, these arrays would fit together.
         {"scores": np.zeros((2, 8, 3)), "world": np.zeros((2, 8), np.uint8)},
     ],
     ids=lambda changes: " ".join(f"{name}{array.shape}" for name, array in changes.items()),
@@ -127,7 +127,7 @@ def test_a_nan_names_the_run(tmp_path):
     broken = scores(num_slots=2)
     broken.scores[1, 5, 1, 2] = broken.scores[1, 6, 0, 0] = np.nan
     with pytest.raises(
-        InputError, match=r"the score of run 5 of repeat 1 is NaN: .* never dropped"
+        InputError, match=r"the score of run 5 of repeat 1 is NaN: .* never drop it"
     ):
         read_scores(written(tmp_path, broken))
 
@@ -146,7 +146,7 @@ def test_scores_of_the_worlds_of_single_slots():
     [(None, [0, 1, 2]), (slice(None), [0, 1, 2]), (slice(1, 2), [1]), (slice(1, None), [1, 2])],
 )
 def test_scores_of_the_worlds_of_several_slots(slots, chosen):
-    """Each slot of each run goes to its own world; against the plainest selection."""
+    """Each slot of each run goes to its own world, compared with a loop."""
     one = scores(num_slots=3)
     kept = {} if slots is None else {"slots": slots}
     for repeat in range(NUM_REPEATS):

@@ -29,7 +29,7 @@ def inputs(*, target_labels: list[int], labels: list[int]) -> ScoringContext:
 
 
 def naive_logit(logits: np.ndarray, label: int) -> float:
-    """log(p / (1 - p)), p from the softmax, in the plainest way."""
+    """log(p / (1 - p)), where p is from the softmax."""
     exponentials = [np.exp(float(value)) for value in logits]
     p = exponentials[label] / sum(exponentials)
     return log(p / (1 - p))
@@ -119,7 +119,7 @@ def test_logit_difference_needs_input_canaries() -> None:
 
 
 def test_higher_means_world_0() -> None:
-    """World 0 trained on the target, so fits it; its gradient +C moves the coordinate down."""
+    """A model in world 0 fits the target, and the gradient +C moves its coordinate down."""
     told = inputs(target_labels=[0], labels=[1])
     fits_target = np.array([[[[[3.0, 0.0], [0.0, 0.0]]]]])
     fits_substitute = np.array([[[[[0.0, 0.0], [0.0, 3.0]]]]])

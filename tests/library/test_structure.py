@@ -1,4 +1,4 @@
-"""The library's shape: what imports what, and what a program's result depends on."""
+"""The structure of the library: its imports, and the code that a program's result depends on."""
 
 import ast
 import graphlib
@@ -61,7 +61,7 @@ def test_files_stay_readable():
 
 
 def test_training_is_told_nothing_of_canaries_scores_or_estimates():
-    """Neither by what it imports nor by its settings."""
+    """Neither through imports nor through settings."""
     modules = imports_of(ROOT / "scripts/train_shard.py", ROOT)
     assert modules[0] == "scripts/train_shard.py"
     assert {"dpcanary/training/runs.py", "dpcanary/canaries.py"} <= set(modules)
@@ -72,7 +72,7 @@ def test_training_is_told_nothing_of_canaries_scores_or_estimates():
 
 
 def test_no_module_holds_the_names_of_all_packages():
-    """A change of one package's options or settings reaches no job that does not use them."""
+    """A change of a package's options or settings reruns only the jobs that use them."""
     used = {
         name: imports_of(ROOT / f"scripts/{name}.py", ROOT)
         for name in ("download_file", "extract_features", "prepare_dataset", "draw_shard")
@@ -84,7 +84,7 @@ def test_no_module_holds_the_names_of_all_packages():
 
 
 def test_purposes_of_streams_are_distinct():
-    """Their numbers are part of every stream's key, and have not changed."""
+    """Their numbers are part of the key of every stream, and never change."""
     numbers = {
         f"{package}.{purpose.name}": purpose.value
         for package, purposes in PURPOSES.items()
@@ -107,7 +107,7 @@ def test_purposes_of_streams_are_distinct():
 
 
 def test_imports_are_found_as_python_finds_them(tmp_path):
-    """Against the truth: what is loaded when the program is imported."""
+    """Compared with the modules that are loaded when the program is imported."""
     for name in ("train_shard", "estimate", "figure_trade_off"):
         code = (
             "import sys, runpy; sys.path[:0] = ['.']; "
