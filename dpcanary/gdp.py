@@ -1,7 +1,7 @@
 """Gaussian differential privacy in closed form.
 
-A mechanism is mu-GDP when telling its two worlds apart is as hard as telling N(0, 1) from
-N(mu, 1) [Dong, Roth and Su, 2022]. Kept free of other imports, so that it loads fast.
+A mechanism is mu-GDP if telling its two worlds apart is at least as hard as telling N(0, 1) from
+N(mu, 1) [Dong, Roth and Su, 2022]. This module has few imports, so that it loads fast.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ def gdp_delta(*, mu: float, epsilon: float) -> float:
 
     Args:
         mu: the Gaussian privacy parameter, at least 0; may be infinite.
-        epsilon: any finite number, negative ones too.
+        epsilon: any finite number; may be negative.
 
     Returns:
-        Phi(-eps/mu + mu/2) - exp(eps) Phi(-eps/mu - mu/2), computed in logs so that it keeps
-        its relative precision in the tail.
+        Phi(-eps/mu + mu/2) - exp(eps) Phi(-eps/mu - mu/2), computed in logs to keep its relative
+        precision in the tail.
 
     Raises:
         InputError: mu is negative or NaN, or epsilon is not finite.
@@ -75,8 +75,8 @@ def gdp_mu(*, epsilon: float, delta: float) -> float:
         delta: between 0 and 1, both excluded.
 
     Returns:
-        The inverse of gdp_epsilon in mu. At epsilon 0 it is still positive: the largest mu
-        that delta alone covers.
+        The inverse of gdp_epsilon in mu. At epsilon 0 it is the largest mu that delta alone
+        covers, which is above 0.
 
     Raises:
         InputError: epsilon is negative or NaN, or delta is not between 0 and 1.
@@ -90,7 +90,7 @@ def gdp_mu(*, epsilon: float, delta: float) -> float:
         raise InputError(f"epsilon is {epsilon!r}; it must be at least 0")
     if epsilon == inf:
         return inf
-    # delta(mu) falls under any level towards mu = 0 and reaches 1 as mu grows.
+    # delta(mu) goes to 0 towards mu = 0 (at epsilon >= 0) and to 1 as mu grows.
     low = high = 1.0
     while gdp_delta(mu=low, epsilon=epsilon) > delta:
         low /= 2

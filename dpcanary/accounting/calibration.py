@@ -7,11 +7,7 @@ from math import asinh, exp, log, log1p, sqrt
 
 from scipy.optimize import brentq
 
-from dpcanary.accounting.dispatch import (
-    accountant_for,
-    checked_setting,
-    checked_uppers,
-)
+from dpcanary.accounting.dispatch import checked_setting, checked_uppers
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
@@ -21,7 +17,7 @@ from dpcanary.gdp import gdp_mu
 
 _LOG_TOLERANCE = 2e-5
 _LARGEST_EPSILON = 10_000.0
-# Noise multipliers that are searched.
+# The range of noise multipliers that is searched.
 _LEAST, _MOST = 1e-4, 1e9
 
 
@@ -46,11 +42,12 @@ def calibrate_noise(
 
     Returns:
         Standard deviation of the noise over the clipping norm, at most 1e-4 (relative) above the
-        smallest one.
+        smallest possible one.
 
     Raises:
         InputError: an argument is out of its range.
-        AccountingError: the method cannot give a trustworthy number on the way.
+        AccountingError: the method gives no trustworthy number for some noise that is tried, or no
+            noise reaches the target.
 
     Example:
         >>> sigma = calibrate_noise(adjacency="substitute", epsilon=9.992, delta=1e-5,
@@ -58,7 +55,6 @@ def calibrate_noise(
         >>> round(sigma, 2)
         22.37
     """
-    accountant = accountant_for(method)
     target = checked_real("epsilon", epsilon, most=_LARGEST_EPSILON)
     setting = checked_setting(
         adjacency=adjacency,
@@ -73,16 +69,20 @@ def calibrate_noise(
     def excess(log_sigma: float) -> float:
         trial = replace(setting, noise_multiplier=exp(log_sigma))
         try:
-            return checked_uppers(accountant, trial, [setting.num_steps])[0] - target
+            return checked_uppers(trial, [setting.num_steps])[0] - target
         except AccountingError as error:
-            tried = f"on the way, at noise_multiplier={exp(log_sigma):.3g}, {error.reason or error}"
-            raise _refusal(setting, target, tried) from error
+            tried = f"the search tried noise_multiplier={exp(log_sigma):.3g}, where"
+            raise _refusal(setting, target, f"{tried} {error.reason or error}") from error
 
     low, high = _bracket(excess, log(_gaussian_guess(setting, target)))
     if exp(low) < _LEAST or exp(high) > _MOST:
         known = f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it"
-        raise _refusal(setting, target, f"{known} (delta may cover the leak whatever the noise)")
-    return exp(_safe_root(excess, low, high))
+        raise _refusal(setting, target, f"{known} (delta may cover the leak at any noise)")
+    root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
+    # The grids change with the noise, so the function is not quite smooth: step to the safe side.
+    while excess(root) > 0:
+        root += _LOG_TOLERANCE
+    return exp(root)
 
 
 def _refusal(setting: Setting, target: float, reason: str) -> AccountingError:
@@ -102,13 +102,14 @@ def _gaussian_guess(setting: Setting, epsilon: float) -> float:
     ratio = mu / (setting.sample_rate * sqrt(setting.num_steps))
     if setting.sample_rate == 1:
         return setting.adjacency.sensitivity / ratio
-    # One step's likelihood ratio has the variance q^2 (exp(1/s^2) - 1), or 4 q^2 sinh(1/s^2).
+    # The variance of one step's likelihood ratio is q^2 (exp(1/s^2) - 1), or 4 q^2 sinh(1/s^2)
+    # under substitution.
     substitute = setting.adjacency is Adjacency.SUBSTITUTE
     return 1 / sqrt(asinh(ratio**2 / 4) if substitute else log1p(ratio**2))
 
 
 def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, float]:
-    """Logs of noise around the root of a decreasing function, or beyond what is searched."""
+    """Log noise below and above the root of a decreasing function, or beyond the searched range."""
     low = high = guess
     stride = 0.05
     while exp(high) <= _MOST and excess(high) > 0:
@@ -116,12 +117,3 @@ def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, flo
     while exp(low) >= _LEAST and excess(low) <= 0:
         low, high, stride = low - stride, low, 1.5 * stride
     return low, high
-
-
-def _safe_root(excess: Callable[[float], float], low: float, high: float) -> float:
-    """A point just above the root of a decreasing function, where it is not positive."""
-    root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
-    # The grids change with the noise, so the function is smooth only nearly: look, then step.
-    while excess(root) > 0:
-        root += _LOG_TOLERANCE
-    return root

@@ -1,4 +1,4 @@
-"""The accountant for full batches: without sampling DP-SGD is exactly a Gaussian mechanism."""
+"""The accountant for full batches: without sampling, DP-SGD is exactly a Gaussian mechanism."""
 
 from dataclasses import replace
 

@@ -1,6 +1,5 @@
-"""Checks what the user asked for and finds the accountant for it."""
+"""Checks arguments, finds the accountant that they ask for, and checks its answer."""
 
-from math import isfinite
 from typing import assert_never
 
 from dpcanary.accounting.options import AccountingMethod
@@ -10,30 +9,23 @@ from dpcanary.checks import checked_count, checked_real
 
 
 def accountant_for(method: AccountingMethod | str) -> Accountant:
-    """The accountant of this name. Its libraries are loaded only when it is asked for.
+    """The accountant of this name. Its libraries are imported only when it is asked for.
 
     Raises:
         InputError: if no method has this name.
     """
     match AccountingMethod(method):
         case AccountingMethod.PLD:
-            from dpcanary.accounting import pld
-
-            return pld.accountant
+            from dpcanary.accounting.pld import accountant
         case AccountingMethod.PRV:
-            from dpcanary.accounting import prv
-
-            return prv.accountant
+            from dpcanary.accounting.prv import accountant
         case AccountingMethod.CLOSED_FORM:
-            from dpcanary.accounting import closed_form
-
-            return closed_form.accountant
+            from dpcanary.accounting.closed_form import accountant
         case AccountingMethod.GROUP_PRIVACY:
-            from dpcanary.accounting import group_privacy
-
-            return group_privacy.accountant
+            from dpcanary.accounting.group_privacy import accountant
         case never:
             assert_never(never)
+    return accountant
 
 
 def checked_setting(
@@ -56,30 +48,31 @@ def checked_setting(
         noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
         num_steps=checked_count("num_steps", num_steps),
         delta=checked_real("delta", delta, most=1.0),
-        method=str(method),
+        method=AccountingMethod(method).value,
     )
 
 
-def checked_uppers(accountant: Accountant, setting: Setting, steps: list[int]) -> list[float]:
-    """The accountant's upper epsilons, once they are found to be numbers.
+def checked_uppers(setting: Setting, steps: list[int]) -> list[float]:
+    """The upper epsilons after these numbers of steps, by the setting's accountant.
 
     Raises:
-        AccountingError: the accountant fails, or gives something else than a finite epsilon.
+        AccountingError: the accountant fails, or an epsilon is not a finite number of at least 0.
     """
+    accountant = accountant_for(setting.method)
     uppers = accountant.uppers(setting, steps)
     for upper in uppers:
-        if not (isfinite(upper) and upper >= 0):
-            reason = f"its epsilon came out as {upper}"
-            raise setting.refusal(reason, instead=accountant.instead)
+        if not 0 <= upper < float("inf"):
+            raise setting.refusal(f"its epsilon came out as {upper}", instead=accountant.instead)
     return uppers
 
 
-def checked_bounds(accountant: Accountant, setting: Setting) -> EpsilonBounds:
-    """The accountant's bounds, once they are found to be finite and in order.
+def checked_bounds(setting: Setting) -> EpsilonBounds:
+    """The bounds by the setting's accountant.
 
     Raises:
-        AccountingError: the accountant fails, or gives anything else.
+        AccountingError: the accountant fails, or its bounds are not finite and in order.
     """
+    accountant = accountant_for(setting.method)
     bounds = accountant.bounds(setting)
     if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
         raise setting.refusal(f"it came out as {bounds}", instead=accountant.instead)

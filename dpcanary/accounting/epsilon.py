@@ -2,12 +2,7 @@
 
 from collections.abc import Sequence
 
-from dpcanary.accounting.dispatch import (
-    accountant_for,
-    checked_bounds,
-    checked_setting,
-    checked_uppers,
-)
+from dpcanary.accounting.dispatch import checked_bounds, checked_setting, checked_uppers
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.setting import EpsilonBounds
 from dpcanary.adjacency import Adjacency
@@ -29,12 +24,12 @@ def account_epsilon(
     Args:
         adjacency: the neighbouring relation.
         sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        noise_multiplier: standard deviation of the noise over the clipping norm, whichever the
-            adjacency (never over the sensitivity).
+        noise_multiplier: standard deviation of the noise over the clipping norm (never over the
+            sensitivity), under every adjacency.
         num_steps: number of steps that are composed.
         delta: between 0 and 1, both excluded.
-        method: which accountant. `closed_form` is for sample_rate 1 alone, `group_privacy` for
-            substitute adjacency alone.
+        method: which accountant. `closed_form` is only for sample_rate 1, `group_privacy` only for
+            substitute adjacency.
 
     Returns:
         Lower bound, estimate and upper bound.
@@ -50,7 +45,6 @@ def account_epsilon(
         >>> round(bounds.estimate, 3)
         9.992
     """
-    accountant = accountant_for(method)
     setting = checked_setting(
         adjacency=adjacency,
         sample_rate=sample_rate,
@@ -59,7 +53,7 @@ def account_epsilon(
         delta=delta,
         method=method,
     )
-    return checked_bounds(accountant, setting)
+    return checked_bounds(setting)
 
 
 def account_epsilon_curve(
@@ -71,24 +65,10 @@ def account_epsilon_curve(
     delta: float,
     method: AccountingMethod | str = AccountingMethod.PLD,
 ) -> list[float]:
-    """Upper epsilon after each of several numbers of steps.
+    """Upper (pessimistic) epsilons after several numbers of steps, in the order of `steps`.
 
-    Faster than a call for each of them: they share the discretisation of a step.
-
-    Args:
-        adjacency: the neighbouring relation.
-        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        noise_multiplier: standard deviation of the noise over the clipping norm.
-        steps: numbers of steps, in any order.
-        delta: between 0 and 1, both excluded.
-        method: as for account_epsilon.
-
-    Returns:
-        The upper (pessimistic) epsilons, in the order of steps.
-
-    Raises:
-        InputError: an argument is out of its range.
-        AccountingError: the method cannot give a trustworthy number here.
+    One call is faster than a call of `account_epsilon` for each, since all share the
+    discretisation of a step. The other arguments and the errors are those of `account_epsilon`.
 
     Example:
         >>> curve = account_epsilon_curve(adjacency="add_remove", sample_rate=1.0, delta=1e-5,
@@ -97,7 +77,6 @@ def account_epsilon_curve(
         >>> [round(epsilon, 3) for epsilon in curve]
         [15.223, 23.995]
     """
-    accountant = accountant_for(method)
     counts = [checked_count("steps", count) for count in steps]
     if not counts:
         raise InputError("steps is empty; it must hold at least one number of steps")
@@ -109,7 +88,7 @@ def account_epsilon_curve(
         delta=delta,
         method=method,
     )
-    return checked_uppers(accountant, setting, counts)
+    return checked_uppers(setting, counts)
 
 
 def privacy_profile(
@@ -120,21 +99,10 @@ def privacy_profile(
     num_steps: int,
     epsilons: Sequence[float],
 ) -> list[float]:
-    """Upper delta at each of several epsilons, by privacy loss distributions.
+    """Upper deltas at several epsilons (finite, at least 0), in the order of `epsilons`.
 
-    Args:
-        adjacency: the neighbouring relation.
-        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        noise_multiplier: standard deviation of the noise over the clipping norm.
-        num_steps: number of steps that are composed.
-        epsilons: any finite numbers of at least 0.
-
-    Returns:
-        The deltas, in the order of epsilons.
-
-    Raises:
-        InputError: an argument is out of its range.
-        AccountingError: the losses cannot be represented.
+    They are accounted by privacy loss distributions. The other arguments and the errors are those
+    of `account_epsilon` with method `pld`.
 
     Example:
         >>> [delta] = privacy_profile(adjacency="add_remove", sample_rate=1.0, num_steps=1,

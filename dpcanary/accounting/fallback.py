@@ -1,4 +1,4 @@
-"""One accountant, and another one where the first refuses."""
+"""One accountant, and another one for what the first refuses."""
 
 import sys
 from collections.abc import Callable
@@ -13,11 +13,11 @@ Result = TypeVar("Result")
 def with_fallback(
     account: Callable[[AccountingMethod], Result], *, instead: str
 ) -> tuple[Result, AccountingMethod]:
-    """What the first method gives, or else the second; and which one it was.
+    """The result by method `pld`, or by `prv` if `pld` refuses; and the method that gave it.
 
     Args:
-        account: takes `pld` or `prv`.
-        instead: what a config can do where both refuse.
+        account: gives the result by a method.
+        instead: what the user of a config can do if both refuse.
 
     Raises:
         AccountingError: if both refuse; says why, and what to do.
@@ -29,9 +29,6 @@ def with_fallback(
         try:
             return account(AccountingMethod.PRV), AccountingMethod.PRV
         except AccountingError as second:
-            by_second = f"and by method 'prv': {second.reason or second}"
-            raise AccountingError.about(
-                first.subject or "this mechanism cannot be accounted",
-                reason=f"{first.reason or first}; {by_second}",
-                instead=instead,
-            ) from second
+            reason = f"{first.reason or first}; and by method 'prv': {second.reason or second}"
+            subject = first.subject or "this mechanism cannot be accounted"
+            raise AccountingError.about(subject, reason=reason, instead=instead) from second

@@ -1,11 +1,11 @@
 """Substitute epsilon by group privacy: a substitution is one removal and one addition.
 
 Theorem 4.1 of Pradhan et al.: eps_S = 2 eps_AR(d), where d solves (1 + exp(eps_AR(d))) d = delta.
-Looser than accounting for the substitution itself; kept to show by how much.
+It is looser than accounting for the substitution itself, and is here to show by how much.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import exp
 
 from scipy.optimize import brentq
@@ -36,13 +36,13 @@ def _epsilons(setting: Setting, steps: list[int], *, pessimistic: bool) -> list[
         ]
     except AccountingError as error:
         raise setting.refusal(
-            f"the add/remove epsilon that it rests on cannot be told ({error.reason})",
+            f"it rests on the add/remove epsilon, which cannot be accounted ({error.reason})",
             instead="use method='pld' or 'prv', which account the substitution itself",
         ) from error
 
 
 def _doubled(setting: Setting, loss: ComposedLoss) -> float:
-    """Solves the theorem's equation in the epsilon of one removal."""
+    """Solves the theorem's equation for the epsilon of one removal, and doubles it."""
 
     def excess(epsilon: float) -> float:
         return (1 + exp(epsilon)) * loss.delta(epsilon) - setting.delta
@@ -50,30 +50,21 @@ def _doubled(setting: Setting, loss: ComposedLoss) -> float:
     if excess(0.0) <= 0:
         return 0.0
     with arithmetic_guard(setting):
-        epsilon = brentq(excess, 0.0, _above_root(setting, loss, excess), xtol=1e-9)
-    return 2 * float(epsilon)
-
-
-def _above_root(setting: Setting, loss: ComposedLoss, excess: Callable[[float], float]) -> float:
-    # The solution's delta is below delta / 2, and about exp(-epsilon) of delta.
-    delta = setting.delta / 2
-    while True:
+        # At the solution, delta is below half of the given one: about exp(-epsilon) of it.
+        delta = setting.delta / 2
         check_delta(setting, delta)
-        high = loss.epsilon(delta)
-        if excess(high) <= 0:
-            return high
-        delta /= 3
-
-
-def _uppers(setting: Setting, steps: list[int]) -> list[float]:
-    return _epsilons(setting, steps, pessimistic=True)
+        while excess(high := loss.epsilon(delta)) > 0:
+            delta /= 3
+            check_delta(setting, delta)
+        return 2 * float(brentq(excess, 0.0, high, xtol=1e-9))
 
 
 def _bounds(setting: Setting) -> EpsilonBounds:
-    steps = [setting.num_steps]
-    [upper] = _epsilons(setting, steps, pessimistic=True)
-    [lower] = _epsilons(setting, steps, pessimistic=False)
+    [upper] = _epsilons(setting, [setting.num_steps], pessimistic=True)
+    [lower] = _epsilons(setting, [setting.num_steps], pessimistic=False)
     return EpsilonBounds(lower, upper, upper)
 
 
-accountant = Accountant(bounds=_bounds, uppers=_uppers, instead=INSTEAD)
+accountant = Accountant(
+    bounds=_bounds, uppers=partial(_epsilons, pessimistic=True), instead=INSTEAD
+)

@@ -1,13 +1,13 @@
 """The loss of one step of DP-SGD as a privacy random variable of prv-accountant.
 
-For a pair (P, Q) the variable is L(x) = log P(x)/Q(x) at x drawn from P. Everything is in units
-of the clipping norm; q is the sample rate, s the noise multiplier, M(c) the mixture
+For a pair (P, Q) the variable is L(x) = log P(x)/Q(x) at x drawn from P. All lengths are in units
+of the clipping norm. q is the sample rate, s the noise multiplier, and M(c) the mixture
 (1-q) N(0, s^2) + q N(c, s^2).
 """
 
 from abc import abstractmethod
 from math import inf, log, log1p, pi, sqrt
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,28 +23,38 @@ _RDP_POINTS = 100_000
 
 
 class MixtureLoss(PrivacyRandomVariable):  # type: ignore[misc]  # the library has no types
-    """Loss of a pair of mixtures; subclasses say which.
+    """Loss of a pair of mixtures, P = M(centres[0]) against Q = M(centres[1]).
 
     Attributes:
         q: sample rate.
         s: noise multiplier.
+        centres: of P and of Q; M(0) is N(0, s^2).
     """
+
+    centres: ClassVar[tuple[float, float]]
 
     def __init__(self, q: float, s: float) -> None:
         self.q = q
         self.s = s
 
     @abstractmethod
+    def inverse(self, t: Array) -> Array:
+        """The boundary z(t): the loss at x is at most t exactly where x is at most z(t).
+
+        Where the loss falls with x, as in `AddLoss`, it is -x that must be at most z(t).
+        """
+
     def below(self, t: Array) -> Array:
         """Probability of a loss of at most t."""
+        return self._mixture_cdf(self.inverse(t), self.centres[0])
 
-    @abstractmethod
     def above(self, t: Array) -> Array:
         """Probability of a loss of more than t, precise where it is small."""
+        return self._mixture_cdf(-self.inverse(t), -self.centres[0])
 
-    @abstractmethod
     def log_densities(self, x: Array) -> tuple[Array, Array]:
         """Logs of P and Q at x, up to the Gaussian's normalisation."""
+        return self._log_mixture(x, self.centres[0]), self._log_mixture(x, self.centres[1])
 
     def cdf(self, t: Array) -> Array:
         """Distribution function, in long double so that the transforms run in it too."""
@@ -63,7 +73,7 @@ class MixtureLoss(PrivacyRandomVariable):  # type: ignore[misc]  # the library h
         Gaussians centred between -2 alpha and 2 alpha.
 
         Raises:
-            ValueError: the noise is too small for it.
+            ValueError: the noise is too small for the quadrature.
         """
         reach = 2 * alpha + 12 * self.s
         points = 2 * int(8 * reach / self.s) + 1
@@ -71,18 +81,20 @@ class MixtureLoss(PrivacyRandomVariable):  # type: ignore[misc]  # the library h
             raise ValueError(f"noise of {self.s:.2g} is too small for its quadrature")
         x, step = np.linspace(-reach, reach, points, retstep=True)
         log_p, log_q = self.log_densities(x)
-        # The domain is symmetric and has to hold the lower tail as well, which the divergence
-        # of Q from P controls.
+        # The domain is symmetric and must hold the lower tail as well. The divergence of Q from P
+        # controls that tail.
         pairs = ((log_p, log_q), (log_q, log_p))
         log_sum = max(float(logsumexp(alpha * p + (1 - alpha) * q)) for p, q in pairs)
         log_integral = log_sum + log(float(step) / (self.s * sqrt(2 * pi)))
         return max(0.0, log_integral / (alpha - 1))
 
     def _log_mixture(self, x: Array, centre: float) -> Array:
+        centred = -(x**2) / (2 * self.s**2)
+        if centre == 0:
+            return centred
         none = log1p(-self.q) if self.q < 1 else -inf
         apart = (x - centre) ** 2 / (2 * self.s**2)
-        centred = none - x**2 / (2 * self.s**2)
-        return np.asarray(np.logaddexp(centred, log(self.q) - apart))
+        return np.asarray(np.logaddexp(none + centred, log(self.q) - apart))
 
     def _mixture_cdf(self, x: Array, centre: float) -> Array:
         none, apart = (ndtr(((x - c) / self.s).astype(float)) for c in (0.0, centre))
@@ -90,77 +102,50 @@ class MixtureLoss(PrivacyRandomVariable):  # type: ignore[misc]  # the library h
 
 
 class SubstituteLoss(MixtureLoss):
-    """P = M(1) against Q = M(-1); the other direction is its mirror image."""
+    """P = M(1) against Q = M(-1); the other direction is its mirror image.
+
+    exp(L) is ((1-q) + a e^u) / ((1-q) + a e^-u) with u = x/s^2 and a = q e^(-1/(2 s^2)), so
+    sinh(u - t/2) = (1-q)/a sinh(t/2) where L = t.
+    """
+
+    centres = (1.0, -1.0)
 
     def inverse(self, t: Array) -> Array:
-        """The x at which the loss is t.
-
-        exp(L) is ((1-q) + a e^u) / ((1-q) + a e^-u) with u = x/s^2 and a = q e^(-1/(2 s^2)), so
-        sinh(u - t/2) = (1-q)/a sinh(t/2).
-        """
+        """See MixtureLoss."""
         half = t / 2
         if self.q == 1:
             return np.asarray(self.s**2 * half)
         log_ratio = log1p(-self.q) - log(self.q) + 1 / (2 * self.s**2)
         size = np.abs(half)
         near, far = np.minimum(size, _LARGE), np.maximum(size, _LARGE)
-        # log sinh; at 0 any number will do, for the sign makes it 0.
+        # At 0 the logarithm may be any number: the sign makes the product 0.
         log_sinh = np.where(size < _LARGE, np.log(np.sinh(np.maximum(near, 1e-300))), far - log(2))
         return np.asarray(self.s**2 * (half + np.sign(t) * _asinh_exp(log_ratio + log_sinh)))
 
-    def below(self, t: Array) -> Array:
-        """See MixtureLoss."""
-        return self._mixture_cdf(self.inverse(t), 1.0)
-
-    def above(self, t: Array) -> Array:
-        """See MixtureLoss."""
-        return self._mixture_cdf(-self.inverse(t), -1.0)
-
-    def log_densities(self, x: Array) -> tuple[Array, Array]:
-        """See MixtureLoss."""
-        return self._log_mixture(x, 1.0), self._log_mixture(x, -1.0)
-
 
 class RemoveLoss(MixtureLoss):
-    """P = M(1) against Q = N(0, s^2)."""
+    """P = M(1) against Q = N(0, s^2), so L = log((1-q) + q e^((2x-1)/(2 s^2)))."""
 
-    def below(self, t: Array) -> Array:
-        """See MixtureLoss."""
-        return self._mixture_cdf(_remove_inverse(t, self.q, self.s), 1.0)
+    centres = (1.0, 0.0)
 
-    def above(self, t: Array) -> Array:
-        """See MixtureLoss."""
-        return self._mixture_cdf(-_remove_inverse(t, self.q, self.s), -1.0)
+    def inverse(self, t: Array) -> Array:
+        """See MixtureLoss; -inf at losses that are never reached."""
+        if self.q == 1:
+            return np.asarray(0.5 + self.s**2 * t)
+        gain = np.expm1(np.minimum(t, _LARGE)) / self.q
+        reached = gain > -1
+        near = np.where(reached, np.log1p(np.where(reached, gain, 0.0)), -inf)
+        return np.asarray(0.5 + self.s**2 * np.where(t < _LARGE, near, t - log(self.q)))
 
-    def log_densities(self, x: Array) -> tuple[Array, Array]:
-        """See MixtureLoss."""
-        return self._log_mixture(x, 1.0), -(x**2) / (2 * self.s**2)
 
-
-class AddLoss(MixtureLoss):
+class AddLoss(RemoveLoss):
     """P = N(0, s^2) against Q = M(1); its loss is minus that of removal, at x from N(0, s^2)."""
 
-    def below(self, t: Array) -> Array:
+    centres = (0.0, 1.0)
+
+    def inverse(self, t: Array) -> Array:
         """See MixtureLoss."""
-        return self._mixture_cdf(-_remove_inverse(-t, self.q, self.s), 0.0)
-
-    def above(self, t: Array) -> Array:
-        """See MixtureLoss."""
-        return self._mixture_cdf(_remove_inverse(-t, self.q, self.s), 0.0)
-
-    def log_densities(self, x: Array) -> tuple[Array, Array]:
-        """See MixtureLoss."""
-        return -(x**2) / (2 * self.s**2), self._log_mixture(x, 1.0)
-
-
-def _remove_inverse(t: Array, q: float, s: float) -> Array:
-    """The x at which log((1-q) + q e^((2x-1)/(2 s^2))) is t; -inf at losses never reached."""
-    if q == 1:
-        return np.asarray(0.5 + s**2 * t)
-    gain = np.expm1(np.minimum(t, _LARGE)) / q
-    reached = gain > -1
-    near = np.where(reached, np.log1p(np.where(reached, gain, 0.0)), -inf)
-    return np.asarray(0.5 + s**2 * np.where(t < _LARGE, near, t - log(q)))
+        return -super().inverse(-t)
 
 
 def _asinh_exp(y: Array) -> Array:

@@ -1,14 +1,14 @@
-"""What the stage that fixes the noise is told."""
+"""The settings of the stage that finds the noise."""
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
 
 
 class NoiseStage(ClosedModel):
-    """What fixes the noise multiplier.
+    """The noise multiplier, or what it follows from.
 
-    Either `noise_multiplier` is given, or it is calibrated to `target_epsilon` at
-    `target_delta`. `accounted_steps` are the steps in which the canary may come in.
+    If `noise_multiplier` is None, it is calibrated to `target_epsilon` at `target_delta`.
+    `accounted_steps` is the number of steps in which the canary may be used.
     """
 
     adjacency: Adjacency

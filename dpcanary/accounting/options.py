@@ -1,4 +1,4 @@
-"""The names that accounting takes."""
+"""The names of the accounting methods."""
 
 from dpcanary.choice import Choice
 
@@ -9,7 +9,7 @@ class AccountingMethod(Choice):
     Attributes:
         PLD: privacy loss distributions, by dp-accounting. The default.
         PRV: privacy random variables, by prv-accountant with losses of our own.
-        CLOSED_FORM: the Gaussian mechanism; for sample_rate 1 alone.
+        CLOSED_FORM: the Gaussian mechanism; only for sample_rate 1.
         GROUP_PRIVACY: substitute epsilon from add/remove epsilon (Theorem 4.1 of Pradhan et
             al.). Looser than the others.
     """

@@ -1,14 +1,15 @@
 """Epsilon from dp-accounting's privacy loss distributions.
 
-The upper epsilon comes from connect-the-dots discretisation [Doroshenko et al., 2022], which is
-pessimistic and off by the square of the grid interval only, so it is the estimate as well. The
-lower one comes from rounding every loss down, which costs about half an interval per step.
+The upper epsilon comes from connect-the-dots discretisation [Doroshenko et al., 2022]. It is
+pessimistic, but its error is only of the order of the squared grid interval, so it serves as the
+estimate too. The lower epsilon comes from rounding every loss down, which costs about half an
+interval per step.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import lru_cache
 from math import expm1, inf, log, log1p, sinh, sqrt
 
 import numpy as np
@@ -27,69 +28,23 @@ _STEP_POINTS = {True: 1_000_000, False: 200_000}  # pessimistic (vectorised), op
 _COMPOSED_POINTS = 4_000_000
 # Where losses are large, this interval (over sqrt(T)) keeps the epsilon to 1e-5 of itself.
 _COARSE_INTERVAL = 1e-3
-# exp(-loss) underflows at 745, and dp-accounting then returns a quantile of the loss instead.
+# exp(-loss) underflows at 745. Beyond that dp-accounting returns a quantile of the loss instead.
 _LARGEST_EPSILON = 700.0
 INSTEAD = "use method='prv', or 'closed_form' at sample_rate=1"
 
 
 @dataclass(frozen=True)
-class StepLoss:
-    """The loss of one step on a grid, to be composed to any number of steps.
-
-    Attributes:
-        setting: what is accounted; its num_steps is the most that will be composed.
-        pessimistic: whether deltas are rounded up (for an upper epsilon) or down.
-    """
-
-    setting: Setting
-    pessimistic: bool
-
-    @cached_property
-    def _distribution(self) -> PrivacyLossDistribution:
-        substitute = self.setting.adjacency is Adjacency.SUBSTITUTE
-        return from_gaussian_mechanism(
-            self.setting.noise_multiplier,
-            value_discretization_interval=_interval(self.setting, self.pessimistic),
-            sampling_prob=self.setting.sample_rate,
-            neighboring_relation=(
-                NeighborRel.REPLACE_ONE if substitute else NeighborRel.ADD_OR_REMOVE_ONE
-            ),
-            pessimistic_estimate=self.pessimistic,
-            use_connect_dots=self.pessimistic,
-        )
-
-    def composed(self, num_steps: int) -> "ComposedLoss":
-        """The loss of num_steps steps."""
-        with arithmetic_guard(self.setting):
-            return ComposedLoss(
-                setting=replace(self.setting, num_steps=num_steps),
-                distribution=self._distribution.self_compose(num_steps),
-                pessimistic=self.pessimistic,
-            )
-
-
-@dataclass(frozen=True)
 class ComposedLoss:
-    """The loss of all steps.
-
-    Attributes:
-        setting: what is accounted.
-        distribution: dp-accounting's distribution.
-        pessimistic: whether deltas are rounded up or down.
-    """
+    """The loss of all steps; `slack` is added to deltas, to have the round-off on the safe side."""
 
     setting: Setting
     distribution: PrivacyLossDistribution
-    pessimistic: bool
+    slack: float
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon at a delta, with the round-off counted on the safe side.
-
-        Raises:
-            AccountingError: dp-accounting cannot tell an epsilon as large as this.
-        """
+        """Epsilon at a delta; one that is too large for dp-accounting is refused."""
         with arithmetic_guard(self.setting):
-            epsilon = float(self.distribution.get_epsilon_for_delta(delta - self._slack))
+            epsilon = float(self.distribution.get_epsilon_for_delta(delta - self.slack))
         if not epsilon < _LARGEST_EPSILON:
             raise self.setting.refusal(
                 f"epsilon is {epsilon:.4g}, and beyond {_LARGEST_EPSILON:g} it underflows",
@@ -98,18 +53,13 @@ class ComposedLoss:
         return epsilon
 
     def delta(self, epsilon: float) -> float:
-        """Delta at an epsilon, with the round-off counted on the safe side."""
-        return float(self.distribution.get_delta_for_epsilon(epsilon)) + self._slack
-
-    @property
-    def _slack(self) -> float:
-        round_off = _round_off(self.setting.num_steps)
-        return round_off if self.pessimistic else -round_off
+        """Delta at an epsilon."""
+        return float(self.distribution.get_delta_for_epsilon(epsilon)) + self.slack
 
 
 @contextmanager
 def arithmetic_guard(setting: Setting) -> Iterator[None]:
-    """Turns overflow, and anything else that dp-accounting trips over, into a refusal."""
+    """Turns overflow and any other failure inside dp-accounting into a refusal."""
     try:
         with np.errstate(over="raise", invalid="raise", divide="raise"):
             yield
@@ -122,51 +72,66 @@ def arithmetic_guard(setting: Setting) -> Iterator[None]:
 def composed_losses(
     setting: Setting, steps: list[int], *, pessimistic: bool
 ) -> Iterator[ComposedLoss]:
-    """The loss after each of some numbers of steps, from one discretisation of a step.
+    """The loss after each of several numbers of steps, in place of the setting's own number.
 
-    Args:
-        setting: what is accounted; its num_steps is ignored.
-        steps: the numbers of steps.
-        pessimistic: whether deltas are rounded up or down.
+    If it is pessimistic, deltas are rounded up (for an upper epsilon), otherwise down.
 
     Raises:
         AccountingError: dp-accounting cannot represent this setting.
     """
+    loss_of_step = lru_cache(maxsize=1)(_loss_of_step)
     longest = replace(setting, num_steps=max(steps))
-    shared = StepLoss(longest, pessimistic)
     for num_steps in steps:
-        single = replace(setting, num_steps=num_steps).collapsed()
-        step = StepLoss(single, pessimistic) if setting.sample_rate == 1 else shared
-        yield step.composed(single.num_steps)
+        composed = replace(setting, num_steps=num_steps).collapsed()
+        # With sampling, all numbers of steps share a step. Without, each has a step of its own.
+        step = composed if setting.sample_rate == 1 else longest
+        with arithmetic_guard(step):
+            loss = loss_of_step(step, pessimistic).self_compose(composed.num_steps)
+        round_off = _round_off(composed.num_steps)
+        yield ComposedLoss(composed, loss, round_off if pessimistic else -round_off)
+
+
+def _loss_of_step(setting: Setting, pessimistic: bool) -> PrivacyLossDistribution:
+    """The loss of one step, on a grid made for the setting's number of steps."""
+    substitute = setting.adjacency is Adjacency.SUBSTITUTE
+    relation = NeighborRel.REPLACE_ONE if substitute else NeighborRel.ADD_OR_REMOVE_ONE
+    return from_gaussian_mechanism(
+        setting.noise_multiplier,
+        value_discretization_interval=_interval(setting, pessimistic),
+        sampling_prob=setting.sample_rate,
+        neighboring_relation=relation,
+        pessimistic_estimate=pessimistic,
+        use_connect_dots=pessimistic,
+    )
 
 
 def check_delta(setting: Setting, delta: float) -> None:
-    """Refuses a delta that round-off would drown."""
+    """Refuses a delta that is too small against round-off."""
     floor = 5 * _round_off(setting.collapsed().num_steps)
     if delta < floor:
         raise setting.refusal(
-            f"rounding errors drown a delta of {delta:.2g}, under {floor:.2g}",
+            f"rounding errors are too large for a delta of {delta:.2g}, which is below {floor:.2g}",
             instead="raise delta, or use method='closed_form' at sample_rate=1",
         )
 
 
 def _round_off(num_steps: int) -> float:
-    # Measured against the closed form: 2e-17 to 5e-17 a step at 500 to 100,000 steps, next to
-    # the mass of 1e-15 that dp-accounting cuts off the composition's tail.
+    # Against the closed form we measured 2e-17 to 5e-17 per step at 500 to 100,000 steps. In
+    # addition dp-accounting cuts a mass of 1e-15 off the tail of the composition.
     return 2e-15 + 1e-16 * num_steps
 
 
 def _interval(setting: Setting, pessimistic: bool) -> float:
-    """The grid interval: a small part of a step's loss, within what time and memory allow."""
+    """The grid interval: a small part of a step's loss, as far as time and memory allow."""
     num_steps = setting.num_steps
     scale = setting.adjacency.sensitivity * setting.sample_rate / setting.noise_multiplier
     wanted = min(scale / 20, 0.02 / num_steps)
     if pessimistic:
-        # With little noise, losses are far larger than `scale`, which is that of most steps.
+        # `scale` is the loss of most steps. With little noise the others lose far more.
         coarse = min(_COARSE_INTERVAL / sqrt(num_steps), _deviation(setting) / 1000)
         wanted = max(scale / 100, coarse)
     span = _span(setting)
-    # dp-accounting keeps T/400 + 68 times a step's span: its Chernoff orders end at 20 / span.
+    # dp-accounting keeps T/400 + 68 spans of a step, since its Chernoff orders end at 20 / span.
     composed_span = span * min(num_steps, num_steps / 400 + 68)
     interval = max(wanted, span / _STEP_POINTS[pessimistic], composed_span / _COMPOSED_POINTS)
     if pessimistic and interval > _deviation(setting) / 10:
@@ -175,7 +140,7 @@ def _interval(setting: Setting, pessimistic: bool) -> float:
 
 
 def _span(setting: Setting) -> float:
-    """Width of one step's losses, out to where the noise has mass e^-50."""
+    """Width of the range of one step's losses; noise beyond it has a mass of e^-50."""
     q, sigma = setting.sample_rate, setting.noise_multiplier
     x = 1 + 10 * sigma
     none = log1p(-q) if q < 1 else -inf
@@ -184,11 +149,10 @@ def _span(setting: Setting) -> float:
 
 
 def _deviation(setting: Setting) -> float:
-    """Standard deviation of one step's likelihood ratio, capped at that of a large one."""
+    """Standard deviation of one step's likelihood ratio, for noise of at least 1/sqrt(50)."""
     inverse = min(setting.noise_multiplier**-2, 50.0)
-    if setting.adjacency is Adjacency.SUBSTITUTE:
-        return setting.sample_rate * sqrt(4 * sinh(inverse))
-    return setting.sample_rate * sqrt(expm1(inverse))
+    substitute = setting.adjacency is Adjacency.SUBSTITUTE
+    return setting.sample_rate * sqrt(4 * sinh(inverse) if substitute else expm1(inverse))
 
 
 def _uppers(setting: Setting, steps: list[int]) -> list[float]:

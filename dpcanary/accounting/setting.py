@@ -1,4 +1,4 @@
-"""What an accountant is asked and what it answers."""
+"""The question to an accountant, and its answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from dpcanary.errors import AccountingError
 
 @dataclass(frozen=True)
 class EpsilonBounds:
-    """An epsilon with the accountant's own numerical error around it.
+    """An epsilon, with bounds on the accountant's own numerical error.
 
     Attributes:
-        lower: the true epsilon is not below this. By method "pld" it rounds every step's loss
-            down, so it is loose, or 0, where sampling is rare or steps are many; "prv" is tighter.
+        lower: the true epsilon is at least this. Method "pld" rounds every step's loss down, so
+            its lower bound is loose, or 0, if sampling is rare or steps are many; "prv" is tighter.
         estimate: the accountant's best value.
-        upper: the true epsilon is not above this; what a guarantee may quote.
+        upper: the true epsilon is at most this. A privacy guarantee may quote it.
     """
 
     lower: float
@@ -26,16 +26,9 @@ class EpsilonBounds:
 
 @dataclass(frozen=True)
 class Setting:
-    """DP-SGD with Poisson sampling, as one accountant is asked about it.
+    """The arguments of `account_epsilon`, checked.
 
-    Attributes:
-        adjacency: the neighbouring relation.
-        sample_rate: probability that a record enters a step's batch.
-        noise_multiplier: standard deviation of the noise in units of the clipping norm.
-        num_steps: number of composed steps.
-        delta: the delta of (epsilon, delta).
-        method: name of the accountant, for its messages.
-        given: what the user asked about, where this is the same mechanism in other numbers.
+    If they describe the user's mechanism by other numbers than the user's, `given` has the latter.
     """
 
     adjacency: Adjacency
@@ -59,7 +52,7 @@ class Setting:
     def collapsed(self) -> "Setting":
         """The same mechanism in the fewest steps.
 
-        Without sampling, T Gaussian steps are exactly one with 1/sqrt(T) of the noise, which
+        Without sampling, T Gaussian steps are exactly one step with 1/sqrt(T) of the noise, which
         leaves no composition error.
         """
         if self.sample_rate < 1:
@@ -73,9 +66,9 @@ class Accountant:
     """One way to account.
 
     Attributes:
-        bounds: gives lower, estimate and upper epsilon of a setting.
+        bounds: gives the lower bound, estimate and upper bound for a setting.
         uppers: gives the upper epsilon after each of several numbers of steps.
-        instead: what to do where it gives no usable number.
+        instead: what to do if it gives no usable number.
     """
 
     bounds: Callable[[Setting], EpsilonBounds]

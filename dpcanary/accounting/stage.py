@@ -1,10 +1,10 @@
-"""What the stage of accounting is told."""
+"""The settings of the accounting stage."""
 
 from dpcanary.closed_model import ClosedModel
 
 
 class AccountingStage(ClosedModel):
-    """What the accounted upper bounds depend on, except for the noise multiplier."""
+    """All that the accounted upper bounds depend on, except the noise multiplier."""
 
     sample_rate: float
     record_steps: tuple[int, ...]
@@ -13,5 +13,5 @@ class AccountingStage(ClosedModel):
 
     @property
     def insertions(self) -> tuple[int, ...]:
-        """For each recorded step, how many steps up to it the canary may come in."""
+        """For each recorded step, the number of steps up to it in which the canary may be used."""
         return tuple(step // (self.canary_period or 1) for step in self.record_steps)

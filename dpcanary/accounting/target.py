@@ -1,4 +1,4 @@
-"""The noise of an audit that has a target epsilon."""
+"""The noise that reaches an audit's target epsilon."""
 
 from dpcanary.accounting.calibration import calibrate_noise
 from dpcanary.accounting.fallback import with_fallback

@@ -1,7 +1,7 @@
 """From bounds on the two error rates to a lower bound on epsilon, at every threshold at once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +13,21 @@ from dpcanary.gdp import gdp_epsilon
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ConversionRule:
+class ConversionRule(NamedTuple):
     """One conversion.
 
     Attributes:
         strength: (fpr_upper, fnr_upper, delta) -> what the bounds prove at each threshold; the
             threshold of largest strength gives the largest epsilon.
-        epsilon: (strength, delta) -> epsilon_lower, at least 0.
-        mu: strength -> mu_lower, at least 0, or NaN where the conversion knows no mu.
-        assumption: what must hold for the bound to be one.
+        epsilon: (strength of at least 0, delta) -> epsilon_lower.
+        mu: strength of at least 0 -> mu_lower, or NaN if the conversion knows no mu.
+        assumption: what must hold so that the bound is valid.
     """
 
     strength: Callable[[Array, Array, float], Array]
     epsilon: Callable[[float, float], float]
     mu: Callable[[float], float]
     assumption: str
-
-
-def _gdp_strength(fpr_upper: Array, fnr_upper: Array, delta: float) -> Array:
-    return -ndtri(fpr_upper) - ndtri(fnr_upper)
 
 
 def _direct_strength(fpr_upper: Array, fnr_upper: Array, delta: float) -> Array:
@@ -45,9 +40,9 @@ def _direct_strength(fpr_upper: Array, fnr_upper: Array, delta: float) -> Array:
 
 CONVERSION_RULES = {
     Conversion.GDP: ConversionRule(
-        strength=_gdp_strength,
-        epsilon=lambda strength, delta: gdp_epsilon(mu=max(strength, 0.0), delta=delta),
-        mu=lambda strength: max(strength, 0.0),
+        strength=lambda fpr_upper, fnr_upper, delta: -ndtri(fpr_upper) - ndtri(fnr_upper),
+        epsilon=lambda strength, delta: gdp_epsilon(mu=strength, delta=delta),
+        mu=lambda strength: strength,
         assumption=(
             "the mechanism's trade-off curve is Gaussian (mu-GDP): exact for DP-SGD at"
             " sample_rate 1, a central-limit approximation below"
@@ -55,7 +50,7 @@ CONVERSION_RULES = {
     ),
     Conversion.DIRECT: ConversionRule(
         strength=_direct_strength,
-        epsilon=lambda strength, delta: max(strength, 0.0),
+        epsilon=lambda strength, delta: strength,
         mu=lambda strength: float("nan"),
         assumption="none on the mechanism: the definition of (epsilon, delta)-DP alone",
     ),

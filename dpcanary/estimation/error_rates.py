@@ -35,13 +35,12 @@ def count_errors(
 ) -> ErrorCounts:
     """Counts errors by one sort of each world's scores.
 
-    Without a threshold, the candidates are the distinct world-0 scores: between two of them the
-    false negatives stay and the false positives can only be more, so no other does better.
-
     Args:
         world0_scores: shape (n0,).
         world1_scores: shape (n1,).
-        threshold: the only threshold to look at, if given.
+        threshold: the only threshold to look at. By default the distinct world-0 scores are the
+            thresholds. Any other threshold has the false negatives of the next larger world-0
+            score, and at least its false positives, so none is better.
     """
     sorted0, sorted1 = np.sort(world0_scores), np.sort(world1_scores)
     thresholds = np.unique(sorted0) if threshold is None else np.array([threshold])
@@ -58,8 +57,8 @@ def checked_scores(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     """The scores as a flat float array.
 
     Raises:
-        InputError: if they are not one-dimensional real numbers, are none, are masked, or hold a
-            NaN (names it).
+        InputError: if they are not one-dimensional real numbers, are empty or masked, or hold a
+            NaN; the message says where.
     """
     if np.ma.isMaskedArray(scores):
         raise InputError(f"{name} is a masked array: a missing score must be mended, not masked")

@@ -1,4 +1,4 @@
-"""The names that the settings of estimation take."""
+"""The names of conversions, threshold rules and kinds of independence."""
 
 from dpcanary.choice import Choice
 
@@ -23,8 +23,8 @@ class ThresholdRule(Choice):
             all thresholds at once. Valid; the default.
         SPLIT: the best threshold of one half of the runs, evaluated on the other half. Valid.
         FIXED: a threshold given before the scores were seen. Valid.
-        IN_SAMPLE: the best of all thresholds, each under a bound that holds at that threshold
-            alone, as most papers report. NOT valid at its stated significance.
+        IN_SAMPLE: the best of all thresholds, each under bounds that hold only at that one
+            threshold. Most papers report this. NOT valid at its stated significance.
     """
 
     SIMULTANEOUS = "simultaneous"
@@ -37,9 +37,9 @@ class Independence(Choice):
     """Which scores of an audit with several slots a bound treats as independent.
 
     Attributes:
-        RUNS: the runs. Each slot gets a bound of its own, from the scores of that slot in all
-            runs. It assumes nothing about the slots of a run.
-        SLOTS: all slots of all runs, pooled into one bound. It assumes that the slots of a run
+        RUNS: the runs. Each slot gets a bound of its own, from its scores in all runs. This
+            assumes nothing about the slots of a run.
+        SLOTS: all slots of all runs, pooled into one bound. This assumes that the slots of a run
             do not influence each other and that their scores have the same distributions.
     """
 

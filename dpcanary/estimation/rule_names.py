@@ -7,6 +7,6 @@ GROUP = "dpcanary.threshold_rules"
 
 
 def threshold_rule_names() -> list[str]:
-    """The rules of this package, then those of plugins."""
+    """The names of this package's rules, then those of plugins."""
     own = [rule.value for rule in ThresholdRule]
     return [*own, *(name for name in sorted(registered(GROUP)) if name not in own)]

@@ -1,4 +1,4 @@
-"""What the stage that estimates epsilon is told."""
+"""The settings of the stage that estimates epsilon."""
 
 from dpcanary.closed_model import ClosedModel
 from dpcanary.estimation.options import Conversion, Independence

@@ -1,11 +1,9 @@
-"""An audit's scores as a table of lower bounds, from all of its runs or from the first ones."""
+"""Tables of lower bounds from an audit's scores: of all its runs, or of the first ones."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimate import estimate_epsilon
@@ -22,34 +20,32 @@ _OF_SLOTS = (
 def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame:
     """Lower bounds on an audit's epsilon.
 
-    Args:
-        stage: how scores become bounds.
-        scores: of the audit.
-
     Returns:
-        One row per repeat, step, threshold rule and conversion; and per slot, if there are
-        several and the runs are what is independent. `num_runs` is the runs of both worlds that
-        the bound rests on. `slot` is empty where all slots are pooled. `test_accuracy`, the mean
-        over the runs, is known at the last step alone.
+        One row per repeat, step, threshold rule and conversion, and also per slot if there are
+        several slots and the bounds treat runs as independent. `num_runs` counts the runs of both
+        worlds that the bound rests on. `slot` is empty if all slots are pooled. `test_accuracy`,
+        the mean over the runs, is only known at the last step.
 
     Raises:
-        InputError: if the scores of a slot are all of one world.
+        InputError: if all scores of a bound are of one world.
     """
+    pooled = scores.num_slots == 1 or stage.independent is Independence.SLOTS
     choices = itertools.product(
         range(len(scores.scores)),
         enumerate(scores.step),
-        _slots(stage, scores),
+        [None] if pooled else range(scores.num_slots),
         stage.threshold_rules,
         stage.conversions,
     )
     rows = []
     for repeat, (index, step), slot, rule, conversion in choices:
         chosen = slice(None) if slot is None else slice(slot, slot + 1)
-        worlds = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
-        _check_worlds(worlds, slot, scores.audit)
+        world0_scores, world1_scores = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
+        if min(len(world0_scores), len(world1_scores)) == 0:
+            raise _one_world_error(scores.audit, slot)
         estimate = estimate_epsilon(
-            world0_scores=worlds[0],
-            world1_scores=worlds[1],
+            world0_scores=world0_scores,
+            world1_scores=world1_scores,
             delta=stage.delta,
             significance=stage.significance,
             conversion=conversion,
@@ -73,15 +69,9 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
 def estimates_by_runs(
     stage: EstimationStage, scores: AuditScores, num_runs: Sequence[int]
 ) -> pd.DataFrame:
-    """Lower bounds at the last step from the first runs of every repeat.
+    """The rows of `estimates_table` at the last step, from the first runs of every repeat.
 
-    Args:
-        stage: how scores become bounds.
-        scores: of the audit.
-        num_runs: numbers of runs, of both worlds together.
-
-    Returns:
-        The rows of `estimates_table` for each number of runs.
+    Each number of runs, of both worlds together, has its own rows.
 
     Raises:
         InputError: if a number is odd, below 2, or more than a repeat has.
@@ -91,25 +81,12 @@ def estimates_by_runs(
     return pd.concat([estimates_table(stage, part) for part in parts])
 
 
-def _slots(stage: EstimationStage, scores: AuditScores) -> Iterator[int | None]:
-    """The slots that get a bound of their own; None for all slots together."""
-    if scores.num_slots == 1 or stage.independent is Independence.SLOTS:
-        yield None
-    else:
-        yield from range(scores.num_slots)
-
-
-def _check_worlds(
-    worlds: tuple[NDArray[np.float64], NDArray[np.float64]],
-    slot: int | None,
-    audit: str,
-) -> None:
-    if min(map(len, worlds)) == 0:
-        what = "all slots" if slot is None else f"slot {slot}"
-        pooled = (
-            ", or set `independent: slots`, which assumes that slots do not influence each other"
-        )
-        raise InputError(
-            f"audit {audit}: all runs have {what} in one world, which proves nothing; train more"
-            f" runs{'' if slot is None else pooled}"
-        )
+def _one_world_error(audit: str, slot: int | None) -> InputError:
+    what, also = "all slots", ""
+    if slot is not None:
+        what = f"slot {slot}"
+        also = ", or set `independent: slots`, which assumes that slots do not influence each other"
+    return InputError(
+        f"audit {audit}: all runs have {what} in one world, which proves nothing;"
+        f" train more runs{also}"
+    )

@@ -1,7 +1,7 @@
-"""How the threshold of the reported bound is chosen, and at what level its error rates hold."""
+"""How the threshold of the reported bound is chosen, and the level at which its bounds hold."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.conversions import ConversionRule
-from dpcanary.estimation.error_rates import ErrorCounts, count_errors
+from dpcanary.estimation.error_rates import count_errors
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
 from dpcanary.estimation.options import ThresholdRule
@@ -31,7 +31,7 @@ class BoundedThreshold:
 
 @dataclass(frozen=True)
 class Problem:
-    """What every rule needs to know.
+    """The scores of two worlds, and how a bound from them is judged.
 
     Attributes:
         world0_scores: shape (n0,).
@@ -39,7 +39,7 @@ class Problem:
         delta: the delta of (epsilon, delta)-DP.
         level: failure probability allowed to each world's error rate.
         conversion: ranks the thresholds.
-        threshold: the threshold of rule `fixed`.
+        threshold: for rule `fixed`.
     """
 
     world0_scores: Scores
@@ -50,43 +50,39 @@ class Problem:
     threshold: float | None
 
 
-def best_threshold(
-    problem: Problem, counts: ErrorCounts, level0: float, level1: float
-) -> BoundedThreshold:
-    """The threshold of largest strength, each world's error rate bounded at its own level."""
-    table0 = clopper_pearson_upper_table(num_trials=counts.num_world0, level=level0)
-    table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
-    fnr_upper, fpr_upper = table0[counts.false_negatives], table1[counts.false_positives]
-    strengths = problem.conversion.strength(fpr_upper, fnr_upper, problem.delta)
-    best = int(np.argmax(strengths))
-    return BoundedThreshold(
-        threshold=float(counts.thresholds[best]),
-        fpr_upper=float(fpr_upper[best]),
-        fnr_upper=float(fnr_upper[best]),
-        strength=float(strengths[best]),
-    )
-
-
-def _in_sample(problem: Problem) -> BoundedThreshold:
-    counts = count_errors(world0_scores=problem.world0_scores, world1_scores=problem.world1_scores)
-    return best_threshold(problem, counts, problem.level, problem.level)
-
-
-def _simultaneous(problem: Problem) -> BoundedThreshold:
-    counts = count_errors(world0_scores=problem.world0_scores, world1_scores=problem.world1_scores)
-    level0 = simultaneous_local_level(num_scores=counts.num_world0, level=problem.level)
-    level1 = simultaneous_local_level(num_scores=counts.num_world1, level=problem.level)
-    return best_threshold(problem, counts, level0, level1)
-
-
 def at_threshold(problem: Problem, threshold: float) -> BoundedThreshold:
-    """One threshold, with bounds that hold if it was chosen without a look at these scores."""
+    """One threshold, with bounds that hold if it was chosen without looking at these scores."""
+    return _best(problem, problem.level, problem.level, threshold)
+
+
+def _best(
+    problem: Problem, level0: float, level1: float, threshold: float | None = None
+) -> BoundedThreshold:
+    """The threshold of largest strength; each world's error rate is bounded at its own level."""
     counts = count_errors(
         world0_scores=problem.world0_scores,
         world1_scores=problem.world1_scores,
         threshold=threshold,
     )
-    return best_threshold(problem, counts, problem.level, problem.level)
+    table0 = clopper_pearson_upper_table(num_trials=counts.num_world0, level=level0)
+    table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
+    fnr_upper, fpr_upper = table0[counts.false_negatives], table1[counts.false_positives]
+    strengths = problem.conversion.strength(fpr_upper, fnr_upper, problem.delta)
+    best = int(np.argmax(strengths))
+    found = (counts.thresholds, fpr_upper, fnr_upper, strengths)
+    return BoundedThreshold(*(float(values[best]) for values in found))
+
+
+def _in_sample(problem: Problem) -> BoundedThreshold:
+    return _best(problem, problem.level, problem.level)
+
+
+def _simultaneous(problem: Problem) -> BoundedThreshold:
+    level0, level1 = (
+        simultaneous_local_level(num_scores=len(scores), level=problem.level)
+        for scores in (problem.world0_scores, problem.world1_scores)
+    )
+    return _best(problem, level0, level1)
 
 
 def _fixed(problem: Problem) -> BoundedThreshold:
@@ -99,18 +95,16 @@ def _fixed(problem: Problem) -> BoundedThreshold:
 def _split(problem: Problem) -> BoundedThreshold:
     choosing0, evaluating0 = _halves(problem.world0_scores, "world0_scores")
     choosing1, evaluating1 = _halves(problem.world1_scores, "world1_scores")
-    choice = _in_sample(
-        Problem(choosing0, choosing1, problem.delta, problem.level, problem.conversion, None)
-    )
-    rest = Problem(evaluating0, evaluating1, problem.delta, problem.level, problem.conversion, None)
+    choice = _in_sample(replace(problem, world0_scores=choosing0, world1_scores=choosing1))
+    rest = replace(problem, world0_scores=evaluating0, world1_scores=evaluating1)
     return at_threshold(rest, choice.threshold)
 
 
 def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:
-    """Two random halves, always the same for the same number of scores.
+    """Two random halves; the same number of scores is always cut in the same way.
 
-    A random cut serves scores in any order: a sorted array cut in the middle would put the low
-    scores into one half and make the bound wrong.
+    A random cut suits scores in any order. A sorted array cut in the middle would have all low
+    scores in one half, and the bound would be wrong.
     """
     if len(scores) < 2:
         raise InputError(f"threshold_rule 'split' needs at least 2 {name}")
@@ -124,8 +118,8 @@ class Rule:
     """A threshold rule.
 
     Attributes:
-        choose: chooses the threshold, and bounds its error rates.
-        is_valid: whether the bound holds at the level of the problem.
+        choose: chooses the threshold and bounds its error rates.
+        is_valid: whether the bounds hold at the problem's level.
     """
 
     choose: Callable[[Problem], BoundedThreshold]
@@ -146,12 +140,11 @@ def threshold_rule_named(name: str) -> Rule:
     A plugin registers a `Rule` as an entry point in the group `dpcanary.threshold_rules`.
 
     Raises:
-        InputError: if there is no such rule, or the plugin's is none.
+        InputError: if there is no such rule, or the plugin's object is not a `Rule`.
     """
     if name in RULES:
         return RULES[name]
-    if name not in threshold_rule_names():
-        raise InputError(
-            f"unknown threshold rule {name!r}: {suggestion(name, threshold_rule_names())}"
-        )
+    known = threshold_rule_names()
+    if name not in known:
+        raise InputError(f"unknown threshold rule {name!r}: {suggestion(name, known)}")
     return load_plugin(GROUP, name, Rule)

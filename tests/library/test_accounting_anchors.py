@@ -14,14 +14,14 @@ from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise
 from dpcanary.errors import InputError
 from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 
-# The Gaussian mixtures' centres, by adjacency: in each direction, of the worlds' pair.
+# By adjacency: the centres of both Gaussian mixtures, in each direction.
 CENTRES = {"substitute": [(1.0, -1.0)], "add_remove": [(1.0, 0.0), (0.0, 1.0)]}
 RELATIONS = {
     "substitute": NeighboringRelation.REPLACE_ONE,
     "add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
 }
-# (sample_rate, noise_multiplier): epsilon as add/remove, substitute, group privacy at
-# delta 1e-5 after 500 steps, printed to three digits.
+# (sample_rate, noise_multiplier): epsilon under add/remove, under substitute and by group privacy,
+# at delta 1e-5 after 500 steps, printed to three digits.
 ANCHORS = {
     (1.0, 168.076): (0.465, 0.992, 0.994),
     (1.0, 89.128): (0.930, 2.001, 2.018),
@@ -98,7 +98,7 @@ def test_full_batches_are_a_gaussian_mechanism(
     exact = account_epsilon(**setting, method="closed_form").estimate
     bounds = account_epsilon(**setting, method=method)
     assert bounds.lower <= exact <= bounds.upper
-    # prv-accountant's errors are absolute, and a tenth of a per cent of its least grid's epsilon.
+    # prv-accountant's errors are absolute: they do not shrink with a small epsilon.
     assert bounds.estimate == pytest.approx(exact, rel=5e-4, abs={"pld": 1e-7, "prv": 1e-4}[method])
 
 
@@ -149,7 +149,7 @@ def test_one_sampled_step_matches_direct_integration(q: float, sigma: float, met
 
 @pytest.mark.parametrize("adjacency", CENTRES)
 def test_noise_at_rare_sampling_is_right_and_soon_found(adjacency: str) -> None:
-    """A step's losses are mostly tiny, yet reach far: a grid that holds both would be huge."""
+    """Most losses of a step are tiny, but some are large: one grid for both would be huge."""
     q, epsilon, delta = 0.001, 10.0, 1e-5
     start = process_time()
     sigma = calibrate_noise(
@@ -166,7 +166,7 @@ def test_noise_at_rare_sampling_is_right_and_soon_found(adjacency: str) -> None:
         pairs = CENTRES[adjacency]
         return max(_divergence(pair, q, noise_multiplier, epsilon) for pair in pairs)
 
-    # dp-accounting's epsilon is pessimistic: by 2e-7 at most on this grid.
+    # dp-accounting's epsilon is too large by at most 2e-7 on this grid.
     assert accounted(sigma) <= epsilon
     assert accounted(sigma * (1 - 1e-4)) > epsilon + 1e-6
     assert integrated(sigma) <= delta

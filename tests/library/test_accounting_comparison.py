@@ -1,4 +1,4 @@
-"""The ratio of both adjacencies' epsilons, against closed forms and known values."""
+"""The ratio of the epsilons of both adjacencies, against closed forms and known values."""
 
 import math
 import re

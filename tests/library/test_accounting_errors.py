@@ -1,4 +1,4 @@
-"""What the accountants refuse, and in which words."""
+"""What the accountants refuse, and what their messages say."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
 
 CONFIG_KEYS = {*Audit.model_fields, *Settings.model_fields}
-# Arguments of the library's accounting that no config has: method, steps, epsilon.
+# Arguments of the library's functions that a config does not have: method, steps, epsilon.
 LIBRARY_ONLY = {
     name
     for function in (account_epsilon, account_epsilon_curve, calibrate_noise)
@@ -98,8 +98,8 @@ def test_near_misses_are_suggested() -> None:
         ({"method": "closed_form"}, "sample_rate=1 only"),
         ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
         ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
-        ({"method": "group_privacy", "noise_multiplier": 1.0}, "rounding errors drown"),
-        ({"method": "pld", "delta": 1e-14}, "rounding errors drown"),
+        ({"method": "group_privacy", "noise_multiplier": 1.0}, "rounding errors are too large"),
+        ({"method": "pld", "delta": 1e-14}, "rounding errors are too large"),
         ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
         ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
         ({"method": "pld", "noise_multiplier": 1e-200}, "dp-accounting failed"),
@@ -175,7 +175,7 @@ def test_every_listed_method_has_an_accountant() -> None:
 
 
 def test_a_target_that_any_noise_meets_is_refused_in_time() -> None:
-    """Delta covers the leak of so rare a sampling whatever the noise."""
+    """Sampling is so rare that delta covers the leak at any noise."""
     with pytest.raises(AccountingError, match=r"sample_rate=0\.01, .*: no noise multiplier"):
         calibrate_noise(
             adjacency="substitute", epsilon=1.0, delta=0.5, sample_rate=0.01, num_steps=1
@@ -229,7 +229,7 @@ def _noise_of_a_config(**changes: object) -> object:
     return noise_of(NoiseStage(**settings | changes))
 
 
-# Where both accountants refuse what a config asks for.
+# Requests of a config that both accountants refuse.
 BOTH_REFUSE = {
     "little noise": lambda: _bounds_of_a_config(noise_multiplier=0.2),
     "no noise": lambda: _bounds_of_a_config(noise_multiplier=1e-200),

@@ -1,4 +1,4 @@
-"""The accountants against each other, and what they promise about every answer."""
+"""The accountants against each other, and properties of every answer."""
 
 from itertools import pairwise
 
@@ -47,7 +47,7 @@ def test_prv_and_pld_agree(
         adjacency=adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=steps, delta=delta
     )
     pld, prv = (account_epsilon(**setting, method=method) for method in ("pld", "prv"))
-    # Either's interval holds the other's best value, and the best values all but coincide.
+    # Each interval holds the other's best value, up to 1e-4, and the best values nearly agree.
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
     assert prv.lower <= pld.estimate <= prv.upper
     assert prv.estimate == pytest.approx(pld.estimate, rel=2e-4)
@@ -61,7 +61,7 @@ def test_losses_are_those_of_their_densities(kind, q: float, sigma: float) -> No
     draws = np.linspace(-6, 6, 41) * sigma
     log_p, log_q = loss.log_densities(draws)
     losses = log_p - log_q
-    # P's mass of the set where the loss is at most losses[i], by summing P's density.
+    # P's mass where the loss is at most losses[i], as a sum of P's density.
     fine = np.linspace(-12 * sigma - 1, 12 * sigma + 1, 200_001)
     fine_p, fine_q = loss.log_densities(fine)
     mass = np.exp(fine_p)
@@ -183,8 +183,8 @@ CALIBRATED = [
         (*case, epsilon)
         for case in CALIBRATED
         for epsilon in (0.1, 1.0, 10.0, 100.0)
-        # Half of an epsilon of 100 needs a delta of about 1e-27; the errors' tests show that
-        # group privacy refuses it.
+        # For an epsilon of 100, group privacy needs a delta of about 1e-27. It refuses that, as
+        # test_accounting_errors.py shows.
         if (case[0], epsilon) != ("group_privacy", 100.0)
     ],
 )

@@ -1,4 +1,4 @@
-"""Estimates against a naive loop, closed forms and the ordinary corner cases."""
+"""Estimates against a naive loop and closed forms, and in corner cases."""
 
 import math
 
@@ -26,7 +26,7 @@ def naive_upper(errors: int, trials: int, level: float) -> float:
 
 
 def naive_epsilon(scores0, scores1, conversion: str, level0: float, level1: float) -> float:
-    """The authors' way: a loop over all thresholds, counting anew at each."""
+    """As the authors do it: a loop over all thresholds, with new counts at each."""
     best = 0.0
     for threshold in [*scores0, *scores1, math.inf]:
         fpr = naive_upper(int(np.sum(scores1 >= threshold)), len(scores1), level1)
@@ -95,7 +95,7 @@ def test_split_chooses_on_one_half_and_evaluates_on_the_other():
     split = estimate_epsilon(
         world0_scores=scores0, world1_scores=scores1, delta=DELTA, threshold_rule="split"
     )
-    # The upper bounds are attainable with 500 trials, and not with 1,000.
+    # These upper bounds are possible with 500 trials, but not with 1,000.
     table = clopper_pearson_upper_table(num_trials=500, level=0.025)
     assert split.fpr_upper in table
     assert split.fnr_upper in table
@@ -154,7 +154,7 @@ class TestOrdinaryInputs:
         )
         assert one.epsilon_lower == two.epsilon_lower
 
-    def test_the_order_of_scores_is_kept_out_of_it(self, rule, conversion):
+    def test_an_increasing_map_of_the_scores_changes_nothing(self, rule, conversion):
         scores0, scores1 = gaussian_scores(2.0, 400)
         shifted = estimate_epsilon(
             world0_scores=scores0 * 3 + 7,  # any increasing map

@@ -1,4 +1,4 @@
-"""Tables of estimates: nested subsets of the same runs, slots, and what an audit's rows say."""
+"""Tables of estimates: subsets of the runs, slots, and the columns of an audit's rows."""
 
 from dataclasses import replace
 from itertools import product
@@ -138,7 +138,7 @@ def test_each_of_several_slots_has_the_rows_of_an_audit_of_that_slot_alone() -> 
             rows.drop(columns=["slot", "num_slots"]).reset_index(drop=True),
             alone.drop(columns=["slot", "num_slots"]),
         )
-    # The slots' own signals show: no row could be another slot's.
+    # Slots differ in their signals, so no row can be another slot's.
     assert (table.groupby(["repeat", "step", "threshold_rule"])["mu_lower"].nunique() == 3).all()
 
 
@@ -219,7 +219,7 @@ def test_pooled_slots_in_one_world_alone_prove_nothing_either() -> None:
     scores.world[:] = 0
     with pytest.raises(InputError, match=r"fig-x: .*one world.* more runs") as caught:
         estimates_table(POOLED, scores)
-    # There is no one slot to name, and nothing left to set.
+    # The message names no single slot, and no setting that is already set.
     assert "slot None" not in str(caught.value)
     assert "set `independent: slots`" not in str(caught.value)
 

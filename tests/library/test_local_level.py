@@ -1,4 +1,4 @@
-"""The exact local level against closed forms and simulation, and the table against the exact."""
+"""The local level against closed forms and simulation, and its table against computed levels."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rules claimed valid keep their significance; the one that is not does not.
+"""Rules that claim to be valid keep their significance; rule `in_sample` does not.
 
 Scores are Gaussian with known mu, so the truth is mu itself for conversion `gdp` and its epsilon
 for `direct`. With B simulated audits and exceedance rate p, the Monte-Carlo error is
@@ -84,7 +84,7 @@ def test_in_sample_does_not():
 
 
 def test_split_keeps_its_significance_on_sorted_scores():
-    """Runs may arrive in any order; a cut in the middle of sorted scores would be far off."""
+    """Runs may come in any order; cutting sorted scores in the middle would be badly wrong."""
     rng = np.random.default_rng(4)
     above = sum(
         estimate_epsilon(
