@@ -18,6 +18,8 @@ rule calibrate_noise:
         f"{RESULTS}/noise/{{audit}}.json",
     log:
         f"{LOGS}/calibrate_noise/{{audit}}.log",
+    wildcard_constraints:
+        audit=any_of([*AUDITS.trained, *AUDITS.drawn]),
     priority: 2  # a target that cannot be reached shows before anything is trained
     conda:
         "../envs/accounting.yaml"
@@ -36,7 +38,7 @@ rule calibrate_noise:
 rule account:
     input:
         program=program("account"),
-        noise=f"{RESULTS}/noise/{{audit}}.json",
+        noise=AUDITS.noise,
     output:
         table=f"{RESULTS}/accounting/{{audit}}.tsv",
         profile=f"{RESULTS}/profiles/{{audit}}.tsv",

@@ -91,7 +91,7 @@ def files_of_figure(rule):
 
 
 wildcard_constraints:
-    audit=any_of(EXPERIMENT.audits),
+    audit=any_of(AUDITS.names),
     dataset=any_of(EXPERIMENT.settings.datasets),
     encoder=any_of(SOURCES.on_the_hub),
     features=any_of(SOURCES.encoded),

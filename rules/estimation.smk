@@ -29,7 +29,7 @@ rule score_runs:
     params:
         code=by_audit(lambda audit: code("score_runs", AUDITS.score_function(audit))),
         settings=AUDITS.stage_as_json(ScoringStage),
-        names=AUDITS.names,
+        names=AUDITS.labels,
         canaries=lambda wildcards, input: option("canaries", *input.canaries),
         # Thousands of paths would be longer than a command may be.
         shards=lambda wildcards, input: Path(input.shards[0]).parent,

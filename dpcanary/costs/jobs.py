@@ -59,6 +59,7 @@ class JobList:
     def __init__(self, experiment: Experiment, *, folder: Path | None, device: str) -> None:
         """Lists them. See `shapes.shape_of` for the folder."""
         self.experiment, self.device = experiment, device
+        self._first = experiment.first_audits
         datasets = experiment.settings.datasets
         used = {audit.dataset for audit in experiment.audits.values()}
         self.shapes = {name: shape_of(datasets[name], folder=folder) for name in used if name}
@@ -92,9 +93,9 @@ class JobList:
     def _of_audit(self, name: str) -> Iterator[Row]:
         audit, settings = self.experiment.audits[name], self.experiment.settings
         scores = audit.total_runs * len(audit.record_steps) * audit.num_slots
-        yield _row("calibrate_noise", work=_CALIBRATED * (audit.noise_multiplier is None))
         yield _row("account")
-        if self.experiment.makers[name] == name:  # otherwise another audit makes its runs
+        if self._first[self.experiment.runs[name]] == name:  # otherwise another audit's row has it
+            yield _row("calibrate_noise", work=_CALIBRATED * (audit.noise_multiplier is None))
             if audit.is_trained:
                 yield from self._of_training(name)
             else:

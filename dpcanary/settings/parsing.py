@@ -72,7 +72,7 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, str]]:
-    """An audit for every combination of the sweep's lists, and the name of its runs, by its name."""
+    """The audits of a sweep, one for each combination of its lists, and the names of their runs."""
     if not re.fullmatch(NAME_PATTERN, sweep):
         raise InputError(f"config: audits: {sweep!r} is not a name; use letters, digits and . _ -")
     if not isinstance(values, Mapping):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.files import sha256_of_text
-from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.experiment import Experiment, Stage
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.workflow.parameters import Wildcards, by_audit, with_known_signature
 
@@ -13,9 +13,12 @@ from dpcanary.workflow.parameters import Wildcards, by_audit, with_known_signatu
 class AuditRules:
     """Files and settings of audits. Most methods take or return functions of a job's wildcards.
 
+    Jobs that make runs (noise, canaries, shards) have the name of the runs in place of an audit's.
+
     Attributes:
-        trained: names of the audits whose jobs train models.
-        drawn: names of the audits whose jobs draw the runs of a process.
+        names: of audits and of runs.
+        trained: names of runs that train models.
+        drawn: names of runs that are drawn from a process.
         references: for each reference model, an audit that uses it.
         data: the dataset file of the job's audit.
         reference: the file of the reference model of the job's audit.
@@ -25,11 +28,12 @@ class AuditRules:
     def __init__(self, experiment: Experiment, results: str) -> None:
         """Takes an experiment, and the folder of its results."""
         self._experiment, self._results = experiment, results
-        self._audits = experiment.audits
-        makers = {*experiment.makers.values()}
-        audits = {name: audit for name, audit in self._audits.items() if name in makers}
-        self.trained = [name for name, audit in audits.items() if audit.is_trained]
-        self.drawn = [name for name, audit in audits.items() if not audit.is_trained]
+        self._first = first = experiment.first_audits
+        audits = experiment.audits
+        self._audits = audits | {runs: audits[audit] for runs, audit in first.items()}
+        self.names = [*self._audits]
+        self.trained = [runs for runs in first if self._audits[runs].is_trained]
+        self.drawn = [runs for runs in first if not self._audits[runs].is_trained]
         self.references = {self._reference_name(name): name for name in self.trained}
         self.data = by_audit(self._data)
         self.reference = by_audit(
@@ -41,7 +45,7 @@ class AuditRules:
 
     def stage_as_json(self, model: type[ClosedModel]) -> Callable[[Wildcards], str]:
         """The settings that a stage gets from the job's audit."""
-        return by_audit(lambda name: self._experiment.stage(model, audit=name).to_json())
+        return by_audit(lambda name: self._stage(model, name).to_json())
 
     def setting(self, key: str) -> Callable[[Wildcards], object]:
         """A setting of the job's audit; 0 where it is not set."""
@@ -49,7 +53,7 @@ class AuditRules:
 
     def reference_stage(self, reference: str) -> ReferenceStage:
         """The settings of the job that trains a reference model."""
-        return self._experiment.stage(ReferenceStage, audit=self.references[reference])
+        return self._stage(ReferenceStage, self.references[reference])
 
     def data_of_reference(self, wildcards: Wildcards) -> str:
         """The dataset file of the job's reference model."""
@@ -57,15 +61,19 @@ class AuditRules:
 
     def shards(self, wildcards: Wildcards) -> list[str]:
         """The shard files of the job's audit."""
-        folder = f"{self._results}/shards/{self._experiment.makers[wildcards.audit]}"
+        folder = f"{self._results}/shards/{self._experiment.runs[wildcards.audit]}"
         return [f"{folder}/{shard}.npz" for shard in self._audits[wildcards.audit].shards]
 
     def canaries(self, wildcards: Wildcards) -> list[str]:
         """The canary file of the job's audit; none where no model is trained."""
-        maker = self._experiment.makers[wildcards.audit]
-        return [f"{self._results}/canaries/{maker}.npz"] if maker in self.trained else []
+        runs = self._experiment.runs[wildcards.audit]
+        return [f"{self._results}/canaries/{runs}.npz"] if runs in self.trained else []
 
-    def names(self, wildcards: Wildcards) -> str:
+    def noise(self, wildcards: Wildcards) -> str:
+        """The noise file of the job's audit."""
+        return f"{self._results}/noise/{self._experiment.runs[wildcards.audit]}.json"
+
+    def labels(self, wildcards: Wildcards) -> str:
         """The names of the job's audit, its canary and its score."""
         audit = self._audits[wildcards.audit]
         return f"{wildcards.audit} {audit.canary} {audit.score}"
@@ -85,8 +93,11 @@ class AuditRules:
 
     def _reference_name(self, audit: str) -> str:
         """The reference model of an audit. Audits with the same data and descent share it."""
-        settings = self._experiment.stage(ReferenceStage, audit=audit).to_json()
+        settings = self._stage(ReferenceStage, audit).to_json()
         return f"{self._audits[audit].dataset}-{sha256_of_text(settings)[:8]}"
+
+    def _stage(self, model: type[Stage], name: str) -> Stage:
+        return self._experiment.stage(model, audit=self._first.get(name, name))
 
     def _data(self, audit: str) -> str:
         return f"{self._results}/data/{self._audits[audit].dataset}.npz"

@@ -170,7 +170,7 @@ def test_experiments_survive_their_file(changes, tmp_path):
 
 def test_what_is_no_experiment_is_named(tmp_path):
     path = tmp_path / "experiment.json"
-    path.write_text(single().to_json().replace('"makers"', '"others"'))
+    path.write_text(single().to_json().replace('"runs"', '"others"'))
     for wrong in (path, tmp_path / "none.json"):
         with pytest.raises(InputError, match=f"{wrong} is not a resolved config; delete it"):
             read_experiment(wrong)
@@ -477,7 +477,7 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
     for sweep in ("steps", "again"):  # audits of two sweeps are independent
         for noise in ("sigma2", "sigma3"):
             one, two = f"{sweep}-{noise}-coordinate", f"{sweep}-{noise}-other"
-            assert experiment.makers[one] == experiment.makers[two] == one
+            assert experiment.runs[one] == experiment.runs[two] == f"{sweep}-{noise}"
             for stage in (TrainingStage, CraftingStage, NoiseStage):
                 told = [experiment.stage(stage, audit=audit) for audit in (one, two)]
                 assert told[0] == told[1]
@@ -485,9 +485,30 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
             assert scoring[0].told == scoring[1].told
             assert scoring[0].score_function != scoring[1].score_function
     assert {audit.seed for audit in experiment.audits.values()} == {
-        experiment.audits[name].seed for name in set(experiment.makers.values())
+        experiment.audits[name].seed for name in experiment.first_audits.values()
     }
     assert len({audit.seed for audit in experiment.audits.values()}) == 4
+
+
+def test_another_score_keeps_the_runs_that_were_there(monkeypatch):
+    """Their names and their seeds are those of the config with one score."""
+    two_scores(monkeypatch, Observation.CHANGE)
+    before = parse_experiment(single(canary="gradient", sample_rate=[0.5, 1.0]))
+    both = ["coordinate", "other"]
+    after = parse_experiment(single(canary="gradient", sample_rate=[0.5, 1.0], score=both))
+    assert {*after.runs.values()} == {*before.audits}
+    for runs, audit in after.first_audits.items():
+        for stage in (TrainingStage, CraftingStage, NoiseStage):
+            assert after.stage(stage, audit=audit) == before.stage(stage, audit=runs)
+
+
+def test_names_of_runs_are_not_those_of_other_audits(monkeypatch):
+    two_scores(monkeypatch, Observation.CHANGE)
+    scores = {"canary": "gradient", "score": ["coordinate", "other"]}
+    config = with_sweep(**scores, noise_multiplier=[2.0, 3.0], sample_rate=0.5)
+    config["audits"]["steps-sigma2"] = {**config["audits"]["steps"], "noise_multiplier": 2.0}
+    with pytest.raises(InputError, match="'steps-sigma2' is made twice"):
+        parse_experiment(config)
 
 
 def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
@@ -496,7 +517,7 @@ def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
     trained = single(score=["coordinate", "other"])
     others = parse_experiment(GOOD)  # these differ in more than their scores
     for experiment in (drawn, trained, others):
-        assert experiment.makers == {name: name for name in experiment.audits}
+        assert experiment.runs == {name: name for name in experiment.audits}
         seeds = {audit.seed for audit in experiment.audits.values()}
         assert len(seeds) == len(experiment.audits) > 1
 
