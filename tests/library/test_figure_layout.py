@@ -16,7 +16,6 @@ from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.bounds_figure import draw_bounds_figure
 from dpcanary.figures.layout import value_ticks
-from dpcanary.figures.model_accuracies import ModelAccuracies
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
@@ -46,9 +45,7 @@ def _by(axis: str, values: list[float]) -> Figure:
 def _accuracies() -> Figure:
     summary = summary_of(settings=THREE, canaries=TRAINED)
     rng = np.random.default_rng(0)
-    tested = [
-        ModelAccuracies(name, rng.uniform(0.8, 1.0, (3, 40))) for name in set(summary["audit"])
-    ]
+    tested = {name: rng.uniform(0.8, 1.0, (3, 40)) for name in summary["audit"].unique()}
     return draw_test_accuracy(tested, summary, note=NOTE)[0]
 
 

@@ -138,10 +138,11 @@ def test_data_of_drawn_and_of_trained_audits_are_both_named() -> None:
     figure, _ = draw_bounds_figure(both, axis="step")
     [data] = [line for line in written_below(figure) if "Data" in line]
     assert data == (
-        "Data: sst2, all-MiniLM-L6-v2, N = 500 private records; worst case: drawn, without records"
+        "Data: sst2, all-MiniLM-L6-v2, N = 500 private records; worst case: simulated,"
+        " without records"
     )
     figure, _ = draw_bounds_figure(both[~is_trained], axis="step")
-    assert written_below(figure)[-1] == "Data: worst case: drawn, without records"
+    assert written_below(figure)[-1] == "Data: worst case: simulated, without records"
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier"])
