@@ -68,7 +68,7 @@ def described_data(dataset: Mapping[str, Any]) -> str:
         >>> described_data({"source": "/home/me/records.npz", "encoder": None})
         'records.npz'
     """
-    source = PurePath(dataset["source"]).name  # of a known source, the whole
+    source = PurePath(dataset["source"]).name  # a known source has no folder
     synthetic = " (synthetic data)" if source.endswith("_synthetic") else ""
     encoder = f", {PurePath(dataset['encoder']).name}" if dataset["encoder"] else ""
     return f"{source}{encoder}{synthetic}"

@@ -48,8 +48,8 @@ def draw_test_accuracy(
         legend=_legend(table),
         notes=[
             note,
-            f"Test accuracy after the last step; each repeat is the mean of {models} models. The"
-            " target record's are the models of world 0 of all canaries that replace an input",
+            f"Test accuracy after the last step; each repeat is the mean of {models} models. Bars"
+            " of the target record show world 0 of all canaries that replace an input",
             data_note(settings_of(accuracies, summary)),
         ],
     )

@@ -1,4 +1,4 @@
-"""Accuracies of models by what they were trained on, against sums by hand."""
+"""Accuracies of models by their training record, compared with sums by hand."""
 
 from statistics import mean, stdev
 
@@ -95,7 +95,7 @@ def test_the_target_record_comes_first_even_where_one_sample_rate_has_none() -> 
     figure, _ = draw_test_accuracy(tested, SUMMARY)
     _, *names = [text.get_text() for text in figure.subfigs[-1].legends[0].get_texts()]
     assert names == ["target record", "gradient", "natural"]
-    # One kind after the other: the target record's bar, two of gradients, one of the natural.
+    # The bars are drawn in this order: one of the target record, two of gradient, one of natural.
     places = [patch.get_x() for patch in figure.axes[0].patches]
     assert places[1] < places[0] < places[2] < places[3]
 

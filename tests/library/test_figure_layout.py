@@ -1,4 +1,4 @@
-"""Nothing that is written in a figure overlaps or leaves it, and axes say what they mean."""
+"""Text in a figure neither overlaps nor leaves the figure, and ticks have the right labels."""
 
 from itertools import combinations
 
@@ -95,7 +95,7 @@ FIGURES = {
 
 
 def _written(figure: Figure) -> list[Text]:
-    """All that is drawn; ticks outside of the axes are not."""
+    """All text that is drawn; labels of ticks outside of the axes are not."""
     shown = {axes for axes in figure.axes if axes.get_visible()}
     ticks = set()
     for axes in figure.axes:
