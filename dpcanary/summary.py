@@ -8,58 +8,19 @@ import pandas as pd
 
 from dpcanary.errors import InputError
 
-_COLUMNS = [
-    "audit",
-    "sweep",
-    "canary",
-    "score",
-    "adjacency",
-    "dataset",
-    "data",
-    "num_records",
-    "model",
-    "sample_rate",
-    "noise_multiplier",
-    "max_grad_norm",
-    "num_steps",
-    "learning_rate",
-    "num_slots",
-    "num_runs",
-    "repeat",
-    "step",
-    "slot",
-    "threshold_rule",
-    "conversion",
-    "is_valid",
-    "significance",
-    "delta",
-    "epsilon_lower",
-    "mu_lower",
-    "epsilon_upper_substitute",
-    "epsilon_upper_add_remove",
-    "epsilon_upper_group_privacy",
-    "accounting_method",
-    "test_accuracy",
-    "seconds",
-    "fpr_upper",
-    "fnr_upper",
-    "threshold",
-    "assumption",
-]
-
-
 # Settings of an audit that the summary repeats.
-_SETTINGS = [
-    "canary",
-    "score",
-    "adjacency",
-    "dataset",
-    "model",
-    "sample_rate",
-    "max_grad_norm",
-    "num_steps",
-    "learning_rate",
-]
+_SETTINGS = (
+    "canary", "score", "adjacency", "dataset", "model", "sample_rate", "max_grad_norm",
+    "num_steps", "learning_rate",
+)  # fmt: skip
+_COLUMNS = [
+    "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
+    "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "num_slots",
+    "num_runs", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
+    "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
+    "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "accounting_method",
+    "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption",
+]  # fmt: skip
 
 
 def summary_rows(
@@ -82,11 +43,6 @@ def summary_rows(
             f"audit {audit}: estimates and accounting differ in steps or noise: one is out of date;"
             " delete both and run again"
         )
-    return merged.assign(**_described(experiment, audit))[_COLUMNS]
-
-
-def _described(experiment: dict[str, Any], audit: str) -> dict[str, Any]:
-    """An audit's name, sweep and settings."""
     settings = {key: experiment["audits"][audit][key] for key in _SETTINGS}
     if settings["dataset"] is not None:
         dataset = experiment["settings"]["datasets"][settings["dataset"]]
@@ -95,7 +51,7 @@ def _described(experiment: dict[str, Any], audit: str) -> dict[str, Any]:
         settings |= dict.fromkeys(("dataset", "data", "model"), "process")
         settings["num_records"] = float("nan")
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
-    return {"audit": audit, "sweep": sweep, **settings}
+    return merged.assign(audit=audit, sweep=sweep, **settings)[_COLUMNS]
 
 
 def described_data(dataset: Mapping[str, Any]) -> str:
@@ -112,7 +68,7 @@ def described_data(dataset: Mapping[str, Any]) -> str:
         >>> described_data({"source": "/home/me/records.npz", "encoder": None})
         'records.npz'
     """
-    source = PurePath(dataset["source"]).name  # of a known source, the whole
+    source = PurePath(dataset["source"]).name  # a known source has no folder
     synthetic = " (synthetic data)" if source.endswith("_synthetic") else ""
     encoder = f", {PurePath(dataset['encoder']).name}" if dataset["encoder"] else ""
     return f"{source}{encoder}{synthetic}"

@@ -1,5 +1,6 @@
 """Tables as TSV files, written atomically."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -9,19 +10,25 @@ from dpcanary.files import write_text
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Writes a table with a header row; numbers to ten digits, missing ones empty."""
+    """Writes a table with a header row; numbers have ten digits, missing ones are empty."""
     write_text(path, table.to_csv(sep="\t", index=False, float_format="%.10g"))
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Reads a table.
+def read_table(path: Path, *, columns: Iterable[str] = ()) -> pd.DataFrame:
+    """Reads a table; names of audits and sweeps stay text where they read as numbers.
 
     Raises:
-        InputError: if the file is missing or no table.
+        InputError: if the file is missing, is no table, or lacks one of the columns.
     """
     try:
-        return pd.read_csv(path, sep="\t")
+        table = pd.read_csv(path, sep="\t", dtype={"audit": str, "sweep": str})
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
-    except (ValueError, pd.errors.ParserError) as error:
-        raise InputError(f"{path} is no table ({error}); delete it and run again") from None
+    except (ValueError, OSError) as error:
+        raise InputError(
+            f"{path} is not a table of tab-separated values ({error}); delete it and run again"
+        ) from None
+    missing = sorted({*columns} - {*table.columns})
+    if missing:
+        raise InputError(f"{path} has no column {', '.join(missing)}; delete it and run again")
+    return table

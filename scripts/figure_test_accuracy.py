@@ -1,4 +1,4 @@
-"""Draws the test accuracy of models with canaries beside those without."""
+"""Draws the test accuracy of models with a canary and of models without one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from dpcanary.program import run
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads score files and the summary, which has the audits' settings, and draws."""
+    """Reads score files and the summary with the audits' settings, and writes the figure."""
     parser = figure_parser(__doc__)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--summary", type=Path, required=True)

@@ -10,7 +10,7 @@ from dpcanary.settings.listing import table_of_audits
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints one line per audit."""
+    """Prints a table with one line per audit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", type=Path, required=True, help="the resolved config")
     args = parser.parse_args(argv)

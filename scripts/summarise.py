@@ -22,7 +22,6 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     experiment = read_json(args.experiment)
-    chosen = args.sweeps or experiment["sweeps"]
     rows = [
         summary_rows(
             experiment,
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
             estimates=read_table(args.estimates / f"{audit}.tsv"),
             accounting=read_table(args.accounting / f"{audit}.tsv"),
         )
-        for sweep in chosen
+        for sweep in args.sweeps or experiment["sweeps"]
         for audit in experiment["sweeps"][sweep]
     ]
     write_table(args.output, pd.concat(rows))

@@ -1,26 +1,29 @@
-"""How much larger epsilon is under substitute than under add/remove adjacency, by accounting."""
+"""How much larger accounted epsilon is under substitute than under add/remove adjacency."""
 
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.layout import Entry, grid_shape, log_ticks, make_frame
+from dpcanary.figures.layout import log_ticks, make_frame
 
-# What adding one record and removing another would cost, if epsilons just added up.
-_TWICE: dict[str, Any] = {"color": "#7A7A7A", "linestyle": "--", "linewidth": 1.2, "zorder": 2}
+# The ratio if the epsilons of removing one record and adding another just added up.
+_TWICE: dict[str, Any] = {
+    "color": "#7A7A7A", "linestyle": "--", "linewidth": 1.2, "zorder": 2,
+    "label": "twice the add/remove ε",
+}  # fmt: skip
 
 
+@style.applied()
 def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate, with a line for each number of steps.
 
     Args:
-        ratios: as `accounting.comparison.compare_adjacencies` gives them; where the ratio is NaN,
-            lines have a gap.
+        ratios: as `accounting.comparison.compare_adjacencies` gives them; lines have a gap where
+            the ratio is NaN.
         note: what a reader must know; printed below.
 
     Returns:
@@ -30,50 +33,38 @@ def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figur
         InputError: if there is no ratio at all, or deltas differ.
     """
     if ratios["ratio"].isna().all():
-        raise InputError("there is no ratio to show: the accountants' log says why")
+        raise InputError("no ratio could be accounted: the log of compare_adjacencies says why")
     if ratios["delta"].nunique() > 1:
         raise InputError("the ratios differ in delta: show them in different figures")
-    panels = [*ratios.groupby("sample_rate")][::-1]
-    steps = sorted(ratios["num_steps"].unique())
-    with style.applied():
-        frame = make_frame(
-            shape=grid_shape(len(panels)),
-            panel_size=(4.2, 3.4),
-            legend=_legend(steps),
-            notes=[note, _note(ratios)],
-            sharey=True,
-        )
-        for axes, (sample_rate, points) in zip(frame.panels(len(panels)), panels, strict=True):
-            axes.set_title(style.setting_name(float(str(sample_rate))))
-            _draw_panel(axes, points, steps)
-        frame.body.supxlabel("noise multiplier σ", fontsize=10)  # noqa: RUF001
-        frame.body.supylabel("substitute ε / add/remove ε", fontsize=10)
-    return frame.figure, ratios
-
-
-def _draw_panel(axes: Axes, points: pd.DataFrame, steps: list[int]) -> None:
-    axes.axhline(2.0, **_TWICE)
-    for index, count in enumerate(steps):
-        line = points[points["num_steps"] == count].sort_values("noise_multiplier")
-        options = style.rank_options(index, len(steps))
-        axes.plot(line["noise_multiplier"], line["ratio"], **options)
-    axes.set_xscale("log")
-    log_ticks(axes, axis="x")
-    axes.tick_params(labelleft=True)
-
-
-def _legend(steps: list[int]) -> list[list[Entry]]:
-    lines = [
-        Entry(f"T = {count:,}", Line2D([], [], **style.rank_options(index, len(steps))))
-        for index, count in enumerate(steps)
-    ]
-    twice = Entry("twice the add/remove ε", Line2D([], [], **_TWICE))
-    return [[Entry("training steps:"), *lines, twice]]
+    rates = [*ratios.groupby("sample_rate")][::-1]
+    counts = sorted(ratios["num_steps"].unique())
+    options = {
+        count: style.rank_options(rank, len(counts)) | {"label": f"T = {count:,}"}
+        for rank, count in enumerate(counts)
+    }
+    lines = [Line2D([], [], **one) for one in (*options.values(), _TWICE)]
+    figure, [panels] = make_frame(
+        num_panels=len(rates),
+        panel_size=(4.2, 3.4),
+        legend=[["training steps:", *lines]],
+        notes=[note, _note(ratios)],
+        labels=("noise multiplier σ", "substitute ε / add/remove ε"),  # noqa: RUF001
+        sharey=True,
+    )
+    for axes, (sample_rate, of_rate) in zip(panels, rates, strict=True):
+        axes.set_title(style.setting_name(float(str(sample_rate))))
+        axes.axhline(2.0, **_TWICE)
+        for count, points in of_rate.sort_values("noise_multiplier").groupby("num_steps"):
+            axes.plot(points["noise_multiplier"], points["ratio"], **options[count])
+        axes.set_xscale("log")
+        log_ticks(axes, axis="x")
+        axes.tick_params(labelleft=True)
+    return figure, ratios
 
 
 def _note(ratios: pd.DataFrame) -> str:
     missing = int(ratios["ratio"].isna().sum())
     methods = sorted({*ratios["accounting_method"]} - {"none"})
-    gaps = f"; no accountant could tell {missing} of {len(ratios)} points" if missing else ""
+    gaps = f"; no ratio could be accounted at {missing} of {len(ratios)} points" if missing else ""
     delta = style.number(float(ratios["delta"].iloc[0]))
     return f"Both ε of the same mechanism at δ = {delta}, accounted by {', '.join(methods)}{gaps}"

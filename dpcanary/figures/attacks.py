@@ -1,6 +1,6 @@
-"""One audit's scores and accounted profile, as the figures of attacks take them."""
+"""One audit's scores and accounted profile, as the figures of attacks need them."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,13 +29,13 @@ class Attack:
 
     Attributes:
         audit: its name.
-        canary: how its worlds differ.
+        canary: name of the adversary.
         sample_rate: Poisson sampling rate.
         noise_multiplier: in units of the clipping norm.
-        step: training step at which the scores were taken.
-        world0_scores: shape (n,); higher means world 0.
-        world1_scores: shape (n,).
-        score: what a run is scored by, if known.
+        step: training step of the scores.
+        world0_scores: shape (n0,); higher means world 0.
+        world1_scores: shape (n1,).
+        score: name of the score, if known.
         profiles: by adjacency; only the trade-off figure needs them.
     """
 
@@ -61,7 +61,7 @@ class Attack:
 
 
 def settings_of(attacks: Sequence[Attack]) -> list[tuple[float, float]]:
-    """The settings there are, the highest sample rate first."""
+    """The settings of some attacks, the highest sample rate first."""
     return sorted({attack.setting for attack in attacks}, reverse=True)
 
 
@@ -69,11 +69,11 @@ def ordered(attacks: Sequence[Attack]) -> list[Attack]:
     """Attacks in the order of the catalogue.
 
     Raises:
-        InputError: if there is none, or if two could not be told apart in a figure.
+        InputError: if there is none, or if two have the same setting and series.
     """
     if not attacks:
         raise InputError("there is no audit to show")
-    seen: dict[Hashable, str] = {}
+    seen: dict[object, str] = {}
     for attack in attacks:
         other = seen.setdefault((attack.setting, attack.series), attack.audit)
         if other != attack.audit:

@@ -1,23 +1,22 @@
 """Audited and accounted epsilon against a step, a number of runs, or a setting of training.
 
-Where the summary has a valid rule and the published one, the panels of the valid rule stand above
-or beside those of the published one.
+If the summary has a valid rule and the published one, the panels of the valid rule stand above or
+to the left of those of the published one.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.figures import style
-from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table, legend_of
-from dpcanary.figures.epsilon_panel import draw_bounds
-from dpcanary.figures.layout import grid_shape, log_ticks, make_frame, value_ticks
+from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table, by_canary
+from dpcanary.figures.layout import log_ticks, make_frame, value_ticks
 from dpcanary.figures.notes import bounds_note, data_note
-from dpcanary.figures.view import View, at_last_step, shown_rows
+from dpcanary.figures.view import View, shown_rows
 
 _BY_SETTING = ("sample_rate",)
 _BY_MECHANISM = ("sample_rate", "noise_multiplier")
@@ -37,41 +36,17 @@ VIEWS = {
         View("learning_rate", "learning rate", _BY_SETTING),
     )
 }
-_PANEL_SIZE = (4.2, 3.1)  # inches
+# Half the length of the dash that stands for a curve of one point, relative to its place.
+_DASH = 0.06
 
 
-@dataclass(frozen=True)
-class _Panels:
-    """The panels of all rules, and the numbers in them."""
-
-    axes: list[Axes]
-    table: pd.DataFrame
-
-    def scale_from_zero(self) -> None:
-        """The same range for all, from 0. Group privacy may leave it where it would flatten all."""
-        loose = self.table["series"] == "accounted_group_privacy"
-        tops = self.table["epsilon"] + self.table["error_bar"].fillna(0.0)
-        finite = tops[tops < float("inf")]
-        wanted = 1.5 * finite[~loose.loc[finite.index]].max()
-        for axes in self.axes:
-            axes.set_ylim(0, 1.05 * float(min(finite.max(), wanted)) or 1.0)
-
-    def scale_by_factors(self) -> None:
-        """Logarithmic, where equal factors are equal distances, and the same range for all."""
-        for axes in self.axes:
-            axes.set_yscale("log")
-            log_ticks(axes, axis="y")
-        lows, highs = zip(*(axes.get_ylim() for axes in self.axes), strict=True)
-        for axes in self.axes:
-            axes.set_ylim(min(lows), max(highs))
-
-
+@style.applied()
 def draw_bounds_figure(
     summary: pd.DataFrame, *, axis: str, note: str = ""
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each setting, with a line for each canary.
 
-    Along `num_steps`, the noise may change: audits are calibrated to the same epsilon then.
+    The noise may change along `num_steps`, because it is calibrated to the same epsilon.
 
     Args:
         summary: one row per audit, repeat, step and estimate; columns as in summary.tsv. Unless
@@ -83,41 +58,40 @@ def draw_bounds_figure(
         The figure, and its numbers (`bounds.bounds_table`).
 
     Raises:
-        InputError: for another axis, and see `view.shown_rows`.
+        InputError: for another axis, and see `view.shown_rows` and `bounds.bounds_table`.
     """
     if axis not in VIEWS:
         raise InputError(f"unknown axis {axis!r}: {suggestion(axis, VIEWS)}")
     view = VIEWS[axis]
-    rows = shown_rows(summary if axis == "step" else at_last_step(summary), view)
+    if axis != "step":
+        last = summary.groupby("audit")["step"].transform("max")
+        summary = summary[summary["step"] == last]
+    rows = shown_rows(summary, view)
     table = bounds_table(rows, view)
     rules = [series for series in (AUDITED, IN_SAMPLE) if (table["series"] == series).any()]
-    panels = [*table.groupby(list(view.panel))][::-1]  # the highest sample rate first
-    with style.applied():
-        frame = make_frame(
-            shape=grid_shape(len(panels)),
-            panel_size=_PANEL_SIZE,
-            legend=legend_of(table, view),
-            notes=[note, bounds_note(rows), data_note(rows)],
-            headings=_headings(rows, rules),
-            sharey=True,
-        )
-        drawn = _Panels([], table)
-        for block, rule in enumerate(rules):
-            of_rule = frame.panels(len(panels), block=block)
-            for axes, (setting, points) in zip(of_rule, panels, strict=True):
-                axes.set_title(style.setting_name(*setting))
-                draw_bounds(axes, points, view=view, audited=rule)
-            drawn.axes.extend(of_rule)
-        _scale(drawn, view, rows[axis])
-        frame.body.supxlabel(view.name, fontsize=10)
-        delta = style.number(rows["delta"].iloc[0])
-        frame.body.supylabel(f"ε at δ = {delta}", fontsize=10)
-    return frame.figure, table
+    settings = [*table.groupby(list(view.panel))][::-1]  # the highest sample rate first
+    audited = [Line2D([], [], **style.canary_options(*series)) for series in by_canary(table)]
+    accounted = [Line2D([], [], **style.ACCOUNTED[series]) for series in view.accounted]
+    figure, blocks = make_frame(
+        num_panels=len(settings),
+        panel_size=(4.2, 3.1),
+        legend=[["audited ε (lower bound):", *audited], ["accounted ε (upper bound):", *accounted]],
+        notes=[note, bounds_note(rows), data_note(rows)],
+        headings=_headings(rows, rules),
+        labels=(view.name, f"ε at δ = {style.number(rows['delta'].iloc[0])}"),
+        sharey=True,
+    )
+    for panels, rule in zip(blocks, rules, strict=True):
+        for axes, (setting, points) in zip(panels, settings, strict=True):
+            axes.set_title(style.setting_name(*setting))
+            _draw_panel(axes, points, view, rule)
+    _scale([axes for panels in blocks for axes in panels], table, rows[axis])
+    return figure, table
 
 
 def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
     if rules == [AUDITED]:
-        return [""]  # the note says which rule
+        return [""]  # the note names the rule
     headings = []
     for series in rules:
         valid = series == AUDITED
@@ -127,21 +101,49 @@ def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
     return headings
 
 
-def _scale(drawn: _Panels, view: View, values: Iterable[float]) -> None:
-    """Gives every panel the same range, so that rules and settings compare."""
-    for axes in drawn.axes:
-        match view.axis:
-            case "step":
-                axes.set_xlim(left=0)
-            case "noise_multiplier":
-                low, high = axes.dataLim.intervalx
-                axes.set_xscale("log")
-                axes.set_xlim(low / 1.15, high * 1.15)
-                log_ticks(axes, axis="x")
-            case _:  # all others have few values, which are marked
-                value_ticks(axes, values)
-    # A bound of 0 needs a linear axis.
-    if view.axis == "noise_multiplier" and (drawn.table["epsilon"] > 0).all():
-        drawn.scale_by_factors()
+def _draw_panel(axes: Axes, points: pd.DataFrame, view: View, rule: str) -> None:
+    """Draws the accounted curves, then the lines of one rule over them."""
+    for name in view.accounted:
+        curve = points[points["series"] == f"accounted_{name}"]
+        places, epsilons = curve[view.axis].tolist(), curve["epsilon"].tolist()
+        if pd.isna(places).all():  # the curve does not depend on the axis
+            axes.axhline(epsilons[0], **style.ACCOUNTED[name])
+            continue
+        if len(places) == 1:  # a line through one point would be invisible
+            places, epsilons = [places[0] * (1 - _DASH), places[0] * (1 + _DASH)], epsilons * 2
+        axes.plot(places, epsilons, **style.ACCOUNTED[name])
+    for series, curve in by_canary(points[points["series"] == rule]).items():
+        options = {"elinewidth": 1.0, "capsize": 2.5, **style.canary_options(*series)}
+        # An error bar of NaN is not drawn.
+        axes.errorbar(curve[view.axis], curve["epsilon"], yerr=curve["error_bar"], **options)
+    axes.tick_params(labelleft=True)
+
+
+def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float]") -> None:
+    """Gives all panels the same range, so that rules and settings compare."""
+    by_noise = values.name == "noise_multiplier"
+    for axes in panels:
+        if by_noise:
+            low, high = axes.dataLim.intervalx
+            axes.set_xscale("log")
+            axes.set_xlim(low / 1.15, high * 1.15)
+            log_ticks(axes, axis="x")
+        elif values.name == "step":
+            axes.set_xlim(left=0)
+        else:  # the others have few values, each of which gets a tick
+            value_ticks(axes, values)
+    if by_noise and (table["epsilon"] > 0).all():  # a logarithmic axis has no 0
+        for axes in panels:
+            axes.set_yscale("log")
+            log_ticks(axes, axis="y")
+        lows, highs = zip(*(axes.get_ylim() for axes in panels), strict=True)
+        limits = min(lows), max(highs)
     else:
-        drawn.scale_from_zero()
+        tops = table["epsilon"] + table["error_bar"].fillna(0.0)
+        finite = tops < float("inf")
+        # Group privacy may leave the panels if it would flatten all other lines.
+        others = finite & (table["series"] != "accounted_group_privacy")
+        highest = min(tops[finite].max(), 1.5 * tops[others].max())
+        limits = 0.0, 1.05 * float(highest) or 1.0
+    for axes in panels:
+        axes.set_ylim(*limits)

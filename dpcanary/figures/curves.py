@@ -1,4 +1,4 @@
-"""Trade-off curves: the one an accountant allows, and the one an attack has."""
+"""Trade-off curves: what an accountant allows, and what an attack reaches."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,8 +12,8 @@ Array = NDArray[np.float64]
 def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLike) -> Array:
     """Smallest false negative rate that a privacy profile allows.
 
-    Every point (epsilon, delta) of a profile is a lower bound on it, so their maximum is
-    [Dong, Roth and Su, 2022, Proposition 2.5; Wasserman and Zhou, 2010]:
+    Every point (epsilon, delta) of the profile gives a lower bound on this rate, so the maximum of
+    these is one too [Dong, Roth and Su, 2022, Proposition 2.5; Wasserman and Zhou, 2010]:
     max(0, 1 - delta - exp(epsilon) fpr, exp(-epsilon) (1 - delta - fpr)).
 
     Args:
@@ -21,11 +21,11 @@ def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLi
         false_positive_rate: shape (m,), in [0, 1].
 
     Returns:
-        Shape (m,). Never above the exact curve; below it by how coarse the profile is.
+        Shape (m,). Never above the exact curve; the coarser the profile, the further below it.
     """
     rates = np.asarray(false_positive_rate, dtype=np.float64)[:, None]
-    # An infinite epsilon bounds nothing; exp(700) is the largest that is a float, and steeper
-    # lines than that are below 0 at any rate that can be observed.
+    # An infinite epsilon bounds nothing. exp(700) is about the largest float, and lines steeper
+    # than that are below 0 at all rates that can be observed.
     known = np.isfinite(profile.epsilon)
     epsilon, delta = np.minimum(profile.epsilon[known], 700.0), profile.delta[known]
     steep = 1 - delta - np.exp(epsilon) * rates
@@ -51,7 +51,7 @@ def measured_error_curve(world0_scores: Array, world1_scores: Array) -> tuple[Ar
 def thinned(
     false_positive_rates: Array, false_negative_rates: Array, *, most: int
 ) -> NDArray[np.intp]:
-    """Indices of at most `most` points of a curve that look like all on logarithmic axes.
+    """Indices of at most `most` points that look like the whole curve on logarithmic axes.
 
     Args:
         false_positive_rates: shape (k,), positive, falling.
@@ -61,8 +61,8 @@ def thinned(
     size = len(false_positive_rates)
     if size <= most:
         return np.arange(size)
-    wanted = [
+    rising, falling = (
         np.searchsorted(rates, np.geomspace(rates[0], rates[-1], most // 2))
         for rates in (false_negative_rates, false_positive_rates[::-1])
-    ]
-    return np.unique(np.clip(np.concatenate([wanted[0], size - 1 - wanted[1]]), 0, size - 1))
+    )
+    return np.unique(np.clip(np.concatenate([rising, size - 1 - falling]), 0, size - 1))

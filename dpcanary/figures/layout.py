@@ -1,8 +1,8 @@
-"""A grid of panels above one legend and one line that states what the numbers assume."""
+"""Layout of all figures: panels, below them one legend, and below the legend the notes."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -12,143 +12,104 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import NDArray
 
-# Inches: wider than this, text is too small where a page or a screen shrinks the figure.
-_SMALLEST_WIDTH, _LARGEST_WIDTH = 8.2, 10.2
+# Lengths are in inches, sizes of text in points.
+_SMALLEST_WIDTH, _LARGEST_WIDTH = 8.2, 10.2  # on a page, text of a wider figure is too small
 _MOST_COLUMNS = 3
-# Inches.
 _LEGEND_ROW, _NOTE_LINE, _GAP = 0.23, 0.19, 0.08
-_NOTE_SIZE, _NOTE_CHARACTERS = 8.5, 14.5  # points; characters of that size per inch
-# A note is the user's text: a dollar sign in it begins no formula.
+_NOTE_CHARACTERS = 14.5  # per inch
+# A note is the user's text: a dollar sign in it starts no formula.
 _NOTE_OPTIONS: dict[str, Any] = {
-    "ha": "center", "va": "bottom", "fontsize": _NOTE_SIZE, "color": "#444444", "parse_math": False,
+    "ha": "center", "va": "bottom", "fontsize": 8.5, "color": "#444444", "parse_math": False,
 }  # fmt: skip
 _LEGEND_SIZE = 9.5
 _LABEL_ROOM = 0.15  # of an axis' length
-_HEADING, _HEADING_SIZE = 0.3, 10.5  # inches, points
-# As `_fill_footer` sets them, in units of the legend's font size.
+_HEADING, _HEADING_SIZE = 0.3, 10.5
+# Spaces in the legend, in units of its font size.
 _HANDLE, _HANDLE_GAP, _COLUMN_GAP = 2.0, 0.6, 1.2
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A line of the legend.
-
-    Attributes:
-        label: its words.
-        handle: an artist that looks like what it stands for; None for a heading.
-    """
-
-    label: str
-    handle: Artist | None = None
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A figure that waits for its panels to be filled.
-
-    Attributes:
-        figure: the whole.
-        body: the part with the panels.
-        blocks: the same grid of panels once for each heading; shape (rows, columns) each.
-    """
-
-    figure: Figure
-    body: SubFigure
-    blocks: Sequence[NDArray[Any]]
-
-    @property
-    def axes(self) -> NDArray[Any]:
-        """The first grid of panels; shape (rows, columns)."""
-        return self.blocks[0]
-
-    def panels(self, count: int, *, block: int = 0) -> list[Axes]:
-        """The first panels of a block, row by row; the others of its grid are hidden."""
-        flat: list[Axes] = list(self.blocks[block].flat)
-        for unused in flat[count:]:
-            unused.set_visible(False)
-        return flat[:count]
-
-
-def grid_shape(num_panels: int) -> tuple[int, int]:
-    """(rows, columns) for panels in reading order.
-
-    Example:
-        >>> grid_shape(2), grid_shape(4), grid_shape(5)
-        ((1, 2), (2, 2), (2, 3))
-    """
-    rows = -(-num_panels // _MOST_COLUMNS)
-    return rows, -(-num_panels // rows)
 
 
 def make_frame(
     *,
-    shape: tuple[int, int],
+    num_panels: int,
     panel_size: tuple[float, float],
-    legend: Sequence[Sequence[Entry]],
+    legend: Sequence[Sequence[Artist | str]],
     notes: Sequence[str],
+    columns: int | None = None,
     headings: Sequence[str] = ("",),
-    **subplot_options: Any,
-) -> Frame:
-    """Lays out panels, legend and notes so that none can overlap.
+    labels: tuple[str, str] = ("", ""),
+    sharey: bool = False,
+) -> tuple[Figure, list[list[Axes]]]:
+    """Lays out panels, legend and notes so that they do not overlap.
 
     Args:
-        shape: (rows, columns) of the panels.
-        panel_size: (width, height) of one, in inches; narrower where many stand side by side.
-        legend: groups of entries; each group starts a row.
+        num_panels: panels of one block.
+        panel_size: (width, height) of one panel in inches; panels become narrower where many
+            stand side by side.
+        legend: its groups, each of which starts a row: artists with a label, and headings.
         notes: what a reader must know; each starts a line and is wrapped to the figure's width.
-        headings: of grids of panels, all of this shape; one above the other, or side by side if
-            they are single panels.
-        **subplot_options: go to `SubFigure.subplots`, for every grid.
+        columns: panels side by side; by default up to three.
+        headings: one for each block of panels. Blocks stand one above the other, or side by side
+            if each is a single panel.
+        labels: of all x axes and of all y axes.
+        sharey: whether the panels of a block share their y axis.
+
+    Returns:
+        The figure, and each block's panels, row by row.
     """
-    down, across = (1, len(headings)) if shape == (1, 1) else (len(headings), 1)
-    wanted = across * shape[1] * panel_size[0] + 0.6
+    columns = columns or ceil(num_panels / ceil(num_panels / _MOST_COLUMNS))
+    rows = ceil(num_panels / columns)
+    down, across = (1, len(headings)) if num_panels == 1 else (len(headings), 1)
+    wanted = across * columns * panel_size[0] + 0.6
     width = min(max(_SMALLEST_WIDTH, wanted), _LARGEST_WIDTH)
-    rows = [row for group in legend for row in _packed(group, width - 0.1)]
+    legend_rows = [row for group in legend for row in _packed(group, width - 0.1)]
     lines = [line for note in notes for line in _wrapped(note, int(width * _NOTE_CHARACTERS))]
-    footer = len(rows) * _LEGEND_ROW + len(lines) * _NOTE_LINE + 2.5 * _GAP
-    body_height = 0.5 + down * (shape[0] * panel_size[1] + _HEADING * any(headings))
+    footer = len(legend_rows) * _LEGEND_ROW + len(lines) * _NOTE_LINE + 2.5 * _GAP
+    body_height = 0.5 + down * (rows * panel_size[1] + _HEADING * any(headings))
     figure = Figure(figsize=(width, body_height + footer), layout="constrained")
     body, below = figure.subfigures(2, 1, height_ratios=[body_height, footer], squeeze=False).flat
-    _fill_footer(below, rows, lines, height=footer)
-    blocks = [
-        part.subplots(*shape, squeeze=False, **subplot_options)
-        for part in _headed_parts(body, headings, (down, across))
-    ]
-    return Frame(figure=figure, body=body, blocks=blocks)
-
-
-def _headed_parts(
-    body: SubFigure, headings: Sequence[str], shape: tuple[int, int]
-) -> list[SubFigure]:
-    """The body itself, or a part of it for each heading."""
-    parts: list[SubFigure] = [body]
+    _fill_footer(below, legend_rows, lines, height=footer)
+    parts = [body]
     if len(headings) > 1:
-        parts = [*body.subfigures(*shape, squeeze=False).flat]
+        parts = [*body.subfigures(down, across, squeeze=False).flat]
+    blocks: list[list[Axes]] = []
     for part, heading in zip(parts, headings, strict=True):
         if heading:
             part.suptitle(heading, fontsize=_HEADING_SIZE, fontweight="bold")
-    return parts
+        panels = [*part.subplots(rows, columns, squeeze=False, sharey=sharey).flat]
+        for unused in panels[num_panels:]:
+            unused.set_visible(False)
+        blocks.append(panels[:num_panels])
+    if any(labels):
+        body.supxlabel(labels[0], fontsize=10)
+        body.supylabel(labels[1], fontsize=10)
+    return figure, blocks
 
 
-def _packed(entries: Sequence[Entry], width: float) -> list[list[Entry]]:
-    """Entries in rows that are no wider than `width` inches."""
-    rows: list[list[Entry]] = [[]]
-    spacing = (_HANDLE + _HANDLE_GAP + _COLUMN_GAP) * _LEGEND_SIZE / 72
-    used = 0.0
+def _packed(entries: Sequence[Artist | str], width: float) -> list[list[Artist | str]]:
+    """Entries of the legend in rows that are no wider than `width` inches."""
+    rows: list[list[Artist | str]] = []
+    used = width
     for entry in entries:
-        needed = _text_width(entry.label) + spacing
-        if rows[-1] and used + needed > width:
+        text = TextPath(
+            (0, 0), _label(entry), size=_LEGEND_SIZE, prop=FontProperties(family="DejaVu Sans")
+        )
+        spacing = (_HANDLE + _HANDLE_GAP + _COLUMN_GAP) * _LEGEND_SIZE
+        needed = float(text.get_extents().width + spacing) / 72
+        if used + needed > width:
             rows.append([])
             used = 0.0
         rows[-1].append(entry)
         used += needed
-    return rows if entries else []
+    return rows
+
+
+def _label(entry: Artist | str) -> str:
+    return entry if isinstance(entry, str) else str(entry.get_label())
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """As few lines as `width` characters allow, and about equally long; none for no text."""
+    """As few lines as `width` characters allow, of about equal length; no line for no text."""
     fewest = len(textwrap.wrap(text, width))
     if not fewest:
         return []
@@ -159,18 +120,18 @@ def _wrapped(text: str, width: int) -> list[str]:
     )
 
 
-def _text_width(text: str) -> float:
-    path = TextPath((0, 0), text, size=_LEGEND_SIZE, prop=FontProperties(family="DejaVu Sans"))
-    return float(path.get_extents().width) / 72
-
-
 def _fill_footer(
-    footer: SubFigure, rows: Sequence[Sequence[Entry]], lines: Sequence[str], *, height: float
+    footer: SubFigure,
+    rows: Sequence[Sequence[Artist | str]],
+    lines: Sequence[str],
+    *,
+    height: float,
 ) -> None:
+    no_line = Line2D([], [], linestyle="none")
     for index, row in enumerate(rows):
         legend = footer.legend(
-            handles=[entry.handle or Line2D([], [], linestyle="none") for entry in row],
-            labels=[entry.label for entry in row],
+            handles=[no_line if isinstance(entry, str) else entry for entry in row],
+            labels=[_label(entry) for entry in row],
             loc="upper center",
             bbox_to_anchor=(0.5, 1 - (_GAP + index * _LEGEND_ROW) / height),
             ncols=len(row),
@@ -182,7 +143,7 @@ def _fill_footer(
             columnspacing=_COLUMN_GAP,
         )
         for entry, text in zip(row, legend.get_texts(), strict=True):
-            text.set_fontstyle("normal" if entry.handle else "italic")
+            text.set_fontstyle("italic" if isinstance(entry, str) else "normal")
     bottom = (_GAP + (len(lines) - 1) * _NOTE_LINE) / height
     for index, line in enumerate(lines):
         y = bottom - index * _NOTE_LINE / height
@@ -190,7 +151,7 @@ def _fill_footer(
 
 
 def log_ticks(axes: Axes, *, axis: str) -> None:
-    """Plain numbers at 1, 2 and 5 times powers of ten, on a logarithmic axis."""
+    """Labels a logarithmic axis with plain numbers at 1, 2 and 5 times powers of ten."""
     chosen = axes.xaxis if axis == "x" else axes.yaxis
     chosen.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
     chosen.set_minor_locator(LogLocator(subs=range(1, 10), numticks=20))
@@ -199,7 +160,7 @@ def log_ticks(axes: Axes, *, axis: str) -> None:
 
 
 def value_ticks(axes: Axes, values: Iterable[float]) -> None:
-    """Ticks at the values that were measured, on a logarithmic x axis; labels where there is room.
+    """Makes the x axis logarithmic, with a tick at each value and labels where there is room.
 
     Args:
         axes: the panel.
@@ -218,7 +179,7 @@ def value_ticks(axes: Axes, values: Iterable[float]) -> None:
 
 
 def _labelled(places: set[float], *, needed: float) -> set[float]:
-    """The ends, then round numbers, then others, as long as a factor `needed` lies between two."""
+    """Values to label, at least a factor `needed` apart: the ends, round numbers, then others."""
     ends = {min(places), max(places)}
     rounds = {"1": 0, "5": 1, "2": 2}
     chosen = set(ends)
@@ -229,5 +190,5 @@ def _labelled(places: set[float], *, needed: float) -> set[float]:
 
 
 def _digits(value: float) -> str:
-    """A number's digits without its power of ten; one for round numbers."""
+    """A number's significant digits; a round number has one."""
     return f"{value:.9e}".split("e")[0].replace(".", "").rstrip("0")

@@ -1,4 +1,6 @@
-"""The lines below a figure: what its numbers assume, and what they were measured on."""
+"""The lines below a figure: what its numbers assume, and which data they were measured on."""
+
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -13,22 +15,19 @@ def bounds_note(rows: pd.DataFrame) -> str:
     Args:
         rows: of the summary, as `view.shown_rows` gives them.
     """
-    shown = rows[rows["is_valid"]] if rows["is_valid"].any() else rows
-    warning = "" if rows["is_valid"].any() else " alone (not valid)"
-    rule = f"{shown['threshold_rule'].iloc[0]} rule{warning}"
+    valid = rows["is_valid"]
+    rule = (rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0]
+    warning = "" if valid.any() else " (not valid)"
     conversion = rows["conversion"].iloc[0]
     name = "GDP" if conversion == Conversion.GDP else conversion
     level = 100 * (1 - rows["significance"].iloc[0])
     runs = "models" if is_trained(rows).any() else "runs"
-    return (
-        f"Lower bounds: {rule}, {name} conversion, {level:g} % confidence for each point,"
-        f" R = {number_range(rows['num_runs'])} {runs}{_mean_of(rows)}"
-    )
-
-
-def _mean_of(rows: pd.DataFrame) -> str:
     repeats = number_range(rows.groupby("audit")["repeat"].nunique())
-    return f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else ""
+    mean = f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else ""
+    return (
+        f"Lower bounds: {rule} rule{warning}, {name} conversion, {level:g} % confidence for each"
+        f" point, R = {number_range(rows['num_runs'])} {runs}{mean}"
+    )
 
 
 def data_note(rows: pd.DataFrame) -> str:
@@ -42,12 +41,13 @@ def data_note(rows: pd.DataFrame) -> str:
     if trained.any():
         first = rows[trained].iloc[0]
         parts.append(f"{first['data']}, N = {int(first['num_records']):,} private records")
-    drawn = [style.canary_name(str(canary)) for canary in rows.loc[~trained, "canary"].unique()]
-    parts += [f"{name}: drawn, without records" for name in drawn]
+    for canary in rows.loc[~trained, "canary"].unique():
+        parts.append(f"{style.canary_name(str(canary))}: simulated, without records")
     return f"Data: {'; '.join(parts)}"
 
 
-def number_range(values: "pd.Series[int]") -> str:
+def number_range(values: Iterable[int]) -> str:
     """The least and the largest of some counts, or the only one."""
-    low, high = int(values.min()), int(values.max())
+    counts = [int(value) for value in values]
+    low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,28 +1,25 @@
-"""Histograms of both worlds' scores: how far an attack tells them apart."""
+"""Histograms of both worlds' scores: how far an attack tells the worlds apart."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, ordered, settings_of
-from dpcanary.figures.layout import Entry, make_frame
+from dpcanary.figures.layout import make_frame
+from dpcanary.figures.notes import number_range
 
 _FEWEST_BINS, _MOST_BINS = 10, 50
-_LEGEND = [
-    [
-        Entry("world 0 (target record)", Patch(color=style.WORLD_COLOURS[0], alpha=0.75)),
-        Entry("world 1 (substitute)", Patch(color=style.WORLD_COLOURS[1], alpha=0.5)),
-    ]
-]
+_LABELS = ("world 0 (target record)", "world 1 (substitute)")
+# Colour and opacity of both worlds.
+_WORLDS = tuple(zip(style.WORLD_COLOURS, (0.75, 0.5), strict=True))
 
 
+@style.applied()
 def draw_score_histograms(
     attacks: Sequence[Attack], *, note: str = ""
 ) -> tuple[Figure, pd.DataFrame]:
@@ -40,26 +37,35 @@ def draw_score_histograms(
     """
     attacks = ordered(attacks)
     rows, columns = list(dict.fromkeys(attack.series for attack in attacks)), settings_of(attacks)
-    tables = [histogram_table(attack) for attack in attacks]
-    with style.applied():
-        frame = make_frame(
-            shape=(len(rows), len(columns)),
-            panel_size=(4.2, 1.9 if len(rows) > 1 else 3.0),
-            legend=_LEGEND,
-            notes=[note, _note(attacks)],
-        )
-        _hide_empty(frame.axes)
-        for attack, table in zip(attacks, tables, strict=True):
-            axes = frame.axes[rows.index(attack.series), columns.index(attack.setting)]
-            _draw_panel(axes, attack, table)
-        frame.body.supxlabel("score (higher: world 0)", fontsize=10)
-        frame.body.supylabel("scores per bin", fontsize=10)
-    return frame.figure, pd.concat(tables, ignore_index=True)
+    sizes = [len(attack.world0_scores) + len(attack.world1_scores) for attack in attacks]
+    counted = f"{number_range(sizes)} for each audit"
+    figure, [panels] = make_frame(
+        num_panels=len(rows) * len(columns),
+        columns=len(columns),
+        panel_size=(4.2, 1.9 if len(rows) > 1 else 3.0),
+        legend=[
+            [
+                Patch(color=colour, alpha=alpha, label=label)
+                for (colour, alpha), label in zip(_WORLDS, _LABELS, strict=True)
+            ]
+        ],
+        notes=[note, f"All scores of the first repeat after the last step: {counted}"],
+        labels=("score (higher: world 0)", "scores per bin"),
+    )
+    for axes in panels:
+        axes.set_visible(False)
+    tables = [_histogram_table(attack) for attack in attacks]
+    for attack, table in zip(attacks, tables, strict=True):
+        place = rows.index(attack.series) * len(columns) + columns.index(attack.setting)
+        _draw_panel(panels[place], attack, table)
+    return figure, pd.concat(tables, ignore_index=True)
 
 
-def histogram_table(attack: Attack) -> pd.DataFrame:
-    """Counts of both worlds' scores in the same bins."""
-    edges = _bin_edges(np.concatenate([attack.world0_scores, attack.world1_scores]))
+def _histogram_table(attack: Attack) -> pd.DataFrame:
+    """Counts of both worlds' scores in the same bins, whose number follows Rice's rule."""
+    scores = np.concatenate([attack.world0_scores, attack.world1_scores])
+    bins = int(np.clip(2 * np.cbrt(len(scores)), _FEWEST_BINS, _MOST_BINS))
+    edges = np.histogram_bin_edges(scores, bins)
     return pd.DataFrame(
         {
             "audit": attack.audit,
@@ -75,30 +81,13 @@ def histogram_table(attack: Attack) -> pd.DataFrame:
     )
 
 
-def _bin_edges(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Equal bins over all scores; their number grows with the cube root (Rice's rule)."""
-    number = int(np.clip(2 * np.cbrt(len(scores)), _FEWEST_BINS, _MOST_BINS))
-    return np.histogram_bin_edges(scores, bins=number)
-
-
 def _draw_panel(axes: Axes, attack: Attack, table: pd.DataFrame) -> None:
     axes.set_visible(True)
     edges = [*table["bin_left"], table["bin_right"].iloc[-1]]
-    for world, alpha in ((0, 0.75), (1, 0.5)):
-        counts, colour = table[f"world{world}_models"], style.WORLD_COLOURS[world]
+    for world, (colour, alpha) in enumerate(_WORLDS):
+        counts = table[f"world{world}_models"]
         axes.stairs(counts, edges, fill=True, color=colour, alpha=alpha, linewidth=0)
         axes.stairs(counts, edges, color=colour, linewidth=1.0)
     name, setting = style.canary_name(*attack.series), style.setting_name(*attack.setting)
     axes.set_title(f"{name}, {setting}")
     axes.locator_params(axis="y", nbins=5, integer=True)
-
-
-def _hide_empty(grid: NDArray[Any]) -> None:
-    for axes in grid.flat:
-        axes.set_visible(False)
-
-
-def _note(attacks: Sequence[Attack]) -> str:
-    sizes = sorted({len(attack.world0_scores) + len(attack.world1_scores) for attack in attacks})
-    counts = " to ".join(f"{size:,}" for size in dict.fromkeys([sizes[0], sizes[-1]]))
-    return f"All scores of the first repeat after the last step: {counts} for each audit"

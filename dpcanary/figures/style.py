@@ -1,7 +1,7 @@
-"""How figures look: one colour and marker per canary, one line per accountant, in every figure."""
+"""Style of all figures: each canary has one colour and marker, each accounted curve one line."""
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import matplotlib.colors
@@ -12,18 +12,18 @@ from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_nam
 
 RASTER_DPI = 200
 
-# For adversaries whose entry names none. The last three of the colours of Okabe and Ito (2008),
-# which colour-blind readers can tell apart, then darker ones.
+# For adversaries whose entry has no colour or marker: a colour of Okabe and Ito (2008), which
+# colour-blind readers can tell from those of the catalogue, then darker ones.
 _PALETTE = ("#F0E442", "#8C510A", "#762A83", "#1B7837", "#B2182B", "#4D4D4D")
 _MARKERS = ("P", "X", "<", ">", "p", "*")
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
-# Not a canary's colours: in a histogram, colour tells the worlds apart.
+# No canary has these colours: in a histogram, they stand for the worlds.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
 SHADE = "#FBE3D0"
 
 _RC = {
     "figure.dpi": RASTER_DPI,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are the same everywhere
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.labelsize": 10,
@@ -38,44 +38,28 @@ _RC = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
-    "pdf.fonttype": 42,  # text that stays text in the PDF
+    "pdf.fonttype": 42,  # text in the PDF stays text
 }
 
-
-@dataclass(frozen=True)
-class LineStyle:
-    """How an accounted curve is drawn, and what it is called.
-
-    Attributes:
-        name: as the legend has it.
-        colour: of the line.
-        dash: matplotlib's line style.
-    """
-
-    name: str
-    colour: str
-    dash: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of `Axes.plot`."""
-        return {"color": self.colour, "linestyle": self.dash, "zorder": 2.5}
+# Keyword arguments of `Axes.plot` for each accounted curve.
+ACCOUNTED: dict[str, dict[str, Any]] = {
+    "substitute": {"label": "substitute", "color": "black", "linestyle": "-", "zorder": 2.5},
+    "add_remove": {"label": "add/remove", "color": "black", "linestyle": "--", "zorder": 2.5},
+    "group_privacy": {
+        "label": "group privacy", "color": "#7A7A7A", "linestyle": ":", "zorder": 2.5,
+    },
+}  # fmt: skip
 
 
-ACCOUNTED = {
-    "substitute": LineStyle("substitute", "black", "-"),
-    "add_remove": LineStyle("add/remove", "black", "--"),
-    "group_privacy": LineStyle("group privacy", "#7A7A7A", ":"),
-}
-
-
-def applied() -> AbstractContextManager[None]:
-    """A context in which this style alone holds, whatever the user's matplotlibrc says."""
-    return matplotlib.style.context(_RC, after_reset=True)
+@contextmanager
+def applied() -> Iterator[None]:
+    """A context or decorator with this style, whatever the user's matplotlibrc says."""
+    with matplotlib.style.context(_RC, after_reset=True):
+        yield
 
 
 def canary_name(canary: str, score: str | None = None) -> str:
-    """The label of an adversary; a score that is not its default is added.
+    """The label of an adversary; a score other than its default is added.
 
     Example:
         >>> canary_name("worst_case", "transcript")
@@ -88,26 +72,28 @@ def canary_name(canary: str, score: str | None = None) -> str:
 
 
 def canary_colour(canary: str) -> str:
-    """The colour that an adversary has in every figure."""
-    entry = adversary(canary)
-    return entry.colour or _PALETTE[_place_without_style(canary) % len(_PALETTE)]
+    """The colour of an adversary in all figures."""
+    return adversary(canary).colour or _PALETTE[_place_without_style(canary) % len(_PALETTE)]
 
 
 def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
-    """Keyword arguments of `Axes.plot` for an adversary.
+    """Keyword arguments of `Axes.plot` for an adversary, with its label.
 
-    The marker is hollow where the score is not the default.
+    The marker is hollow if the score is not the default.
     """
     entry = adversary(canary)
-    marker = entry.marker or _MARKERS[_place_without_style(canary) % len(_MARKERS)]
-    options = {"color": canary_colour(canary), "marker": marker, "zorder": 3}
-    if not _is_default(entry, score):
-        options["markerfacecolor"] = "white"
-    return options
+    colour = canary_colour(canary)
+    return {
+        "label": canary_name(canary, score),
+        "color": colour,
+        "marker": entry.marker or _MARKERS[_place_without_style(canary) % len(_MARKERS)],
+        "markerfacecolor": colour if _is_default(entry, score) else "white",
+        "zorder": 3,
+    }
 
 
 def catalogue_order(canary: str, score: str | None) -> tuple[int, int]:
-    """Where an adversary and its score come in figures."""
+    """The place of an adversary and its score in figures."""
     scores = [known.name for known in adversary(canary).scores]
     return adversary_names().index(canary), scores.index(score) if score else 0
 
@@ -123,7 +109,7 @@ def _place_without_style(canary: str) -> int:
 
 
 def rank_options(rank: int, number: int) -> dict[str, Any]:
-    """Keyword arguments of `Axes.plot` for a line among several in order, light to dark."""
+    """Keyword arguments of `Axes.plot` for one of several ordered lines, from light to dark."""
     place = 0.8 if number == 1 else 0.8 * rank / (number - 1)
     colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](0.1 + place))
     return {"color": colour, "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)], "zorder": 3}
@@ -141,7 +127,7 @@ def setting_name(sample_rate: float, noise_multiplier: float | None = None) -> s
 
 
 def number(value: float) -> str:
-    """A probability as a paper prints it.
+    """A probability in the notation of papers.
 
     Example:
         >>> number(1e-5), number(2.5e-6), number(0.05)

@@ -13,17 +13,21 @@ from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, ordered, settings_of
 from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve, thinned
-from dpcanary.figures.layout import Entry, grid_shape, make_frame
+from dpcanary.figures.layout import make_frame
 
 _ADJACENCIES = ("substitute", "add_remove")
-_MEASURED = "measured"
+_COLUMNS = (
+    "sample_rate", "noise_multiplier", "series", "canary", "audit", "false_positive_rate",
+    "false_negative_rate",
+)  # fmt: skip
 _MOST_POINTS = 400
 _NOTE = (
     "Measured: the first repeat's models after the last step, without confidence bounds; the lowest"
-    " rates rest on single models, and rates of zero are not shown"
+    " rates depend on single models, and rates of 0 are not shown"
 )
 
 
+@style.applied()
 def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate and noise, with a line for each canary.
 
@@ -42,56 +46,53 @@ def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure
     attacks = ordered(attacks)
     panels = [[a for a in attacks if a.setting == setting] for setting in settings_of(attacks)]
     tables = [_panel_table(panel) for panel in panels]
-    with style.applied():
-        frame = make_frame(
-            shape=grid_shape(len(panels)),
-            panel_size=(4.2, 3.9),
-            legend=_legend(attacks),
-            notes=[note, _NOTE],
-        )
-        for axes, panel, table in zip(frame.panels(len(panels)), panels, tables, strict=True):
-            axes.set_title(style.setting_name(*panel[0].setting))
-            _draw_panel(axes, panel, table)
-        frame.body.supxlabel("false positive rate", fontsize=10)
-        frame.body.supylabel("false negative rate", fontsize=10)
-    return frame.figure, pd.concat(tables, ignore_index=True)
+    series = dict.fromkeys(attack.series for attack in attacks)
+    measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
+    accounted = [Line2D([], [], **style.ACCOUNTED[adjacency]) for adjacency in _ADJACENCIES]
+    shade = Patch(
+        color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
+    )
+    figure, [grid] = make_frame(
+        num_panels=len(panels),
+        panel_size=(4.2, 3.9),
+        legend=[
+            ["measured:", *measured],
+            ["fewest errors that the accountant allows:", *accounted],
+            [shade],
+        ],
+        notes=[note, _NOTE],
+        labels=("false positive rate", "false negative rate"),
+    )
+    for axes, panel, table in zip(grid, panels, tables, strict=True):
+        _draw_panel(axes, panel, table)
+    return figure, pd.concat(tables, ignore_index=True)
+
+
+def _lowest_rate(panel: Sequence[Attack]) -> float:
+    """One error in the largest world: the lowest rate above 0 that can be measured."""
+    return 1.0 / max(max(len(a.world0_scores), len(a.world1_scores)) for a in panel)
 
 
 def _panel_table(panel: Sequence[Attack]) -> pd.DataFrame:
     lowest = _lowest_rate(panel)
     rates = np.geomspace(lowest, 1.0, 301)
-    parts = []
+    curves: list[tuple[object, ...]] = []
     for adjacency in _ADJACENCIES:
         fnr = accounted_false_negative_rate(_shared_profile(panel, adjacency), rates)
-        parts.append(_points(panel[0], f"accounted_{adjacency}", rates, fnr))
+        curves.append((f"accounted_{adjacency}", None, None, rates, fnr))
     for attack in panel:
         fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
         seen = (fpr > 0) & (fnr > 0)
         fpr, fnr = fpr[seen], fnr[seen]
         kept = thinned(fpr, fnr, most=_MOST_POINTS)
-        measured = _points(attack, _MEASURED, fpr[kept], fnr[kept])
-        parts.append(measured.assign(canary=attack.canary, audit=attack.audit))
-    table = pd.concat(parts, ignore_index=True)
-    return table[(table["false_negative_rate"] >= lowest * 0.5)].reset_index(drop=True)
-
-
-def _points(attack: Attack, series: str, fpr: object, fnr: object) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "sample_rate": attack.sample_rate,
-            "noise_multiplier": attack.noise_multiplier,
-            "series": series,
-            "canary": None,
-            "audit": None,
-            "false_positive_rate": fpr,
-            "false_negative_rate": fnr,
-        }
+        curves.append(("measured", attack.canary, attack.audit, fpr[kept], fnr[kept]))
+    table = pd.concat(
+        [
+            pd.DataFrame(dict(zip(_COLUMNS, (*panel[0].setting, *curve), strict=True)))
+            for curve in curves
+        ]
     )
-
-
-def _lowest_rate(panel: Sequence[Attack]) -> float:
-    """One error in the largest world: nothing lower but 0 can be measured."""
-    return 1.0 / max(max(len(a.world0_scores), len(a.world1_scores)) for a in panel)
+    return table[table["false_negative_rate"] >= lowest * 0.5]
 
 
 def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
@@ -110,33 +111,16 @@ def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
 
 
 def _draw_panel(axes: Axes, panel: Sequence[Attack], table: pd.DataFrame) -> None:
+    axes.set_title(style.setting_name(*panel[0].setting))
     lowest = _lowest_rate(panel)
     for adjacency in _ADJACENCIES:
         curve = table[table["series"] == f"accounted_{adjacency}"]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
         if adjacency == "add_remove":
             axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
-        axes.plot(x, y, **style.ACCOUNTED[adjacency].options)
+        axes.plot(x, y, **style.ACCOUNTED[adjacency])
     for attack in panel:
         curve = table[table["audit"] == attack.audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
         axes.plot(x, y, markevery=0.12, **style.canary_options(*attack.series))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(lowest, 1.0)
-    axes.set_ylim(lowest, 1.0)
-
-
-def _legend(attacks: Sequence[Attack]) -> list[list[Entry]]:
-    series = dict.fromkeys(attack.series for attack in attacks)
-    measured = [
-        Entry(style.canary_name(*one), Line2D([], [], **style.canary_options(*one)))
-        for one in series
-    ]
-    lines = [style.ACCOUNTED[adjacency] for adjacency in _ADJACENCIES]
-    accounted = [Entry(line.name, Line2D([], [], **line.options)) for line in lines]
-    return [
-        [Entry("measured:"), *measured],
-        [Entry("fewest errors that the accountant allows:"), *accounted],
-        [Entry("an attack in here contradicts the add/remove epsilon", Patch(color=style.SHADE))],
-    ]
+    axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))

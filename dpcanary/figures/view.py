@@ -1,4 +1,4 @@
-"""What a figure of bounds has on its axis and in its panels, and which audits it can show."""
+"""What a figure of bounds shows on its axis and in its panels, and which audits it can show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion
 from dpcanary.figures import style
 
-# Settings that no panel, axis or line shows unless the view says so. The first do not matter
-# where nothing is trained.
+# Settings in which audits must agree unless the figure shows them. Those of training do not matter
+# for audits that train nothing.
 _OF_TRAINING = ("data", "num_records", "model", "max_grad_norm", "learning_rate", "num_slots")
 _OF_ALL = ("adjacency", "num_steps")
 _FIX_THE_NOISE = ("sample_rate", "num_steps")
@@ -23,7 +23,7 @@ class View:
 
     Attributes:
         axis: the summary's column on the axis.
-        name: what is written below the axis.
+        name: the label of the axis.
         panel: the columns that tell panels apart.
         accounted: the accounted curves, by their names in `style.ACCOUNTED`.
     """
@@ -36,8 +36,8 @@ class View:
     @property
     def place(self) -> tuple[str, ...]:
         """The settings of an audit that its panel and its place on the axis show."""
-        of_estimates = ("step", "num_runs")  # one audit has many
-        return (*self.panel, *(() if self.axis in of_estimates else (self.axis,)))
+        of_estimates = ("step", "num_runs")  # one audit has several
+        return self.panel if self.axis in of_estimates else (*self.panel, self.axis)
 
 
 def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
@@ -51,44 +51,45 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
     for column in ("delta", "significance"):
         if summary[column].nunique() > 1:
             raise InputError(f"the audits differ in {column}: show them in different figures")
-    present = set(summary["conversion"])
-    conversion = Conversion.GDP if Conversion.GDP in present else sorted(present)[0]
+    conversions = {*summary["conversion"]}
+    conversion = Conversion.GDP if Conversion.GDP in conversions else min(conversions)
     rules = summary.drop_duplicates("is_valid")["threshold_rule"]
-    rows = summary[(summary["conversion"] == conversion) & summary["threshold_rule"].isin([*rules])]
-    check_settings_are_shown(rows, shown=view.place)
-    check_one_audit_per_point(rows, view.place)
+    rows = summary[(summary["conversion"] == conversion) & summary["threshold_rule"].isin(rules)]
+    check_audits(rows, shown=view.place)
     return rows
 
 
-def at_last_step(summary: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every audit's last step."""
-    return summary[summary["step"] == summary.groupby("audit")["step"].transform("max")]
-
-
 def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether the audits of some rows train models; of processes there is no number of records."""
+    """Whether the audits of some rows train models; the others have no number of records."""
     return rows["num_records"].notna()
 
 
-def check_settings_are_shown(rows: pd.DataFrame, *, shown: Sequence[str]) -> None:
-    """Refuses audits that differ in a setting that a figure does not show.
+def check_audits(rows: pd.DataFrame, *, shown: Sequence[str]) -> None:
+    """Checks that audits differ in what a figure shows, and in nothing else.
 
     Args:
         rows: of the summary.
-        shown: the settings that panels and axis show. Where the noise is not one of them, it may
-            change with the sample rate and with num_steps, for which it is calibrated, if these
-            are shown.
+        shown: the settings that panels and axis show. A noise that they do not show may change
+            only with a sample rate or num_steps that they show, because it is calibrated for these.
 
     Raises:
-        InputError: names two audits, the setting, and its values.
+        InputError: if two audits differ in a setting that is not shown, or have the same canary,
+            score and shown settings; names the two.
     """
-    trained = rows[is_trained(rows)]
     for column in (*_OF_TRAINING, *_OF_ALL):
         if column not in shown:
-            _check_alike(trained if column in _OF_TRAINING else rows, column)
+            _check_alike(rows[is_trained(rows)] if column in _OF_TRAINING else rows, column)
     if "noise_multiplier" not in shown:
         for _, group in rows.groupby([name for name in shown if name in _FIX_THE_NOISE]):
             _check_alike(group, "noise_multiplier")
+    for _, group in rows.groupby([*shown, "canary", "score"]):
+        audits = group["audit"].unique()
+        if len(audits) > 1:
+            *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in shown))
+            raise InputError(
+                f"audits {audits[0]} and {audits[1]} have the same {', '.join(alike)} and {last},"
+                " by which this figure tells audits apart: show them in different figures"
+            )
 
 
 def _check_alike(rows: pd.DataFrame, column: str) -> None:
@@ -100,23 +101,3 @@ def _check_alike(rows: pd.DataFrame, column: str) -> None:
             f"audits {one} and {other} differ in {column} ({its} and {others}), which this figure"
             " does not show: show them in different figures"
         )
-
-
-def check_one_audit_per_point(rows: pd.DataFrame, place: Sequence[str]) -> None:
-    """Refuses two audits of one canary and score in the same place.
-
-    Args:
-        rows: of the summary.
-        place: the settings that panels and axis show.
-
-    Raises:
-        InputError: names the two.
-    """
-    for _, group in rows.groupby([*place, "canary", "score"]):
-        audits = group["audit"].unique()
-        if len(audits) > 1:
-            *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in place))
-            raise InputError(
-                f"audits {audits[0]} and {audits[1]} have the same {', '.join(alike)} and {last},"
-                " by which this figure tells audits apart: show them in different figures"
-            )

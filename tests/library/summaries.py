@@ -1,4 +1,4 @@
-"""Summaries of audits that never were, for the figures' tests."""
+"""Made-up summaries of audits for the tests of figures."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -14,7 +14,7 @@ ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
 
 
 def row(**changes: object) -> dict[str, object]:
-    """A row of a summary; the audit is named after its canary, sample rate and noise."""
+    """A row of a summary; the audit's name has its canary, sample rate and noise."""
     canary = adversary(str(changes["canary"]))
     rule = str(changes.get("threshold_rule", "simultaneous"))
     values = {
@@ -54,7 +54,7 @@ def summary_of(
     axis: dict[str, Sequence[float]] | None = None,
     **changes: object,
 ) -> pd.DataFrame:
-    """Every combination, with random lower bounds.
+    """A summary of all combinations of the arguments, with random lower bounds.
 
     Args:
         settings: sample rates and noise multipliers.
@@ -63,7 +63,7 @@ def summary_of(
         steps: that were recorded.
         rules: for thresholds.
         conversions: of error rates.
-        axis: a further column and its values; of each, there is an audit.
+        axis: a further column and its values; each value has an audit.
         **changes: columns with one value.
     """
     rng = np.random.default_rng(0)

@@ -67,7 +67,7 @@ def test_what_no_accountant_can_tell_is_a_gap_with_a_reason(capsys) -> None:
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
     assert any(pd.isna(line.get_ydata()).any() for line in lines.values())
     [note] = [text.get_text() for text in figure.subfigs[-1].texts]
-    assert "no accountant could tell 1 of 4 points" in note
+    assert "no ratio could be accounted at 1 of 4 points" in note
 
 
 def test_no_epsilon_at_all_is_a_gap_too(capsys) -> None:
@@ -76,7 +76,7 @@ def test_no_epsilon_at_all_is_a_gap_too(capsys) -> None:
     )
     assert table["ratio"].isna().all()
     assert "epsilon under add/remove is 0" in capsys.readouterr().err
-    with pytest.raises(InputError, match="no ratio to show"):
+    with pytest.raises(InputError, match="no ratio could be accounted"):
         draw_adjacency_ratio(table)
 
 

@@ -1,4 +1,4 @@
-"""Accuracies of models by what they were trained on, against sums by hand."""
+"""Accuracies of models by their training record, compared with sums by hand."""
 
 from statistics import mean, stdev
 
@@ -9,19 +9,16 @@ from summaries import row, summary_of, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.accuracy import draw_test_accuracy
-from dpcanary.figures.model_accuracies import ModelAccuracies, accuracy_table
+from dpcanary.figures.model_accuracies import accuracy_table
 
 SUMMARY = summary_of(canaries=["gradient", "crafted_input", "natural"])
 GRADIENT, CRAFTED, NATURAL = "gradient-1.0-22.37", "crafted_input-1.0-22.37", "natural-1.0-22.37"
 
 
-def _tested(*names: str, num_repeats: int = 3, num_runs: int = 6) -> list[ModelAccuracies]:
-    """Accuracies of a thousand test records: even runs are world 0."""
+def _tested(*names: str, num_repeats: int = 3, num_runs: int = 6) -> dict[str, np.ndarray]:
+    """Accuracies on a thousand test records, by audit: even runs are of world 0."""
     rng = np.random.default_rng(0)
-    return [
-        ModelAccuracies(name, rng.integers(700, 900, (num_repeats, num_runs)) / 1000)
-        for name in names
-    ]
+    return {name: rng.integers(700, 900, (num_repeats, num_runs)) / 1000 for name in names}
 
 
 def _row_of(table: pd.DataFrame, trained_on: str) -> "pd.Series[float]":
@@ -31,7 +28,7 @@ def _row_of(table: pd.DataFrame, trained_on: str) -> "pd.Series[float]":
 def test_means_and_errors_are_those_of_a_loop() -> None:
     tested = _tested(GRADIENT, CRAFTED, NATURAL)
     table = accuracy_table(tested, SUMMARY)
-    gradient, crafted, natural = (models.accuracy.tolist() for models in tested)
+    gradient, crafted, natural = (accuracy.tolist() for accuracy in tested.values())
     wanted = {
         "target_record": [mean(repeat[0::2]) for repeat in [*crafted, *natural]],
         "gradient": [mean(repeat) for repeat in gradient],
@@ -65,15 +62,14 @@ def test_differences_are_from_the_target_record_of_the_same_sample_rate() -> Non
 
 def test_spread_is_the_central_95_per_cent_of_the_models() -> None:
     accuracy = np.random.default_rng(1).permutation(np.arange(1001) / 1000)
-    models = [ModelAccuracies(GRADIENT, accuracy[None])]
-    found = accuracy_table(models, SUMMARY).iloc[0]
+    found = accuracy_table({GRADIENT: accuracy[None]}, SUMMARY).iloc[0]
     assert (found["models_low"], found["models_high"]) == pytest.approx((0.025, 0.975))
 
 
 def test_audits_with_the_same_models_of_world_0_count_them_once() -> None:
-    crafted, natural = _tested(CRAFTED, NATURAL)
-    natural.accuracy[:, 0::2] = crafted.accuracy[:, 0::2]
-    target = _row_of(accuracy_table([crafted, natural], SUMMARY), "target_record")
+    tested = _tested(CRAFTED, NATURAL)
+    tested[NATURAL][:, 0::2] = tested[CRAFTED][:, 0::2]
+    target = _row_of(accuracy_table(tested, SUMMARY), "target_record")
     assert (target["num_repeats"], target["num_models"]) == (3, 9)
 
 
@@ -99,7 +95,7 @@ def test_the_target_record_comes_first_even_where_one_sample_rate_has_none() -> 
     figure, _ = draw_test_accuracy(tested, SUMMARY)
     _, *names = [text.get_text() for text in figure.subfigs[-1].legends[0].get_texts()]
     assert names == ["target record", "gradient", "natural"]
-    # One kind after the other: the target record's bar, two of gradients, one of the natural.
+    # The bars are drawn in this order: one of the target record, two of gradient, one of natural.
     places = [patch.get_x() for patch in figure.axes[0].patches]
     assert places[1] < places[0] < places[2] < places[3]
 
@@ -134,8 +130,8 @@ def test_audits_that_do_not_fit_are_refused(audit: str, changes: dict | None, me
 
 
 def test_models_without_a_test_accuracy_are_refused() -> None:
-    models = ModelAccuracies(NATURAL, np.full((1, 4), np.nan))
+    models = {NATURAL: np.full((1, 4), np.nan)}
     with pytest.raises(InputError, match=f"audit {NATURAL}: the test accuracy of a model is NaN"):
-        draw_test_accuracy([models], SUMMARY)
+        draw_test_accuracy(models, SUMMARY)
     with pytest.raises(InputError, match="no audit to show"):
-        draw_test_accuracy([], SUMMARY)
+        draw_test_accuracy({}, SUMMARY)

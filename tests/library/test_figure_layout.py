@@ -1,4 +1,4 @@
-"""Nothing that is written in a figure overlaps or leaves it, and axes say what they mean."""
+"""Text in a figure neither overlaps nor leaves the figure, and ticks have the right labels."""
 
 from itertools import combinations
 
@@ -16,7 +16,6 @@ from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.figures.attacks import Attack, Profile
 from dpcanary.figures.bounds_figure import draw_bounds_figure
 from dpcanary.figures.layout import value_ticks
-from dpcanary.figures.model_accuracies import ModelAccuracies
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
@@ -46,9 +45,7 @@ def _by(axis: str, values: list[float]) -> Figure:
 def _accuracies() -> Figure:
     summary = summary_of(settings=THREE, canaries=TRAINED)
     rng = np.random.default_rng(0)
-    tested = [
-        ModelAccuracies(name, rng.uniform(0.8, 1.0, (3, 40))) for name in set(summary["audit"])
-    ]
+    tested = {name: rng.uniform(0.8, 1.0, (3, 40)) for name in summary["audit"].unique()}
     return draw_test_accuracy(tested, summary, note=NOTE)[0]
 
 
@@ -98,7 +95,7 @@ FIGURES = {
 
 
 def _written(figure: Figure) -> list[Text]:
-    """All that is drawn; ticks outside of the axes are not."""
+    """All text that is drawn; labels of ticks outside of the axes are not."""
     shown = {axes for axes in figure.axes if axes.get_visible()}
     ticks = set()
     for axes in figure.axes:

@@ -1,4 +1,4 @@
-"""Figures of attacks show the scores they were given, and the curves they compute are right."""
+"""Figures of attacks show the given scores, and their curves are right."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_envelope_survives_epsilons_that_no_float_can_exponentiate() -> None:
 
 def test_measured_curve_counts_as_a_loop_does() -> None:
     rng = np.random.default_rng(2)
-    # Rounded, so that scores are tied within and across worlds.
+    # Rounding makes ties within and across worlds.
     world0, world1 = rng.normal(1, 1, 60).round(1), rng.normal(-1, 1, 50).round(1)
     fpr, fnr = measured_error_curve(world0, world1)
     thresholds = sorted(set(world0))
@@ -67,14 +67,14 @@ def test_measured_curve_counts_as_a_loop_does() -> None:
 
 def test_thinning_keeps_ends_and_shape() -> None:
     rng = np.random.default_rng(3)
-    # Skewed, so that the two axes need different points.
+    # One world's scores are skewed, so that the two axes need different points.
     fpr, fnr = measured_error_curve(rng.normal(1, 1, 20_000), -rng.exponential(1, 20_000))
     seen = (fpr > 0) & (fnr > 0)
     fpr, fnr = fpr[seen], fnr[seen]
     kept = thinned(fpr, fnr, most=400)
     assert 200 < len(kept) <= 400
     assert (kept[0], kept[-1]) == (0, len(fpr) - 1)
-    # Between kept points, the drawn line is not off by a tenth, upwards or across.
+    # Between kept points, the drawn line errs by less than a tenth along both axes.
     log_fpr, log_fnr = np.log(fpr), np.log(fnr)
     upwards = np.interp(-log_fpr, -log_fpr[kept], log_fnr[kept]) - log_fnr
     across = np.interp(log_fnr, log_fnr[kept], log_fpr[kept]) - log_fpr

@@ -1,4 +1,4 @@
-"""Figures of bounds show the numbers of the summary, and refuse what they could not show."""
+"""Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
 from statistics import mean, stdev
 from typing import get_args
@@ -15,7 +15,7 @@ from dpcanary.settings.figure import Figure, SweptSetting
 
 
 def _drawn(axes, colour: str) -> list[np.ndarray]:
-    """Points of the panel's lines of a colour that have a canary's marker."""
+    """The points of each line in the panel that has this colour and a canary's marker."""
     return [
         np.column_stack(line.get_data())
         for line in axes.get_lines()
@@ -24,7 +24,7 @@ def _drawn(axes, colour: str) -> list[np.ndarray]:
 
 
 def _bounds(summary: pd.DataFrame, **where: object) -> list[float]:
-    """The lower bounds of the rule and conversion that are shown, by a loop."""
+    """The lower bounds of the shown rule and conversion, found by a loop."""
     wanted = where | {"threshold_rule": "simultaneous", "conversion": "gdp"}
     return [
         one.epsilon_lower
@@ -68,7 +68,7 @@ def test_the_lines_and_bars_drawn_are_the_tables() -> None:
 
 
 def test_slots_with_bounds_of_their_own_are_averaged_before_repeats() -> None:
-    """Slots of a repeat share its models: the error bar is of repeats alone."""
+    """Slots of a repeat share its models, so the error bar is that of repeats only."""
     parts = [summary_of(num_slots=3, slot=slot) for slot in range(3)]
     summary = pd.concat(
         [
@@ -138,10 +138,11 @@ def test_data_of_drawn_and_of_trained_audits_are_both_named() -> None:
     figure, _ = draw_bounds_figure(both, axis="step")
     [data] = [line for line in written_below(figure) if "Data" in line]
     assert data == (
-        "Data: sst2, all-MiniLM-L6-v2, N = 500 private records; worst case: drawn, without records"
+        "Data: sst2, all-MiniLM-L6-v2, N = 500 private records; worst case: simulated,"
+        " without records"
     )
     figure, _ = draw_bounds_figure(both[~is_trained], axis="step")
-    assert written_below(figure)[-1] == "Data: worst case: drawn, without records"
+    assert written_below(figure)[-1] == "Data: worst case: simulated, without records"
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier"])
@@ -219,7 +220,7 @@ def test_sweeps_are_selected_and_missing_ones_named() -> None:
 
 
 BOTH = ("simultaneous", "in_sample")
-ALONG = {  # what changes beside the settings of `summary_of`
+ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
     "step": None,
     "noise_multiplier": None,
     "num_runs": {"num_runs": [100, 500, 2000]},

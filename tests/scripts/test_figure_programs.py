@@ -1,4 +1,4 @@
-"""The figure programs: files in, three files out, the same bytes every time."""
+"""The figure programs read files and write three files, with the same bytes every time."""
 
 import importlib.util
 import json
@@ -84,7 +84,7 @@ def _summary() -> pd.DataFrame:
     rows = [
         {
             "audit": "fig-gradient",
-            "sweep": "2024",  # a name, though it reads as a number
+            "sweep": "2024",  # a name that looks like a number
             **_AUDIT,
             "data": "digits",
             "num_records": 500,
@@ -108,7 +108,7 @@ def _summary() -> pd.DataFrame:
 
 
 def _write_experiment(folder: Path) -> None:
-    """What a summary of estimates needs: the resolved config, and accounted bounds."""
+    """Writes the resolved config and accounted bounds, which a summary of estimates needs."""
     dataset = {"source": "digits", "encoder": None, "num_records": 500}
     experiment = {
         "settings": {"datasets": {"digits": dataset}},
@@ -126,7 +126,7 @@ def _write_experiment(folder: Path) -> None:
 
 
 def _drawn_scores() -> np.ndarray:
-    """By world, repeat, run of the world, and step."""
+    """Scores by world, repeat, run of the world, and step."""
     shifts = np.array([1.0, -1.0]).reshape(2, 1, 1, 1)
     return np.random.default_rng(0).normal(size=(2, 2, 50, 2)) + shifts
 
@@ -140,7 +140,7 @@ def _write_scores(folder: Path) -> None:
 
 
 def _audit_scores(scores: np.ndarray, world: np.ndarray) -> AuditScores:
-    """Of two repeats of 100 runs and two steps."""
+    """Scores of two repeats of 100 runs and two steps."""
     return AuditScores(
         header=_NAMES | {"sample_rate": 0.25, "noise_multiplier": 5.574, "seconds": 1.0},
         step=np.array([250, 500]),
