@@ -40,7 +40,7 @@ LOGS = f"{RESULTS}/logs"
 RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
 AUDITS = AuditRules(EXPERIMENT, RESULTS)
 FIGURES = FigureRules(EXPERIMENT, RESULTS)
-DATA_FOLDER = EXPERIMENT.settings.data_folder or os.environ.get("DPCANARY_DATA")
+DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
 SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
 
 # Jobs find the library by this, installed or not; and what the user's own path holds.
@@ -74,6 +74,11 @@ def gpus_of(device):
 def any_of(names):
     """A wildcard constraint: one of these names, or nothing at all where there are none."""
     return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def encoded(wildcards):
+    """A dataset that is cut from the job's features."""
+    return SOURCES.encoded[wildcards.features]
 
 
 def files_of_figure(rule):

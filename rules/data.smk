@@ -28,7 +28,7 @@ rule download_file:
         source=lambda wildcards: SOURCES.source_of_file[wildcards.file],
         entry=lambda wildcards: SOURCES.entry(wildcards.file).to_json(),
         catalogue=str(CATALOGUE_PATH),
-        folder=option("data-folder", *filter(None, [DATA_FOLDER])),
+        folder=option("data-folder", DATA_FOLDER),
         lock=LOCK,
     message:
         "Downloading {wildcards.file}"
@@ -53,8 +53,7 @@ rule download_encoder:
         code=code("download_encoder"),
         name=lambda wildcards: SOURCES.on_the_hub[wildcards.encoder].encoder,
         revision=lambda wildcards: option(
-            "revision",
-            *filter(None, [SOURCES.on_the_hub[wildcards.encoder].encoder_revision]),
+            "revision", SOURCES.on_the_hub[wildcards.encoder].encoder_revision
         ),
         lock=LOCK,
     message:
@@ -68,12 +67,8 @@ rule extract_features:
     input:
         program=program("extract_features"),
         # Hours of work, on files that do not change.
-        files=lambda wildcards: ancient(
-            SOURCES.source_files(SOURCES.encoded[wildcards.features])
-        ),
-        encoder=lambda wildcards: SOURCES.downloaded_encoder(
-            SOURCES.encoded[wildcards.features]
-        ),
+        files=lambda wildcards: ancient(SOURCES.source_files(encoded(wildcards))),
+        encoder=lambda wildcards: SOURCES.downloaded_encoder(encoded(wildcards)),
     output:
         f"{FEATURES}/{{features}}.npz",
     log:
@@ -88,15 +83,10 @@ rule extract_features:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=code("extract_features"),
-        settings=lambda wildcards: SOURCES.features_stage(
-            SOURCES.encoded[wildcards.features]
-        ).to_json(),
+        settings=lambda wildcards: SOURCES.features_stage(encoded(wildcards)).to_json(),
         encoder=lambda wildcards, input: (
-            option("downloaded", input.encoder)
-            if input.encoder
-            else option(
-                "encoder", SOURCES.local_encoder(SOURCES.encoded[wildcards.features])
-            )
+            option("downloaded", *input.encoder)
+            or option("encoder", SOURCES.local_encoder(encoded(wildcards)))
         ),
         device=EXPERIMENT.settings.device,
     message:

@@ -6,7 +6,7 @@ from dpcanary.accounting.dispatch import checked_bounds, checked_setting, checke
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.setting import EpsilonBounds
 from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 
 
@@ -112,6 +112,7 @@ def privacy_profile(
     """
     from dpcanary.accounting.pld import composed_losses
 
+    checked = [checked_real("epsilons", epsilon, zero_included=True) for epsilon in epsilons]
     setting = checked_setting(
         adjacency=adjacency,
         sample_rate=sample_rate,
@@ -121,4 +122,4 @@ def privacy_profile(
         method="pld",
     )
     [loss] = composed_losses(setting, [setting.num_steps], pessimistic=True)
-    return [min(1.0, loss.delta(epsilon)) for epsilon in epsilons]
+    return [min(1.0, loss.delta(epsilon)) for epsilon in checked]

@@ -24,10 +24,11 @@ def by_audit(function: Callable[[str], Value]) -> Callable[[Wildcards], Value]:
 
 
 def option(name: str, *values: object) -> str:
-    """A command-line option with its values; nothing if there is no value.
+    """A command-line option with its values; nothing if there is no value, or only None.
 
     Example:
-        >>> option("files", "a b.csv", "c.csv"), option("files")
+        >>> option("files", "a b.csv", "c.csv"), option("files", None)
         ("--files 'a b.csv' c.csv", '')
     """
-    return " ".join([f"--{name}", *(shlex.quote(str(value)) for value in values)] * bool(values))
+    given = [shlex.quote(str(value)) for value in values if value is not None]
+    return " ".join([f"--{name}", *given]) if given else ""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise
+from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise, privacy_profile
 from dpcanary.accounting.dispatch import accountant_for
 from dpcanary.accounting.fallback import with_fallback
 from dpcanary.accounting.noise import noise_of
@@ -278,3 +278,10 @@ def test_the_second_method_is_asked_only_where_the_first_refuses(capsys) -> None
     both = "x=1: pld is unfit; and by method 'prv': prv is unfit; change x"
     with pytest.raises(AccountingError, match=f"^{both}$"):
         found("pld", "prv")
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
+def test_a_profile_is_asked_at_epsilons_alone(epsilon: float) -> None:
+    mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 2}
+    with pytest.raises(InputError, match="epsilons must"):
+        privacy_profile(adjacency="substitute", **mechanism, epsilons=[1.0, epsilon])

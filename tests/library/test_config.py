@@ -493,9 +493,8 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
 def test_another_score_keeps_the_runs_that_were_there(monkeypatch):
     """Their names and their seeds are those of the config with one score."""
     two_scores(monkeypatch, Observation.CHANGE)
-    before = parse_experiment(single(canary="gradient", sample_rate=[0.5, 1.0]))
-    both = ["coordinate", "other"]
-    after = parse_experiment(single(canary="gradient", sample_rate=[0.5, 1.0], score=both))
+    before = single(sample_rate=[0.5, 1.0])
+    after = single(sample_rate=[0.5, 1.0], score=["coordinate", "other"])
     assert {*after.runs.values()} == {*before.audits}
     for runs, audit in after.first_audits.items():
         for stage in (TrainingStage, CraftingStage, NoiseStage):
