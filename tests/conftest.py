@@ -2,7 +2,8 @@
 
 import pytest
 
-# Whole experiments, and environments that are built anew: `make test-all`, not `make test`.
+# Whole experiments, and environments that are built anew: `make test-all`, not `make test`. Single
+# long tests of other files have the mark themselves.
 LONG = [
     "test_environments_built.py",
     "test_paper_configs.py",

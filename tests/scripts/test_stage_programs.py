@@ -423,6 +423,7 @@ def test_shards_of_another_canary_leave_no_scores(folder, tmp_path):
     )
 
 
+@pytest.mark.long
 def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     """A setting that the first accountant refuses: rare sampling with little noise."""
     stage = AccountingStage(
@@ -448,6 +449,7 @@ def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     assert own.epsilon.item() == pytest.approx(table.epsilon_upper_substitute[0], rel=1e-6)
 
 
+@pytest.mark.long
 def test_two_refusals_lead_with_the_first(tmp_path, capsys):
     stage = NoiseStage(
         adjacency=Adjacency.SUBSTITUTE,
