@@ -283,5 +283,5 @@ def test_the_second_method_is_asked_only_where_the_first_refuses(capsys) -> None
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
 def test_a_profile_is_asked_at_epsilons_alone(epsilon: float) -> None:
     mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 2}
-    with pytest.raises(InputError, match="^epsilons is .*; it must be"):
+    with pytest.raises(InputError, match=r"^epsilons is .*; it must be"):
         privacy_profile(adjacency="substitute", **mechanism, epsilons=[1.0, epsilon])
