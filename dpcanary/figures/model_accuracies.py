@@ -1,7 +1,7 @@
 """Test accuracies of audits' models, by the record that the models were trained on."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pandas as pd
@@ -108,9 +108,15 @@ def _check_models(row: "pd.Series[Any]", accuracy: NDArray[np.float64]) -> None:
 
 def _by_record(canary: str, models: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """The models of one repeat, by what they were trained on."""
-    if adversary(canary).inserts is Inserts.GRADIENT:
-        return {canary: models}
-    return {TARGET: models[0::2], canary: models[1::2]}
+    match adversary(canary).inserts:
+        case Inserts.GRADIENT:
+            return {canary: models}
+        case Inserts.RECORD:
+            return {TARGET: models[0::2], canary: models[1::2]}
+        case Inserts.PROCESS:
+            raise InputError(f"canary {canary} trains no models")
+        case never:
+            assert_never(never)
 
 
 def _statistics(group: pd.DataFrame) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """A block of runs, trained in lockstep from start to end."""
 
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -88,15 +89,20 @@ class Block:
 
     def observed(self) -> Tensor:
         """What the adversary sees of the models at this step, shape (runs, slots, ...)."""
-        if self._gradients is None:
-            return self._logits()
-        change = self._gradients.along(self._parameters) - self._before
-        if self._start is None:
-            return change
-        # Decoded, since a buffer may be padded.
-        whole = self._plan.path.decode(self._parameters - self._start)
-        length = torch.linalg.vector_norm(whole, dim=1, keepdim=True)
-        return torch.stack([change, length.expand_as(change)], dim=2)
+        match self._plan.observe:
+            case Observation.LOGITS:
+                return self._logits()
+            case Observation.CHANGE:
+                return self._change()
+            case Observation.CHANGE_AND_LENGTH:
+                assert self._start is not None
+                # Decoded, since a buffer may be padded.
+                whole = self._plan.path.decode(self._parameters - self._start)
+                length = torch.linalg.vector_norm(whole, dim=1, keepdim=True)
+                change = self._change()
+                return torch.stack([change, length.expand_as(change)], dim=2)
+            case never:
+                assert_never(never)
 
     def diverged(self) -> int | None:
         """Index in the block of a run whose parameters are not finite, or None."""
@@ -128,6 +134,11 @@ class Block:
         noise = plan.evaluator.decode(drawn)
         inside = plan.path.decode(plan.path.encode(noise))
         return trained + noise - inside
+
+    def _change(self) -> Tensor:
+        """How far the models moved along each slot's canary, shape (runs, slots)."""
+        assert self._gradients is not None
+        return self._gradients.along(self._parameters) - self._before
 
     def _logits(self) -> Tensor:
         """Logits of each slot's target and canary, shape (runs, slots, 2, outputs)."""

@@ -85,7 +85,7 @@ def make_plan(
     table = table_of(records, canaries, device)
     path = evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
     basis = None
-    if rotate:
+    if rotate and observe is not Observation.CHANGE_AND_LENGTH:  # which takes all parameters
         basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=initialisation)
     if basis is not None:
         path = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=basis)

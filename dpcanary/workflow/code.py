@@ -76,10 +76,10 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
 def _folder_of(package: str) -> Path:
     """The folder that contains a top-level package or module."""
     spec = find_spec(package)
-    if spec is None or spec.origin is None:
+    if spec is None:
         raise InputError(f"there is no package {package!r} here; install it")
-    path = Path(spec.origin)
-    return path.parent.parent if path.name == "__init__.py" else path.parent
+    places = [*(spec.submodule_search_locations or [str(spec.origin)])]
+    return Path(places[0]).parent
 
 
 def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:

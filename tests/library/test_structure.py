@@ -181,3 +181,15 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
     with pytest.raises(InputError, match="there is no package 'nowhere'"):
         digest_of_code(program, ROOT, functions=("nowhere.y:x",))
+
+
+def test_a_package_may_have_no_init_file(tmp_path, monkeypatch):
+    (tmp_path / "bare").mkdir()
+    module = tmp_path / "bare/one.py"
+    module.write_text("import bare.two\n")
+    (tmp_path / "bare/two.py").write_text("FIRST = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    program = ROOT / "scripts/craft_canaries.py"
+    before = digest_of_code(program, ROOT, functions=["bare.one:function"])
+    (tmp_path / "bare/two.py").write_text("SECOND = 2\n")
+    assert digest_of_code(program, ROOT, functions=["bare.one:function"]) != before

@@ -14,6 +14,7 @@ from torch import nn
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
@@ -79,6 +80,7 @@ def train(
     initialisation: Initialisation = Initialisation.ZEROS,
     precision: Precision = Precision.FLOAT32,
     seed: int = SEED,
+    observe: Observation | None = None,
 ) -> EnsembleResult:
     return train_ensemble(
         module=module or nn.Linear(records.features.shape[1], NUM_CLASSES),
@@ -92,6 +94,7 @@ def train(
         precision=precision,
         keep_parameters=True,
         rotate=rotate,
+        observe=observe,
     )
 
 
@@ -322,6 +325,13 @@ def test_it_is_not_used_with_adam() -> None:
 @pytest.mark.parametrize("initialisation", [Initialisation.FIXED, Initialisation.PER_RUN])
 def test_it_is_not_used_if_training_does_not_start_at_zero(initialisation: Initialisation) -> None:
     assert not is_used(initialisation=initialisation, module=nn.Linear(NUM_FEATURES, NUM_CLASSES))
+
+
+def test_the_length_that_is_observed_is_that_of_all_parameters() -> None:
+    weight = CANARIES["weight"]
+    result = train(range(4), rotate=True, canary=weight, observe=Observation.CHANGE_AND_LENGTH)
+    lengths = np.linalg.norm(result.parameters, axis=1)  # they start at 0
+    np.testing.assert_allclose(result.observations[:, -1, 0, 1], lengths, rtol=1e-5)
 
 
 @pytest.mark.parametrize("touched", [0, 1, 2, NUM_CLASSES])

@@ -73,8 +73,8 @@ def basis_of(
 ) -> Tensor | None:
     """A basis in which to train a linear head, where that takes less work; see `rotation`.
 
-    The basis spans the records, the input canaries and the gradients of the gradient canaries. For
-    a direction canary, the length of the whole change is observed too, which needs all parameters.
+    The basis spans the records, the input canaries and the gradients of canaries in one coordinate.
+    Canaries in any direction, Adam, and a start other than zero need all parameters.
     """
     is_direction = isinstance(slots.canaries[0], DirectionCanary)
     zeros = initialisation is Initialisation.ZEROS
