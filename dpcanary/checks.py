@@ -1,9 +1,13 @@
 """Checks of single arguments that public functions share."""
 
+import re
 from math import inf, isfinite, nan
 from numbers import Integral, Real
 
 from dpcanary.errors import InputError
+
+# Of what becomes a part of a file's name.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 def checked_real(
@@ -30,6 +34,17 @@ def checked_real(
     least = "of at least 0" if zero_included else "above 0"
     limit = f" and {'at most' if most_included else 'below'} {most:g}" if isfinite(most) else ""
     raise InputError(f"{name} is {value!r}; it must be a finite number {least}{limit}")
+
+
+def checked_name(what: str, value: str) -> str:
+    """A name that may be a part of a file's name.
+
+    Raises:
+        InputError: if it is something else.
+    """
+    if re.fullmatch(NAME_PATTERN, value):
+        return value
+    raise InputError(f"{what} {value!r} is not a name; use letters, digits and . _ -")
 
 
 def checked_count(name: str, value: int, *, least: int = 1) -> int:

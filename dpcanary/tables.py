@@ -21,7 +21,13 @@ def read_table(path: Path, *, columns: Iterable[str] = ()) -> pd.DataFrame:
         InputError: if the file is missing, is no table, or lacks one of the columns.
     """
     try:
-        table = pd.read_csv(path, sep="\t", dtype={"audit": str, "sweep": str})
+        table = pd.read_csv(
+            path,
+            sep="\t",
+            dtype={"audit": str, "sweep": str},
+            keep_default_na=False,
+            na_values=[""],
+        )
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (ValueError, OSError) as error:

@@ -15,11 +15,9 @@ rule calibrate_noise:
     input:
         program=program("calibrate_noise"),
     output:
-        f"{RESULTS}/noise/{{audit}}.json",
+        f"{RESULTS}/noise/{{runs}}.json",
     log:
-        f"{LOGS}/calibrate_noise/{{audit}}.log",
-    wildcard_constraints:
-        audit=any_of([*AUDITS.trained, *AUDITS.drawn]),
+        f"{LOGS}/calibrate_noise/{{runs}}.log",
     priority: 2  # a target that cannot be reached shows before anything is trained
     conda:
         "../envs/accounting.yaml"
@@ -27,10 +25,12 @@ rule calibrate_noise:
     resources:
         mem_mb=2000,
     params:
-        code=by_audit(lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))),
+        code=AUDITS.by_audit(
+            lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))
+        ),
         settings=AUDITS.stage_as_json(NoiseStage),
     message:
-        "Fixing the noise of {wildcards.audit}"
+        "Fixing the noise of {wildcards.runs}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --output {output} 2> {log}"
 

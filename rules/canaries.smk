@@ -35,11 +35,11 @@ rule craft_canaries:
         data=AUDITS.data,
         reference=AUDITS.reference,
     output:
-        f"{RESULTS}/canaries/{{audit}}.npz",
+        f"{RESULTS}/canaries/{{runs}}.npz",
     log:
-        f"{LOGS}/craft_canaries/{{audit}}.log",
+        f"{LOGS}/craft_canaries/{{runs}}.log",
     wildcard_constraints:
-        audit=any_of(AUDITS.trained),
+        runs=any_of(AUDITS.trained),
     conda:
         "../envs/training.yaml"
     threads: 1
@@ -48,11 +48,13 @@ rule craft_canaries:
         runtime=lambda wildcards, attempt: 60 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        code=by_audit(lambda audit: code("craft_canaries", AUDITS.function(audit))),
+        code=AUDITS.by_audit(
+            lambda audit: code("craft_canaries", AUDITS.function(audit))
+        ),
         settings=AUDITS.stage_as_json(CraftingStage),
         device=EXPERIMENT.settings.device,
     message:
-        "Crafting the canaries of {wildcards.audit}"
+        "Crafting the canaries of {wildcards.runs}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --reference {input.reference} --device {params.device} --output {output} 2> {log}"

@@ -14,7 +14,7 @@ from dpcanary.settings.parsing import parse_experiment
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import digest_of_code
 from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.parameters import by_audit, option, with_known_signature
+from dpcanary.workflow.parameters import option, with_known_signature
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -77,7 +77,7 @@ def any_of(names):
 
 
 def encoded(wildcards):
-    """A dataset that is cut from the job's features."""
+    """A dataset that is made from the job's features."""
     return SOURCES.encoded[wildcards.features]
 
 
@@ -96,12 +96,13 @@ def files_of_figure(rule):
 
 
 wildcard_constraints:
-    audit=any_of(AUDITS.names),
+    audit=any_of(EXPERIMENT.audits),
     dataset=any_of(EXPERIMENT.settings.datasets),
     encoder=any_of(SOURCES.on_the_hub),
     features=any_of(SOURCES.encoded),
     figure=any_of(EXPERIMENT.settings.figures),
     file=any_of(SOURCES.source_of_file),
     reference=any_of(AUDITS.references),
+    runs=any_of(EXPERIMENT.first_audits),
     shard="[0-9]+",
     table=any_of(FIGURES.tables),

@@ -1,4 +1,4 @@
-"""Datasets: downloaded, encoded, and cut into private, auxiliary and test records."""
+"""Datasets: downloaded, encoded, and split into private, auxiliary and test records."""
 
 from dpcanary.datasets.stage import DatasetStage
 from dpcanary.workflow.sources import DOWNLOADS, ENCODERS, FEATURES, LOCK
@@ -120,7 +120,7 @@ rule prepare_dataset:
         features=lambda wildcards, input: option("features", *input.features),
         files=lambda wildcards, input: option("files", *input.files),
     message:
-        "Cutting dataset {wildcards.dataset} into private, auxiliary and test records"
+        "Splitting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
         "python {input.program:q} --settings {params.settings:q} {params.features}"
         " {params.files} --output {output} 2> {log}"

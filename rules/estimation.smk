@@ -27,7 +27,9 @@ rule score_runs:
     resources:
         mem_mb=2000,
     params:
-        code=by_audit(lambda audit: code("score_runs", AUDITS.score_function(audit))),
+        code=AUDITS.by_audit(
+            lambda audit: code("score_runs", AUDITS.score_function(audit))
+        ),
         settings=AUDITS.stage_as_json(ScoringStage),
         names=AUDITS.labels,
         canaries=lambda wildcards, input: option("canaries", *input.canaries),

@@ -8,14 +8,14 @@ rule train_shard:
     input:
         program=program("train_shard"),
         data=AUDITS.data,
-        canaries=f"{RESULTS}/canaries/{{audit}}.npz",
-        noise=f"{RESULTS}/noise/{{audit}}.json",
+        canaries=f"{RESULTS}/canaries/{{runs}}.npz",
+        noise=f"{RESULTS}/noise/{{runs}}.json",
     output:
-        f"{RESULTS}/shards/{{audit}}/{{shard}}.npz",
+        f"{RESULTS}/shards/{{runs}}/{{shard}}.npz",
     log:
-        f"{LOGS}/train_shard/{{audit}}/{{shard}}.log",
+        f"{LOGS}/train_shard/{{runs}}/{{shard}}.log",
     wildcard_constraints:
-        audit=any_of(AUDITS.trained),
+        runs=any_of(AUDITS.trained),
     conda:
         "../envs/training.yaml"
     threads: 1
@@ -28,11 +28,13 @@ rule train_shard:
     params:
         code=code("train_shard"),
         settings=AUDITS.stage_as_json(TrainingStage),
-        first=with_known_signature(lambda wildcards: AUDITS.runs(wildcards).start),
-        num=with_known_signature(lambda wildcards: len(AUDITS.runs(wildcards))),
+        first=with_known_signature(
+            lambda wildcards: AUDITS.run_indices(wildcards).start
+        ),
+        num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
         device=EXPERIMENT.settings.device,
     message:
-        "Training {params.num} models of {wildcards.audit}, shard {wildcards.shard}"
+        "Training {params.num} models of {wildcards.runs}, shard {wildcards.shard}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
         " --canaries {input.canaries} --noise {input.noise} --first-run {params.first}"
@@ -44,13 +46,13 @@ rule train_shard:
 rule draw_shard:
     input:
         program=program("draw_shard"),
-        noise=f"{RESULTS}/noise/{{audit}}.json",
+        noise=f"{RESULTS}/noise/{{runs}}.json",
     output:
-        f"{RESULTS}/shards/{{audit}}/{{shard}}.npz",
+        f"{RESULTS}/shards/{{runs}}/{{shard}}.npz",
     log:
-        f"{LOGS}/draw_shard/{{audit}}/{{shard}}.log",
+        f"{LOGS}/draw_shard/{{runs}}/{{shard}}.log",
     wildcard_constraints:
-        audit=any_of(AUDITS.drawn),
+        runs=any_of(AUDITS.drawn),
     conda:
         "../envs/estimation.yaml"
     threads: 1
@@ -58,12 +60,14 @@ rule draw_shard:
         mem_mb=with_known_signature(lambda wildcards, attempt: 1000 * attempt),
         runtime=with_known_signature(lambda wildcards, attempt: 30 * attempt),
     params:
-        code=by_audit(lambda audit: code("draw_shard", AUDITS.function(audit))),
+        code=AUDITS.by_audit(lambda audit: code("draw_shard", AUDITS.function(audit))),
         settings=AUDITS.stage_as_json(DrawingStage),
-        first=with_known_signature(lambda wildcards: AUDITS.runs(wildcards).start),
-        num=with_known_signature(lambda wildcards: len(AUDITS.runs(wildcards))),
+        first=with_known_signature(
+            lambda wildcards: AUDITS.run_indices(wildcards).start
+        ),
+        num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
     message:
-        "Drawing {params.num} runs of {wildcards.audit}, shard {wildcards.shard}"
+        "Drawing {params.num} runs of {wildcards.runs}, shard {wildcards.shard}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --noise {input.noise}"
         " --first-run {params.first} --num-runs {params.num} --output {output} 2> {log}"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_name
 from dpcanary.choice import Choice
 from dpcanary.errors import InputError, suggestion
 from dpcanary.observations import Observation
@@ -93,9 +94,17 @@ class Adversary:
             raise InputError(f"adversary {self.name!r} needs a score and an adjacency")
         if self.is_trained != bool(self.cost):
             raise InputError(f"adversary {self.name!r}: canaries have a cost, a process has none")
-        if self.is_trained:
-            for score in self.scores:
-                Observation(score.observes)
+        checked_name("adversary", self.name)
+        for score in self.scores:
+            checked_name(f"adversary {self.name!r}: score", score.name)
+            checked_name(f"adversary {self.name!r}: observation", score.observes)
+            if self.is_trained:
+                logits = Observation(score.observes) is Observation.LOGITS
+                if logits != (self.inserts is Inserts.RECORD):
+                    raise InputError(
+                        f"adversary {self.name!r}: score {score.name!r} observes"
+                        f" {score.observes}, which does not fit what it inserts, a {self.inserts}"
+                    )
 
     @property
     def is_trained(self) -> bool:

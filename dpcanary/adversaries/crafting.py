@@ -1,6 +1,6 @@
 """What a function that crafts canaries gets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,15 +85,17 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
     """Crafts the canaries of an audit, one for each slot.
 
     Raises:
-        InputError: if the crafting function does not exist or fails, or the number of its canaries
-            is not the number of slots.
+        InputError: if the crafting function does not exist, or does not return one canary for each
+            slot.
     """
-    found: list[Canary] = list(function_named(crafting.stage.function)(crafting))
-    if len(found) != crafting.stage.num_slots:
-        raise InputError(
-            f"{crafting.stage.function} made {len(found)} canaries for"
-            f" {crafting.stage.num_slots} slots"
-        )
+    function, slots = crafting.stage.function, crafting.stage.num_slots
+    made = function_named(function)(crafting)
+    found = [*made] if isinstance(made, Iterable) else [made]
+    wrong = [canary for canary in found if not isinstance(canary, Canary)]
+    if wrong:
+        raise InputError(f"{function} returned {wrong[0]!r}; it must return a list of canaries")
+    if len(found) != slots:
+        raise InputError(f"{function} made {len(found)} canaries for {slots} slots")
     return CanarySet(tuple(found), tuple(target.label for target in crafting.targets))
 
 

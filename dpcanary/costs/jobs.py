@@ -94,7 +94,9 @@ class JobList:
         audit, settings = self.experiment.audits[name], self.experiment.settings
         scores = audit.total_runs * len(audit.record_steps) * audit.num_slots
         yield _row("account")
-        if self._first[self.experiment.runs[name]] == name:  # otherwise another audit's row has it
+        if (
+            self._first[self.experiment.runs_of_audit[name]] == name
+        ):  # otherwise another audit's row has it
             yield _row("calibrate_noise", work=_CALIBRATED * (audit.noise_multiplier is None))
             if audit.is_trained:
                 yield from self._of_training(name)

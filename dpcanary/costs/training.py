@@ -41,9 +41,9 @@ Stage = TypeVar("Stage", bound=ReferenceStage)
 
 def training_probe(stage: TrainingStage, shape: Shape, audit: Audit, *, device: str) -> Probe:
     """The probe of an audit's shards. Its units are jobs, models and model-steps."""
-    # With one slot, both take about as long, so that one probe serves many audits.
-    cheap = audit.num_slots == 1 and stage.observe is Observation.LOGITS
-    alike = {"observe": Observation.CHANGE} if cheap else {}
+    # With one slot, observing logits takes about as long as a change, so one probe serves both.
+    shared = audit.num_slots == 1 and stage.observe is Observation.LOGITS
+    alike = {"observe": Observation.CHANGE} if shared else {}
     most = audit.total_runs if device == "cuda" else _MOST_ON_HOST
     return Probe(
         _train,

@@ -74,7 +74,7 @@ def estimates_by_runs(
     Each number of runs, of both worlds together, has its own rows.
 
     Raises:
-        InputError: if a number is odd, below 2, or more than a repeat has.
+        InputError: if there is a number of runs that `AuditScores.of_first_runs` refuses.
     """
     last = scores.at_last_step()
     parts = [last.of_first_runs(number) for number in sorted({*num_runs})]

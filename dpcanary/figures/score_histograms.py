@@ -14,7 +14,7 @@ from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import number_range
 
 _FEWEST_BINS, _MOST_BINS = 10, 50
-_LABELS = ("world 0 (target record)", "world 1 (substitute)")
+_LABELS = ("world 0", "world 1")
 # Colour and opacity of both worlds.
 _WORLDS = tuple(zip(style.WORLD_COLOURS, (0.75, 0.5), strict=True))
 
@@ -75,8 +75,8 @@ def _histogram_table(attack: Attack) -> pd.DataFrame:
             "step": attack.step,
             "bin_left": edges[:-1],
             "bin_right": edges[1:],
-            "world0_models": np.histogram(attack.world0_scores, edges)[0],
-            "world1_models": np.histogram(attack.world1_scores, edges)[0],
+            "world0_scores": np.histogram(attack.world0_scores, edges)[0],
+            "world1_scores": np.histogram(attack.world1_scores, edges)[0],
         }
     )
 
@@ -85,7 +85,7 @@ def _draw_panel(axes: Axes, attack: Attack, table: pd.DataFrame) -> None:
     axes.set_visible(True)
     edges = [*table["bin_left"], table["bin_right"].iloc[-1]]
     for world, (colour, alpha) in enumerate(_WORLDS):
-        counts = table[f"world{world}_models"]
+        counts = table[f"world{world}_scores"]
         axes.stairs(counts, edges, fill=True, color=colour, alpha=alpha, linewidth=0)
         axes.stairs(counts, edges, color=colour, linewidth=1.0)
     name, setting = style.canary_name(*attack.series), style.setting_name(*attack.setting)

@@ -83,7 +83,7 @@ def checked_shards(
     for path in paths:
         shard = read_shard(path)
         first = first or shard.header
-        _check_origin(path, shard.header, stage.told, canary_hash)
+        _check_origin(path, shard.header, stage.runs_settings, canary_hash)
         for key in sorted(first.keys() | shard.header.keys()):
             if key not in _MAY_DIFFER and first.get(key) != shard.header.get(key):
                 raise InputError(

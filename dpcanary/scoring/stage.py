@@ -8,11 +8,11 @@ from dpcanary.closed_model import ClosedModel
 class ScoringStage(ClosedModel):
     """The runs of an audit, and how their observations become scores.
 
-    `told` holds the settings of the jobs that made the shards; the header of every shard must have
-    the same. `score_function` names the function, as `module:name`.
+    `runs_settings` holds the settings of the jobs that made the shards; the header of every shard
+    must have the same. `score_function` names the function, as `module:name`.
     """
 
-    told: dict[str, Any]
+    runs_settings: dict[str, Any]
     score_function: str
     sample_rate: float
     record_steps: tuple[int, ...]

@@ -35,11 +35,15 @@ class Audit(ClosedModel):
     """One training set-up whose epsilon is estimated."""
 
     canary: CanaryName = Field(description="how the neighbouring dataset differs")
-    score: str | None = Field(None, description="of runs; by default the canary's first score")
+    score: str | None = Field(
+        None, description="how runs are scored; by default by the canary's first score"
+    )
     adjacency: Adjacency = Field(Adjacency.SUBSTITUTE, description="audited neighbouring relation")
     num_slots: Count = Field(1, description="canaries per run, each with its own target record")
     worlds: WorldAssignment | None = Field(
-        None, description="how they are chosen; by default `alternate` with one slot, else `coins`"
+        None,
+        description="how the world of each slot is chosen; by default `alternate` with one slot,"
+        " else `coins`",
     )
     dataset: Name | None = Field(None, description="from `datasets`; worst_case needs none")
     model: ModelKind = Field(ModelKind.LINEAR, description="what is trained")
@@ -88,7 +92,9 @@ class Audit(ClosedModel):
         0.01, description="step size of that descent (Adam), in units of a feature"
     )
     seed: int | None = Field(
-        None, ge=0, description="by default made from the experiment's seed and the audit's name"
+        None,
+        ge=0,
+        description="by default made from the experiment's seed and the name of the runs",
     )
 
     @field_validator("canary")
@@ -156,7 +162,9 @@ class Audit(ClosedModel):
         elif "sample_rate" not in self.model_fields_set:
             raise ValueError("sampling poisson needs sample_rate")
         elif self.is_trained and self.sample_rate < 1e-6:
-            raise ValueError("sample_rate is below 1e-6, the finest that draws of 32 bits allow")
+            raise ValueError(
+                "sample_rate is below 1e-6; rounded to 32 bits, it would change by more than .01 %"
+            )
         if (self.record_every or self.num_steps) % (self.canary_period or 1):
             raise ValueError("canary_period must divide the steps between estimates")
         return self

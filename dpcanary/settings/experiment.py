@@ -76,28 +76,29 @@ class Experiment(ClosedModel):
         settings: everything except the audits.
         sweeps: the names of each sweep's audits.
         audits: by name; score, seed, worlds and initialisation are filled in.
-        runs: for each audit, the name of its runs. Audits that differ only in their score share
-            runs if these scores need the same observation.
+        runs_of_audit: for each audit, the name of its runs. Audits that differ only in their score
+            share runs if these scores need the same observation.
     """
 
     settings: Settings
     sweeps: dict[Name, tuple[Name, ...]]
     audits: dict[Name, Audit]
-    runs: dict[Name, Name]
+    runs_of_audit: dict[Name, Name]
 
     @property
     def first_audits(self) -> dict[str, str]:
         """For each name of runs, the first audit that uses them."""
         first: dict[str, str] = {}
-        for audit, runs in self.runs.items():
+        for audit, runs in self.runs_of_audit.items():
             first.setdefault(runs, audit)
         return first
 
     def stage(self, model: type[Stage], *, audit: str) -> Stage:
         """The settings of one stage for one audit: those that are fields of the stage's model."""
         known = {**dict(self.settings), **dict(self.audits[audit]), **self._derived(audit)}
-        if "told" in model.model_fields:
-            known["told"] = self.stage(self.runs_stage(audit), audit=audit).model_dump(mode="json")
+        if "runs_settings" in model.model_fields:
+            runs = self.stage(self.runs_stage(audit), audit=audit)
+            known["runs_settings"] = runs.model_dump(mode="json")
         return model(**{key: known[key] for key in model.model_fields})
 
     def runs_stage(self, audit: str) -> type[TrainingStage] | type[DrawingStage]:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+from dpcanary.checks import NAME_PATTERN
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]

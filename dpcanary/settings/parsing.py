@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from dpcanary.checks import checked_name
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.dataset import Dataset
 from dpcanary.settings.experiment import Experiment, Settings
-from dpcanary.settings.fields import NAME_PATTERN
 from dpcanary.settings.figure import Figure
 from dpcanary.settings.references import check_references
 from dpcanary.training.options import Initialisation, ModelKind, WorldAssignment
@@ -58,9 +58,10 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     runs: dict[str, str] = {}
     for sweep, values in sweeps.items():
         own, own_runs = _expanded(str(sweep), values)
-        twice = {*own, *own_runs.values()} & {*audits, *runs.values()}
-        if twice:
-            raise InputError(f"config: audits: {min(twice)!r} is made twice; rename or drop one")
+        for ours, others in ((own, audits), (own_runs.values(), runs.values())):
+            twice = {*ours} & {*others}
+            if twice:
+                raise InputError(f"config: audits: {min(twice)!r} is made twice; rename or drop it")
         names[str(sweep)] = tuple(own)
         runs |= own_runs
         for name, audit in own.items():
@@ -68,13 +69,12 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
             audits[name] = _resolved(audit, seed=seed)
     _check_used(sweeps, names, audits)
     check_references(settings, names, audits)
-    return Experiment(settings=settings, sweeps=names, audits=audits, runs=runs)
+    return Experiment(settings=settings, sweeps=names, audits=audits, runs_of_audit=runs)
 
 
 def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, str]]:
     """The audits of a sweep, one for each combination of its lists, and the names of their runs."""
-    if not re.fullmatch(NAME_PATTERN, sweep):
-        raise InputError(f"config: audits: {sweep!r} is not a name; use letters, digits and . _ -")
+    checked_name("config: audits:", sweep)
     if not isinstance(values, Mapping):
         raise InputError(f"config: audits.{sweep}: must hold an audit's settings by key")
     audits: dict[str, Audit] = {}
@@ -94,16 +94,18 @@ def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, s
 def _runs_of(name: str, audits: Mapping[str, Audit]) -> dict[str, str]:
     """The names of the runs of audits that differ only in their score.
 
+    They do not depend on the scores, only on what is observed, so that runs are kept if another
+    score is added to the config.
+
     Args:
-        name: without a score. Runs that serve all scores have it, so that they are kept if
-            another score is added to the config.
+        name: without a score. Runs with the default observation have this name.
         audits: by their names.
     """
-    seen = {own: audit.adversary.score(audit.score).observes for own, audit in audits.items()}
-    if len({*seen.values()}) == 1:
-        return dict.fromkeys(seen, name)
-    first: dict[str, str] = {}
-    return {own: first.setdefault(observes, own) for own, observes in seen.items()}
+    runs = {}
+    for own, audit in audits.items():
+        default, observes = (audit.adversary.score(s).observes for s in (None, audit.score))
+        runs[own] = name if observes == default else f"{name}-{observes}"
+    return runs
 
 
 def _resolved(audit: Audit, *, seed: int) -> Audit:

@@ -16,7 +16,7 @@ from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.inserted import InsertedGradients
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.options import Optimizer
+from dpcanary.training.options import Initialisation, Optimizer
 from dpcanary.training.plan import Plan
 from dpcanary.training.purposes import Purpose
 from dpcanary.training.worlds import assigned_worlds
@@ -33,8 +33,7 @@ class Block:
     def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
         self._plan, self._runs, self.step = plan, runs, 0
         path, dpsgd, slots = plan.path, plan.dpsgd, plan.slots
-        start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
-        self._parameters = path.encode(start.to(plan.device)).contiguous()
+        self._parameters = _start(plan, runs)
         self._sums = torch.empty_like(self._parameters)
         self._optimizer = optimizer_of(dpsgd, self._parameters, self._sums)
         self._noise = Noise(seed=plan.seed)
@@ -148,6 +147,14 @@ class Block:
         rows = pairs.flatten().to(table.features.device)
         logits = path.logits(self._parameters, table.features[rows])
         return logits.view(len(logits), len(targets), 2, -1)
+
+
+def _start(plan: Plan, runs: Sequence[int]) -> Tensor:
+    """The buffer of some runs before the first step."""
+    if plan.initialisation is Initialisation.ZEROS:  # a path in a basis holds much less
+        return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
+    start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
+    return plan.path.encode(start.to(plan.device)).contiguous()
 
 
 def _divergence(plan: Plan, run: int) -> str:

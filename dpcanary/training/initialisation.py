@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -31,14 +32,19 @@ def initial_parameters(
         runs: run indices.
     """
     start = parameters_to_vector(module.parameters()).detach().cpu()
-    if initialisation is Initialisation.ZEROS:
-        return start.new_zeros(len(runs), len(start))
     starts = start.expand(len(runs), -1).clone()
-    if initialisation is Initialisation.PER_RUN:
-        own = copy.deepcopy(module).cpu()
-        for row, run in zip(starts, runs, strict=True):
-            redraw(own, seed=seed, run=run)
-            row.copy_(parameters_to_vector(own.parameters()).detach())
+    match initialisation:
+        case Initialisation.ZEROS:
+            starts.zero_()
+        case Initialisation.FIXED:
+            pass
+        case Initialisation.PER_RUN:
+            own = copy.deepcopy(module).cpu()
+            for row, run in zip(starts, runs, strict=True):
+                redraw(own, seed=seed, run=run)
+                row.copy_(parameters_to_vector(own.parameters()).detach())
+        case never:
+            assert_never(never)
     return starts
 
 

@@ -1,5 +1,7 @@
 """PyTorch's optimisers on a buffer of many models, which they update coordinate by coordinate."""
 
+from typing import assert_never
+
 import torch
 from torch import Tensor
 
@@ -13,10 +15,15 @@ def optimizer_of(dpsgd: DPSGD, parameters: Tensor, gradients: Tensor) -> torch.o
     A step reads the gradients and changes the parameters, both of shape (runs, parameters).
     """
     parameters.grad = gradients
-    if dpsgd.optimizer is Optimizer.ADAM:
-        return torch.optim.Adam([parameters], fused=True)
-    momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-    return torch.optim.SGD([parameters], momentum=momentum, fused=True)
+    match dpsgd.optimizer:
+        case Optimizer.SGD:
+            return torch.optim.SGD([parameters], fused=True)
+        case Optimizer.MOMENTUM:
+            return torch.optim.SGD([parameters], momentum=dpsgd.momentum, fused=True)
+        case Optimizer.ADAM:
+            return torch.optim.Adam([parameters], fused=True)
+        case never:
+            assert_never(never)
 
 
 def state_tensors(optimizer: Optimizer) -> int:

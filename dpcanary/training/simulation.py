@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -155,10 +156,13 @@ def _check_finite(training: str, dpsgd: DPSGD, *found: NDArray[np.floating]) -> 
 
 def _confidence(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Probability of the true label, shape (n,)."""
-    if loss is Loss.CROSS_ENTROPY:
-        probabilities = torch.softmax(logits, dim=1)
-    elif logits.shape[1] == 1:
-        return torch.sigmoid(logits[:, 0] * (2.0 * labels - 1.0))
-    else:
-        probabilities = torch.sigmoid(logits)
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            probabilities = torch.softmax(logits, dim=1)
+        case Loss.BINARY_CROSS_ENTROPY:
+            if logits.shape[1] == 1:
+                return torch.sigmoid(logits[:, 0] * (2.0 * labels - 1.0))
+            probabilities = torch.sigmoid(logits)
+        case never:
+            assert_never(never)
     return probabilities.gather(1, labels.unsqueeze(1))[:, 0]

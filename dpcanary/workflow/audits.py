@@ -1,59 +1,69 @@
 """The files and settings of audits, for the rules that make runs, scores and estimates."""
 
 from collections.abc import Callable
+from functools import cache
 
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.files import sha256_of_text
-from dpcanary.settings.experiment import Experiment, Stage
+from dpcanary.settings.experiment import Experiment
 from dpcanary.training.mechanism_stage import ReferenceStage
-from dpcanary.workflow.parameters import Wildcards, by_audit, with_known_signature
+from dpcanary.workflow.parameters import Value, Wildcards, with_known_signature
 
 
 class AuditRules:
     """Files and settings of audits. Most methods take or return functions of a job's wildcards.
 
-    Jobs that make runs (noise, canaries, shards) have the name of the runs in place of an audit's.
+    A job that makes runs (noise, canaries, shards) has the wildcard `runs`, their name. Its audit
+    is the first one that uses them. Other jobs have the wildcard `audit`.
 
     Attributes:
-        names: of audits and of runs.
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
         references: for each reference model, an audit that uses it.
         data: the dataset file of the job's audit.
         reference: the file of the reference model of the job's audit.
-        runs: the run indices of the job's shard.
+        run_indices: of the job's shard.
     """
 
     def __init__(self, experiment: Experiment, results: str) -> None:
         """Takes an experiment, and the folder of its results."""
         self._experiment, self._results = experiment, results
-        self._first = first = experiment.first_audits
-        audits = experiment.audits
-        self._audits = audits | {runs: audits[audit] for runs, audit in first.items()}
-        self.names = [*self._audits]
-        self.trained = [runs for runs in first if self._audits[runs].is_trained]
-        self.drawn = [runs for runs in first if not self._audits[runs].is_trained]
-        self.references = {self._reference_name(name): name for name in self.trained}
-        self.data = by_audit(self._data)
-        self.reference = by_audit(
+        self._audits, self._first = experiment.audits, experiment.first_audits
+        first = self._first.items()
+        self.trained = [runs for runs, audit in first if self._audits[audit].is_trained]
+        self.drawn = [runs for runs, audit in first if not self._audits[audit].is_trained]
+        trained = [self._first[runs] for runs in self.trained]
+        self.references = {self._reference_name(audit): audit for audit in trained}
+        self.data = self.by_audit(self._data)
+        self.reference = self.by_audit(
             lambda audit: f"{results}/reference/{self._reference_name(audit)}.npz"
         )
-        self.runs: Callable[[Wildcards], range] = with_known_signature(
-            lambda wildcards: self._audits[wildcards.audit].runs_of(wildcards.shard)
+        self.run_indices: Callable[[Wildcards], range] = with_known_signature(
+            lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
         )
+
+    def by_audit(self, function: Callable[[str], Value]) -> Callable[[Wildcards], Value]:
+        """Makes a function of an audit's name one of the job's wildcards; called once per audit."""
+        cached = cache(function)
+
+        def of_wildcards(wildcards: Wildcards) -> Value:
+            runs = getattr(wildcards, "runs", None)
+            return cached(self._first[runs] if runs else wildcards.audit)
+
+        return with_known_signature(of_wildcards)
 
     def stage_as_json(self, model: type[ClosedModel]) -> Callable[[Wildcards], str]:
         """The settings that a stage gets from the job's audit."""
-        return by_audit(lambda name: self._stage(model, name).to_json())
+        return self.by_audit(lambda name: self._experiment.stage(model, audit=name).to_json())
 
     def setting(self, key: str) -> Callable[[Wildcards], object]:
         """A setting of the job's audit; 0 where it is not set."""
-        return by_audit(lambda name: getattr(self._audits[name], key) or 0)
+        return self.by_audit(lambda name: getattr(self._audits[name], key) or 0)
 
     def reference_stage(self, reference: str) -> ReferenceStage:
         """The settings of the job that trains a reference model."""
-        return self._stage(ReferenceStage, self.references[reference])
+        return self._experiment.stage(ReferenceStage, audit=self.references[reference])
 
     def data_of_reference(self, wildcards: Wildcards) -> str:
         """The dataset file of the job's reference model."""
@@ -61,17 +71,17 @@ class AuditRules:
 
     def shards(self, wildcards: Wildcards) -> list[str]:
         """The shard files of the job's audit."""
-        folder = f"{self._results}/shards/{self._experiment.runs[wildcards.audit]}"
+        folder = f"{self._results}/shards/{self._experiment.runs_of_audit[wildcards.audit]}"
         return [f"{folder}/{shard}.npz" for shard in self._audits[wildcards.audit].shards]
 
     def canaries(self, wildcards: Wildcards) -> list[str]:
         """The canary file of the job's audit; none where no model is trained."""
-        runs = self._experiment.runs[wildcards.audit]
+        runs = self._experiment.runs_of_audit[wildcards.audit]
         return [f"{self._results}/canaries/{runs}.npz"] if runs in self.trained else []
 
     def noise(self, wildcards: Wildcards) -> str:
         """The noise file of the job's audit."""
-        return f"{self._results}/noise/{self._experiment.runs[wildcards.audit]}.json"
+        return f"{self._results}/noise/{self._experiment.runs_of_audit[wildcards.audit]}.json"
 
     def labels(self, wildcards: Wildcards) -> str:
         """The names of the job's audit, its canary and its score."""
@@ -93,11 +103,8 @@ class AuditRules:
 
     def _reference_name(self, audit: str) -> str:
         """The reference model of an audit. Audits with the same data and descent share it."""
-        settings = self._stage(ReferenceStage, audit).to_json()
+        settings = self._experiment.stage(ReferenceStage, audit=audit).to_json()
         return f"{self._audits[audit].dataset}-{sha256_of_text(settings)[:8]}"
-
-    def _stage(self, model: type[Stage], name: str) -> Stage:
-        return self._experiment.stage(model, audit=self._first.get(name, name))
 
     def _data(self, audit: str) -> str:
         return f"{self._results}/data/{self._audits[audit].dataset}.npz"

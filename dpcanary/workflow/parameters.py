@@ -3,7 +3,6 @@
 import inspect
 import shlex
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -15,12 +14,6 @@ def with_known_signature(function: Callable[..., Value]) -> Callable[..., Value]
     """Stores the function's signature: Snakemake asks for it several times for every job."""
     function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return function
-
-
-def by_audit(function: Callable[[str], Value]) -> Callable[[Wildcards], Value]:
-    """Turns a function of an audit's name into one of a job's wildcards, called once per audit."""
-    cached = cache(function)
-    return with_known_signature(lambda wildcards: cached(wildcards.audit))
 
 
 def option(name: str, *values: object) -> str:

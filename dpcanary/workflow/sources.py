@@ -23,7 +23,7 @@ class SourceRules:
 
     Attributes:
         source_of_file: for each file that can be downloaded, its source.
-        encoded: for each file of features, a dataset that is cut from it.
+        encoded: for each file of features, a dataset that is made from it.
         on_the_hub: for each encoder that is downloaded, a dataset that it encodes.
     """
 
@@ -57,11 +57,11 @@ class SourceRules:
         return [] if settings.is_generated else [settings.source]
 
     def raw_files(self, dataset: str) -> list[str]:
-        """The files that a dataset is cut from; none if it is cut from features."""
+        """The files that a dataset is made from; none if it is made from features."""
         return [] if self._datasets[dataset].encoder else self.source_files(dataset)
 
     def encoded_files(self, dataset: str) -> list[str]:
-        """The features that a dataset is cut from; none if it is not encoded."""
+        """The features that a dataset is made from; none if it is not encoded."""
         return [self._features_file(dataset)] if self._datasets[dataset].encoder else []
 
     def features_stage(self, dataset: str) -> FeaturesStage:

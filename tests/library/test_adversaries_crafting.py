@@ -286,6 +286,14 @@ def one_alone(crafting: Crafting) -> list[InputCanary]:
     return first_auxiliary(crafting)[:1]
 
 
+def no_list(crafting: Crafting) -> None:
+    """Forgets to return what it made."""
+
+
+def numbers(crafting: Crafting) -> list[int]:
+    return [1, 2, 3]
+
+
 def test_canaries_of_ones_own(attack: Crafting) -> None:
     crafting = told(attack, function=f"{__name__}:first_auxiliary", num_slots=3)
     found = craft_canaries(crafting)
@@ -300,6 +308,8 @@ def test_canaries_of_ones_own(attack: Crafting) -> None:
     ("function", "message"),
     [
         (f"{__name__}:one_alone", "one_alone made 1 canaries for 3 slots"),
+        (f"{__name__}:no_list", "no_list returned None; it must return a list of canaries"),
+        (f"{__name__}:numbers", "numbers returned 1; it must return a list of canaries"),
         (f"{__name__}:nothing", "there is no function '.*:nothing'"),
         ("no.such.module:craft", "there is no function 'no.such.module:craft'.*installed here"),
     ],

@@ -123,6 +123,10 @@ KNOWN = {
         ({"cost": None}, "canaries have a cost, a process has none"),
         ({"inserts": Inserts.PROCESS}, "canaries have a cost, a process has none"),
         ({"scores": (Score("s", "here:score", "logit"),)}, "did you mean 'logits'"),
+        ({"scores": (Score("s", "here:score", "change"),)}, "observes change, which does not fit"),
+        ({"inserts": Inserts.GRADIENT}, "observes logits, which does not fit"),
+        ({"scores": (Score("a b", "here:score", "logits"),)}, "score 'a b' is not a name"),
+        ({"name": "a/b"}, "adversary 'a/b' is not a name"),
     ],
 )
 def test_an_entry_that_cannot_be_used_is_refused(changes, message):

@@ -170,7 +170,7 @@ def test_experiments_survive_their_file(changes, tmp_path):
 
 def test_what_is_no_experiment_is_named(tmp_path):
     path = tmp_path / "experiment.json"
-    path.write_text(single().to_json().replace('"runs"', '"others"'))
+    path.write_text(single().to_json().replace('"runs_of_audit"', '"others"'))
     for wrong in (path, tmp_path / "none.json"):
         with pytest.raises(InputError, match=f"{wrong} is not a resolved config; delete it"):
             read_experiment(wrong)
@@ -190,10 +190,10 @@ def test_training_is_not_told_canary_or_score():
         assert crafting.function == BUILT_IN[canary].function
 
 
-def test_scoring_is_told_what_the_runs_were_told():
+def test_scoring_knows_the_settings_of_the_runs():
     trained, drawn = single(), single(canary="worst_case", dataset=None)
     for experiment, stage in ((trained, TrainingStage), (drawn, DrawingStage)):
-        told = experiment.stage(ScoringStage, audit="steps").told
+        told = experiment.stage(ScoringStage, audit="steps").runs_settings
         assert told == json.loads(experiment.stage(stage, audit="steps").to_json())
 
 
@@ -290,7 +290,7 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("audits/steps/score", "transcript", "gradient has no score 'transcript'; known: coord"),
         ("audits/steps/score", "cordinate", "has no score 'cordinate'; did you mean 'coordinate'"),
         ("audits/steps/sample_rate", None, "sampling poisson needs sample_rate"),
-        ("audits/steps/sample_rate", 1e-7, "is below 1e-6, the finest"),
+        ("audits/steps/sample_rate", 1e-7, "is below 1e-6; rounded"),
         ("audits/steps/model", "lineer", "did you mean 'linear'"),
         ("audits/steps/model", "mlp", "model mlp needs hidden_sizes"),
         ("audits/steps/optimizer", "adma", "did you mean 'adam'"),
@@ -477,12 +477,14 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
     for sweep in ("steps", "again"):  # audits of two sweeps are independent
         for noise in ("sigma2", "sigma3"):
             one, two = f"{sweep}-{noise}-coordinate", f"{sweep}-{noise}-other"
-            assert experiment.runs[one] == experiment.runs[two] == f"{sweep}-{noise}"
+            assert (
+                experiment.runs_of_audit[one] == experiment.runs_of_audit[two] == f"{sweep}-{noise}"
+            )
             for stage in (TrainingStage, CraftingStage, NoiseStage):
                 told = [experiment.stage(stage, audit=audit) for audit in (one, two)]
                 assert told[0] == told[1]
             scoring = [experiment.stage(ScoringStage, audit=audit) for audit in (one, two)]
-            assert scoring[0].told == scoring[1].told
+            assert scoring[0].runs_settings == scoring[1].runs_settings
             assert scoring[0].score_function != scoring[1].score_function
     assert {audit.seed for audit in experiment.audits.values()} == {
         experiment.audits[name].seed for name in experiment.first_audits.values()
@@ -495,7 +497,7 @@ def test_another_score_keeps_the_runs_that_were_there(monkeypatch):
     two_scores(monkeypatch, Observation.CHANGE)
     before = single(sample_rate=[0.5, 1.0])
     after = single(sample_rate=[0.5, 1.0], score=["coordinate", "other"])
-    assert {*after.runs.values()} == {*before.audits}
+    assert {*after.runs_of_audit.values()} == {*before.audits}
     for runs, audit in after.first_audits.items():
         for stage in (TrainingStage, CraftingStage, NoiseStage):
             assert after.stage(stage, audit=audit) == before.stage(stage, audit=runs)
@@ -505,7 +507,8 @@ def test_names_of_runs_are_not_those_of_other_audits(monkeypatch):
     two_scores(monkeypatch, Observation.CHANGE)
     scores = {"canary": "gradient", "score": ["coordinate", "other"]}
     config = with_sweep(**scores, noise_multiplier=[2.0, 3.0], sample_rate=0.5)
-    config["audits"]["steps-sigma2"] = {**config["audits"]["steps"], "noise_multiplier": 2.0}
+    one = {**config["audits"]["steps"], "noise_multiplier": 2.0, "score": "other"}
+    config["audits"]["steps-sigma2"] = one
     with pytest.raises(InputError, match="'steps-sigma2' is made twice"):
         parse_experiment(config)
 
@@ -515,8 +518,12 @@ def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
     two_scores(monkeypatch, Observation.CHANGE_AND_LENGTH)
     trained = single(score=["coordinate", "other"])
     others = parse_experiment(GOOD)  # these differ in more than their scores
+    assert drawn.runs_of_audit == {
+        "steps-final_sum": "steps",
+        "steps-transcript": "steps-log_likelihood_ratio",
+    }
     for experiment in (drawn, trained, others):
-        assert experiment.runs == {name: name for name in experiment.audits}
+        assert len({*experiment.runs_of_audit.values()}) == len(experiment.audits)
         seeds = {audit.seed for audit in experiment.audits.values()}
         assert len(seeds) == len(experiment.audits) > 1
 

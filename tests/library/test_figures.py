@@ -116,7 +116,7 @@ def test_trade_off_refuses_profiles_that_do_not_fit(profiles: object, message: s
         draw_trade_off([_attack(), _attack("natural", profiles=profiles)])
 
 
-def test_histograms_count_every_model_in_shared_bins() -> None:
+def test_histograms_count_every_score_in_shared_bins() -> None:
     attacks = [_attack(), _attack("natural", sample_rate=0.25, num_runs=40)]
     figure, table = draw_score_histograms(attacks)
     for attack in attacks:
@@ -125,7 +125,7 @@ def test_histograms_count_every_model_in_shared_bins() -> None:
             edges = zip(bins["bin_left"], bins["bin_right"], strict=True)
             counts = [int(((scores >= left) & (scores < right)).sum()) for left, right in edges]
             counts[-1] += int((scores == bins["bin_right"].iloc[-1]).sum())
-            assert bins[f"world{world}_models"].tolist() == counts
+            assert bins[f"world{world}_scores"].tolist() == counts
             assert sum(counts) == len(scores)
     titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
     assert titles == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
@@ -134,7 +134,7 @@ def test_histograms_count_every_model_in_shared_bins() -> None:
 def test_equal_scores_have_a_histogram() -> None:
     same = _attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     _, table = draw_score_histograms([same])
-    assert (table["world0_models"].max(), table["world1_models"].max()) == (7, 5)
+    assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
 
 
 @pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])

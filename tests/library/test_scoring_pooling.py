@@ -38,7 +38,7 @@ def stage_of(audit: dict[str, object]) -> ScoringStage:
 
 
 STAGE = stage_of(AUDIT)
-SETTINGS = STAGE.told
+SETTINGS = STAGE.runs_settings
 
 
 def shard(first: int, num_runs: int, **header: object) -> Shard:
@@ -82,8 +82,8 @@ def reverse(one: Shard) -> Shard:
 def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     stage = stage_of({**AUDIT, "num_runs": 4, "num_repeats": num_repeats})
     total = 4 * num_repeats
-    last = shard(1, total - 1, settings=stage.told, device="cuda", software={"torch": "x"})
-    paths = written(tmp_path, reverse(last), shard(0, 1, settings=stage.told))
+    last = shard(1, total - 1, settings=stage.runs_settings, device="cuda", software={"torch": "x"})
+    paths = written(tmp_path, reverse(last), shard(0, 1, settings=stage.runs_settings))
     pooled = pooled_of(paths, stage)
     runs = np.arange(total).reshape(num_repeats, 4)
     np.testing.assert_array_equal(pooled.world[..., 0], runs % 2)
@@ -219,7 +219,7 @@ def logit_shards(
     )
     path = folder / "canaries.npz"
     write_canaries(path, CanarySet(canaries, target_labels=(1,) * len(labels)))
-    header = shard(0, 1, settings=stage.told, inputs=hashes_of({"canaries": path})).header
+    header = shard(0, 1, settings=stage.runs_settings, inputs=hashes_of({"canaries": path})).header
     step = np.array(stage.record_steps)
     shape = (runs_per_shard, len(step), len(labels), 2, 10)
     rng = np.random.default_rng(0)

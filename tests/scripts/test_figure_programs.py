@@ -253,8 +253,8 @@ def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
     table = pd.read_csv(tmp_path / "out" / "f.tsv", sep="\t")
     upper, lower = table[table["bin_right"] > -10], table[table["bin_right"] <= -10]
     zeros = int((world[0] == 0).sum())
-    assert (upper["world0_models"].sum(), upper["world1_models"].sum()) == (zeros, 0)
-    assert (lower["world0_models"].sum(), lower["world1_models"].sum()) == (0, 300 - zeros)
+    assert (upper["world0_scores"].sum(), upper["world1_scores"].sum()) == (zeros, 0)
+    assert (lower["world0_scores"].sum(), lower["world1_scores"].sum()) == (0, 300 - zeros)
 
 
 def test_a_summary_of_an_older_version_is_refused(tmp_path: Path) -> None:

@@ -49,11 +49,12 @@ CONFIG = {
         },
     },
 }
-# What follows scores, and what follows estimates.
+# What follows estimates, and what follows scores: of all runs, of trained and of drawn ones.
 FIGURES = {"figure_bounds", "figure_test_accuracy", "figure_score_histograms"}
 ESTIMATES = {"estimate", "estimate_by_runs", "summarise", "figure_bounds", "figure_test_accuracy"}
 SCORES = {"score_runs", *ESTIMATES, "figure_score_histograms"}
-TRAINING = {"train_shard", *SCORES}
+DRAWING = {"draw_shard", "score_runs", "estimate", "summarise", "figure_score_histograms"}
+TRAINING = {"train_shard", "score_runs", *ESTIMATES}
 CRAFTING = {"craft_canaries", *TRAINING}
 REFERENCE = {"train_reference", *CRAFTING}
 ACCOUNTS = {"account", "summarise", "figure_bounds", "figure_test_accuracy"}
@@ -62,12 +63,13 @@ DATA = {"prepare_dataset", *REFERENCE}
 EXPECTED = {
     "adjacency.py": REFERENCE
     | ACCOUNTS
-    | {"draw_shard", "calibrate_noise", "compare_adjacencies", "figure_adjacency_ratio"},
-    "observations.py": {"draw_shard", *TRAINING, "figure_adjacency_ratio"},
-    "accounting/noise_stage.py": {"calibrate_noise", "draw_shard", *ACCOUNTS, *TRAINING},
+    | DRAWING
+    | {"calibrate_noise", "compare_adjacencies", "figure_adjacency_ratio"},
+    "observations.py": {*DRAWING, *TRAINING, "figure_adjacency_ratio"},
+    "accounting/noise_stage.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
     "accounting/options.py": {
         *ACCOUNTS,
-        *TRAINING,  # of calibrated noise
+        *(TRAINING - {"estimate_by_runs"}),  # of calibrated noise
         "calibrate_noise",
         "compare_adjacencies",
         "figure_adjacency_ratio",
@@ -75,12 +77,12 @@ EXPECTED = {
     "accounting/stage.py": ACCOUNTS,
     "adversaries/adversary.py": {*FIGURES, "figure_adjacency_ratio"},
     "adversaries/crafting_stage.py": CRAFTING,
-    "adversaries/drawing_stage.py": {"draw_shard", *SCORES},
-    "adversaries/purposes.py": {"draw_shard", *SCORES},
+    "adversaries/drawing_stage.py": DRAWING,
+    "adversaries/purposes.py": DRAWING,
     "datasets/purposes.py": {"extract_features", *DATA},
     "datasets/source_stage.py": {"extract_features", *DATA},
     "datasets/stage.py": DATA,
-    "encoders/stage.py": {"extract_features", *DATA},
+    "encoders/stage.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
     "estimation/options.py": {*ESTIMATES, "figure_score_histograms", "figure_adjacency_ratio"},
     "estimation/stage.py": ESTIMATES,
     "scoring/stage.py": SCORES,

@@ -41,13 +41,13 @@ def spanning_basis(vectors: Tensor) -> Tensor | None:
 
 
 def accumulated_noise(rates: Sequence[float], *, momentum: float) -> float:
-    """Standard deviation of a coordinate that gets unit noise alone at every step.
+    """Standard deviation of a coordinate that gets noise alone at every step.
 
     Descent with momentum m adds sum_t rate_t v_t with v_t = m v_{t-1} + z_t, so the draw z_s moves
     the coordinate by sum_{t >= s} rate_t m^(t-s).
 
     Args:
-        rates: the learning rate of each step.
+        rates: of each step, its learning rate times the standard deviation of its noise.
         momentum: m; 0 for plain descent.
 
     Example:
