@@ -318,7 +318,7 @@ def test_folders_with_spaces(tmp_path):
     home.mkdir()
     elsewhere.mkdir()
     project = Project(home)
-    target = "results/tiny/noise/grid-final_sum.json"
+    target = "results/tiny/noise/grid.json"
     config = ["--configfile", str(home / "experiment.yaml")]
     command = [*SNAKEMAKE, "--cores", "1", target, "--snakefile"]
     printed_by([*command, str(project.folder / "Snakefile"), *config], elsewhere)
