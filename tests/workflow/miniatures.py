@@ -13,6 +13,7 @@ import numpy as np
 # Every sweep keeps the ends of its lists; these keys get values of their own.
 AUDIT = {"num_runs": 8, "num_repeats": 2, "runs_per_shard": 16}
 _DROPPED = ("max_records", "encoder_revision")
+_ALONG = ("max_grad_norm", "num_steps", "learning_rate")
 DATASET = {"num_auxiliary": 20, "num_test": 10}
 FIGURE_RUNS = [4, 8]
 LONGEST, EVERY = 20, 10
@@ -40,6 +41,10 @@ def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**kept, **DATASET, **files, **encoder, **size, "num_records": records}
 
 
+def _first(value: object) -> object:
+    return value[0] if isinstance(value, list) else value
+
+
 def _ends(value: object) -> object:
     return [value[0], value[-1]] if isinstance(value, list) and len(value) > 1 else value
 
@@ -48,6 +53,8 @@ def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
     tiny = {
         key: value if key == "hidden_sizes" else _ends(value) for key, value in audit.items()
     } | AUDIT
+    if any(isinstance(audit.get(key), list) for key in _ALONG):
+        tiny["sample_rate"] = _first(tiny["sample_rate"])  # enough for a figure along a setting
     steps = tiny["num_steps"]
     tiny["num_steps"] = [EVERY, LONGEST] if isinstance(steps, list) else LONGEST
     if "record_every" in tiny:
