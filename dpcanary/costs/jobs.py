@@ -94,9 +94,8 @@ class JobList:
         audit, settings = self.experiment.audits[name], self.experiment.settings
         scores = audit.total_runs * len(audit.record_steps) * audit.num_slots
         yield _row("account")
-        if (
-            self._first[self.experiment.runs_of_audit[name]] == name
-        ):  # otherwise another audit's row has it
+        runs = self.experiment.runs_of_audit[name]
+        if self._first[runs] == name:  # otherwise another audit has the rows of these runs
             yield _row("calibrate_noise", work=_CALIBRATED * (audit.noise_multiplier is None))
             if audit.is_trained:
                 yield from self._of_training(name)

@@ -203,6 +203,11 @@ class Audit(ClosedModel):
         return tuple(range(every, self.num_steps + 1, every))
 
     @property
+    def accounted_steps(self) -> int:
+        """Steps in which the canary may be used."""
+        return self.num_steps // (self.canary_period or 1)
+
+    @property
     def shards(self) -> list[str]:
         """Names of the shards. They are indices, so more runs add names and change none."""
         return [f"{index:05d}" for index in range(-(-self.total_runs // self.runs_per_shard))]

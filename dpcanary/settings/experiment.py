@@ -117,7 +117,7 @@ class Experiment(ClosedModel):
         return dict.fromkeys(unused) | {
             "hidden_sizes": () if "hidden_sizes" in unused else audit.hidden_sizes,
             "record_steps": audit.record_steps,
-            "accounted_steps": audit.num_steps // (audit.canary_period or 1),
+            "accounted_steps": audit.accounted_steps,
             "target_delta": self.settings.delta if audit.target_epsilon else None,
             "model_seed": self.settings.seed,
             "function": audit.adversary.function,

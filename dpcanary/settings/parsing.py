@@ -78,7 +78,7 @@ def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, s
     if not isinstance(values, Mapping):
         raise InputError(f"config: audits.{sweep}: must hold an audit's settings by key")
     audits: dict[str, Audit] = {}
-    alike: dict[str, dict[str, Audit]] = {}
+    runs: dict[str, str] = {}
     for chosen in _combinations(sweep, values):
         name = _name(sweep, chosen)
         if name in audits:
@@ -86,40 +86,31 @@ def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, s
         audit = _validated(Audit, {**values, **chosen}, where=f"config: audit {name}")
         audits[name] = audit
         without_score = {key: value for key, value in chosen.items() if key != "score"}
-        alike.setdefault(_name(sweep, without_score), {})[name] = audit
-    runs = [_runs_of(name, own) for name, own in alike.items()]
-    return audits, dict(item for own in runs for item in own.items())
+        runs[name] = _runs_of(audit, name=_name(sweep, without_score))
+    return audits, runs
 
 
-def _runs_of(name: str, audits: Mapping[str, Audit]) -> dict[str, str]:
-    """The names of the runs of audits that differ only in their score.
+def _runs_of(audit: Audit, *, name: str) -> str:
+    """The name of an audit's runs, from its name without a score.
 
-    They do not depend on the scores, only on what is observed, so that runs are kept if another
-    score is added to the config.
-
-    Args:
-        name: without a score. Runs with the default observation have this name.
-        audits: by their names.
+    It does not depend on the score, only on what is observed, so that runs are kept if another
+    score is added to the config. Runs with the default observation have the name as it is.
     """
-    runs = {}
-    for own, audit in audits.items():
-        default, observes = (audit.adversary.score(s).observes for s in (None, audit.score))
-        runs[own] = name if observes == default else f"{name}-{observes}"
-    return runs
+    default, observes = (audit.adversary.score(score).observes for score in (None, audit.score))
+    return name if observes == default else f"{name}-{observes}"
 
 
 def _resolved(audit: Audit, *, seed: int) -> Audit:
     """The audit with its defaults filled in, and without a dataset that it does not read."""
     linear = audit.model is ModelKind.LINEAR
     start = Initialisation.ZEROS if linear else Initialisation.PER_RUN
-    worlds = WorldAssignment.COINS if audit.num_slots > 1 else WorldAssignment.ALTERNATE
     return audit.model_copy(
         update={
             "seed": seed if audit.seed is None else audit.seed,
             "score": audit.adversary.score(audit.score).name,
             "dataset": audit.dataset if audit.is_trained else None,
             "initialisation": audit.initialisation or start,
-            "worlds": audit.worlds or worlds,
+            "worlds": audit.worlds or WorldAssignment.by_default(audit.num_slots),
         }
     )
 

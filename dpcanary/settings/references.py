@@ -55,10 +55,9 @@ def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -
 
 def _check_target(where: str, audit: Audit, target: float, delta: float) -> None:
     """Refuses a target that no noise can reach, before anything is downloaded or trained."""
-    steps = audit.num_steps // (audit.canary_period or 1)
     # Delta must be below the probability that the canary is in some batch. Otherwise the mechanism
     # is (0, delta)-DP even without noise.
-    ever_in = 1.0 - (1.0 - audit.sample_rate) ** steps
+    ever_in = 1.0 - (1.0 - audit.sample_rate) ** audit.accounted_steps
     if delta >= ever_in:
         raise InputError(
             f"{where}: target_epsilon: delta {delta:g} alone covers the leak, whatever the noise:"

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -30,9 +31,13 @@ def batches_of(dpsgd: DPSGD, *, shared: bool) -> type["Batches"]:
         dpsgd: says how batches are chosen.
         shared: whether Poisson batches are weights on all records, or lists of each run's own.
     """
-    if dpsgd.sampling is Sampling.FIXED:
-        return _FixedBatches
-    return _PoissonWeights if shared else _PoissonRows
+    match dpsgd.sampling:
+        case Sampling.FIXED:
+            return _FixedBatches
+        case Sampling.POISSON:
+            return _PoissonWeights if shared else _PoissonRows
+        case never:
+            assert_never(never)
 
 
 @dataclass

@@ -85,8 +85,9 @@ def train_ensemble(
     _check_type("canary", Canary, *canaries)
     chosen = _run_indices(runs)
     _check_records(records, test_records)
-    by_default = WorldAssignment.COINS if len(canaries) > 1 else WorldAssignment.ALTERNATE
-    worlds = by_default if worlds is None else WorldAssignment(worlds)
+    if worlds is None:
+        worlds = WorldAssignment.by_default(len(canaries))
+    worlds = WorldAssignment(worlds)
     if worlds is WorldAssignment.ALTERNATE and np.ptp(parity(np.array(chosen))) == 0:
         raise InputError(
             f"all runs are in world {chosen[0] % 2}, so nothing can be told apart: even indices are"

@@ -119,3 +119,8 @@ class WorldAssignment(Choice):
     ALTERNATE = "alternate"
     COINS = "coins"
     HALVES = "halves"
+
+    @classmethod
+    def by_default(cls, num_slots: int) -> "WorldAssignment":
+        """The assignment for runs with this many slots, where none is given."""
+        return cls.COINS if num_slots > 1 else cls.ALTERNATE

@@ -1,5 +1,7 @@
 """The world of every slot of every run."""
 
+from typing import assert_never
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,10 +31,14 @@ def assigned_worlds(
         return parity(runs)[:, None]
     words = np.empty((len(runs), num_slots), np.uint32)
     random_words(words, philox_key(seed=seed), 0, runs, Purpose.WORLDS.value)
-    if assignment is WorldAssignment.COINS:
-        return (words >> np.uint32(31)).astype(np.int64)
-    ranks = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
-    return (ranks >= num_slots // 2).astype(np.int64)
+    match assignment:
+        case WorldAssignment.COINS:
+            return (words >> np.uint32(31)).astype(np.int64)
+        case WorldAssignment.HALVES:
+            ranks = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
+            return (ranks >= num_slots // 2).astype(np.int64)
+        case never:
+            assert_never(never)
 
 
 def check_assignment(assignment: WorldAssignment, num_slots: int) -> None:

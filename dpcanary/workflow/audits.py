@@ -77,7 +77,8 @@ class AuditRules:
     def canaries(self, wildcards: Wildcards) -> list[str]:
         """The canary file of the job's audit; none where no model is trained."""
         runs = self._experiment.runs_of_audit[wildcards.audit]
-        return [f"{self._results}/canaries/{runs}.npz"] if runs in self.trained else []
+        trained = self._audits[wildcards.audit].is_trained
+        return [f"{self._results}/canaries/{runs}.npz"] if trained else []
 
     def noise(self, wildcards: Wildcards) -> str:
         """The noise file of the job's audit."""
