@@ -1,7 +1,8 @@
 """Audits of differentially private training: the public names of the library.
 
 Accounting, upper bounds:
-    account_epsilon, account_epsilon_curve, privacy_profile, calibrate_noise, EpsilonBounds
+    account_epsilon, account_epsilon_curve, privacy_profile, calibrate_noise, EpsilonBounds,
+    trade_off_curve, Mechanism, TradeOffCurve
 Estimation, lower bounds:
     estimate_epsilon, EpsilonEstimate
 Gaussian differential privacy:
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
     from dpcanary.accounting.options import AccountingMethod as AccountingMethod
     from dpcanary.accounting.setting import EpsilonBounds as EpsilonBounds
+    from dpcanary.accounting.trade_off import Mechanism as Mechanism
+    from dpcanary.accounting.trade_off import TradeOffCurve as TradeOffCurve
+    from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
     from dpcanary.adversaries.adversary import Adversary as Adversary
     from dpcanary.adversaries.adversary import CraftingCost as CraftingCost
@@ -79,6 +83,7 @@ _NAMES_IN = {
     "accounting.epsilon": "account_epsilon account_epsilon_curve privacy_profile",
     "accounting.options": "AccountingMethod",
     "accounting.setting": "EpsilonBounds",
+    "accounting.trade_off": "Mechanism TradeOffCurve trade_off_curve",
     "adjacency": "Adjacency",
     "adversaries.adversary": "Adversary CraftingCost Inserts Score",
     "adversaries.crafting": "Crafting input_canary",

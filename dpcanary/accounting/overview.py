@@ -5,10 +5,12 @@ import sys
 import numpy as np
 import pandas as pd
 
+from dpcanary.accounting.dispatch import checked_setting
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
 from dpcanary.accounting.fallback import with_fallback
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.trade_off import curves_by_steps, gaussian_distance
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
@@ -23,12 +25,15 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
 
     If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
     The bound by group privacy always rests on `pld`. If that refuses, only this bound is NaN.
+    The `gaussian_distance` is that of the trade-off curve under substitute adjacency, whichever
+    adjacency is audited: the stage has no adjacency, and always accounts several. Only `pld` has
+    the whole curve, so with `prv` the distance is NaN.
 
     Raises:
         AccountingError: if both methods refuse.
     """
-    (substitute, add_remove), method = with_fallback(
-        lambda name: [_curve(stage, noise_multiplier, each, name) for each in _ADJACENCIES],
+    (substitute, add_remove, distances), method = with_fallback(
+        lambda name: _both_adjacencies(stage, noise_multiplier, name),
         instead=(
             "raise noise_multiplier or delta, or lower target_epsilon where the noise is calibrated"
         ),
@@ -48,8 +53,46 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": substitute,
             "epsilon_upper_add_remove": add_remove,
             "epsilon_upper_group_privacy": group_privacy,
+            "gaussian_distance": distances,
         }
     )
+
+
+def _both_adjacencies(
+    stage: AccountingStage, noise_multiplier: float, method: AccountingMethod
+) -> tuple[list[float], list[float], list[float]]:
+    """Epsilons under substitute and under add/remove, and the distances under substitute."""
+    if method is AccountingMethod.PLD and stage.sample_rate < 1:
+        substitute, distances = _epsilons_and_distances(stage, noise_multiplier)
+    else:
+        substitute = _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, method)
+        distance = 0.0 if stage.sample_rate == 1 else float("nan")
+        distances = [distance] * len(substitute)
+    return (
+        substitute,
+        _curve(stage, noise_multiplier, Adjacency.ADD_REMOVE, method),
+        distances,
+    )
+
+
+def _epsilons_and_distances(
+    stage: AccountingStage, noise_multiplier: float
+) -> tuple[list[float], list[float]]:
+    """Both from the same losses, under substitute adjacency."""
+    steps = list(stage.insertions)
+    setting = checked_setting(
+        adjacency=Adjacency.SUBSTITUTE,
+        sample_rate=stage.sample_rate,
+        noise_multiplier=noise_multiplier,
+        num_steps=max(steps),
+        delta=stage.delta,
+        method=AccountingMethod.PLD,
+    )
+    epsilons, distances = [], []
+    for curve in curves_by_steps(setting, steps):
+        epsilons.append(curve.epsilon(stage.delta))
+        distances.append(gaussian_distance(curve, delta=stage.delta))
+    return epsilons, distances
 
 
 def _curve(

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import expm1, inf, log, log1p, sinh, sqrt
 
 import numpy as np
+from dp_accounting.pld.pld_pmf import PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import (
     NeighborRel,
     PrivacyLossDistribution,
@@ -55,6 +56,16 @@ class ComposedLoss:
     def delta(self, epsilon: float) -> float:
         """Delta at an epsilon."""
         return float(self.distribution.get_delta_for_epsilon(epsilon)) + self.slack
+
+    @property
+    def directions(self) -> tuple[PLDPmf, PLDPmf]:
+        """Masses by their loss: of world 0 against world 1, and of world 1 against world 0.
+
+        World 0 has the record, so the first is dp-accounting's removal. If both are the same, they
+        are one object.
+        """
+        # dp-accounting has no public access to a single direction.
+        return self.distribution._pmf_remove, self.distribution._pmf_add
 
 
 @contextmanager

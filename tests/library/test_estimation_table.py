@@ -256,7 +256,12 @@ def _experiment() -> dict:
 
 def _summary(audit: str, estimates: pd.DataFrame) -> pd.DataFrame:
     accounting = pd.DataFrame(
-        {"step": [20], "noise_multiplier": [2.0], "accounting_method": ["pld"]}
+        {
+            "step": [20],
+            "noise_multiplier": [2.0],
+            "accounting_method": ["pld"],
+            "gaussian_distance": [0.004],
+        }
         | {f"epsilon_upper_{name}": [9.0] for name in ("substitute", "add_remove", "group_privacy")}
     )
     return summary_rows(_experiment(), audit, estimates=estimates, accounting=accounting)
@@ -271,6 +276,7 @@ def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is()
     assert described == [["process", "process", "process"]] * 4
     assert drawn["num_records"].isna().all()
     assert pd.concat([trained, drawn])["num_records"].dropna().tolist() == [50.0] * 4
+    assert set(trained["gaussian_distance"]) == {0.004}
 
 
 @pytest.mark.parametrize(("stage", "slots"), [(STAGE, [0, 1, 2]), (POOLED, [])])

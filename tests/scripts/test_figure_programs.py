@@ -116,10 +116,8 @@ def _write_experiment(folder: Path) -> None:
         "audits": {"fig-gradient": {**_AUDIT, "dataset": "digits"}},
     }
     (folder / "experiment.json").write_text(json.dumps(experiment))
-    rows = [
-        {"step": step, "noise_multiplier": 5.574, "accounting_method": "pld", **_accounted(step)}
-        for step in (250, 500)
-    ]
+    shared = {"noise_multiplier": 5.574, "accounting_method": "pld", "gaussian_distance": 1e-4}
+    rows = [{"step": step, **shared, **_accounted(step)} for step in (250, 500)]
     accounting = folder / "accounting" / "fig-gradient.tsv"
     accounting.parent.mkdir()
     pd.DataFrame(rows).to_csv(accounting, sep="\t", index=False)

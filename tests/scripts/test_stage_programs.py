@@ -228,6 +228,7 @@ def test_accounting_is_the_librarys(folder):
         )
         assert table[f"epsilon_upper_{adjacency}"].iloc[-1] == pytest.approx(bounds.upper, rel=1e-6)
     assert (table.epsilon_upper_group_privacy >= table.epsilon_upper_substitute).all()
+    assert table.gaussian_distance.between(1e-5, 0.1).all()
     profile = pd.read_csv(folder / DRAWN[0] / "profile.tsv", sep="\t")
     for _, part in profile.groupby("adjacency"):
         assert (part.delta.diff().dropna() <= 0).all()
@@ -439,6 +440,7 @@ def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     )
     table = pd.read_csv(tmp_path / "table.tsv", sep="\t")
     assert table.accounting_method.tolist() == ["prv"]
+    assert table.gaussian_distance.isna().all()
     assert table.epsilon_upper_substitute[0] == pytest.approx(1.588, rel=0.02)
     warnings = capsys.readouterr().err
     assert "warning: trying prv instead: method='pld' cannot account" in warnings

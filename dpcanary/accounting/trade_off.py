@@ -1,0 +1,244 @@
+"""The exact trade-off curve of DP-SGD, from the privacy loss distribution of its steps.
+
+Tests between two worlds trade false positives for false negatives. The curve gives the least false
+negative rate (FNR) for each false positive rate (FPR) [Dong, Roth and Su, 2022]. It holds without
+any central-limit argument. At sample rate 1 it is Gaussian, in closed form.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+from dpcanary.accounting.dispatch import checked_setting
+from dpcanary.accounting.loss_errors import Errors, errors_by_threshold
+from dpcanary.accounting.pld import ComposedLoss, check_delta, composed_losses
+from dpcanary.accounting.setting import Setting
+from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_real
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.gdp import gdp_epsilon, gdp_mu
+
+Array = NDArray[np.float64]
+
+# FPRs at which two curves are compared, as standard normal quantiles.
+_QUANTILES = np.linspace(-8.0, 8.0, 2001)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """T steps of DP-SGD with Poisson sampling. The adjacency may be given by name.
+
+    Attributes:
+        adjacency: the neighbouring relation.
+        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
+        noise_multiplier: standard deviation of the noise over the clipping norm (never over the
+            sensitivity), above 0.
+        num_steps: number of steps that are composed, at least 1.
+
+    Raises:
+        InputError: if one is out of its range.
+    """
+
+    adjacency: Adjacency
+    sample_rate: float
+    noise_multiplier: float
+    num_steps: int
+
+    def __post_init__(self) -> None:
+        checked = self.setting(delta=0.5)
+        for name in ("adjacency", "sample_rate", "noise_multiplier", "num_steps"):
+            object.__setattr__(self, name, getattr(checked, name))
+
+    def with_noise(self, noise_multiplier: float) -> "Mechanism":
+        """The same mechanism with another noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def setting(self, *, delta: float) -> Setting:
+        """The question for the epsilon at this delta, by privacy loss distributions."""
+        return checked_setting(
+            adjacency=self.adjacency,
+            sample_rate=self.sample_rate,
+            noise_multiplier=self.noise_multiplier,
+            num_steps=self.num_steps,
+            delta=delta,
+            method="pld",
+        )
+
+
+class TradeOffCurve(ABC):
+    """The least FNR of all tests, by their FPR: convex, and falling from 1 to 0.
+
+    World 1 is the null hypothesis. A false positive is a run of world 1 that is classified as
+    world 0, and a false negative is a run of world 0 that is classified as world 1. Under
+    `add_remove` and `zero_out`, world 0 is the one that trains on the record.
+    """
+
+    def fnr(self, fpr: ArrayLike) -> Array:
+        """Least FNR of any test with this FPR; never above the mechanism's exact one.
+
+        Args:
+            fpr: false positive rates in [0, 1], any shape.
+
+        Returns:
+            False negative rates in [0, 1], same shape.
+
+        Raises:
+            InputError: if a rate is not in [0, 1], such as NaN.
+        """
+        rates = np.asarray(fpr, dtype=np.float64)
+        inside = (rates >= 0) & (rates <= 1)
+        if not inside.all():
+            raise InputError(f"fpr has the value {rates[~inside][0]}; rates are in [0, 1]")
+        return self._fnr(rates)
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """Upper epsilon of the same losses at a delta between 0 and 1, both excluded.
+
+        Raises:
+            InputError: delta is out of its range.
+            AccountingError: delta is too small, or epsilon too large, for the accountant.
+        """
+
+    @abstractmethod
+    def _fnr(self, fpr: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class GaussianCurve(TradeOffCurve):
+    """G_mu, the curve of N(mu, 1) in world 0 against N(0, 1) in world 1.
+
+    Attributes:
+        mu: the Gaussian privacy parameter, at least 0 and finite.
+    """
+
+    mu: float
+
+    def epsilon(self, delta: float) -> float:
+        """See TradeOffCurve."""
+        return gdp_epsilon(mu=self.mu, delta=delta)
+
+    def _fnr(self, fpr: Array) -> Array:
+        return np.asarray(ndtr(-ndtri(fpr) - self.mu))
+
+
+@dataclass(frozen=True, eq=False)
+class LossCurve(TradeOffCurve):
+    """The curve of a composed loss.
+
+    A likelihood-ratio test is best at each FPR. In the discretised losses, the points of these
+    tests are the corners of a polygon, and the tests between them are random mixtures of two. So
+    the straight lines between corners are exact, and the discretisation is pessimistic.
+
+    Thresholds of at least 0 are taken from the loss of world 0 against world 1, the others from
+    that of world 1 against world 0: the sums of each side are then precise in its own tail.
+
+    Attributes:
+        loss: of all steps, pessimistic.
+        steep: errors where the slope is at most -1. World 1 is the null hypothesis.
+        flat: errors where the slope is at least -1. World 0 is the null hypothesis.
+    """
+
+    loss: ComposedLoss
+    steep: Errors
+    flat: Errors
+
+    def epsilon(self, delta: float) -> float:
+        """See TradeOffCurve."""
+        setting = replace(self.loss.setting, delta=checked_real("delta", delta, most=1.0))
+        check_delta(setting, setting.delta)
+        return replace(self.loss, setting=setting).epsilon(setting.delta)
+
+    def _fnr(self, fpr: Array) -> Array:
+        # `slack` raises all deltas. It lowers one side of the curve, and moves the other left.
+        slack = self.loss.slack
+        steep = np.interp(fpr, self.steep.false_positives, self.steep.false_negatives) - slack
+        rising = self.flat.false_negatives[::-1], self.flat.false_positives[::-1]
+        flat = np.interp(fpr + slack, *rising)
+        return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
+
+
+def trade_off_curve(mechanism: Mechanism) -> TradeOffCurve:
+    """The trade-off curve of world 1 against world 0.
+
+    Below sample rate 1 it lies below the exact curve by the accountant's discretisation, which is
+    far less than a Monte-Carlo error.
+
+    Args:
+        mechanism: what is audited, under its adjacency.
+
+    Returns:
+        The curve, and with it the epsilons of the same losses.
+
+    Raises:
+        AccountingError: the losses cannot be represented on a grid: rare sampling with little
+            noise.
+
+    Example:
+        >>> curve = trade_off_curve(Mechanism("substitute", sample_rate=0.0625,
+        ...                                   noise_multiplier=1.6773, num_steps=500))
+        >>> curve.fnr([0.01, 0.1]).round(3).tolist()
+        [0.747, 0.353]
+        >>> round(curve.epsilon(1e-5), 3)
+        7.997
+    """
+    try:
+        [curve] = curves_by_steps(mechanism.setting(delta=0.5), [mechanism.num_steps])
+    except AccountingError as error:
+        subject = (
+            f"no trade-off curve for adjacency={mechanism.adjacency.value!r},"
+            f" sample_rate={mechanism.sample_rate:g},"
+            f" noise_multiplier={mechanism.noise_multiplier:g}, num_steps={mechanism.num_steps}"
+        )
+        raise AccountingError.about(
+            subject, reason=error.reason or str(error), instead="raise noise_multiplier"
+        ) from error
+    return curve
+
+
+def curves_by_steps(setting: Setting, steps: list[int]) -> Iterator[TradeOffCurve]:
+    """The curve after each of several numbers of steps, in place of the setting's own number.
+
+    All share the discretisation of a step.
+
+    Raises:
+        AccountingError: the losses cannot be represented on a grid.
+    """
+    if setting.sample_rate == 1:
+        for num_steps in steps:
+            yield GaussianCurve(
+                setting.adjacency.sensitivity * sqrt(num_steps) / setting.noise_multiplier
+            )
+        return
+    for loss in composed_losses(setting, steps, pessimistic=True):
+        towards0, towards1 = loss.directions
+        positives = errors_by_threshold(towards0)
+        negatives = positives if towards1 is towards0 else errors_by_threshold(towards1)
+        yield LossCurve(loss, steep=positives, flat=negatives)
+
+
+def gaussian_distance(curve: TradeOffCurve, *, delta: float) -> float:
+    """How far a curve is from the Gaussian one that has the same epsilon at a delta.
+
+    Args:
+        curve: of an accounted mechanism.
+        delta: between 0 and 1, both excluded.
+
+    Returns:
+        Largest difference in FNR over all FPRs: 0 for a Gaussian curve, such as that of any
+        mechanism with sample rate 1.
+
+    Raises:
+        InputError: delta is out of its range.
+        AccountingError: the curve has no epsilon at this delta.
+    """
+    gaussian = GaussianCurve(gdp_mu(epsilon=curve.epsilon(delta), delta=delta))
+    if isinstance(curve, GaussianCurve):
+        return 0.0
+    rates = ndtr(_QUANTILES)
+    return float(np.abs(curve.fnr(rates) - gaussian.fnr(rates)).max())
