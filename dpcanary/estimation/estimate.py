@@ -1,15 +1,18 @@
 """A lower bound on epsilon from the scores of two worlds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 
 from numpy.typing import ArrayLike
 
-from dpcanary.checks import checked_real
+from dpcanary.accounting.trade_off import Mechanism
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.estimation.conversions import CONVERSION_RULES
+from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.error_rates import checked_scores
 from dpcanary.estimation.options import Conversion, ThresholdRule
-from dpcanary.estimation.threshold_rules import Problem, threshold_rule_named
+from dpcanary.estimation.threshold_rules import Problem, Rule, threshold_rule_named
 
 # The simultaneous level can be computed down to half of this.
 _LEAST_SIGNIFICANCE = 2e-9
@@ -24,14 +27,17 @@ class EpsilonEstimate:
 
     Attributes:
         epsilon_lower: the bound, at least 0.
-        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN for conversion `direct`.
-        fpr_upper: upper bound on the false positive rate at the threshold.
-        fnr_upper: upper bound on the false negative rate at the threshold.
-        threshold: scores at or above it count as world 0.
+        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN unless the conversion is `gdp`.
+        fpr_upper: upper bound on the false positive rate at the threshold. The calibrated rules do
+            not use it; it holds at this threshold alone.
+        fnr_upper: the same for the false negative rate.
+        threshold: scores at or above it count as world 0; NaN for rule `rank_sum`.
         delta: the delta of (epsilon, delta).
         significance: probability with which the bound may exceed the truth.
-        conversion: how the error rates became an epsilon.
-        threshold_rule: how the threshold was chosen.
+        num_looks: the number of looks that hold jointly at the significance; 1 if the bound holds
+            alone.
+        conversion: among which trade-off curves the mechanism's was looked for.
+        threshold_rule: how the scores became a bound.
         is_valid: whether the bound holds at its significance.
         assumption: in words, what must hold so that the bound is valid.
     """
@@ -43,6 +49,7 @@ class EpsilonEstimate:
     threshold: float
     delta: float
     significance: float
+    num_looks: int
     conversion: Conversion
     threshold_rule: str
     is_valid: bool
@@ -56,24 +63,30 @@ def estimate_epsilon(
     delta: float,
     significance: float = 0.05,
     conversion: Conversion | str = Conversion.GDP,
-    threshold_rule: ThresholdRule | str = ThresholdRule.SIMULTANEOUS,
+    threshold_rule: ThresholdRule | str = ThresholdRule.COMBINED,
     threshold: float | None = None,
+    mechanism: Mechanism | None = None,
 ) -> EpsilonEstimate:
-    """Bounds epsilon from below by how well a threshold on the scores tells the worlds apart.
+    """Bounds epsilon from below by how well the scores tell the worlds apart.
 
-    Each world's error rate gets a Clopper-Pearson upper bound at half of the significance. By a
-    union bound, both bounds hold except with probability at most the significance.
+    docs/validity.md explains the rules and proves that they are valid. The scores must be
+    independent, as those of runs with independent randomness are.
 
     Args:
         world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.
         world1_scores: shape (n1,); one score per run of world 1.
         delta: in (0, 1).
-        significance: probability with which the bound may exceed the truth, in [2e-9, 0.5]. Rule
-            `simultaneous` has a table of its local levels for .05 and up to 250,000 scores per
-            world. Other levels are computed once (seconds at 25,000 scores, minutes at a million).
-        conversion: `gdp` or `direct`; see `Conversion`.
+        significance: probability with which the bound may exceed the truth, in [2e-9, 0.5], and at
+            least 0.001 for the calibrated rules (`combined`, `calibrated`, `rank_sum`). These need
+            a table of critical values. It is in the package for conversion `gdp`, significance .05
+            and worlds of up to 262,144 scores whose sizes differ by at most 20 %. Any other is
+            computed once, with a progress bar (about half a minute at 1,250 scores per world, a few
+            minutes at 25,000), and kept on disk.
+        conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
         threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule.
         threshold: only for rule `fixed`.
+        mechanism: only for conversion `subsampled_gaussian`: its adjacency, sample rate and number
+            of steps. Its noise is not used.
 
     Returns:
         The bound. Without signal it is exactly 0.
@@ -89,41 +102,120 @@ def estimate_epsilon(
         ...     world1_scores=rng.normal(0.0, 1.0, 1_000),
         ...     delta=1e-5,
         ... )
-        >>> 7.5 < estimate.epsilon_lower < 9.99  # the truth is mu = 2, epsilon = 9.99
+        >>> 8.5 < estimate.epsilon_lower < 9.99  # the truth is mu = 2, epsilon = 9.99
         True
     """
-    name, conversion = str(threshold_rule), Conversion(conversion)
-    rule, convert = threshold_rule_named(name), CONVERSION_RULES[conversion]
-    delta = checked_real("delta", delta, most=1.0)
-    significance = checked_real(
-        "significance", significance, most=_LARGEST_SIGNIFICANCE, most_included=True
-    )
-    if significance < _LEAST_SIGNIFICANCE:
+    rule = threshold_rule_named(str(threshold_rule))
+    if threshold is not None and str(threshold_rule) != ThresholdRule.FIXED:
         raise InputError(
-            f"significance is {significance}; it must be at least {_LEAST_SIGNIFICANCE:g}"
+            f"a threshold goes with threshold_rule 'fixed', not with {str(threshold_rule)!r}"
         )
-    if threshold is not None and name != ThresholdRule.FIXED:
-        raise InputError(f"a threshold goes with threshold_rule 'fixed', not with {name!r}")
     problem = Problem(
         world0_scores=checked_scores("world0_scores", world0_scores),
         world1_scores=checked_scores("world1_scores", world1_scores),
-        delta=delta,
-        level=significance / 2,
-        conversion=convert,
+        significance=_checked_significance(significance),
+        family=family_of(Conversion(conversion), delta=_checked_delta(delta), mechanism=mechanism),
         threshold=threshold,
     )
-    chosen = rule.choose(problem)
+    return _estimate(problem, rule, str(threshold_rule), Conversion(conversion), float(delta))
+
+
+def estimate_epsilon_at_looks(
+    *,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
+    looks: Sequence[tuple[int, int]],
+    delta: float,
+    significance: float = 0.05,
+    conversion: Conversion | str = Conversion.GDP,
+    threshold_rule: ThresholdRule | str = ThresholdRule.COMBINED,
+    mechanism: Mechanism | None = None,
+) -> list[EpsilonEstimate]:
+    """Bounds at several numbers of runs, which all hold jointly.
+
+    So the bound may be looked at while runs come in, and training may stop when it is good enough,
+    if the looks are fixed before the first run.
+
+    Args:
+        world0_scores: shape (n0,), in the order of the runs.
+        world1_scores: shape (n1,), likewise.
+        looks: the numbers of scores of world 0 and of world 1 at each look, not decreasing. They
+            may go beyond the scores that are there.
+        delta: in (0, 1).
+        significance: probability with which any of the bounds may exceed the truth.
+        conversion: see `estimate_epsilon`.
+        threshold_rule: `combined`, `calibrated` or `rank_sum`.
+        mechanism: see `estimate_epsilon`.
+
+    Returns:
+        One bound for each look for which there are scores.
+
+    Raises:
+        InputError: as `estimate_epsilon`; also for looks that decrease, or a rule without joint
+            bounds.
+    """
+    name, rule = str(threshold_rule), threshold_rule_named(str(threshold_rule))
+    if not rule.has_looks:
+        raise InputError(f"threshold_rule {name!r} has no bounds that hold jointly at several looks")
+    sizes = tuple(
+        (checked_count("looks", first), checked_count("looks", second)) for first, second in looks
+    )
+    if not sizes or any(
+        not (a[0] <= b[0] and a[1] <= b[1]) for a, b in zip(sizes, sizes[1:], strict=False)
+    ):
+        raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
+    scores0 = checked_scores("world0_scores", world0_scores)
+    scores1 = checked_scores("world1_scores", world1_scores)
+    family = family_of(Conversion(conversion), delta=_checked_delta(delta), mechanism=mechanism)
+    return [
+        _estimate(
+            Problem(
+                world0_scores=scores0[:n0],
+                world1_scores=scores1[:n1],
+                significance=_checked_significance(significance),
+                family=family,
+                looks=sizes,
+                look=look,
+            ),
+            rule,
+            name,
+            Conversion(conversion),
+            float(delta),
+        )
+        for look, (n0, n1) in enumerate(sizes)
+        if n0 <= len(scores0) and n1 <= len(scores1)
+    ]
+
+
+def _checked_delta(delta: float) -> float:
+    return checked_real("delta", delta, most=1.0)
+
+
+def _checked_significance(significance: float) -> float:
+    value = checked_real(
+        "significance", significance, most=_LARGEST_SIGNIFICANCE, most_included=True
+    )
+    if value < _LEAST_SIGNIFICANCE:
+        raise InputError(f"significance is {value}; it must be at least {_LEAST_SIGNIFICANCE:g}")
+    return value
+
+
+def _estimate(
+    problem: Problem, rule: Rule, name: str, conversion: Conversion, delta: float
+) -> EpsilonEstimate:
+    family, chosen = problem.family, rule.choose(problem)
     strength = max(chosen.strength, 0.0)
     return EpsilonEstimate(
-        epsilon_lower=convert.epsilon(strength, delta),
-        mu_lower=convert.mu(strength),
+        epsilon_lower=family.epsilon(strength, delta),
+        mu_lower=strength if family.is_mu else nan,
         fpr_upper=chosen.fpr_upper,
         fnr_upper=chosen.fnr_upper,
         threshold=chosen.threshold,
         delta=delta,
-        significance=significance,
+        significance=problem.significance,
+        num_looks=max(1, len(problem.looks)),
         conversion=conversion,
         threshold_rule=name,
         is_valid=rule.is_valid,
-        assumption=("" if rule.is_valid else _INVALID) + convert.assumption,
+        assumption=("" if rule.is_valid else _INVALID) + family.assumption,
     )

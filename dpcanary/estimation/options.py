@@ -4,29 +4,42 @@ from dpcanary.choice import Choice
 
 
 class Conversion(Choice):
-    """How bounds on error rates become an epsilon.
+    """Among which trade-off curves the mechanism's is looked for, and how it gives an epsilon.
 
     Attributes:
         GDP: through Gaussian differential privacy (Dong et al., 2022; Nasr et al., 2023).
+        SUBSAMPLED_GAUSSIAN: through the exact trade-off curves of DP-SGD with a given sample rate,
+            number of steps and adjacency, and any noise.
         DIRECT: from the definition of (epsilon, delta)-DP (Kairouz et al., 2015).
     """
 
     GDP = "gdp"
+    SUBSAMPLED_GAUSSIAN = "subsampled_gaussian"
     DIRECT = "direct"
 
 
 class ThresholdRule(Choice):
-    """How the threshold of the reported bound is chosen. Plugins may add rules by name.
+    """How scores become a bound. Plugins may add rules by name.
 
     Attributes:
+        COMBINED: the larger of two statistics, calibrated jointly: the best of all thresholds, and
+            the AUC (with conversion `direct`, two ways to find the best threshold). Valid; the
+            default.
+        CALIBRATED: the best of all thresholds, as IN_SAMPLE finds it, calibrated by the exact null
+            distribution of the best. Valid.
+        RANK_SUM: the AUC (Mann and Whitney), calibrated by its exact null distribution. It has no
+            threshold. Valid.
         SIMULTANEOUS: the best of all thresholds, under bounds on the error rates that hold at
-            all thresholds at once. Valid; the default.
+            all thresholds at once. Valid.
         SPLIT: the best threshold of one half of the runs, evaluated on the other half. Valid.
         FIXED: a threshold given before the scores were seen. Valid.
         IN_SAMPLE: the best of all thresholds, each under bounds that hold only at that one
             threshold. Most papers report this. NOT valid at its stated significance.
     """
 
+    COMBINED = "combined"
+    CALIBRATED = "calibrated"
+    RANK_SUM = "rank_sum"
     SIMULTANEOUS = "simultaneous"
     SPLIT = "split"
     FIXED = "fixed"

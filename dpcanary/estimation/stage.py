@@ -1,14 +1,27 @@
 """The settings of the stage that estimates epsilon."""
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
 from dpcanary.estimation.options import Conversion, Independence
 
 
 class EstimationStage(ClosedModel):
-    """How scores become bounds."""
+    """How scores become bounds.
+
+    Attributes:
+        looks: numbers of runs of both worlds at which the bounds hold jointly; none if each bound
+            holds alone.
+        adjacency: audited; only `subsampled_gaussian` uses it and the two below.
+        sample_rate: of Poisson sampling; 1 with fixed batches.
+        canary_period: with fixed batches, the steps per insertion of the canary.
+    """
 
     delta: float
     significance: float
     threshold_rules: tuple[str, ...]
     conversions: tuple[Conversion, ...]
     independent: Independence
+    looks: tuple[int, ...] = ()
+    adjacency: Adjacency = Adjacency.SUBSTITUTE
+    sample_rate: float = 1.0
+    canary_period: int | None = None

@@ -3,14 +3,24 @@
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from dpcanary.accounting.trade_off import Mechanism
 from dpcanary.errors import InputError
-from dpcanary.estimation.estimate import estimate_epsilon
-from dpcanary.estimation.options import Independence
+from dpcanary.estimation.estimate import (
+    EpsilonEstimate,
+    estimate_epsilon,
+    estimate_epsilon_at_looks,
+)
+from dpcanary.estimation.options import Conversion, Independence
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.scoring.score_file import AuditScores
 
+Scores = NDArray[np.float64]
+
+_OF_MECHANISM = (Conversion.SUBSAMPLED_GAUSSIAN,)
 _OF_SLOTS = (
     "the slots of a run do not influence each other, and all slots have the same distributions of"
     " scores"
@@ -22,12 +32,13 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
 
     Returns:
         One row per repeat, step, threshold rule and conversion, and also per slot if there are
-        several slots and the bounds treat runs as independent. `num_runs` counts the runs of both
-        worlds that the bound rests on. `slot` is empty if all slots are pooled. `test_accuracy`,
-        the mean over the runs, is only known at the last step.
+        several slots and the bounds treat runs as independent, and per look if the stage has looks.
+        `num_runs` counts the runs of both worlds that the bound rests on. `slot` is empty if all
+        slots are pooled. `test_accuracy`, the mean over the runs, is only known at the last step.
 
     Raises:
-        InputError: if all scores of a bound are of one world.
+        InputError: if all scores of a bound are of one world, or if the scores of looks end between
+            two looks.
     """
     pooled = scores.num_slots == 1 or stage.independent is Independence.SLOTS
     choices = itertools.product(
@@ -37,26 +48,22 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         stage.threshold_rules,
         stage.conversions,
     )
+    if stage.looks and scores.num_runs not in stage.looks:
+        known = ", ".join(map(str, stage.looks))
+        raise InputError(f"audit {scores.audit}: {scores.num_runs} runs are no look; known: {known}")
     rows = []
     for repeat, (index, step), slot, rule, conversion in choices:
         chosen = slice(None) if slot is None else slice(slot, slot + 1)
-        world0_scores, world1_scores = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
-        if min(len(world0_scores), len(world1_scores)) == 0:
+        both = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
+        if min(map(len, both)) == 0:
             raise _one_world_error(scores.audit, slot)
-        estimate = estimate_epsilon(
-            world0_scores=world0_scores,
-            world1_scores=world1_scores,
-            delta=stage.delta,
-            significance=stage.significance,
-            conversion=conversion,
-            threshold_rule=rule,
-        )
         last = step == scores.step[-1]
         accuracy = scores.test_accuracy[repeat].mean() if last else float("nan")
-        row = {"repeat": repeat, "step": step, "slot": slot, **vars(estimate)}
-        rows.append({**row, "test_accuracy": accuracy})
+        row = {"repeat": repeat, "step": step, "slot": slot, "test_accuracy": accuracy}
+        mechanism = _mechanism(stage, scores, step) if conversion in _OF_MECHANISM else None
+        for num_runs, found in _estimates(stage, both, rule, conversion, mechanism).items():
+            rows.append({**row, **vars(found), "num_runs": num_runs or scores.num_runs})
     table = pd.DataFrame(rows).assign(
-        num_runs=scores.scores.shape[1],
         num_slots=scores.num_slots,
         noise_multiplier=scores.header["noise_multiplier"],
         seconds=scores.header["seconds"],
@@ -71,14 +78,53 @@ def estimates_by_runs(
 ) -> pd.DataFrame:
     """The rows of `estimates_table` at the last step, from the first runs of every repeat.
 
-    Each number of runs, of both worlds together, has its own rows.
+    Each number of runs, of both worlds together, has its own rows. Those that are looks of the
+    stage hold jointly with the other looks; each of the others holds alone.
 
     Raises:
         InputError: if there is a number of runs that `AuditScores.of_first_runs` refuses.
     """
-    last = scores.at_last_step()
-    parts = [last.of_first_runs(number) for number in sorted({*num_runs})]
-    return pd.concat([estimates_table(stage, part) for part in parts])
+    last, alone = scores.at_last_step(), stage.model_copy(update={"looks": ()})
+    parts = []
+    for number in sorted({*num_runs}):
+        of_number = last.of_first_runs(number)
+        table = estimates_table(stage if number in stage.looks else alone, of_number)
+        parts.append(table[table["num_runs"] == number])
+    return pd.concat(parts)
+
+
+def _estimates(
+    stage: EstimationStage,
+    both: tuple[Scores, Scores],
+    rule: str,
+    conversion: Conversion,
+    mechanism: Mechanism | None,
+) -> dict[int, EpsilonEstimate]:
+    """One bound for each look that has come, by its number of runs; without looks, under 0."""
+    options = {
+        "world0_scores": both[0],
+        "world1_scores": both[1],
+        "delta": stage.delta,
+        "significance": stage.significance,
+        "conversion": conversion,
+        "threshold_rule": rule,
+        "mechanism": mechanism,
+    }
+    if not stage.looks:
+        return {0: estimate_epsilon(**options)}
+    sizes = [(look // 2, look // 2) for look in stage.looks]
+    bounds = estimate_epsilon_at_looks(looks=sizes, **options)
+    return dict(zip(stage.looks, bounds, strict=False))
+
+
+def _mechanism(stage: EstimationStage, scores: AuditScores, step: int) -> Mechanism:
+    """The mechanism that is accounted up to a step."""
+    return Mechanism(
+        adjacency=stage.adjacency,
+        sample_rate=stage.sample_rate,
+        noise_multiplier=scores.header["noise_multiplier"],
+        num_steps=int(step) // (stage.canary_period or 1),
+    )
 
 
 def _one_world_error(audit: str, slot: int | None) -> InputError:

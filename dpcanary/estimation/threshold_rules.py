@@ -1,5 +1,6 @@
-"""How the threshold of the reported bound is chosen, and the level at which its bounds hold."""
+"""How scores become a bound: by a threshold, or by a statistic with a known null distribution."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -8,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.conversions import ConversionRule
+from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.error_rates import count_errors
+from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
 from dpcanary.estimation.options import ThresholdRule
@@ -21,7 +24,14 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BoundedThreshold:
-    """A threshold with upper bounds on its error rates and the strength of what they prove."""
+    """What a rule proves, with the threshold that shows it where there is one.
+
+    Attributes:
+        threshold: scores at or above it count as world 0; NaN if the rule has none.
+        fpr_upper: upper bound on the false positive rate there; NaN without a threshold.
+        fnr_upper: upper bound on the false negative rate there; NaN without a threshold.
+        strength: lower bound on the theta of the family; below 0 it proves nothing.
+    """
 
     threshold: float
     fpr_upper: float
@@ -36,18 +46,26 @@ class Problem:
     Attributes:
         world0_scores: shape (n0,).
         world1_scores: shape (n1,).
-        delta: the delta of (epsilon, delta)-DP.
-        level: failure probability allowed to each world's error rate.
-        conversion: ranks the thresholds.
+        significance: probability with which the bound may exceed the truth.
+        family: the trade-off curves among which the mechanism's is looked for.
         threshold: for rule `fixed`.
+        looks: numbers of scores of world 0 and world 1 at all looks that hold jointly, if there
+            are several.
+        look: the index of this one.
     """
 
     world0_scores: Scores
     world1_scores: Scores
-    delta: float
-    level: float
-    conversion: ConversionRule
-    threshold: float | None
+    significance: float
+    family: Family
+    threshold: float | None = None
+    looks: tuple[tuple[int, int], ...] = ()
+    look: int = 0
+
+    @property
+    def level(self) -> float:
+        """Failure probability allowed to each world's error rate, by a union bound."""
+        return self.significance / 2
 
 
 def at_threshold(problem: Problem, threshold: float) -> BoundedThreshold:
@@ -67,10 +85,32 @@ def _best(
     table0 = clopper_pearson_upper_table(num_trials=counts.num_world0, level=level0)
     table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
     fnr_upper, fpr_upper = table0[counts.false_negatives], table1[counts.false_positives]
-    strengths = problem.conversion.strength(fpr_upper, fnr_upper, problem.delta)
+    strengths = problem.family.strength(fpr_upper, fnr_upper)
     best = int(np.argmax(strengths))
     found = (counts.thresholds, fpr_upper, fnr_upper, strengths)
     return BoundedThreshold(*(float(values[best]) for values in found))
+
+
+def _calibrated(rule: ThresholdRule) -> Callable[[Problem], BoundedThreshold]:
+    """A rule whose statistic is calibrated; its threshold, if any, is that of rule `in_sample`."""
+
+    def choose(problem: Problem) -> BoundedThreshold:
+        sizes = len(problem.world0_scores), len(problem.world1_scores)
+        terms = scan_terms(
+            family=problem.family, sizes=sizes, significance=problem.significance
+        )
+        table = null_table(
+            family=problem.family,
+            looks=problem.looks or (sizes,),
+            significance=problem.significance,
+        )
+        statistics = observed_statistics(problem.world0_scores, problem.world1_scores, terms)
+        bound = table.bound(rule=rule, look=problem.look, statistics=statistics)
+        if rule is ThresholdRule.RANK_SUM:
+            return BoundedThreshold(math.nan, math.nan, math.nan, bound)
+        return replace(_in_sample(problem), strength=bound)
+
+    return choose
 
 
 def _in_sample(problem: Problem) -> BoundedThreshold:
@@ -119,14 +159,18 @@ class Rule:
 
     Attributes:
         choose: chooses the threshold and bounds its error rates.
-        is_valid: whether the bounds hold at the problem's level.
+        is_valid: whether the bounds hold at the problem's significance.
+        has_looks: whether bounds at several looks can hold jointly.
     """
 
     choose: Callable[[Problem], BoundedThreshold]
     is_valid: bool
+    has_looks: bool = False
 
 
+_CALIBRATED = (ThresholdRule.COMBINED, ThresholdRule.CALIBRATED, ThresholdRule.RANK_SUM)
 RULES: dict[str, Rule] = {
+    **{rule: Rule(_calibrated(rule), is_valid=True, has_looks=True) for rule in _CALIBRATED},
     ThresholdRule.SIMULTANEOUS: Rule(_simultaneous, is_valid=True),
     ThresholdRule.SPLIT: Rule(_split, is_valid=True),
     ThresholdRule.FIXED: Rule(_fixed, is_valid=True),

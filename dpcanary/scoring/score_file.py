@@ -36,6 +36,11 @@ class AuditScores:
         return str(self.header["audit"])
 
     @property
+    def num_runs(self) -> int:
+        """Runs of a repeat, of both worlds together."""
+        return int(self.scores.shape[1])
+
+    @property
     def num_slots(self) -> int:
         """K, slots of a run."""
         return int(self.scores.shape[2])

@@ -78,6 +78,11 @@ class Audit(ClosedModel):
     )
     num_runs: Count = Field(description="models trained; with one slot, even and at least 4")
     num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
+    looks: tuple[Count, ...] = Field(
+        (),
+        description="numbers of runs at which the bounds are looked at and hold jointly; fixed"
+        " before the first run. num_runs must be one of them, and may grow to the next",
+    )
     record_every: Count | None = Field(
         None, description="steps between estimates; by default only the last step gets one"
     )
@@ -141,6 +146,18 @@ class Audit(ClosedModel):
             raise ValueError("worlds alternate is for num_slots 1; use coins or halves")
         elif self.worlds is WorldAssignment.HALVES and self.num_slots % 2:
             raise ValueError("worlds halves needs an even num_slots")
+        return self
+
+    @model_validator(mode="after")
+    def _looks_are_consistent(self) -> "Audit":
+        if not self.looks:
+            return self
+        if self.num_slots > 1:
+            raise ValueError("looks are for audits with one slot")
+        if any(look % 2 for look in self.looks) or [*self.looks] != sorted({*self.looks}):
+            raise ValueError("looks must be even numbers of runs that rise")
+        if self.num_runs not in self.looks:
+            raise ValueError(f"num_runs {self.num_runs} must be one of the looks")
         return self
 
     @model_validator(mode="after")

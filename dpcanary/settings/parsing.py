@@ -24,6 +24,8 @@ from dpcanary.training.options import Initialisation, ModelKind, WorldAssignment
 
 AnyModel = TypeVar("AnyModel", bound=ClosedModel)
 
+# Keys of which one value is a list itself.
+_LISTS = ("hidden_sizes", "looks")
 # What precedes a swept value in an audit's name; for any other key, the key itself.
 _ABBREVIATIONS = {
     **dict.fromkeys(("canary", "score", "model", "optimizer"), ""),
@@ -140,8 +142,8 @@ def _combinations(sweep: str, values: Mapping[str, Any]) -> Iterator[dict[str, A
     """The values of each combination of the sweep's lists, by key."""
     swept = [
         key
-        for key, value in values.items()  # one value of hidden_sizes is a list itself
-        if isinstance(value, list) and (key != "hidden_sizes" or list in map(type, value))
+        for key, value in values.items()
+        if isinstance(value, list) and (key not in _LISTS or list in map(type, value))
     ]
     for key in swept:
         if not values[key]:

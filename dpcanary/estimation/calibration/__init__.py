@@ -1,0 +1,1 @@
+"""The null distributions of test statistics at the least favourable pair, and their inversion."""

@@ -1,0 +1,110 @@
+"""The null tables of this package: family `gdp`, significance .05, worlds of about equal size.
+
+`python -m dpcanary.estimation.calibration.packaged` makes the file again.
+"""
+
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from dpcanary.estimation.families import GDP
+from dpcanary.estimation.calibration.null_table import (
+    FEW_SCORES,
+    SHARES,
+    SPARSE_SHARE,
+    NullTable,
+    components_of,
+)
+from dpcanary.files import read_arrays, write_arrays
+
+Sizes = tuple[int, int]
+
+SIGNIFICANCE = 0.05
+_FILE = "null_tables.npz"
+# Worlds whose sizes differ by more have tables of their own.
+_LARGEST_RATIO = 1.2
+_LARGEST_SIZE = 262_144
+TABULATED = (
+    *range(4, FEW_SCORES),
+    *(round(2 ** (k / 3)) for k in range(18, 37)),
+    *(2**k for k in range(13, 19)),
+)
+
+
+def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
+    """The table for two worlds of these sizes, or None if it is not in the package.
+
+    Between two tabulated sizes, critical values are interpolated in 1/sqrt(n), in which they are
+    nearly linear. For sizes that differ a little, n is their harmonic mean.
+    """
+    small, large = sorted(sizes)
+    if significance != SIGNIFICANCE or large > _LARGEST_SIZE or large > _LARGEST_RATIO * small:
+        return None
+    if small < min(TABULATED) or (small < FEW_SCORES and small != large):
+        return None
+    tables = _tables()
+    size = 2 / (1 / small + 1 / large)
+    place = np.interp(-(size**-0.5), -(tables["sizes"] ** -0.5), np.arange(len(tables["sizes"])))
+    low = int(place)
+    part = place - low
+
+    def between(name: str) -> NDArray[np.float64]:
+        values = tables[name]
+        return values[low] if part == 0 else (1 - part) * values[low] + part * values[low + 1]
+
+    end = float(between("ends"))
+    components = components_of(GDP)
+    return NullTable(
+        thetas=SHARES * end,
+        components=components,
+        critical={rule: between(rule)[None].astype(np.float32) for rule in components},
+        scales=between("scales")[None].astype(np.float32),
+        sparse_from=np.array([0.0 if small < FEW_SCORES else SPARSE_SHARE * end]),
+    )
+
+
+@cache
+def _tables() -> dict[str, NDArray[np.float64]]:
+    with as_file(files(__package__) / _FILE) as path:
+        _, arrays = read_arrays(path)
+    return {name: values.astype(np.float64) for name, values in arrays.items()}
+
+
+def num_samples_for(size: int) -> int:
+    """Samples for one tabulated size; the more scores, the less the critical values need."""
+    return int(100_000 * min(1.0, (500 / size) ** 0.6))
+
+
+def make_tables(path: Path) -> None:
+    """Computes all tables and writes them."""
+    from dpcanary.estimation.calibration.compute import compute_null_table
+
+    tables = []
+    for size in tqdm(TABULATED, desc="sizes"):
+        tables.append(
+            compute_null_table(
+                family=GDP,
+                looks=[(size, size)],
+                significance=SIGNIFICANCE,
+                num_samples=num_samples_for(size),
+            )
+        )
+    critical = {
+        rule: np.concatenate([table.critical[rule] for table in tables])
+        for rule in components_of(GDP)
+    }
+    arrays = {
+        "sizes": np.array(TABULATED),
+        "ends": np.array([table.thetas[-1] for table in tables]),
+        "scales": np.concatenate([table.scales for table in tables]),
+        **critical,
+    }
+    write_arrays(path, header={"significance": SIGNIFICANCE}, arrays=arrays)
+
+
+if __name__ == "__main__":
+    make_tables(Path(__file__).with_name(_FILE))

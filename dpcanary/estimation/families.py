@@ -1,0 +1,103 @@
+"""Families of trade-off curves, each ordered by one parameter theta.
+
+A mechanism satisfies a curve f if every test of world 1 against world 0 has FNR >= f(FPR). A bound
+on theta says which curve of the family is the least that the mechanism can satisfy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from dpcanary.gdp import gdp_epsilon
+
+Floats = NDArray[np.float64]
+
+# The statistics of a pair of samples, in their order.
+PUBLISHED_SCAN, STRICT_SCAN, AUC = range(3)
+
+# The grid of normal quantiles on which curves are tabulated.
+LOWEST, STEP, NUM_POINTS = -9.0, 0.005, 3601
+
+GRID = LOWEST + STEP * np.arange(NUM_POINTS)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Trade-off curves f_theta that fall as theta rises from 0, where the worlds are alike.
+
+    Attributes:
+        name: names the family and its settings; cached results are found by it.
+        curves: theta of shape (G,) -> shape (G, NUM_POINTS): Phi^-1(f_theta(Phi(-z))) for z on
+            `GRID`. Scores with this law in world 1, for z from N(0, 1), and with N(0, 1) in world 0
+            have the trade-off curve f_theta.
+        assumption: what must hold of the mechanism so that a bound on theta is valid.
+        strength: (fpr, fnr) -> the least theta with f_theta(fpr) <= fnr; negative or -inf if
+            every curve allows this.
+        epsilon: (theta, delta) -> epsilon.
+        strength_terms: (fpr_upper, fnr_upper) -> four arrays (a, b, c, d) of the shapes given:
+            a scan ranks the pair (i, j) of bounds by max(a[i] + b[j], c[i] + d[j]), which falls
+            with both bounds.
+        combined: the statistics that rule `combined` takes the larger of.
+        is_mu: whether theta is the mu of Gaussian differential privacy.
+        largest: no theta beyond this has a curve.
+    """
+
+    name: str
+    assumption: str
+    curves: Callable[[Floats], Floats]
+    strength: Callable[[Floats, Floats], Floats]
+    epsilon: Callable[[float, float], float]
+    strength_terms: Callable[[Floats, Floats], tuple[Floats, Floats, Floats, Floats]]
+    combined: tuple[int, ...] = (STRICT_SCAN, AUC)
+    is_mu: bool = False
+    largest: float = np.inf
+
+
+def gaussian_terms(fpr: Floats, fnr: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Terms of -Phi^-1(fpr) - Phi^-1(fnr), the mu of both error rates."""
+    return -ndtri(fpr), -ndtri(fnr), np.full_like(fpr, -np.inf), np.full_like(fnr, -np.inf)
+
+
+GDP = Family(
+    name="gdp",
+    assumption=(
+        "the mechanism's trade-off curve is Gaussian (mu-GDP): exact for DP-SGD at sample_rate 1, a"
+        " central-limit approximation below"
+    ),
+    curves=lambda theta: GRID - theta[:, None],
+    strength=lambda fpr, fnr: -ndtri(fpr) - ndtri(fnr),
+    epsilon=lambda theta, delta: gdp_epsilon(mu=theta, delta=delta),
+    strength_terms=gaussian_terms,
+    is_mu=True,
+)
+
+
+def direct_family(delta: float) -> Family:
+    """The curves of (epsilon, delta)-DP, with theta = epsilon (Kairouz et al., 2015)."""
+
+    def curves(theta: Floats) -> Floats:
+        fpr, epsilon = ndtr(-GRID), theta[:, None]
+        fnr = np.maximum(1 - delta - np.exp(epsilon) * fpr, np.exp(-epsilon) * (1 - delta - fpr))
+        return ndtri(np.maximum(fnr, 0.0))
+
+    def terms(fpr: Floats, fnr: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        with np.errstate(divide="ignore"):
+            rest_fpr, rest_fnr = (np.log(np.maximum(1 - delta - rate, 0.0)) for rate in (fpr, fnr))
+            return rest_fpr, -np.log(fnr), -np.log(fpr), rest_fnr
+
+    def strength(fpr: Floats, fnr: Floats) -> Floats:
+        one, two, three, four = terms(fpr, fnr)
+        return np.maximum(one + two, three + four)
+
+    return Family(
+        name=f"direct delta={delta!r}",
+        assumption="none on the mechanism: the definition of (epsilon, delta)-DP alone",
+        curves=curves,
+        strength=strength,
+        epsilon=lambda theta, delta: theta,
+        strength_terms=terms,
+        combined=(PUBLISHED_SCAN, STRICT_SCAN),
+    )

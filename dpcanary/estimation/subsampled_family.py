@@ -1,0 +1,134 @@
+"""The exact trade-off curves of DP-SGD with any noise, without a central-limit argument."""
+
+import logging
+from functools import lru_cache
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
+from scipy.special import ndtr, ndtri
+from tqdm import tqdm
+
+from dpcanary.accounting.trade_off import Mechanism, TradeOffCurve, trade_off_curve
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.calibration.cache import cached_arrays
+from dpcanary.estimation.families import GDP, GRID, Family, gaussian_terms
+from dpcanary.gdp import gdp_mu
+
+Floats = NDArray[np.float64]
+
+# Curves are computed at steps of this share of theta, from about this theta to this one, and
+# interpolated between.
+_SHARE, _SMALLEST, _LARGEST = 0.15, 0.4, 7.5
+_MOST_CURVES = 80
+_DELTA = 1e-5
+# Rates below that of this quantile are too small for the accountant; no audit sees them.
+_RELIABLE = 5.5
+# Thetas among which `strength` interpolates.
+_NUM_STRENGTHS = 400
+
+
+def subsampled_family(mechanism: Mechanism) -> Family:
+    """The curves of a mechanism with its noise varied.
+
+    theta is the mu of the Gaussian curve that has the same epsilon at a delta of 1e-5. At sample
+    rate 1 the family is that of G_mu itself. The curves are computed once and kept on disk.
+
+    Args:
+        mechanism: its noise multiplier is not used.
+
+    Raises:
+        AccountingError: if no noise gives a curve that can be computed.
+    """
+    if mechanism.sample_rate == 1:
+        return GDP
+    return _family(mechanism.with_noise(1.0))
+
+
+@lru_cache(maxsize=64)
+def _family(mechanism: Mechanism) -> Family:
+    q, steps = mechanism.sample_rate, mechanism.num_steps
+    what = f"{mechanism.adjacency.value}, sample_rate={q!r}, num_steps={steps}"
+    arrays = cached_arrays("family", about=what, compute=lambda: _computed(mechanism, what))
+    thetas, moves = arrays["thetas"], arrays["moves"]
+    moved = PchipInterpolator(thetas, moves, axis=0)
+    fine = np.linspace(0.0, thetas[-1], _NUM_STRENGTHS)
+    moves_at_fine = moved(fine)
+
+    def strength(fpr: Floats, fnr: Floats) -> Floats:
+        places = -ndtri(fpr)
+        wanted = places - ndtri(fnr)
+        found = np.empty(len(places))
+        for i, (place, move) in enumerate(zip(places, wanted, strict=True)):
+            cell = int(np.clip(np.searchsorted(GRID, place) - 1, 0, len(GRID) - 2))
+            part = np.clip((place - GRID[cell]) / (GRID[1] - GRID[0]), 0.0, 1.0)
+            column = (1 - part) * moves_at_fine[:, cell] + part * moves_at_fine[:, cell + 1]
+            found[i] = np.interp(move, column, fine, left=-np.inf)
+        return found
+
+    def epsilon(theta: float, delta: float) -> float:
+        fpr, fnr = ndtr(-GRID), ndtr(GRID - moved(theta))
+        seen = np.abs(GRID) <= _RELIABLE
+        fpr, fnr = fpr[seen], fnr[seen]
+        with np.errstate(divide="ignore"):
+            one = np.log(np.maximum(1 - delta - fnr, 0.0) / fpr)
+            other = np.log(np.maximum(1 - delta - fpr, 0.0) / fnr)
+        return max(0.0, float(one.max()), float(other.max()))
+
+    return Family(
+        name=f"subsampled_gaussian {what}",
+        assumption=(
+            f"the mechanism is DP-SGD with Poisson sampling at {q:g} for {steps} steps and some"
+            " noise, by its exact trade-off curves; no central-limit approximation"
+        ),
+        curves=lambda theta: GRID - moved(theta),
+        strength=strength,
+        epsilon=epsilon,
+        strength_terms=gaussian_terms,
+        largest=float(thetas[-1]),
+    )
+
+
+def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
+    """Curves from much noise to little, until theta is large enough or the accountant refuses."""
+    thetas, moves = [0.0], [np.zeros_like(GRID)]
+    noise = 3 * mechanism.adjacency.sensitivity * mechanism.sample_rate * mechanism.num_steps**0.5
+    noise, step = max(noise, 1.0), log(1.5)
+    with tqdm(desc=f"trade-off curves of {what}, once", unit=" curves", delay=5) as bar:
+        for _ in range(_MOST_CURVES):
+            try:
+                curve = trade_off_curve(mechanism.with_noise(noise))
+                theta = _theta_of(curve)
+            except AccountingError as error:
+                logging.info("no curve beyond theta = %.2f: %s", thetas[-1], error)
+                break
+            bar.update()
+            gain, wanted = theta - thetas[-1], _SHARE * max(thetas[-1], _SMALLEST)
+            if gain > 2 * wanted:  # too far: half of the way back, or to a better beginning
+                step = step / 2 if len(thetas) > 1 else log(2)
+                noise *= exp(step)
+                continue
+            if gain > wanted / 10:
+                thetas.append(theta)
+                moves.append(np.maximum(_moves_of(curve), moves[-1]))
+            if theta > _LARGEST:
+                break
+            step *= float(np.clip(wanted / max(gain, 1e-9), 0.3, 2.0))
+            noise *= exp(-step)
+    if len(thetas) == 1:
+        raise InputError(f"no noise gives a trade-off curve of {what} that can be computed")
+    return {"thetas": np.array(thetas), "moves": np.array(moves)}
+
+
+def _moves_of(curve: TradeOffCurve) -> Floats:
+    """How far the curve moves scores of world 1: z - Phi^-1(f(Phi(-z))), shape of `GRID`."""
+    fnr = curve.fnr(ndtr(-GRID))
+    seen = np.flatnonzero((np.abs(GRID) <= _RELIABLE) & (fnr > ndtr(-_RELIABLE)))
+    moves = GRID[seen] - ndtri(fnr[seen])
+    return np.interp(GRID, GRID[seen], moves)
+
+
+def _theta_of(curve: TradeOffCurve) -> float:
+    """The mu of the Gaussian curve of the same epsilon; it has no limit as the noise falls."""
+    return gdp_mu(epsilon=curve.epsilon(_DELTA), delta=_DELTA)
