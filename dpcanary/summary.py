@@ -16,7 +16,7 @@ _SETTINGS = (
 _COLUMNS = [
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
     "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "num_slots",
-    "num_runs", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
+    "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
     "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
     "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
     "accounting_method", "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold",

@@ -38,6 +38,7 @@ rule figure_bounds:
                 option("summary", input.summary),
                 option("sweeps", *FIGURES.setting("sweeps")(wildcards)),
                 option("axis", FIGURES.setting("axis")(wildcards)),
+                *(["--in-sample"] if FIGURES.setting("in_sample")(wildcards) else []),
             ]
         ),
     message:

@@ -15,9 +15,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--sweeps", nargs="+", required=True)
     parser.add_argument("--axis", required=True, help="the column of the summary on the axis")
+    parser.add_argument(
+        "--in-sample", action="store_true", help="also draw the bounds that are not valid"
+    )
     args = parser.parse_args(argv)
     rows = selected_sweeps(read_summary(args.summary), args.sweeps)
-    figure, table = draw_bounds_figure(rows, axis=args.axis, note=args.note)
+    figure, table = draw_bounds_figure(
+        rows, axis=args.axis, note=args.note, in_sample=args.in_sample
+    )
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 
 

@@ -11,7 +11,7 @@ from dpcanary.figures.view import View
 AUDITED, IN_SAMPLE = "audited", "audited_in_sample"
 _POINT = ("sample_rate", "noise_multiplier", "step")
 _SERIES = ("canary", "score", "threshold_rule", "conversion")
-_NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs")
+_NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs", "num_looks")
 
 
 def selected_sweeps(summary: pd.DataFrame, sweeps: Sequence[str]) -> pd.DataFrame:
@@ -36,10 +36,11 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
 
     Returns:
         Columns sample_rate, noise_multiplier, step, the one on the axis, `series`, canary, score,
-        threshold_rule, conversion, `epsilon`, `error_bar`, num_repeats and num_runs. In audited
-        series, `epsilon` is the mean over repeats (each the mean of its slots, where slots have
-        bounds of their own) and `error_bar` two standard errors of it (NaN for one repeat).
-        Accounted series do not depend on num_runs and have none.
+        threshold_rule, conversion, `epsilon`, `error_bar`, num_repeats, num_runs and num_looks. In
+        audited series, `epsilon` is the mean over repeats (each the mean of its slots, where slots
+        have bounds of their own) and `error_bar` two standard errors of it (NaN for one repeat).
+        Accounted series do not depend on num_runs and have none. The bounds of a rule that is not
+        valid are a series of their own.
 
     Raises:
         InputError: if audits at one point differ in an accounted epsilon.
@@ -52,7 +53,7 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
 
 
 def _audited_table(rows: pd.DataFrame, point: Sequence[str]) -> pd.DataFrame:
-    keys = list(dict.fromkeys([*point, *_SERIES, "is_valid", "num_runs"]))
+    keys = list(dict.fromkeys([*point, *_SERIES, "is_valid", "num_runs", "num_looks"]))
     repeats = rows.groupby([*keys, "repeat"])["epsilon_lower"].mean().reset_index()
     table = (
         repeats.groupby(keys)

@@ -1,7 +1,7 @@
 """Audited and accounted epsilon against a step, a number of runs, or a setting of training.
 
-If the summary has a valid rule and the published one, the panels of the valid rule stand above or
-to the left of those of the published one.
+The panels show a valid rule if the summary has one. A rule that is not valid can be shown too: its
+panels then stand below or to the right of those of the valid rule.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.figures import style
-from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table, by_canary
+from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table
 from dpcanary.figures.layout import log_ticks, make_frame, value_ticks
-from dpcanary.figures.notes import bounds_note, data_note
+from dpcanary.figures.looks import Looks
+from dpcanary.figures.notes import bounds_note, data_note, price_note
 from dpcanary.figures.view import View, shown_rows
 
 _BY_SETTING = ("sample_rate",)
@@ -42,41 +43,47 @@ _DASH = 0.06
 
 @style.applied()
 def draw_bounds_figure(
-    summary: pd.DataFrame, *, axis: str, note: str = ""
+    summary: pd.DataFrame, *, axis: str, note: str = "", in_sample: bool = False
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each setting, with a line for each canary.
 
     The noise may change along `num_steps`, because it is calibrated to the same epsilon.
 
     Args:
-        summary: one row per audit, repeat, step and estimate; columns as in summary.tsv. Unless
-            the step is on the axis, each audit's last step is shown.
+        summary: one row per audit, repeat, step and estimate; columns as in summary.tsv. The step
+            and the number of runs are the largest of each audit, unless they are on the axis.
         axis: a key of `VIEWS`, the column of the summary on the axis.
         note: what a reader must know; printed below.
+        in_sample: whether the rule that is not valid gets panels of its own beside those of the
+            valid rule. By default, a note says how far its bounds are from the valid ones. If the
+            summary has no valid rule, the other one is shown in any case.
 
     Returns:
-        The figure, and its numbers (`bounds.bounds_table`).
+        The figure, and its numbers (`bounds.bounds_table`), those that are not drawn included.
 
     Raises:
-        InputError: for another axis, and see `view.shown_rows` and `bounds.bounds_table`.
+        InputError: for another axis, if `in_sample` has nothing to show, and see
+            `view.shown_rows` and `bounds.bounds_table`.
     """
     if axis not in VIEWS:
         raise InputError(f"unknown axis {axis!r}: {suggestion(axis, VIEWS)}")
     view = VIEWS[axis]
-    if axis != "step":
-        last = summary.groupby("audit")["step"].transform("max")
-        summary = summary[summary["step"] == last]
     rows = shown_rows(summary, view)
     table = bounds_table(rows, view)
-    rules = [series for series in (AUDITED, IN_SAMPLE) if (table["series"] == series).any()]
-    settings = [*table.groupby(list(view.panel))][::-1]  # the highest sample rate first
-    audited = [Line2D([], [], **style.canary_options(*series)) for series in by_canary(table)]
+    rules = _drawn_rules(table, in_sample=in_sample)
+    drawn = table[table["series"].isin(rules) | table["series"].str.startswith("accounted")]
+    settings = [*drawn.groupby(list(view.panel))][::-1]  # the highest sample rate first
+    looks = Looks.of_figure(rows, axis)
     accounted = [Line2D([], [], **style.ACCOUNTED[series]) for series in view.accounted]
     figure, blocks = make_frame(
         num_panels=len(settings),
         panel_size=(4.2, 3.1),
-        legend=[["audited ε (lower bound):", *audited], ["accounted ε (upper bound):", *accounted]],
-        notes=[note, bounds_note(rows), data_note(rows)],
+        legend=[
+            ["audited ε (lower bound):", *looks.canary_legend(drawn)],
+            looks.marker_legend(),
+            ["accounted ε (upper bound):", *accounted],
+        ],
+        notes=[note, bounds_note(rows, looks), price_note(table), data_note(rows)],
         headings=_headings(rows, rules),
         labels=(view.name, f"ε at δ = {style.number(rows['delta'].iloc[0])}"),
         sharey=True,
@@ -84,9 +91,20 @@ def draw_bounds_figure(
     for panels, rule in zip(blocks, rules, strict=True):
         for axes, (setting, points) in zip(panels, settings, strict=True):
             axes.set_title(style.setting_name(*setting))
-            _draw_panel(axes, points, view, rule)
-    _scale([axes for panels in blocks for axes in panels], table, rows[axis])
+            _draw_accounted(axes, points, view)
+            _draw_audited(axes, points[points["series"] == rule], view, looks)
+    _scale([axes for panels in blocks for axes in panels], drawn, rows[axis])
     return figure, table
+
+
+def _drawn_rules(table: pd.DataFrame, *, in_sample: bool) -> list[str]:
+    """The audited series that get panels."""
+    rules = [series for series in (AUDITED, IN_SAMPLE) if (table["series"] == series).any()]
+    if not in_sample:
+        return rules[:1]
+    if IN_SAMPLE not in rules:
+        raise InputError("the summary has no bounds of a rule that is not valid")
+    return rules
 
 
 def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
@@ -101,8 +119,7 @@ def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
     return headings
 
 
-def _draw_panel(axes: Axes, points: pd.DataFrame, view: View, rule: str) -> None:
-    """Draws the accounted curves, then the lines of one rule over them."""
+def _draw_accounted(axes: Axes, points: pd.DataFrame, view: View) -> None:
     for name in view.accounted:
         curve = points[points["series"] == f"accounted_{name}"]
         places, epsilons = curve[view.axis].tolist(), curve["epsilon"].tolist()
@@ -112,9 +129,12 @@ def _draw_panel(axes: Axes, points: pd.DataFrame, view: View, rule: str) -> None
         if len(places) == 1:  # a line through one point would be invisible
             places, epsilons = [places[0] * (1 - _DASH), places[0] * (1 + _DASH)], epsilons * 2
         axes.plot(places, epsilons, **style.ACCOUNTED[name])
-    for series, curve in by_canary(points[points["series"] == rule]).items():
-        options = {"elinewidth": 1.0, "capsize": 2.5, **style.canary_options(*series)}
-        # An error bar of NaN is not drawn.
+
+
+def _draw_audited(axes: Axes, points: pd.DataFrame, view: View, looks: Looks) -> None:
+    """Draws the lines of one rule; an error bar of NaN is not drawn."""
+    for curve, style_of_curve in looks.curves(points):
+        options = {"elinewidth": 1.0, "capsize": 2.5, **style_of_curve}
         axes.errorbar(curve[view.axis], curve["epsilon"], yerr=curve["error_bar"], **options)
     axes.tick_params(labelleft=True)
 

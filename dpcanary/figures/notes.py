@@ -1,33 +1,84 @@
 """The lines below a figure: what its numbers assume, and which data they were measured on."""
 
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
-from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.options import Conversion, ThresholdRule
 from dpcanary.figures import style
+from dpcanary.figures.bounds import AUDITED, IN_SAMPLE
+from dpcanary.figures.looks import Looks
 from dpcanary.figures.view import is_trained
 
+# What makes a point of one rule the same as a point of another rule.
+_NOT_OF_THE_POINT = (
+    "series", "threshold_rule", "epsilon", "error_bar", "num_repeats", "num_looks",
+)  # fmt: skip
 
-def bounds_note(rows: pd.DataFrame) -> str:
+
+def bounds_note(rows: pd.DataFrame, looks: Looks) -> str:
     """What the lower bounds assume, in one sentence.
 
     Args:
         rows: of the summary, as `view.shown_rows` gives them.
+        looks: which bounds of the figure hold jointly.
     """
     valid = rows["is_valid"]
     rule = (rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0]
     warning = "" if valid.any() else " (not valid)"
-    conversion = rows["conversion"].iloc[0]
-    name = "GDP" if conversion == Conversion.GDP else conversion
     level = 100 * (1 - rows["significance"].iloc[0])
     runs = "models" if is_trained(rows).any() else "runs"
     repeats = number_range(rows.groupby("audit")["repeat"].nunique())
     mean = f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else ""
     return (
-        f"Lower bounds: {rule} rule{warning}, {name} conversion, {level:g} % confidence for each"
-        f" point, R = {number_range(rows['num_runs'])} {runs}{mean}"
+        f"Lower bounds: {rule} rule{warning}, {_conversion(rows)}, {level:g} % confidence for"
+        f" {looks.in_words()}, R = {number_range(rows['num_runs'])} {runs}{mean}"
     )
+
+
+def _conversion(rows: pd.DataFrame) -> str:
+    """The conversion, and for GDP how far the accounted mechanisms are from Gaussian ones."""
+    name = rows["conversion"].iloc[0]
+    if name != Conversion.GDP:
+        return f"{name} conversion"
+    distances = rows.get("gaussian_distance", pd.Series(dtype=float))
+    largest = float(distances.max())
+    if not largest > 0:  # 0, or NaN where all are unknown
+        return "GDP conversion"
+    rounded = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(largest)))
+    known = ", where this is known" if distances.isna().any() else ""
+    return (
+        "GDP conversion (the accounted curves differ from Gaussian ones by at most"
+        f" {style.number(rounded)} in FNR{known})"
+    )
+
+
+def price_note(table: pd.DataFrame) -> str:
+    """How far the bounds of the rule that is not valid are from those of the valid one.
+
+    Args:
+        table: the figure's numbers, from `bounds.bounds_table`.
+
+    Returns:
+        A sentence on the mean difference over the points that both rules have; nothing if there is
+        no such point.
+    """
+    points = table[table["series"].isin([AUDITED, IN_SAMPLE])]
+    place = [column for column in points if column not in _NOT_OF_THE_POINT]
+    means = points.pivot_table("epsilon", index=place, columns="series")
+    both = means.reindex(columns=[AUDITED, IN_SAMPLE]).dropna()
+    if both.empty:
+        return ""
+    difference = float((both[IN_SAMPLE] - both[AUDITED]).mean())
+    size = f"{abs(difference):.2f}"
+    direction = "higher" if difference > 0 else "lower"
+    name = points.loc[points["series"] == IN_SAMPLE, "threshold_rule"].iloc[0]
+    rule = (
+        f"The rule of most papers ({name})" if name == ThresholdRule.IN_SAMPLE else f"Rule {name}"
+    )
+    compared = f"{size} {direction}" if size != "0.00" else "the same to within 0.01"
+    return f"{rule}, which is not valid, gives bounds that are {compared} on average"
 
 
 def data_note(rows: pd.DataFrame) -> str:

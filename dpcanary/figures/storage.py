@@ -22,9 +22,9 @@ from dpcanary.tables import read_table
 _SUMMARY_COLUMNS = (
     "audit", "sweep", "canary", "score", "adjacency", "data", "num_records", "model",
     "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "num_slots",
-    "num_runs", "repeat", "step", "threshold_rule", "conversion", "is_valid", "significance",
-    "delta", "epsilon_lower", "epsilon_upper_substitute", "epsilon_upper_add_remove",
-    "epsilon_upper_group_privacy",
+    "num_runs", "num_looks", "repeat", "step", "threshold_rule", "conversion", "is_valid",
+    "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
+    "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 )  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.options import Conversion, ThresholdRule
 from dpcanary.figures import style
 
 # Settings in which audits must agree unless the figure shows them. Those of training do not matter
@@ -14,6 +14,8 @@ from dpcanary.figures import style
 _OF_TRAINING = ("data", "num_records", "model", "max_grad_norm", "learning_rate", "num_slots")
 _OF_ALL = ("adjacency", "num_steps")
 _FIX_THE_NOISE = ("sample_rate", "num_steps")
+# One audit has estimates for several values of these.
+_OF_ESTIMATES = ("step", "num_runs")
 _NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
 
 
@@ -36,12 +38,15 @@ class View:
     @property
     def place(self) -> tuple[str, ...]:
         """The settings of an audit that its panel and its place on the axis show."""
-        of_estimates = ("step", "num_runs")  # one audit has several
-        return self.panel if self.axis in of_estimates else (*self.panel, self.axis)
+        return self.panel if self.axis in _OF_ESTIMATES else (*self.panel, self.axis)
 
 
 def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
-    """The rows of one conversion (GDP if there), of the first valid rule and the first other one.
+    """The rows of one conversion (GDP if there), of a valid rule and of one that is not.
+
+    The rules are the first valid one, and in_sample or the first other one that is not valid. Of
+    every audit, the rows are those of its largest step and of its largest number of runs, except
+    for the one of these that is on the axis.
 
     Raises:
         InputError: if there is no row, or if audits differ in what the figure does not show.
@@ -53,10 +58,22 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
             raise InputError(f"the audits differ in {column}: show them in different figures")
     conversions = {*summary["conversion"]}
     conversion = Conversion.GDP if Conversion.GDP in conversions else min(conversions)
-    rules = summary.drop_duplicates("is_valid")["threshold_rule"]
-    rows = summary[(summary["conversion"] == conversion) & summary["threshold_rule"].isin(rules)]
+    is_shown = summary["threshold_rule"].isin(_shown_rules(summary))
+    rows = summary[(summary["conversion"] == conversion) & is_shown]
+    for column in _OF_ESTIMATES:
+        if column != view.axis:
+            rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
     check_audits(rows, shown=view.place)
     return rows
+
+
+def _shown_rules(summary: pd.DataFrame) -> list[str]:
+    """The first valid rule, and in_sample or the first other one that is not valid."""
+    rules = summary.drop_duplicates("threshold_rule")
+    valid = rules.loc[rules["is_valid"], "threshold_rule"].tolist()
+    others = rules.loc[~rules["is_valid"], "threshold_rule"].tolist()
+    others.sort(key=lambda rule: rule != ThresholdRule.IN_SAMPLE)  # keeps the order of the rest
+    return [*valid[:1], *others[:1]]
 
 
 def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":

@@ -40,6 +40,11 @@ class Figure(ClosedModel):
     kind: FigureKind = Field(description="what is drawn")
     sweeps: tuple[str, ...] = Field((), description="from `audits`; not for adjacency_ratio")
     note: str = Field("", description="text printed below the figure")
+    in_sample: bool = Field(
+        False,
+        description="for figures of bounds: also draws the bounds of threshold rule in_sample,"
+        " which is not valid, in panels of their own",
+    )
     num_runs: tuple[Count, ...] = Field(
         (), description="for epsilon_by_runs: the axis; each estimate uses a repeat's first runs"
     )
@@ -57,6 +62,8 @@ class Figure(ClosedModel):
             if bool(getattr(self, key)) != (key in needed):
                 verb = "needs" if key in needed else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
+        if self.in_sample and self.kind not in BOUNDS_KINDS:
+            raise ValueError(f"a figure of kind {self.kind} has no in_sample")
         return self
 
     @property

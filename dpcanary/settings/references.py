@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
+from dpcanary.estimation.options import ThresholdRule
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
 from dpcanary.settings.figure import Figure
@@ -32,7 +33,10 @@ def check_references(
         if audit.target_epsilon is not None:
             _check_target(where, audit, audit.target_epsilon, settings.delta)
     for name, figure in settings.figures.items():
-        _check_figure(f"config: figures.{name}", figure, sweeps, audits)
+        where = f"config: figures.{name}"
+        if figure.in_sample and ThresholdRule.IN_SAMPLE not in settings.threshold_rules:
+            raise InputError(f"{where}.in_sample: threshold_rules has no in_sample to draw")
+        _check_figure(where, figure, sweeps, audits)
 
 
 def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:

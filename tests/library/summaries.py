@@ -30,6 +30,7 @@ def row(**changes: object) -> dict[str, object]:
         "learning_rate": 0.01,
         "num_slots": 1,
         "num_runs": 1000,
+        "num_looks": 1,
         "repeat": 0,
         "step": 500,
         "slot": float("nan"),
@@ -39,6 +40,7 @@ def row(**changes: object) -> dict[str, object]:
         "significance": 0.05,
         "delta": 1e-5,
         **{f"epsilon_upper_{name}": value for name, value in ACCOUNTED.items()},
+        "gaussian_distance": 0.0,
     }
     return values | changes
 

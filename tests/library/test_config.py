@@ -687,6 +687,14 @@ def test_datasets_that_make_no_sense(changes, message):
             "trade_off has no setting",
         ),
         ({"kind": "adjacency_ratio", "sweeps": ["steps"]}, "adjacency_ratio has no sweeps"),
+        (
+            {"kind": "trade_off", "sweeps": ["steps"], "in_sample": True},
+            "a figure of kind trade_off has no in_sample",
+        ),
+        (
+            {"kind": "epsilon_by_step", "sweeps": ["steps"], "in_sample": True},
+            "figures.f.in_sample: threshold_rules has no in_sample to draw",
+        ),
         ({"kind": "test_accuracy", "sweeps": ["worst"]}, "trains no models"),
     ],
 )
@@ -695,6 +703,14 @@ def test_figures_that_make_no_sense(figure, message):
     config["audits"]["worst"] = {**GOOD["audits"]["steps"], "canary": "worst_case"}
     with pytest.raises(InputError, match=re.escape(message)):
         parse_experiment(config)
+
+
+def test_figures_of_bounds_may_show_in_sample():
+    figure = {"kind": "epsilon_by_step", "sweeps": ["steps"]}
+    config = changed("figures", {"without": figure, "with": {**figure, "in_sample": True}})
+    config["threshold_rules"] = ["simultaneous", "in_sample"]
+    figures = parse_experiment(config).settings.figures
+    assert (figures["without"].in_sample, figures["with"].in_sample) == (False, True)
 
 
 def test_figures_of_several_slots_take_any_number_of_runs():

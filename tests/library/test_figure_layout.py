@@ -26,9 +26,10 @@ THREE = ((1.0, 22.37), (0.25, 5.574), (0.0625, 1.42))
 NOTE = "Reduced scale: features of a smaller encoder, 1,000 runs in place of 2,500, one repeat" * 2
 
 
-def _by_step(num_settings: int) -> Figure:
+def _by_step(num_settings: int, *, in_sample: bool = False) -> Figure:
     summary = summary_of(settings=THREE[:num_settings], canaries=ALL)
-    return draw_bounds_figure(summary, axis="step", note=NOTE)[0]
+    summary["gaussian_distance"] = 0.0041
+    return draw_bounds_figure(summary, axis="step", note=NOTE, in_sample=in_sample)[0]
 
 
 def _by_noise() -> Figure:
@@ -40,6 +41,13 @@ def _by_noise() -> Figure:
 def _by(axis: str, values: list[float]) -> Figure:
     summary = summary_of(settings=THREE, canaries=TRAINED, axis={axis: values}, steps=[500])
     return draw_bounds_figure(summary, axis=axis, note=NOTE)[0]
+
+
+def _by_runs_with_looks() -> Figure:
+    numbers = [100, 250, 500, 1000, 1500, 2000, 2500]
+    summary = summary_of(settings=THREE, canaries=ALL, axis={"num_runs": numbers}, steps=[500])
+    summary["num_looks"] = [2 if runs in (500, 2500) else 1 for runs in summary["num_runs"]]
+    return draw_bounds_figure(summary, axis="num_runs", note=NOTE)[0]
 
 
 def _accuracies() -> Figure:
@@ -82,7 +90,10 @@ FIGURES = {
     "one setting": lambda: _by_step(1),
     "two settings": lambda: _by_step(2),
     "three settings": lambda: _by_step(3),
+    "one setting, both rules": lambda: _by_step(1, in_sample=True),
+    "three settings, both rules": lambda: _by_step(3, in_sample=True),
     "noise": _by_noise,
+    "runs with looks": _by_runs_with_looks,
     "runs": lambda: _by("num_runs", [100, 250, 500, 1000, 1500, 2000, 2500]),
     "norms": lambda: _by("max_grad_norm", [0.5, 1.0, 2.0, 4.0, 8.0]),
     "steps": lambda: _by("num_steps", [125, 250, 500, 1000, 2000]),

@@ -108,6 +108,9 @@ def test_the_first_valid_rule_is_shown_and_in_sample_apart(
 ) -> None:
     _, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
+    if "in_sample" in rules:
+        drawn_too = draw_bounds_figure(summary_of(rules=rules), axis="step", in_sample=True)[1]
+        pd.testing.assert_frame_equal(table, drawn_too)
     in_sample = table[table["threshold_rule"] == "in_sample"]
     assert (in_sample["series"] == "audited_in_sample").all()
     assert ((table["series"] == "audited_in_sample").sum() > 0) == ("in_sample" in shown)
@@ -125,10 +128,84 @@ def test_the_notes_state_what_the_bounds_assume_and_were_measured_on() -> None:
     note = "Reduced scale: 2 settings, $5 and $6"
     figure, _ = draw_bounds_figure(summary_of(), axis="step", note=note)
     assert " ".join(written_below(figure)) == (
-        f"{note} Lower bounds: simultaneous rule, GDP conversion, 95 % confidence for each point,"
-        " R = 1,000 models; mean ± 2 standard errors of 3 repeats"
+        f"{note} Lower bounds: simultaneous rule, GDP conversion, 95 % confidence for each point"
+        " alone, R = 1,000 models; mean ± 2 standard errors of 3 repeats"
+        f" {_price(summary_of())[0]}"
         " Data: digits, N = 500 private records"
     )
+
+
+def _price(summary: pd.DataFrame) -> list[str]:
+    """The lines below the figure that compare two rules."""
+    figure, _ = draw_bounds_figure(summary, axis="step")
+    return [line for line in written_below(figure) if "which is not valid" in line]
+
+
+def _two_rules(more: float, rule: str = "in_sample") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of a valid rule, and of one that is not valid and gives `more`."""
+    valid = summary_of(rules=["simultaneous"])
+    changes = {"threshold_rule": rule, "is_valid": False}
+    return valid, valid.assign(**changes, epsilon_lower=valid["epsilon_lower"] + more)
+
+
+@pytest.mark.parametrize(
+    ("more", "compared"),
+    [
+        (0.5, "0.50 higher"),
+        (-0.12, "0.12 lower"),
+        (0.006, "0.01 higher"),
+        (0.004, "the same to within 0.01"),
+        (0.0, "the same to within 0.01"),
+    ],
+)
+def test_a_note_says_how_far_the_rule_that_is_not_valid_is(more: float, compared: str) -> None:
+    bounds = f"which is not valid, gives bounds that are {compared} on average"
+    assert _price(pd.concat(_two_rules(more))) == [f"The rule of most papers (in_sample), {bounds}"]
+    assert _price(pd.concat(_two_rules(more, rule="mine"))) == [f"Rule mine, {bounds}"]
+
+
+def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both() -> None:
+    valid, other = _two_rules(0.5)
+    valid.loc[valid["step"] == 100, "epsilon_lower"] += 7  # a point of one rule alone
+    other = other[other["step"] != 100].copy()
+    other.loc[other["step"] == 300, "epsilon_lower"] += 4  # one of two points
+    other.loc[other["repeat"] == 0, "epsilon_lower"] += 3  # one of three repeats
+    assert "that are 3.50 higher" in _price(pd.concat([valid, other]))[0]
+    assert _price(pd.concat([valid[valid["step"] == 100], other[other["step"] == 500]])) == []
+
+
+def test_there_is_no_comparison_where_only_one_kind_of_rule_is() -> None:
+    for rules in (["simultaneous", "split"], ["in_sample"]):
+        assert _price(summary_of(rules=rules)) == []
+
+
+@pytest.mark.parametrize(
+    ("distances", "stated"),
+    [
+        ([0.0, 0.0], ""),
+        ([float("nan"), float("nan")], ""),
+        ([float("nan"), 0.0], ""),
+        ([0.0, 0.0041], "at most 0.0041 in FNR)"),
+        ([0.0, 0.00412], "at most 0.0042 in FNR)"),  # rounded up
+        ([0.012, 0.004], "at most 0.012 in FNR)"),
+        ([0.0, 0.00025], "at most 2.5·10⁻⁴ in FNR)"),
+        ([float("nan"), 0.03], "at most 0.03 in FNR, where this is known)"),
+    ],
+)
+def test_the_note_says_how_far_the_mechanisms_are_from_gaussian_ones(
+    distances: list[float], stated: str
+) -> None:
+    summary = summary_of(rules=["simultaneous"])
+    summary["gaussian_distance"] = summary["sample_rate"].map(
+        dict(zip((1.0, 0.25), distances, strict=True))
+    )
+    differ = " (the accounted curves differ from Gaussian ones by " if stated else ""
+    for conversion, expected in (
+        ("gdp", f"GDP conversion{differ}{stated},"),
+        ("direct", "direct conversion,"),
+    ):
+        figure, _ = draw_bounds_figure(summary[summary["conversion"] == conversion], axis="step")
+        assert expected in " ".join(written_below(figure))
 
 
 def test_data_of_drawn_and_of_trained_audits_are_both_named() -> None:
@@ -159,7 +236,7 @@ def test_accounted_epsilons_of_one_point_are_visible(axis: str) -> None:
 def test_by_noise_shows_each_audits_last_step() -> None:
     figure, table = draw_bounds_figure(summary_of(), axis="noise_multiplier")
     assert set(table["step"]) == {500}
-    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"] * 2
+    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
     here = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
     expected = here[here["sample_rate"] == 1.0][["noise_multiplier", "epsilon"]]
@@ -243,8 +320,48 @@ def test_every_axis_that_a_config_can_name_has_a_view() -> None:
 
 
 @pytest.mark.parametrize("axis", ALONG)
+def test_only_the_valid_rule_is_drawn_by_default(axis: str) -> None:
+    summary = summary_of(rules=BOTH, axis=ALONG[axis])
+    summary.loc[~summary["is_valid"], "epsilon_lower"] += 90
+    figure, table = draw_bounds_figure(summary, axis=axis)
+    alone, _ = draw_bounds_figure(summary[summary["is_valid"]], axis=axis)
+    assert [axes.get_title() for axes in figure.axes] == [axes.get_title() for axes in alone.axes]
+    assert not figure.subfigs[0].subfigs
+    assert not figure.subfigs[0].get_suptitle()
+    for axes, expected in zip(figure.axes, alone.axes, strict=True):
+        assert (axes.get_ylim(), axes.get_yscale()) == (expected.get_ylim(), expected.get_yscale())
+        lines = zip(axes.get_lines(), expected.get_lines(), strict=True)
+        for one, other in lines:
+            assert np.array_equal(one.get_ydata(), other.get_ydata())
+    hidden = table[table["series"] == "audited_in_sample"]
+    assert len(hidden) == (table["series"] == "audited").sum() > 0
+    assert (hidden["epsilon"] > 90).all()
+
+
+def test_a_rule_that_is_not_valid_is_drawn_and_labelled_where_it_is_the_only_one() -> None:
+    figure, _ = draw_bounds_figure(summary_of(rules=["in_sample"]), axis="step")
+    label = "in_sample (the published rule): not a valid bound"
+    assert figure.subfigs[0].get_suptitle() == label
+    assert _drawn(figure.axes[0], "#0072B2")
+    assert "in_sample rule (not valid)" in " ".join(written_below(figure))
+
+
+def test_in_sample_goes_before_other_rules_that_are_not_valid() -> None:
+    valid, mine = _two_rules(0.5, rule="mine")
+    summary = pd.concat([valid, mine, _two_rules(0.1)[1]])
+    _, table = draw_bounds_figure(summary, axis="step")
+    assert set(table["threshold_rule"].dropna()) == {"simultaneous", "in_sample"}
+
+
+def test_panels_of_a_rule_that_is_not_there_are_refused() -> None:
+    with pytest.raises(InputError, match="no bounds of a rule that is not valid"):
+        draw_bounds_figure(summary_of(rules=["split"]), axis="step", in_sample=True)
+
+
+@pytest.mark.parametrize("axis", ALONG)
 def test_both_rules_have_panels_of_the_same_scale(axis: str) -> None:
-    figure, table = draw_bounds_figure(summary_of(rules=BOTH, axis=ALONG[axis]), axis=axis)
+    summary = summary_of(rules=BOTH, axis=ALONG[axis])
+    figure, table = draw_bounds_figure(summary, axis=axis, in_sample=True)
     assert [part.get_suptitle() for part in figure.subfigs[0].subfigs] == [
         "simultaneous rule: a valid lower bound",
         "in_sample (the published rule): not a valid bound",
@@ -262,7 +379,8 @@ def test_both_rules_have_panels_of_the_same_scale(axis: str) -> None:
 
 
 def test_one_panel_for_each_rule_stand_side_by_side() -> None:
-    figure, _ = draw_bounds_figure(summary_of(settings=[(1.0, 22.37)], rules=BOTH), axis="step")
+    summary = summary_of(settings=[(1.0, 22.37)], rules=BOTH)
+    figure, _ = draw_bounds_figure(summary, axis="step", in_sample=True)
     left, right = (part.bbox for part in figure.subfigs[0].subfigs)
     assert (left.y0, left.y1) == (right.y0, right.y1)
     assert left.x1 <= right.x0
@@ -270,7 +388,7 @@ def test_one_panel_for_each_rule_stand_side_by_side() -> None:
 
 def test_by_runs_has_the_mean_of_every_number_of_runs_and_level_accounts() -> None:
     summary = summary_of(rules=BOTH, axis={"num_runs": [100, 500, 2000]})
-    figure, table = draw_bounds_figure(summary, axis="num_runs")
+    figure, table = draw_bounds_figure(summary, axis="num_runs", in_sample=True)
     audited = table[table["series"] == "audited"]
     assert len(audited) == 2 * 2 * 3
     for point in audited.itertuples():
@@ -310,7 +428,7 @@ def test_by_setting_has_a_point_for_every_value(setting: str, values: list[float
         assert epsilon == pytest.approx(mean(_bounds(summary, **where, **{setting: value})))
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
     assert drawn.tolist() == here[[setting, "epsilon"]].to_numpy().tolist()
-    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"] * 2
+    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
     accounted = table[(table["series"] == "accounted_substitute") & (table["sample_rate"] == 1.0)]
     assert accounted[[setting, "epsilon"]].to_numpy().tolist() == [[v, 10.0] for v in values]
 
@@ -346,3 +464,111 @@ def test_audits_that_the_setting_does_not_tell_apart_are_refused() -> None:
     other = runs[runs["num_runs"] == 100].assign(audit="other")
     with pytest.raises(InputError, match="same canary, score, sample rate and noise, by which"):
         draw_bounds_figure(pd.concat([runs, other]), axis="num_runs")
+
+
+RUNS = {"num_runs": [100, 500, 2000]}
+
+
+def _with_looks(*alone: int, **changes: object) -> pd.DataFrame:
+    """A summary of three numbers of runs, all joint but those named."""
+    summary = summary_of(rules=["simultaneous"], conversions=["gdp"], axis=RUNS, **changes)
+    return summary.assign(num_looks=[1 if runs in alone else 3 for runs in summary["num_runs"]])
+
+
+@pytest.mark.parametrize("axis", [axis for axis in ALONG if axis != "num_runs"])
+def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis: str) -> None:
+    largest = summary_of(rules=BOTH, axis=ALONG[axis], num_looks=3)
+    largest.loc[largest["canary"] == "natural", "num_runs"] = 800
+    fewer = largest.assign(num_runs=500, epsilon_lower=largest["epsilon_lower"] - 1)
+    figure, table = draw_bounds_figure(pd.concat([fewer, largest]), axis=axis)
+    expected, numbers = draw_bounds_figure(largest, axis=axis)
+    pd.testing.assert_frame_equal(table, numbers)
+    assert set(table["num_runs"].dropna()) == {800, 1000}
+    assert written_below(figure) == written_below(expected)
+    assert "95 % confidence for each point alone, R = 800 to 1,000 " in " ".join(
+        written_below(figure)
+    )
+
+
+@pytest.mark.parametrize(
+    ("alone", "stated"),
+    [
+        ([100, 500, 2000], "each point alone"),
+        ([], "all points of a curve jointly"),
+        ([500], "all filled points of a curve jointly and for each hollow point alone"),
+    ],
+)
+def test_by_runs_the_note_says_which_bounds_hold_jointly(alone: list[int], stated: str) -> None:
+    figure, table = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
+    assert f"95 % confidence for {stated}, R = 100 to 2,000" in " ".join(written_below(figure))
+    audited = table[table["series"] == "audited"]
+    assert {*zip(audited["num_runs"], audited["num_looks"], strict=True)} == {
+        (runs, 1 if runs in alone else 3) for runs in RUNS["num_runs"]
+    }
+
+
+def _legend(figure) -> dict[str, str]:
+    """The face colour of the marker of each entry."""
+    return {
+        text.get_text(): str(line.get_markerfacecolor())
+        for legend in figure.subfigs[-1].legends
+        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+
+
+def _faces(axes, colour: str) -> dict[float, str]:
+    """The face colour of the markers of a colour, by their place on the axis."""
+    return {
+        float(place): str(line.get_markerfacecolor())
+        for line in axes.get_lines()
+        if line.get_color() == colour and line.get_marker() == "o"
+        for place in np.asarray(line.get_xdata())
+    }
+
+
+def test_by_runs_markers_tell_joint_bounds_from_others() -> None:
+    blue, summary = "#0072B2", _with_looks(500)
+    figure, table = draw_bounds_figure(summary, axis="num_runs")
+    for axes in figure.axes:
+        assert _faces(axes, blue) == {100.0: blue, 500.0: "white", 2000.0: blue}
+    legend = _legend(figure)
+    assert legend["alone"] == "white"
+    assert legend["jointly with those of its curve"] != "white"
+    assert legend["gradient"] == blue
+    gradient = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
+    first = gradient[gradient["sample_rate"] == 1.0]
+    drawn = np.vstack(_drawn(figure.axes[0], blue))
+    assert sorted(drawn.tolist()) == sorted(first[["num_runs", "epsilon"]].to_numpy().tolist())
+
+
+@pytest.mark.parametrize("alone", [[], [100, 500, 2000]])
+def test_by_runs_markers_are_filled_where_all_bounds_hold_alike(alone: list[int]) -> None:
+    figure, _ = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
+    assert {*_faces(figure.axes[0], "#0072B2").values()} == {"#0072B2"}
+    assert "alone" not in _legend(figure)
+
+
+def test_joint_bounds_and_others_at_the_same_runs_are_two_lines() -> None:
+    summary = pd.concat([_with_looks(), _with_looks(100, 500, 2000)])
+    figure, table = draw_bounds_figure(summary, axis="num_runs")
+    assert len(_drawn(figure.axes[0], "#0072B2")) == 2
+    assert (table["series"] == "audited").sum() == 2 * 2 * 3 * 2
+
+
+def test_only_bounds_of_the_valid_rule_count_as_joint() -> None:
+    other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
+    figure, _ = draw_bounds_figure(pd.concat([_with_looks(), other]), axis="num_runs")
+    assert "confidence for all points of a curve jointly" in " ".join(written_below(figure))
+    assert "alone" not in _legend(figure)
+
+
+def test_scores_are_told_apart_by_lines_where_markers_tell_joint_bounds() -> None:
+    default = _with_looks(500, canaries=["worst_case"])
+    other = default.assign(score="transcript", audit=default["audit"] + "-transcript")
+    figure, _ = draw_bounds_figure(pd.concat([default, other]), axis="num_runs")
+    lines = {
+        str(text.get_text()): line.get_linestyle()
+        for legend in figure.subfigs[-1].legends
+        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert (lines["worst case"], lines["worst case (transcript)"]) == ("-", "--")

@@ -91,6 +91,7 @@ def _summary() -> pd.DataFrame:
             "noise_multiplier": 5.574,
             "num_slots": 1,
             "num_runs": 100,
+            "num_looks": 1,
             "repeat": repeat,
             "step": step,
             "threshold_rule": "simultaneous",
@@ -257,11 +258,31 @@ def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
 
 def test_a_summary_of_an_older_version_is_refused(tmp_path: Path) -> None:
     older = tmp_path / "older.tsv"
-    _summary().drop(columns=["num_slots", "is_valid"]).to_csv(older, sep="\t", index=False)
+    _summary().drop(columns=["num_slots", "num_looks", "is_valid"]).to_csv(
+        older, sep="\t", index=False
+    )
     given = ["--summary", str(older), "--sweeps", "2024", "--axis", "step"]
-    with pytest.raises(InputError, match=r"older\.tsv has no column is_valid, num_slots; delete"):
+    with pytest.raises(
+        InputError, match=r"older\.tsv has no column is_valid, num_looks, num_slots; delete"
+    ):
         _draw("step", [*given, *_outputs(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_in_sample_bounds_are_drawn_only_if_asked_for(tmp_path: Path) -> None:
+    valid = _summary()
+    other = valid.assign(threshold_rule="in_sample", is_valid=False)
+    pd.concat([valid, other]).to_csv(tmp_path / "both.tsv", sep="\t", index=False)
+    given = ["--summary", str(tmp_path / "both.tsv"), "--sweeps", "2024", "--axis", "step"]
+    for name, options in (("one", []), ("both", ["--in-sample"])):
+        _draw("step", [*given, *options, *_outputs(tmp_path / name)])
+    one, both = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("one", "both")
+    )
+    assert one["f.tsv"] == both["f.tsv"]
+    assert one["f.png"] != both["f.png"]
+    assert "audited_in_sample" in both["f.tsv"].decode()
 
 
 @pytest.mark.parametrize(

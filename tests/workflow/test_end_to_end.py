@@ -294,6 +294,16 @@ def test_a_figure_waits_for_its_own_audits_alone(tmp_path):
     assert "train_shard" not in counts
 
 
+def test_the_program_is_told_of_figures_with_in_sample(tmp_path):
+    figure = {**TINY["figures"]["epsilon_by_noise"], "in_sample": True}
+    project = Project(
+        tmp_path, {**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}}
+    )
+    printed = project.run("--dry-run", "--printshellcmds")
+    told = re.findall(r"figure_bounds\.py .*--axis (\S+) (--in-sample)?.*--note=", printed)
+    assert sorted(told) == [("noise_multiplier", "--in-sample"), ("step", "")]
+
+
 def test_audits_are_listed(project):
     assert "full_batch" in project.run("list_audits")
 
