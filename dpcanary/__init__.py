@@ -4,7 +4,9 @@ Accounting, upper bounds:
     account_epsilon, account_epsilon_curve, privacy_profile, calibrate_noise, EpsilonBounds,
     trade_off_curve, Mechanism, TradeOffCurve
 Estimation, lower bounds:
-    estimate_epsilon, EpsilonEstimate
+    estimate_epsilon, estimate_epsilon_at_looks, EpsilonEstimate
+What an audit can show:
+    test_claim, ClaimTest, expected_bound, ExpectedBound, runs_needed
 Gaussian differential privacy:
     gdp_delta, gdp_epsilon, gdp_mu
 Training of many models, each on one of two neighbouring datasets:
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
     from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
     from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
+    from dpcanary.accounting.mechanism import Mechanism as Mechanism
     from dpcanary.accounting.options import AccountingMethod as AccountingMethod
     from dpcanary.accounting.setting import EpsilonBounds as EpsilonBounds
-    from dpcanary.accounting.trade_off import Mechanism as Mechanism
     from dpcanary.accounting.trade_off import TradeOffCurve as TradeOffCurve
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
@@ -51,10 +53,18 @@ if TYPE_CHECKING:
     from dpcanary.canaries import InputCanary as InputCanary
     from dpcanary.errors import AccountingError as AccountingError
     from dpcanary.errors import InputError as InputError
+    from dpcanary.estimation.claims import ClaimTest as ClaimTest
+    from dpcanary.estimation.claims import test_claim as test_claim
     from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
     from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
+    from dpcanary.estimation.estimate import (
+        estimate_epsilon_at_looks as estimate_epsilon_at_looks,
+    )
     from dpcanary.estimation.options import Conversion as Conversion
     from dpcanary.estimation.options import ThresholdRule as ThresholdRule
+    from dpcanary.estimation.power import ExpectedBound as ExpectedBound
+    from dpcanary.estimation.power import expected_bound as expected_bound
+    from dpcanary.estimation.power import runs_needed as runs_needed
     from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
     from dpcanary.estimation.threshold_rules import Problem as Problem
     from dpcanary.estimation.threshold_rules import Rule as Rule
@@ -83,15 +93,18 @@ _NAMES_IN = {
     "accounting.epsilon": "account_epsilon account_epsilon_curve privacy_profile",
     "accounting.options": "AccountingMethod",
     "accounting.setting": "EpsilonBounds",
-    "accounting.trade_off": "Mechanism TradeOffCurve trade_off_curve",
+    "accounting.mechanism": "Mechanism",
+    "accounting.trade_off": "TradeOffCurve trade_off_curve",
     "adjacency": "Adjacency",
     "adversaries.adversary": "Adversary CraftingCost Inserts Score",
     "adversaries.crafting": "Crafting input_canary",
     "adversaries.drawing": "Drawing",
     "canaries": "DirectionCanary GradientCanary InputCanary",
     "errors": "AccountingError InputError",
-    "estimation.estimate": "EpsilonEstimate estimate_epsilon",
+    "estimation.claims": "ClaimTest test_claim",
+    "estimation.estimate": "EpsilonEstimate estimate_epsilon estimate_epsilon_at_looks",
     "estimation.options": "Conversion ThresholdRule",
+    "estimation.power": "ExpectedBound expected_bound runs_needed",
     "estimation.threshold_rules": "BoundedThreshold Problem Rule at_threshold",
     "gdp": "gdp_delta gdp_epsilon gdp_mu",
     "observations": "Observation",

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dpcanary.accounting.trade_off import Mechanism
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_count
 from dpcanary.estimation.calibration.pairs import curve_of, pair_statistics
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
@@ -65,10 +65,14 @@ def test_claim(
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> scores = {"world0_scores": rng.normal(2, 1, 500), "world1_scores": rng.normal(0, 1, 500)}
-        >>> test_claim(**scores, mechanism=2.0).p_value > 0.05, test_claim(
-        ...     **scores, mechanism=1.5).p_value < 0.05
-        (True, True)
+        >>> world0_scores, world1_scores = rng.normal(2, 1, 500), rng.normal(0, 1, 500)
+        >>> for mu in (2.0, 1.5):
+        ...     test = test_claim(
+        ...         world0_scores=world0_scores, world1_scores=world1_scores, mechanism=mu
+        ...     )
+        ...     print(test.p_value < 0.05)
+        False
+        True
     """
     scores0 = checked_scores("world0_scores", world0_scores)
     scores1 = checked_scores("world1_scores", world1_scores)
@@ -88,5 +92,5 @@ def test_claim(
 test_claim.__test__ = False  # type: ignore[attr-defined]  # pytest would take it for a test
 
 
-def _num_at_least(values: np.ndarray) -> np.ndarray:
+def _num_at_least(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return len(values) - np.searchsorted(np.sort(values), values, side="left")

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from dpcanary.accounting.trade_off import Mechanism
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.errors import InputError
 from dpcanary.estimation.families import GDP, Family, direct_family
 from dpcanary.estimation.options import Conversion

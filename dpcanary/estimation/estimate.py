@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import nan
 
 from numpy.typing import ArrayLike
 
-from dpcanary.accounting.trade_off import Mechanism
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.conversions import family_of
@@ -156,13 +157,12 @@ def estimate_epsilon_at_looks(
     """
     name, rule = str(threshold_rule), threshold_rule_named(str(threshold_rule))
     if not rule.has_looks:
-        raise InputError(f"threshold_rule {name!r} has no bounds that hold jointly at several looks")
+        raise InputError(f"threshold_rule {name!r} has no bounds that hold jointly at looks")
     sizes = tuple(
         (checked_count("looks", first), checked_count("looks", second)) for first, second in looks
     )
-    if not sizes or any(
-        not (a[0] <= b[0] and a[1] <= b[1]) for a, b in zip(sizes, sizes[1:], strict=False)
-    ):
+    rises = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(sizes))
+    if not sizes or not rises:
         raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
     scores0 = checked_scores("world0_scores", world0_scores)
     scores1 = checked_scores("world1_scores", world1_scores)

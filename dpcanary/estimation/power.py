@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpcanary.accounting.trade_off import Mechanism
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.pairs import curve_of, pair_statistics
@@ -150,8 +150,10 @@ def _bounds(
     """The epsilon_lower of simulated audits."""
     rule, conversion = ThresholdRule(threshold_rule), Conversion(conversion)
     delta = checked_real("delta", delta, most=1.0)
-    is_sampled = conversion is Conversion.SUBSAMPLED_GAUSSIAN and isinstance(mechanism, Mechanism)
-    family = family_of(conversion, delta=delta, mechanism=mechanism if is_sampled else None)
+    of_family = mechanism if isinstance(mechanism, Mechanism) else None
+    if conversion is not Conversion.SUBSAMPLED_GAUSSIAN:
+        of_family = None
+    family = family_of(conversion, delta=delta, mechanism=of_family)
     sizes = num_runs - num_runs // 2, num_runs // 2
     table = null_table(family=family, looks=(sizes,), significance=significance)
     if rule not in table.components:

@@ -10,7 +10,8 @@ from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtr, ndtri
 from tqdm import tqdm
 
-from dpcanary.accounting.trade_off import Mechanism, TradeOffCurve, trade_off_curve
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.trade_off import TradeOffCurve, trade_off_curve
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.calibration.cache import cached_arrays
 from dpcanary.estimation.families import GDP, GRID, Family, gaussian_terms
@@ -126,7 +127,7 @@ def _moves_of(curve: TradeOffCurve) -> Floats:
     fnr = curve.fnr(ndtr(-GRID))
     seen = np.flatnonzero((np.abs(GRID) <= _RELIABLE) & (fnr > ndtr(-_RELIABLE)))
     moves = GRID[seen] - ndtri(fnr[seen])
-    return np.interp(GRID, GRID[seen], moves)
+    return np.asarray(np.interp(GRID, GRID[seen], moves))
 
 
 def _theta_of(curve: TradeOffCurve) -> float:

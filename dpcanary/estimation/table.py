@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dpcanary.accounting.trade_off import Mechanism
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimate import (
     EpsilonEstimate,
@@ -50,7 +51,9 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
     )
     if stage.looks and scores.num_runs not in stage.looks:
         known = ", ".join(map(str, stage.looks))
-        raise InputError(f"audit {scores.audit}: {scores.num_runs} runs are no look; known: {known}")
+        raise InputError(
+            f"audit {scores.audit}: {scores.num_runs} runs are none of its looks {known}"
+        )
     rows = []
     for repeat, (index, step), slot, rule, conversion in choices:
         chosen = slice(None) if slot is None else slice(slot, slot + 1)
@@ -101,7 +104,7 @@ def _estimates(
     mechanism: Mechanism | None,
 ) -> dict[int, EpsilonEstimate]:
     """One bound for each look that has come, by its number of runs; without looks, under 0."""
-    options = {
+    options: dict[str, Any] = {
         "world0_scores": both[0],
         "world1_scores": both[1],
         "delta": stage.delta,

@@ -96,9 +96,7 @@ def _calibrated(rule: ThresholdRule) -> Callable[[Problem], BoundedThreshold]:
 
     def choose(problem: Problem) -> BoundedThreshold:
         sizes = len(problem.world0_scores), len(problem.world1_scores)
-        terms = scan_terms(
-            family=problem.family, sizes=sizes, significance=problem.significance
-        )
+        terms = scan_terms(family=problem.family, sizes=sizes, significance=problem.significance)
         table = null_table(
             family=problem.family,
             looks=problem.looks or (sizes,),

@@ -31,13 +31,13 @@ class Settings(ClosedModel):
     seed: int = Field(0, ge=0, description="from which all randomness is derived")
     delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
     significance: float = Field(
-        0.05, ge=1e-6, le=0.5, description="probability that a bound, or any look's, exceeds the truth"
+        0.05, ge=1e-6, le=0.5, description="probability that a bound exceeds the truth"
     )
     threshold_rules: tuple[RuleName, ...] = Field(
         (ThresholdRule.COMBINED.value,), min_length=1, description="how scores become bounds"
     )
     conversions: tuple[Conversion, ...] = Field(
-        (Conversion.GDP,), min_length=1, description="among which trade-off curves the mechanism's is looked for"
+        (Conversion.GDP,), min_length=1, description="among which trade-off curves bounds are found"
     )
     independent: Independence = Field(
         Independence.RUNS, description="which scores count as independent with several slots"

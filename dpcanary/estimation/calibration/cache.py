@@ -57,4 +57,3 @@ def _read(path: Path) -> dict[str, NDArray[Any]] | None:
         return read_arrays(path)[1]
     except InputError:
         return None
-

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.estimation.families import Family
 from dpcanary.estimation.calibration.null_table import (
     FEW_SCORES,
     SHARES,
@@ -16,6 +15,7 @@ from dpcanary.estimation.calibration.null_table import (
 )
 from dpcanary.estimation.calibration.simulation import simulate_statistics
 from dpcanary.estimation.calibration.statistics import on_normal_scale, scan_terms
+from dpcanary.estimation.families import Family
 
 Floats = NDArray[np.float64]
 Sizes = tuple[int, int]

@@ -4,8 +4,8 @@ A statistic looks at the scores only through comparisons, so world 1 is drawn on
 and moved by each curve in turn.
 """
 
+import numba
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dpcanary.estimation.families import LOWEST, NUM_POINTS, STEP
@@ -13,7 +13,7 @@ from dpcanary.estimation.families import LOWEST, NUM_POINTS, STEP
 Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True)
 def statistics_of_pairs(
     normals0: Floats, normals1: Floats, curves: Floats, scans: Floats, out: NDArray[np.float32]
 ) -> None:
@@ -35,8 +35,8 @@ def statistics_of_pairs(
             _statistics(normals0[sample], y, scans, out[:, sample, g])
 
 
-@njit(cache=True, nogil=True)
-def _places(normals):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True)
+def _places(normals):
     """The grid's cell of every normal, and where in the cell it is, from 0 to 1."""
     cells, parts = np.empty(len(normals), np.int64), np.empty(len(normals))
     for j in range(len(normals)):
@@ -46,15 +46,15 @@ def _places(normals):  # type: ignore[no-untyped-def]
     return cells, parts
 
 
-@njit(cache=True, nogil=True)
-def _move(curve, cells, parts, y):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True)
+def _move(curve, cells, parts, y):
     for j in range(len(y)):
         low = curve[cells[j]]
         y[j] = low + parts[j] * (curve[cells[j] + 1] - low)
 
 
-@njit(cache=True, nogil=True)
-def _statistics(x, y, scans, out):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True)
+def _statistics(x, y, scans, out):
     """One merge of both worlds, where they overlap. Both are sorted."""
     n0, n1 = len(x), len(y)
     first = np.searchsorted(x, y[0], side="right")  # beats a score of world 1

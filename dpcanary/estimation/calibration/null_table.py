@@ -16,7 +16,7 @@ Components = Mapping[str, tuple[int, ...]]
 # Shares of the largest theta. Above `SPARSE_SHARE` few errors are left, and statistics take few
 # values; so do they everywhere if there are fewer than `FEW_SCORES` in a world.
 SPARSE_SHARE, FEW_SCORES = 0.85, 64
-SHARES = np.concatenate([np.linspace(0.0, SPARSE_SHARE, 37), np.linspace(SPARSE_SHARE, 1.0, 37)[1:]])
+SHARES = np.union1d(np.linspace(0.0, SPARSE_SHARE, 37), np.linspace(SPARSE_SHARE, 1.0, 37))
 # With this probability a critical value is at least the true one.
 _CONFIDENCE = 0.999
 # The part of the samples that gives the scales of combined statistics; the others calibrate them.
@@ -87,9 +87,9 @@ def rule_statistic(
         Shape (...). It does not fall with any of the statistics.
     """
     if len(components) == 1:
-        return statistics[components[0]]
+        return np.asarray(statistics[components[0]], np.float32)
     parts = [np.interp(statistics[c], scales[c], thetas).astype(np.float32) for c in components]
-    return np.maximum.reduce(parts)
+    return np.asarray(np.maximum.reduce(parts), np.float32)
 
 
 def make_null_table(

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from dpcanary.estimation.families import GDP
 from dpcanary.estimation.calibration.null_table import (
     FEW_SCORES,
     SHARES,
@@ -19,6 +18,7 @@ from dpcanary.estimation.calibration.null_table import (
     NullTable,
     components_of,
 )
+from dpcanary.estimation.families import GDP
 from dpcanary.files import read_arrays, write_arrays
 
 Sizes = tuple[int, int]
@@ -54,7 +54,9 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
 
     def between(name: str) -> NDArray[np.float64]:
         values = tables[name]
-        return values[low] if part == 0 else (1 - part) * values[low] + part * values[low + 1]
+        if part == 0:
+            return np.asarray(values[low])
+        return np.asarray((1 - part) * values[low] + part * values[low + 1])
 
     end = float(between("ends"))
     components = components_of(GDP)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from dpcanary.accounting.trade_off import Mechanism, trade_off_curve
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_real
 from dpcanary.estimation.calibration.statistics import on_normal_scale
 from dpcanary.estimation.families import GRID
@@ -21,8 +21,11 @@ def curve_of(mechanism: Mechanism | float) -> Floats:
         AccountingError: if the curve cannot be computed.
     """
     if not isinstance(mechanism, Mechanism):
-        return GRID - checked_real("mu", mechanism, zero_included=True)
-    return ndtri(trade_off_curve(mechanism).fnr(ndtr(-GRID)))
+        return np.asarray(GRID - checked_real("mu", mechanism, zero_included=True))
+    # Accountants take a while to import.
+    from dpcanary.accounting.trade_off import trade_off_curve
+
+    return np.asarray(ndtri(trade_off_curve(mechanism).fnr(ndtr(-GRID))), np.float64)
 
 
 def pair_statistics(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpcanary.estimation.families import Family
 from dpcanary.estimation.error_rates import count_errors
+from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 
 Floats = NDArray[np.float64]

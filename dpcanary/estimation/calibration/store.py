@@ -72,5 +72,9 @@ def _computed(
             num_samples=num_samples,
             on_progress=bar.update,
         )
-    others = {"thetas": table.thetas, "scales": table.scales, "sparse_from": table.sparse_from}
+    others: dict[str, NDArray[Any]] = {
+        "thetas": table.thetas,
+        "scales": table.scales,
+        "sparse_from": table.sparse_from,
+    }
     return {**table.critical, **others}
