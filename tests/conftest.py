@@ -1,5 +1,9 @@
 """Which tests are long, and that they come first: parallel processes then end together."""
 
+import os
+import shutil
+import tempfile
+
 import pytest
 
 # Whole experiments, and environments that are built anew: `make test-all`, not `make test`. Single
@@ -21,3 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
     order = {name: rank for rank, name in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """All processes of a session share a new folder for what is computed once."""
+    if "DPCANARY_CACHE" not in os.environ:
+        folder = os.environ["DPCANARY_CACHE"] = tempfile.mkdtemp(prefix="dpcanary-cache-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -60,8 +60,9 @@ def _statistics(x, y, scans, out):
     first = np.searchsorted(x, y[0], side="right")  # beats a score of world 1
     last = np.searchsorted(x, y[n1 - 1], side="right")  # beats all
     losses = first * n1
-    for s in range(len(scans)):
-        out[s] = -np.inf
+    out[:-1] = -np.inf
+    if first > 0:  # of the thresholds below world 1, the lowest has the fewest false negatives
+        _scan(scans, n1, 0, out)
     beaten = np.searchsorted(y, x[first], side="left") if first < n0 else 0
     evaluated = -1
     for i in range(first, min(last + 1, n0)):
@@ -70,11 +71,14 @@ def _statistics(x, y, scans, out):
         losses += n1 - beaten
         if beaten > evaluated:  # else the threshold before has fewer false negatives
             evaluated = beaten
-            fp = n1 - beaten
-            for s in range(len(scans)):
-                one = scans[s, 0, fp] + scans[s, 1, i]
-                other = scans[s, 2, fp] + scans[s, 3, i]
-                strength = max(one, other)
-                if strength > out[s]:
-                    out[s] = strength
-    out[len(scans)] = losses / (n0 * n1)
+            _scan(scans, n1 - beaten, i, out)
+    out[-1] = losses / (n0 * n1)
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _scan(scans, false_positives, false_negatives, out):
+    """Raises the largest strength of each scan to that of one threshold."""
+    for s in range(len(scans)):
+        one = scans[s, 0, false_positives] + scans[s, 1, false_negatives]
+        other = scans[s, 2, false_positives] + scans[s, 3, false_negatives]
+        out[s] = max(out[s], one, other)
