@@ -131,7 +131,7 @@ def test_worlds_can_be_exchanged_under_substitute(q: float, sigma: float, steps:
 def test_the_direction_under_add_remove_is_that_of_removal() -> None:
     """A rare large gradient shows that the record is there; its absence shows little."""
     curve = _curve("add_remove", sample_rate=0.01, noise_multiplier=0.1, num_steps=1)
-    assert curve.fnr(1e-4) == pytest.approx(0.99, abs=1e-5)
+    assert curve.fnr(1e-4) == pytest.approx(0.99, abs=2e-4)
     assert curve.fnr(0.99) == pytest.approx(0.0099, abs=1e-5)
     np.testing.assert_array_equal(
         curve.fnr(RATES), _curve("zero_out", 0.01, 0.1, num_steps=1).fnr(RATES)
