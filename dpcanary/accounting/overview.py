@@ -25,15 +25,14 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
 
     If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
     The bound by group privacy always rests on `pld`. If that refuses, only this bound is NaN.
-    The `gaussian_distance` is that of the trade-off curve under substitute adjacency, whichever
-    adjacency is audited: the stage has no adjacency, and always accounts several. Only `pld` has
-    the whole curve, so with `prv` the distance is NaN.
+    `gaussian_distance` is that of the trade-off curve under the audited adjacency; NaN if `pld`
+    refuses it.
 
     Raises:
         AccountingError: if both methods refuse.
     """
-    (substitute, add_remove, distances), method = with_fallback(
-        lambda name: _both_adjacencies(stage, noise_multiplier, name),
+    (substitute, add_remove), method = with_fallback(
+        lambda name: [_curve(stage, noise_multiplier, each, name) for each in _ADJACENCIES],
         instead=(
             "raise noise_multiplier or delta, or lower target_epsilon where the noise is calibrated"
         ),
@@ -53,46 +52,27 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": substitute,
             "epsilon_upper_add_remove": add_remove,
             "epsilon_upper_group_privacy": group_privacy,
-            "gaussian_distance": distances,
+            "gaussian_distance": _gaussian_distances(stage, noise_multiplier),
         }
     )
 
 
-def _both_adjacencies(
-    stage: AccountingStage, noise_multiplier: float, method: AccountingMethod
-) -> tuple[list[float], list[float], list[float]]:
-    """Epsilons under substitute and under add/remove, and the distances under substitute."""
-    if method is AccountingMethod.PLD and stage.sample_rate < 1:
-        substitute, distances = _epsilons_and_distances(stage, noise_multiplier)
-    else:
-        substitute = _curve(stage, noise_multiplier, Adjacency.SUBSTITUTE, method)
-        distance = 0.0 if stage.sample_rate == 1 else float("nan")
-        distances = [distance] * len(substitute)
-    return (
-        substitute,
-        _curve(stage, noise_multiplier, Adjacency.ADD_REMOVE, method),
-        distances,
-    )
-
-
-def _epsilons_and_distances(
-    stage: AccountingStage, noise_multiplier: float
-) -> tuple[list[float], list[float]]:
-    """Both from the same losses, under substitute adjacency."""
+def _gaussian_distances(stage: AccountingStage, noise_multiplier: float) -> list[float]:
+    """Of the trade-off curve after each recorded step."""
     steps = list(stage.insertions)
     setting = checked_setting(
-        adjacency=Adjacency.SUBSTITUTE,
+        adjacency=stage.adjacency,
         sample_rate=stage.sample_rate,
         noise_multiplier=noise_multiplier,
         num_steps=max(steps),
         delta=stage.delta,
         method=AccountingMethod.PLD,
     )
-    epsilons, distances = [], []
-    for curve in curves_by_steps(setting, steps):
-        epsilons.append(curve.epsilon(stage.delta))
-        distances.append(gaussian_distance(curve, delta=stage.delta))
-    return epsilons, distances
+    try:
+        curves = curves_by_steps(setting, steps)
+        return [gaussian_distance(curve, delta=stage.delta) for curve in curves]
+    except AccountingError:
+        return [float("nan")] * len(steps)
 
 
 def _curve(

@@ -46,6 +46,12 @@ class ThresholdRule(Choice):
     IN_SAMPLE = "in_sample"
 
 
+# The rules whose statistic is compared with its simulated null distribution.
+CALIBRATED_RULES = (ThresholdRule.COMBINED, ThresholdRule.CALIBRATED, ThresholdRule.RANK_SUM)
+# Smaller ones would need too many simulations.
+LEAST_CALIBRATED_SIGNIFICANCE = 0.001
+
+
 class Independence(Choice):
     """Which scores of an audit with several slots a bound treats as independent.
 

@@ -15,7 +15,7 @@ from dpcanary.estimation.error_rates import count_errors
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
-from dpcanary.estimation.options import ThresholdRule
+from dpcanary.estimation.options import CALIBRATED_RULES, ThresholdRule
 from dpcanary.estimation.rule_names import GROUP, threshold_rule_names
 from dpcanary.plugins import load_plugin
 
@@ -166,9 +166,8 @@ class Rule:
     has_looks: bool = False
 
 
-_CALIBRATED = (ThresholdRule.COMBINED, ThresholdRule.CALIBRATED, ThresholdRule.RANK_SUM)
 RULES: dict[str, Rule] = {
-    **{rule: Rule(_calibrated(rule), is_valid=True, has_looks=True) for rule in _CALIBRATED},
+    **{rule: Rule(_calibrated(rule), is_valid=True, has_looks=True) for rule in CALIBRATED_RULES},
     ThresholdRule.SIMULTANEOUS: Rule(_simultaneous, is_valid=True),
     ThresholdRule.SPLIT: Rule(_split, is_valid=True),
     ThresholdRule.FIXED: Rule(_fixed, is_valid=True),

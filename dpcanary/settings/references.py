@@ -4,7 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.options import ThresholdRule
+from dpcanary.estimation.options import (
+    CALIBRATED_RULES,
+    LEAST_CALIBRATED_SIGNIFICANCE,
+    ThresholdRule,
+)
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
 from dpcanary.settings.figure import Figure
@@ -26,8 +30,11 @@ def check_references(
     Raises:
         InputError: names the audit or figure, and the key.
     """
+    _check_rules(settings)
     for name, audit in audits.items():
         where = f"config: audit {name}"
+        if audit.looks:
+            _check_looks(where, settings.threshold_rules)
         if audit.dataset is not None:
             _check_dataset(where, audit, audit.dataset, settings)
         if audit.target_epsilon is not None:
@@ -37,6 +44,26 @@ def check_references(
         if figure.in_sample and ThresholdRule.IN_SAMPLE not in settings.threshold_rules:
             raise InputError(f"{where}.in_sample: threshold_rules has no in_sample to draw")
         _check_figure(where, figure, sweeps, audits)
+
+
+def _check_rules(settings: Settings) -> None:
+    least = LEAST_CALIBRATED_SIGNIFICANCE
+    calibrated = [rule for rule in settings.threshold_rules if rule in CALIBRATED_RULES]
+    if calibrated and settings.significance < least:
+        raise InputError(
+            f"config: significance: threshold rule {calibrated[0]} needs at least {least:g};"
+            " give threshold_rules: [simultaneous] below"
+        )
+
+
+def _check_looks(where: str, rules: Sequence[str]) -> None:
+    for rule in rules:
+        if rule in {*ThresholdRule} and rule not in CALIBRATED_RULES:
+            known = ", ".join(CALIBRATED_RULES)
+            raise InputError(
+                f"{where}: looks: threshold rule {rule} has no bounds that hold jointly at looks;"
+                f" use {known}"
+            )
 
 
 def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:

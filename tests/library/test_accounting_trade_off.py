@@ -20,6 +20,7 @@ from dpcanary import (
 from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.stage import AccountingStage
 from dpcanary.accounting.trade_off import GaussianCurve, gaussian_distance
+from dpcanary.adjacency import Adjacency
 
 # Centres of the sampled component in world 0 and in world 1, in units of C.
 CENTRES = {"substitute": (1.0, -1.0), "add_remove": (1.0, 0.0), "zero_out": (1.0, 0.0)}
@@ -192,6 +193,10 @@ def test_the_accounting_table_has_the_distance_of_each_step() -> None:
     for steps, distance in zip(stage.record_steps, table["gaussian_distance"], strict=True):
         expected = gaussian_distance(_curve(num_steps=steps), delta=1e-5)
         assert distance == pytest.approx(expected, abs=1e-6)
+    other = stage.model_copy(update={"adjacency": Adjacency.ADD_REMOVE})
+    table = upper_bounds(other, noise_multiplier=1.6773)
+    expected = gaussian_distance(_curve("add_remove", num_steps=500), delta=1e-5)
+    assert table["gaussian_distance"].iloc[-1] == pytest.approx(expected, abs=1e-6)
     full = upper_bounds(stage.model_copy(update={"sample_rate": 1.0}), noise_multiplier=22.37)
     assert full["gaussian_distance"].tolist() == [0.0, 0.0]
 

@@ -262,7 +262,7 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("significance", 0.51, "significance: Input should be less than or equal to 0.5"),
         ("significance", 1.5, "significance: Input should be less than or equal to 0.5"),
         ("threshold_rules", ["simultanous"], "threshold_rules: .* did you mean 'simultaneous'"),
-        ("threshold_rules", ["xyz"], "known: simultaneous, split, fixed, in_sample"),
+        ("threshold_rules", ["xyz"], "known: combined, calibrated, rank_sum, simultaneous, split"),
         ("threshold_rules", [], "threshold_rules: .* at least 1"),
         ("conversions", ["drect"], "conversions.*: unknown name, did you mean 'direct'"),
         ("independent", "slot", "independent: unknown name, did you mean 'slots'"),
@@ -308,6 +308,10 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("audits/steps/noise_multiplier", [], "audits.steps: noise_multiplier: is an empty list"),
         ("audits/steps/noise_multiplier", [2.0, 2], "'steps-.*-sigma2' is made twice"),
         ("threshold_rules", ["split", "split"], "threshold_rules: must not repeat a name"),
+        ("significance", 1e-4, "significance: threshold rule combined needs at least 0.001"),
+        ("audits/steps/looks", [9, 20], "looks must be even numbers of runs that rise"),
+        ("audits/steps/looks", [20, 10], "looks must be even numbers of runs that rise"),
+        ("audits/steps/looks", [4, 8], "num_runs .* must be one of the looks"),
         ("datasets/digits/num_record", 1, "did you mean 'num_records'"),
         ("figures/one", {"kind": "trade_of", "sweeps": ["steps"]}, "did you mean 'trade_off'"),
         ("figures/one", {"kind": "trade_off", "sweeps": ["step"]}, "did you mean 'steps'"),
@@ -321,6 +325,20 @@ def test_mistakes_are_named(path, value, message):
 def test_what_is_just_in_range_is_fine():
     assert parse_experiment(changed("significance", 0.5)).settings.significance == 0.5
     assert single(num_runs=4).audits["steps"].total_runs == 4
+
+
+def test_looks_are_a_list_and_no_sweep():
+    config = changed("audits/steps/looks", [4, 8, 16])
+    config["audits"]["steps"]["num_runs"] = 8
+    experiment = parse_experiment(config)
+    for audit in experiment.audits:
+        assert experiment.stage(EstimationStage, audit=audit).looks == (4, 8, 16)
+    config["threshold_rules"] = ["combined", "split"]
+    with pytest.raises(InputError, match=r"looks: threshold rule split .* use combined, calibr"):
+        parse_experiment(config)
+    config["audits"]["steps"]["looks"] = [[4, 8], [8, 16]]  # a sweep over two lists
+    config["threshold_rules"] = ["rank_sum"]
+    assert len(parse_experiment(config).audits) == 2 * len(experiment.audits)
 
 
 UNUSED = "audits.steps: {}: its canary, model and optimizer do not use this key; drop it"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from dpcanary import estimate_epsilon
+from dpcanary import Mechanism, estimate_epsilon, estimate_epsilon_at_looks
 from dpcanary.errors import InputError
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
@@ -102,7 +102,9 @@ def test_split_chooses_on_one_half_and_evaluates_on_the_other():
 
 
 @pytest.mark.parametrize("conversion", ["gdp", "direct"])
-@pytest.mark.parametrize("rule", ["simultaneous", "split", "in_sample"])
+@pytest.mark.parametrize(
+    "rule", ["combined", "calibrated", "rank_sum", "simultaneous", "split", "in_sample"]
+)
 class TestOrdinaryInputs:
     def test_equal_scores_give_exactly_zero(self, rule, conversion):
         estimate = estimate_epsilon(
@@ -190,10 +192,12 @@ class TestOrdinaryInputs:
         ({"significance": 0.51}, "significance is 0.51; .* above 0 and at most 0.5"),
         ({"significance": 0.95}, "significance is 0.95; .* above 0 and at most 0.5"),
         ({"significance": math.nextafter(0.5, 1)}, "significance is 0.50*1; .* at most 0.5"),
-        ({"conversion": "gpd"}, "known: gdp, direct"),
+        ({"conversion": "gpd"}, "known: gdp, subsampled_gaussian, direct"),
         ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
         ({"threshold_rule": "fixed"}, "needs a threshold"),
         ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
+        ({"conversion": "subsampled_gaussian"}, "needs a mechanism"),
+        ({"mechanism": Mechanism("substitute", 0.5, 1.0, 1)}, "goes with 'subsampled_gaussian'"),
         ({"world0_scores": [0.0, math.nan, 1.0]}, r"world0_scores\[1\] is NaN"),
         ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
         ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),
@@ -229,7 +233,7 @@ def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
     by_name, by_member = (
         estimate_epsilon(**given, threshold_rule=choice) for choice in (rule.value, rule)
     )
-    assert by_name == by_member
+    assert repr(by_name) == repr(by_member)  # `rank_sum` has a threshold of NaN, which equals none
     assert by_name.is_valid is (rule is not ThresholdRule.IN_SAMPLE)
     assert by_name.assumption.startswith("NOT a valid bound") is not by_name.is_valid
 
@@ -241,3 +245,39 @@ def test_the_assumption_is_named():
     direct = estimate_epsilon(**scores, conversion="direct")
     assert direct.assumption.startswith("none on the mechanism")
     assert math.isnan(direct.mu_lower)
+
+
+LOOKS = [(10, 10), (20, 20), (40, 40)]
+
+
+def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
+    scores0, scores1 = gaussian_scores(2.0, 40)
+    options = {"delta": DELTA, "looks": LOOKS}
+    bounds = estimate_epsilon_at_looks(world0_scores=scores0, world1_scores=scores1, **options)
+    assert [bound.num_looks for bound in bounds] == [3, 3, 3]
+    for (size, _), bound in zip(LOOKS, bounds, strict=True):
+        alone = estimate_epsilon(
+            world0_scores=scores0[:size], world1_scores=scores1[:size], delta=DELTA
+        )
+        assert alone.num_looks == 1
+        assert 0 < bound.epsilon_lower < alone.epsilon_lower
+    # What has not come yet changes nothing.
+    first = estimate_epsilon_at_looks(
+        world0_scores=scores0[:25], world1_scores=scores1[:25], **options
+    )
+    assert first == bounds[:2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"looks": []}, "looks"),
+        ({"looks": [(20, 20), (10, 10)]}, "do not decrease"),
+        ({"looks": [(0, 10)]}, "looks is 0"),
+        ({"threshold_rule": "split"}, "'split' has no bounds that hold jointly"),
+    ],
+)
+def test_bad_looks_are_named(arguments, message):
+    good = {"world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "delta": DELTA}
+    with pytest.raises(InputError, match=message):
+        estimate_epsilon_at_looks(**{**good, "looks": [(10, 10)], **arguments})

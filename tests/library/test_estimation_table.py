@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import estimate_epsilon
+from dpcanary import Mechanism, estimate_epsilon, estimate_epsilon_at_looks
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
@@ -289,3 +289,53 @@ def test_the_summary_says_which_slot_a_row_is_of(stage: EstimationStage, slots: 
     assert summary["slot"].isna().all() == (not slots)
     for name in ("is_valid", "assumption", "epsilon_lower"):
         assert summary[name].tolist() == estimates[name].tolist()
+
+
+def test_looks_have_rows_of_their_own_that_hold_jointly() -> None:
+    stage = STAGE.model_copy(
+        update={"threshold_rules": (ThresholdRule.COMBINED,), "looks": (40, 100, 300)}
+    )
+    scores = _scores()
+    table = estimates_table(stage, scores)
+    assert set(table["num_looks"]) == {3}
+    assert table[["repeat", "step", "num_runs"]].to_numpy().tolist() == [
+        list(row) for row in product((0, 1), (10, 20), (40, 100))
+    ]
+    world0_scores, world1_scores = scores.of_worlds(repeat=1, step=1)
+    expected = estimate_epsilon_at_looks(
+        world0_scores=world0_scores,
+        world1_scores=world1_scores,
+        looks=[(20, 20), (50, 50), (150, 150)],
+        delta=stage.delta,
+    )
+    found = table[(table["repeat"] == 1) & (table["step"] == 20)]["epsilon_lower"]
+    assert found.tolist() == [bound.epsilon_lower for bound in expected]
+    by_runs = estimates_by_runs(stage, scores, [40, 60, 100])
+    assert by_runs.groupby("num_runs")["num_looks"].unique().map(list).to_dict() == {
+        40: [3],
+        60: [1],
+        100: [3],
+    }
+    with pytest.raises(InputError, match="100 runs are none of its looks 40, 300"):
+        estimates_table(stage.model_copy(update={"looks": (40, 300)}), scores)
+
+
+def test_the_exact_curves_are_those_of_the_accounted_steps() -> None:
+    """With fixed batches these are the steps in which the canary is included."""
+    conversion = Conversion.SUBSAMPLED_GAUSSIAN
+    stage = STAGE.model_copy(update={"conversions": (conversion,), "sample_rate": 0.5})
+    scores = _scores()
+    world0_scores, world1_scores = scores.of_worlds(repeat=0, step=1)
+    for period, steps in ((None, 20), (5, 4)):
+        table = estimates_table(stage.model_copy(update={"canary_period": period}), scores)
+        row = table[(table["repeat"] == 0) & (table["step"] == 20)].iloc[0]
+        expected = estimate_epsilon(
+            world0_scores=world0_scores,
+            world1_scores=world1_scores,
+            delta=stage.delta,
+            conversion=conversion,
+            threshold_rule=row["threshold_rule"],
+            mechanism=Mechanism("substitute", 0.5, 1.0, steps),
+        )
+        assert row["epsilon_lower"] == expected.epsilon_lower > 0
+        assert f"{steps} steps" in row["assumption"]

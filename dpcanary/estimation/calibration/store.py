@@ -11,10 +11,9 @@ from dpcanary.estimation.calibration.cache import cached_arrays
 from dpcanary.estimation.calibration.null_table import NullTable, components_of
 from dpcanary.estimation.calibration.packaged import packaged_table
 from dpcanary.estimation.families import GDP, Family
+from dpcanary.estimation.options import LEAST_CALIBRATED_SIGNIFICANCE
 
 Sizes = tuple[int, int]
-
-_LEAST_SIGNIFICANCE = 0.001
 
 
 @lru_cache(maxsize=256)
@@ -29,10 +28,10 @@ def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float)
     Raises:
         InputError: if the significance is too small to be simulated.
     """
-    if significance < _LEAST_SIGNIFICANCE:
+    if significance < LEAST_CALIBRATED_SIGNIFICANCE:
         raise InputError(
             f"significance is {significance:g}; rules with a simulated null distribution need at"
-            f" least {_LEAST_SIGNIFICANCE:g}: use threshold_rule 'simultaneous'"
+            f" least {LEAST_CALIBRATED_SIGNIFICANCE:g}: use threshold_rule 'simultaneous'"
         )
     if family is GDP and len(looks) == 1:
         found = packaged_table(sizes=looks[0], significance=significance)
