@@ -247,11 +247,11 @@ def test_the_assumption_is_named():
     assert math.isnan(direct.mu_lower)
 
 
-LOOKS = [(10, 10), (20, 20), (40, 40)]
+LOOKS = [(20, 20), (40, 40), (80, 80)]
 
 
 def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
-    scores0, scores1 = gaussian_scores(2.0, 40)
+    scores0, scores1 = gaussian_scores(2.0, 80)
     options = {"delta": DELTA, "looks": LOOKS}
     bounds = estimate_epsilon_at_looks(world0_scores=scores0, world1_scores=scores1, **options)
     assert [bound.num_looks for bound in bounds] == [3, 3, 3]
@@ -263,7 +263,7 @@ def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
         assert 0 < bound.epsilon_lower < alone.epsilon_lower
     # What has not come yet changes nothing.
     first = estimate_epsilon_at_looks(
-        world0_scores=scores0[:25], world1_scores=scores1[:25], **options
+        world0_scores=scores0[:50], world1_scores=scores1[:50], **options
     )
     assert first == bounds[:2]
 
