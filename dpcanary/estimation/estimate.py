@@ -28,7 +28,8 @@ class EpsilonEstimate:
 
     Attributes:
         epsilon_lower: the bound, at least 0.
-        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN unless the conversion is `gdp`.
+        mu_lower: lower bound on mu of mu-GDP, at least 0; NaN unless the curves are
+            Gaussian (conversion `gdp`, or `subsampled_gaussian` at sample rate 1).
         fpr_upper: upper bound on the false positive rate at the threshold. The calibrated rules do
             not use it; it holds at this threshold alone.
         fnr_upper: the same for the false negative rate.

@@ -20,6 +20,8 @@ PUBLISHED_SCAN, STRICT_SCAN, AUC = range(3)
 
 # The grid of normal quantiles on which curves are tabulated.
 LOWEST, STEP, NUM_POINTS = -9.0, 0.005, 3601
+# In place of a rate of 0, so that scores are finite: below all normals.
+LEAST_RATE = 1e-300
 
 GRID = LOWEST + STEP * np.arange(NUM_POINTS)
 
@@ -81,7 +83,7 @@ def direct_family(delta: float) -> Family:
     def curves(theta: Floats) -> Floats:
         fpr, epsilon = ndtr(-GRID), theta[:, None]
         fnr = np.maximum(1 - delta - np.exp(epsilon) * fpr, np.exp(-epsilon) * (1 - delta - fpr))
-        return ndtri(np.maximum(fnr, 0.0))
+        return np.asarray(ndtri(np.maximum(fnr, LEAST_RATE)))
 
     def terms(fpr: Floats, fnr: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         with np.errstate(divide="ignore"):

@@ -234,6 +234,7 @@ def test_by_runs_is_estimated_from_the_first_runs_of_every_repeat(
                 world0_scores=world0[repeat, : num_runs // 2, 1],
                 world1_scores=world1[repeat, : num_runs // 2, 1],
                 delta=1e-5,
+                threshold_rule="simultaneous",
             ).epsilon_lower
             for repeat in (0, 1)
         ]

@@ -25,8 +25,8 @@ Sizes = tuple[int, int]
 
 SIGNIFICANCE = 0.05
 _FILE = "null_tables.npz"
-# Worlds whose sizes differ by more have tables of their own.
-_LARGEST_RATIO = 1.2
+# Worlds whose sizes differ by more, or differ and are smaller, have tables of their own.
+_LARGEST_RATIO, _FEWEST_UNEQUAL = 1.2, 160
 _LARGEST_SIZE = 262_144
 TABULATED = (
     *range(4, FEW_SCORES),
@@ -44,7 +44,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     small, large = sorted(sizes)
     if significance != SIGNIFICANCE or large > _LARGEST_SIZE or large > _LARGEST_RATIO * small:
         return None
-    if small < min(TABULATED) or (small < FEW_SCORES and small != large):
+    if small < min(TABULATED) or (small < _FEWEST_UNEQUAL and small != large):
         return None
     tables = _tables()
     size = 2 / (1 / small + 1 / large)

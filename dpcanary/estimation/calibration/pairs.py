@@ -7,7 +7,7 @@ from scipy.special import ndtr, ndtri
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_real
 from dpcanary.estimation.calibration.statistics import on_normal_scale
-from dpcanary.estimation.families import GRID
+from dpcanary.estimation.families import GRID, LEAST_RATE
 
 Floats = NDArray[np.float64]
 Sizes = tuple[int, int]
@@ -25,7 +25,7 @@ def curve_of(mechanism: Mechanism | float) -> Floats:
     # Accountants take a while to import.
     from dpcanary.accounting.trade_off import trade_off_curve
 
-    return np.asarray(ndtri(trade_off_curve(mechanism).fnr(ndtr(-GRID))), np.float64)
+    return np.asarray(ndtri(np.maximum(trade_off_curve(mechanism).fnr(ndtr(-GRID)), LEAST_RATE)), np.float64)
 
 
 def pair_statistics(
