@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adjacency import Adjacency
 from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import null_table
@@ -40,29 +41,31 @@ def mapped(draw: Draw, change: Callable[[Scores], Scores]) -> Draw:
 
 
 def transcripts(mechanism: Mechanism) -> Draw:
-    """Log-likelihood ratios of all noisy sums, for the worst-case pair under `substitute`.
+    """Log-likelihood ratios of all noisy sums, for the worst-case pair of `mechanism`.
 
-    The record adds 1 in world 0 and -1 in world 1 to the steps that sample it. Every step is drawn;
-    no accountant is used.
+    Each step samples the record or not. It adds 1 in world 0; in world 1 it adds -1 under
+    `substitute` and is not there under `add_remove`. Every step is drawn; no accountant is used.
     """
     q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.num_steps
+    in_world1 = -1 if mechanism.adjacency is Adjacency.SUBSTITUTE else 0
     places = np.linspace(-1 - 9 * sigma, 1 + 9 * sigma, 20_001)
-    plus, minus = (
-        np.logaddexp(np.log1p(-q), np.log(q) + (v - 0.5) / sigma**2) for v in (places, -places)
+    # The density of each world, over that of the noise alone.
+    first, second = (
+        np.logaddexp(np.log1p(-q), np.log(q) + (sign * places - abs(sign) / 2) / sigma**2)
+        for sign in (1, in_world1)
     )
-    losses = (plus - minus).astype(np.float32)
-    step = places[1] - places[0]
+    losses = (first - second).astype(np.float32)
+    per_unit = 1 / (places[1] - places[0])
 
-    def sums(rng: np.random.Generator, count: int) -> Scores:
+    def sums(rng: np.random.Generator, count: int, added: int) -> Scores:
         sampled = rng.random((count, steps), np.float32) < q
-        noisy = sampled + np.float32(sigma) * rng.standard_normal((count, steps), np.float32)
-        # A table finer than any difference that an audit could see.
-        cells = ((noisy - np.float32(places[0])) * np.float32(1 / step) + np.float32(0.5)).astype(
-            np.int32
-        )
+        noise = np.float32(sigma) * rng.standard_normal((count, steps), np.float32)
+        noisy = np.float32(added) * sampled + noise
+        # The table is finer than any difference that an audit could see.
+        cells = np.rint((noisy - np.float32(places[0])) * np.float32(per_unit)).astype(np.int32)
         return losses[np.clip(cells, 0, len(losses) - 1)].sum(axis=1, dtype=np.float64)
 
-    return lambda rng, n0, n1: (sums(rng, n0), -sums(rng, n1))
+    return lambda rng, n0, n1: (sums(rng, n0, 1), sums(rng, n1, in_world1))
 
 
 def bounds_by_rule(

@@ -34,6 +34,7 @@ from dpcanary.gdp import gdp_epsilon
 RULES = ("combined", "calibrated", "rank_sum")
 OFTEN = Mechanism("substitute", sample_rate=0.0625, noise_multiplier=3.0174, num_steps=500)
 SELDOM = Mechanism("substitute", sample_rate=0.01, noise_multiplier=0.7, num_steps=500)
+ADD_REMOVE = Mechanism("add_remove", sample_rate=0.02, noise_multiplier=0.7, num_steps=100)
 
 
 @cache
@@ -178,7 +179,9 @@ def test_direct_at_a_large_delta():
     assert not rules_above(bounds, 1.0)
 
 
-@pytest.mark.parametrize("mechanism", [OFTEN, SELDOM], ids=["often", "seldom"])
+@pytest.mark.parametrize(
+    "mechanism", [OFTEN, SELDOM, ADD_REMOVE], ids=["often", "seldom", "add_remove"]
+)
 def test_subsampled_gaussian_on_the_worst_case(mechanism):
     """The truth is the accountant's; the scores are simulated step by step."""
     family = family_of(Conversion.SUBSAMPLED_GAUSSIAN, delta=DELTA, mechanism=mechanism)
