@@ -90,15 +90,20 @@ def test_other_numbers_of_scores(sizes, mu):
     assert not rules_above(bounds, mu)
 
 
-@pytest.mark.parametrize("size", [9, 30, 64, 70, 125, 230, 1111])
-def test_scores_with_few_errors(size):
-    """Where worlds are nearly separate, the statistics take few values.
-
-    All truths up to the largest bound are tried with the same draws of the noise.
-    """
-    table = null_table(family=GDP, looks=((size, size),), significance=SIGNIFICANCE)
-    for mu in np.linspace(0.55, 0.99, 12) * table.thetas[-1]:
-        bounds = bounds_by_rule(gaussian(mu), (size, size), num_audits=1000, seed=5)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *(pytest.param((n, n), id=str(n)) for n in (9, 30, 64, 66, 125, 230, 1111)),
+        pytest.param((100, 120), id="100-120"),
+        pytest.param((400, 480), id="400-480"),
+    ],
+)
+def test_scores_with_few_errors(sizes):
+    """Where worlds are nearly separate, the statistics take few values."""
+    table = null_table(family=GDP, looks=(sizes,), significance=SIGNIFICANCE)
+    shares = [0.55, 0.65, 0.73, 0.8, 0.825, 0.84, 0.86, 0.9, 0.94, 0.97, 0.98, 0.987]
+    for mu in np.array(shares) * table.thetas[-1]:
+        bounds = bounds_by_rule(gaussian(mu), sizes, num_audits=1000, seed=5)
         assert not rules_above(bounds, mu), mu / table.thetas[-1]
 
 
