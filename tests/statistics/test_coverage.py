@@ -1,4 +1,6 @@
-"""Rules that claim to be valid keep their significance; rule `in_sample` does not.
+"""Rules of error rates that claim to be valid keep their significance; `in_sample` does not.
+
+test_calibrated_coverage.py is about the calibrated rules.
 
 Scores are Gaussian with known mu, so the truth is mu itself for conversion `gdp` and its epsilon
 for `direct`. With B simulated audits and exceedance rate p, the Monte-Carlo error is
@@ -9,6 +11,7 @@ audits, and .079 at 500.
 import numpy as np
 import pandas as pd
 import pytest
+from simulated import DELTA, SIGNIFICANCE, allowed
 
 from dpcanary import estimate_epsilon
 from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
@@ -19,16 +22,8 @@ from dpcanary.scoring.score_file import AuditScores
 from dpcanary.training.options import WorldAssignment
 from dpcanary.training.worlds import assigned_worlds
 
-SIGNIFICANCE = 0.05
-DELTA = 1e-5
 NUM_AUDITS = 2000
-
-
-def allowed(num_audits: int) -> float:
-    """The significance and 3 Monte-Carlo errors."""
-    return SIGNIFICANCE + 3 * np.sqrt(SIGNIFICANCE * (1 - SIGNIFICANCE) / num_audits)
-
-
+CONVERSIONS = (Conversion.GDP, Conversion.DIRECT)
 ALLOWED = allowed(NUM_AUDITS)
 
 
@@ -108,6 +103,7 @@ def test_simultaneous_is_tight(mu, tightness):
             world0_scores=rng.normal(mu, 1.0, 1250),
             world1_scores=rng.normal(0.0, 1.0, 1250),
             delta=DELTA,
+            threshold_rule="simultaneous",
         ).mu_lower
         / mu
         for _ in range(200)
@@ -155,7 +151,7 @@ def estimates_of_slots(
         delta=DELTA,
         significance=SIGNIFICANCE,
         threshold_rules=(ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT),
-        conversions=tuple(Conversion),
+        conversions=CONVERSIONS,
         independent=independent,
     )
     return estimates_table(stage, audits).assign(truth=gdp_epsilon(mu=mu, delta=DELTA))

@@ -1,0 +1,160 @@
+"""The argument behind the calibrated rules, draw by draw (docs/validity.md)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.families import GDP, direct_family
+
+Array = NDArray[np.float64]
+SIZES = (60, 70)
+TERMS = [
+    scan_terms(family=family, sizes=SIZES, significance=0.05)
+    for family in (GDP, direct_family(1e-5))
+]
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """Scores of a mechanism, and those of the least favourable pair from the same draws.
+
+    Attributes:
+        world0: scores of the mechanism.
+        world1: likewise.
+        pair0: u: the probability, under world 0, of a score below one's own, random within ties.
+        pair1: f(v), for v the probability, under world 1, of a score above one's own.
+    """
+
+    world0: Array
+    world1: Array
+    pair0: Array
+    pair1: Array
+
+
+def of_atoms(
+    scores: Array,
+    law0: Array,
+    law1: Array,
+    curve: Callable[[Array], Array],
+    rng: np.random.Generator,
+) -> Coupled:
+    """A mechanism with finitely many outcomes, each of which has a score."""
+    i, j = rng.choice(len(scores), SIZES[0], p=law0), rng.choice(len(scores), SIZES[1], p=law1)
+    below = np.array([law0[scores < one].sum() for one in scores])
+    above = np.array([law1[scores > one].sum() for one in scores])
+    equal0, equal1 = (np.array([law[scores == s].sum() for s in scores]) for law in (law0, law1))
+    u = below[i] + rng.random(SIZES[0]) * equal0[i]
+    v = above[j] + rng.random(SIZES[1]) * equal1[j]
+    return Coupled(scores[i], scores[j], u, curve(v))
+
+
+def best_curve(law0: Array, law1: Array) -> Callable[[Array], Array]:
+    """The trade-off curve of two laws of atoms, by likelihood-ratio tests (Neyman, Pearson)."""
+    with np.errstate(divide="ignore"):
+        order = np.argsort(-(law0 / law1), kind="stable")
+    fpr = np.concatenate([[0.0], np.cumsum(law1[order])])
+    fnr = 1 - np.concatenate([[0.0], np.cumsum(law0[order])])
+    return lambda v: np.interp(v, fpr, np.maximum(fnr, 0.0))
+
+
+def random_atoms(seed: int) -> Coupled:
+    """Outcomes of random probabilities; scores in random order and with ties."""
+    rng = np.random.default_rng([1, seed])
+    size = int(rng.integers(2, 12))
+    law0, law1 = (rng.dirichlet(np.full(size, 0.7)) for _ in range(2))
+    scores = rng.integers(0, size, size).astype(float)
+    return of_atoms(scores, law0, law1, best_curve(law0, law1), rng)
+
+
+def likelihood_ratios(seed: int) -> Coupled:
+    """The same with the best scores, for which the argument is tight."""
+    rng = np.random.default_rng([2, seed])
+    law0, law1 = (rng.dirichlet(np.full(6, 0.7)) for _ in range(2))
+    return of_atoms(law0 / law1, law0, law1, best_curve(law0, law1), rng)
+
+
+def unequal_variances(seed: int) -> Coupled:
+    """N(1, 4) against N(0, 1), clipped at 3; no threshold is better than G_2 allows."""
+    rng = np.random.default_rng([3, seed])
+    raw0, raw1 = rng.normal(1, 2, SIZES[0]), rng.normal(0, 1, SIZES[1])
+    high0, high1 = raw0 >= 3, raw1 >= 3
+    low0, low1 = raw0 <= -3, raw1 <= -3
+    noise0, noise1 = rng.random(SIZES[0]), rng.random(SIZES[1])
+    below, above = ndtr((raw0 - 1) / 2), ndtr(-raw1)
+    # Within the ends, all scores are equal.
+    u = np.where(high0, ndtr(1.0) + noise0 * (1 - ndtr(1.0)), below)
+    u = np.where(low0, noise0 * ndtr(-2.0), u)
+    v = np.where(high1, noise1 * ndtr(-3.0), above)
+    v = np.where(low1, ndtr(3.0) + noise1 * (1 - ndtr(3.0)), v)
+    return Coupled(np.clip(raw0, -3, 3), np.clip(raw1, -3, 3), u, ndtr(-ndtri(v) - 2.0))
+
+
+def rounded(seed: int) -> Coupled:
+    """N(1, 1) against N(0, 1), rounded: many ties."""
+    rng = np.random.default_rng([4, seed])
+    x, y = np.round(rng.normal(1, 1, SIZES[0])), np.round(rng.normal(0, 1, SIZES[1]))
+    low, high = ndtr(x - 0.5 - 1), ndtr(x + 0.5 - 1)
+    u = low + rng.random(SIZES[0]) * (high - low)
+    low, high = ndtr(-(y + 0.5)), ndtr(-(y - 0.5))
+    v = low + rng.random(SIZES[1]) * (high - low)
+    return Coupled(x, y, u, ndtr(-ndtri(v) - 1.0))
+
+
+MECHANISMS = [random_atoms, likelihood_ratios, unequal_variances, rounded]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_pair_wins_every_comparison_that_the_mechanism_wins(mechanism):
+    won, won_by_pair = 0, 0
+    for seed in range(200):
+        coupled = mechanism(seed)
+        wins = coupled.world0[:, None] > coupled.world1
+        pair_wins = coupled.pair0[:, None] >= coupled.pair1 - 1e-12
+        assert not (wins & ~pair_wins).any()
+        won, won_by_pair = won + wins.sum(), won_by_pair + pair_wins.sum()
+    assert 0 < won < won_by_pair
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_no_statistic_is_larger_than_at_the_pair(mechanism):
+    for seed in range(200):
+        coupled = mechanism(seed)
+        for terms in TERMS:
+            own = observed_statistics(coupled.world0, coupled.world1, terms)
+            of_pair = observed_statistics(coupled.pair0, coupled.pair1 - 1e-12, terms)
+            assert (own <= of_pair).all()
+
+
+def test_the_coupled_draws_of_the_pair_are_uniform():
+    """So the pair is one of independent scores with the curve f, whatever the mechanism."""
+    u = np.concatenate([random_atoms(seed).pair0 for seed in range(400)])
+    distance = np.abs(np.sort(u) - (np.arange(len(u)) + 0.5) / len(u)).max()
+    assert distance < 1.63 / np.sqrt(len(u))  # Kolmogorov and Smirnov, 1 %
+
+
+def test_a_pair_of_too_large_a_curve_does_not_win_all():
+    """The check is able to fail: scores of mu 1 against the pair of mu .8."""
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(1, 1, SIZES[0]), rng.normal(0, 1, SIZES[1])
+    u, v = ndtr(x - 1), ndtr(-y)
+    wins, pair_wins = x[:, None] > y, u[:, None] >= ndtr(-ndtri(v) - 0.8)
+    assert (wins & ~pair_wins).any()
+
+
+def test_statistics_are_monotone_in_the_comparisons():
+    """One score of world 0 raised, or one of world 1 lowered, lowers no statistic."""
+    rng = np.random.default_rng(6)
+    for _ in range(300):
+        x, y = rng.integers(0, 9, SIZES[0]) + 1.0, rng.integers(0, 9, SIZES[1]) + 0.0
+        better0, better1 = x.copy(), y.copy()
+        better0[rng.integers(SIZES[0])] += rng.integers(0, 3)
+        better1[rng.integers(SIZES[1])] -= rng.integers(0, 3)
+        for terms in TERMS:
+            before = observed_statistics(x, y, terms)
+            assert (observed_statistics(better0, y, terms) >= before).all()
+            assert (observed_statistics(x, better1, terms) >= before).all()
