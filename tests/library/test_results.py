@@ -1,0 +1,145 @@
+"""The numbers in the text of docs/results are those of the tables beside the figures."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docs" / "results"
+TEXT = " ".join((FOLDER / "README.md").read_text().split())
+CANARIES = ("gradient", "crafted_input", "mislabeled", "natural")
+
+
+def table(figure: str) -> pd.DataFrame:
+    return pd.read_csv(FOLDER / f"{figure}.tsv", sep="\t")
+
+
+def epsilons(figure: str, *index: str, series: str = "audited") -> "pd.Series[float]":
+    rows = table(figure).query("series == @series")
+    return rows.groupby(list(index))["epsilon"].mean()
+
+
+def number(value: float, digits: int) -> str:
+    """As the page writes numbers: .05, 1.90, 10."""
+    return f"{value:.{digits}f}".removeprefix("0") if digits else f"{value:.0f}"
+
+
+def says(sentence: str) -> None:
+    assert sentence in TEXT, f"the tables say: {sentence}"
+
+
+def price(figure: str) -> float:
+    """How much more the published rule gives, on average over the points of a figure."""
+    keys = ["canary", "score", "sample_rate", "noise_multiplier", "step", "num_runs"]
+    rows = table(figure)
+    valid, published = (
+        rows[rows["series"] == series].set_index(keys)["epsilon"]
+        for series in ("audited", "audited_in_sample")
+    )
+    return float((published - valid).mean())
+
+
+def test_figure_2():
+    by = ("sample_rate", "noise_multiplier")
+    found, published = (
+        epsilons("figure2", *by, series=s) for s in ("audited", "audited_in_sample")
+    )
+    truth = epsilons("figure2", *by, series="accounted_substitute")
+    assert len(found) == 17
+    assert (found > epsilons("figure2", *by, series="accounted_add_remove")).all()
+    assert (found < truth).all()
+    below = 100 * (1 - found / truth)
+    at = [below[(truth > low) & (truth < high)] for low, high in ((3, 20), (1.5, 3), (0.5, 1.5))]
+    ranges = [f"{part.min():.0f} to {part.max():.0f} %" for part in at]
+    says(
+        f"by {ranges[0]} at epsilon 4 and more, by {ranges[1]} at epsilon 2, and by {ranges[2]} at"
+        " epsilon 1"
+    )
+    says(f"The published rule gives {number(price('figure2'), 2)} more on average.")
+    says(f"It goes beyond the truth in {(published > truth).sum()} of the 17 audits.")
+
+
+def row_at_last_step(figure: str, sample_rate: float) -> str:
+    """A line of the page's tables of bounds."""
+    rows = table(figure)
+    rows = rows[(rows["step"] == rows["step"].max()) & (rows["sample_rate"] == sample_rate)]
+    by = rows.pivot_table(index="canary", columns="series", values="epsilon")
+    add_remove = rows.loc[rows["series"] == "accounted_add_remove", "epsilon"].iloc[0]
+    cells = [f"{by.audited[name]:.2f} ({by.audited_in_sample[name]:.2f})" for name in CANARIES]
+    name = f"{sample_rate:g}".removeprefix("0")
+    return f"| q = {name} | {add_remove:.2f} | {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize("q", [1, 0.25, 0.0625])
+def test_the_table_of_figure_3(q):
+    says(row_at_last_step("figure3", q))
+
+
+def first_step_above(figure: str, canary: str, q: float) -> int:
+    """The first step from which on the mean bound exceeds the add/remove epsilon."""
+    by = epsilons(figure, "canary", "sample_rate", "step")[canary, q]
+    above = by > epsilons(figure, "sample_rate", "step", series="accounted_add_remove")[q]
+    return int(above.index[np.flatnonzero(~above).max() + 1 if not above.all() else 0])
+
+
+def test_figure_3():
+    last = epsilons("figure3", "canary", "sample_rate", "step").xs(500, level="step")
+    crafted, mislabeled, natural = (last[name] for name in CANARIES[1:])
+    says(
+        f"({crafted[1]:.1f} to {crafted[0.0625]:.1f}, {mislabeled[1]:.1f} to"
+        f" {mislabeled[0.0625]:.1f})"
+    )
+    assert (crafted.diff()[1:] > 0).all()
+    assert (mislabeled.diff()[1:] > 0).all()
+    assert {first_step_above("figure3", name, q) for name in CANARIES for q in (1, 0.25)} == {25}
+    assert {first_step_above("figure3", name, 0.0625) for name in CANARIES[:2]} == {25}
+    steps = [first_step_above("figure3", name, 0.0625) for name in CANARIES[2:]]
+    says(
+        f"at q = .0625 mislabeled inputs do so from step {steps[0]} on and natural ones from step"
+        f" {steps[1]} on"
+    )
+    values = [f"{natural[q]:.1f}" for q in (1, 0.25, 0.0625)]
+    rows = table("figure3").query("series == 'audited' and step == 500 and canary == 'natural'")
+    errors = [number(value, 1) for value in (rows["error_bar"].min(), rows["error_bar"].max())]
+    says(
+        f"{values[0]}, {values[1]} and {values[2]} at q = 1, .25 and .0625, each with two standard"
+        f" errors of {errors[0]} to {errors[1]}"
+    )
+    says(f"The published rule gives {number(price('figure3'), 2)} more on average.")
+    published = epsilons("figure3", "canary", "sample_rate", "step", series="audited_in_sample")
+    says(
+        f"At q = 1 its gradient audit gives {published['gradient', 1, 500]:.2f}, above the true 10"
+    )
+
+
+def test_figure_5():
+    by = ("canary", "sample_rate", "num_runs")
+    found, published = (
+        epsilons("figure5", *by, series=s) for s in ("audited", "audited_in_sample")
+    )
+    add_remove = epsilons("figure5", "sample_rate", series="accounted_add_remove")
+    above = found.unstack("num_runs").gt(
+        add_remove.reindex(found.unstack("num_runs").index, level="sample_rate"), axis=0
+    )
+    assert above[250].all()
+    assert {name for (name, _), value in above[100].items() if not value} == {"natural"}
+    for runs, clause in ((100, "with 100 models"), (2500, "with 2,500")):
+        means = [series.xs(runs, level="num_runs").mean() for series in (published, found)]
+        average = " on average" if runs == 100 else ""
+        says(f"{clause} ({means[0]:.1f} against {means[1]:.1f}{average})")
+
+
+def test_figure_a1():
+    rows = table("figureA1")
+    low, high = 100 * rows["accuracy"].min(), 100 * rows["accuracy"].max()
+    says(f"the accuracy is {low:.1f} to {high:.1f} % with any canary or none")
+    largest = number(100 * rows["difference"].abs().max(), 2)
+    says(f"the largest mean difference is {largest} percentage points")
+
+
+def test_every_figure_has_its_table_and_image():
+    for name in re.findall(r"\]\((figure\w+)\.png\)", TEXT):
+        assert (FOLDER / f"{name}.png").exists()
+        assert (FOLDER / f"{name}.tsv").exists()
