@@ -8,25 +8,51 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.options import Optimizer
 
-RUNS, STEPS, MU = 4000, 250, 2.0
+RUNS, STEPS, MU, RATE = 100_000, 250, 2.0, 0.01
 # Standard error of the distance between two normal samples, in units of their standard deviation.
 ERROR = np.sqrt(2 / RUNS + MU**2 / (4 * RUNS))
 
 
-@pytest.mark.parametrize("optimizer", Optimizer)
-def test_worlds_stay_as_far_apart_as_the_sums_of_their_gradients(optimizer):
-    """Sums of +s and -s under unit noise are MU apart; Adam and momentum weigh steps unequally.
-
-    Unequal weights lose less than 2 %. Momentum's weight k steps before the end is 1 - 0.9^k.
-    """
-    dpsgd = DPSGD(1.0, 1.0, 0.01, (STEPS,), optimizer=optimizer)
-    generator = torch.Generator().manual_seed(0)
+def gradients_of_steps(seed: int):
+    """Unit noise around +s in world 0 and -s in world 1, such that their sums are MU apart."""
+    generator = torch.Generator().manual_seed(seed)
     signs = torch.tensor([1.0, -1.0])[:, None].expand(2, RUNS)
-    parameters, gradients = torch.zeros(2, RUNS), torch.empty(2, RUNS)
-    stepping = optimizer_of(dpsgd, parameters, gradients)
     for _ in range(STEPS):
-        gradients.normal_(generator=generator).add_(signs, alpha=MU / (2 * STEPS**0.5))
-        stepping.step()
+        noise = torch.empty(2, RUNS).normal_(generator=generator)
+        yield noise.add_(signs, alpha=MU / (2 * STEPS**0.5))
+
+
+def distance(parameters: torch.Tensor) -> float:
     zero, one = parameters.numpy().astype(np.float64)
-    apart = abs(zero.mean() - one.mean()) / np.sqrt((zero.var() + one.var()) / 2)
-    assert 0.98 * MU - 3 * ERROR < apart < MU + 3 * ERROR
+    return abs(zero.mean() - one.mean()) / np.sqrt((zero.var() + one.var()) / 2)
+
+
+def distance_of(optimizer: Optimizer) -> float:
+    parameters, gradients = torch.zeros(2, RUNS), torch.empty(2, RUNS)
+    dpsgd = DPSGD(1.0, 1.0, RATE, (STEPS,), optimizer=optimizer)
+    stepping = optimizer_of(dpsgd, parameters, gradients)
+    for of_step in gradients_of_steps(seed=0):
+        gradients.copy_(of_step)
+        stepping.step()
+    return distance(parameters)
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
+def test_linear_optimisers_keep_the_distance_that_their_weights_leave(optimizer):
+    """SGD weighs all steps alike; momentum weighs the one k steps before the end by 1 - 0.9^k."""
+    decay = 0.9 if optimizer is Optimizer.MOMENTUM else 0.0
+    weights = 1 - decay ** np.arange(1, STEPS + 1)
+    expected = MU * weights.sum() / np.sqrt(STEPS * (weights**2).sum())
+    assert distance_of(optimizer) == pytest.approx(expected, abs=3 * ERROR)
+
+
+def test_adam_keeps_less_of_the_distance():
+    """It divides by a root mean square that the noise of the first steps dominates."""
+    parameter = torch.zeros(2, RUNS, requires_grad=True)
+    adam = torch.optim.Adam([parameter], lr=RATE)
+    for of_step in gradients_of_steps(seed=1):
+        parameter.grad = of_step
+        adam.step()
+    expected = distance(parameter.detach())
+    assert expected == pytest.approx(1.95, abs=3 * ERROR)
+    assert distance_of(Optimizer.ADAM) == pytest.approx(expected, abs=3 * np.sqrt(2) * ERROR)
