@@ -9,7 +9,7 @@ from scipy.special import betainccinv, ndtr, ndtri
 from scipy.stats import beta
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, trade_off_curve
-from dpcanary.estimation.calibration import cache, packaged
+from dpcanary.estimation.calibration import cache, packaged, simulation
 from dpcanary.estimation.calibration.compute import compute_null_table, default_num_samples
 from dpcanary.estimation.calibration.null_table import (
     NullTable,
@@ -96,7 +96,7 @@ def test_simulation_does_not_depend_on_the_number_of_cores(monkeypatch):
         "seed": 5,
     }
     first = simulate_statistics(**arguments)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(simulation, "_num_cores", lambda: 1)
     assert (simulate_statistics(**arguments) == first).all()
 
 

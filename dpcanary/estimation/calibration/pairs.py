@@ -25,7 +25,8 @@ def curve_of(mechanism: Mechanism | float) -> Floats:
     # Accountants take a while to import.
     from dpcanary.accounting.trade_off import trade_off_curve
 
-    return np.asarray(ndtri(np.maximum(trade_off_curve(mechanism).fnr(ndtr(-GRID)), LEAST_RATE)), np.float64)
+    fnr = trade_off_curve(mechanism).fnr(ndtr(-GRID))
+    return np.asarray(ndtri(np.maximum(fnr, LEAST_RATE)), np.float64)
 
 
 def pair_statistics(

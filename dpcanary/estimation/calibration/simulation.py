@@ -60,8 +60,16 @@ def simulate_statistics(
             )
         return count
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_num_cores()) as pool:
         jobs = [pool.submit(job, start) for start in range(0, num_samples, per_job)]
         for done in as_completed(jobs):
             on_progress(done.result())
     return out
+
+
+def _num_cores() -> int:
+    """The cores that this process may use; a cluster's job has fewer than the machine."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
