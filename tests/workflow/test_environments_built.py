@@ -17,7 +17,7 @@ from test_environments import ENVIRONMENTS, listed, rules, rules_by_environment
 CONFIG = {
     "experiment": "roles",
     "delta": 1e-5,
-    "threshold_rules": ["simultaneous", "in_sample"],
+    "threshold_rules": ["combined", "in_sample"],
     "audits": {
         "head": {
             "canary": ["gradient", "crafted_input", "natural"],

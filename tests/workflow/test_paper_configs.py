@@ -51,7 +51,7 @@ def test_miniature(config, files, tmp_path):
             assert (results / f"figures/{figure}.{suffix}").stat().st_size > 200
     summary = pd.read_csv(results / "summary.tsv", sep="\t")
     assert set(summary["sweep"]) == set(content["audits"])
-    assert set(summary["threshold_rule"]) == {"simultaneous", "in_sample"}
+    assert set(summary["threshold_rule"]) == {"combined", "in_sample"}
 
 
 def test_the_paper_s_figures_are_all_there():
