@@ -22,7 +22,7 @@ from benchmarks.score_laws import DELTA, Law, laws
 from dpcanary import Conversion, ThresholdRule
 from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import null_table
+from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
@@ -202,7 +202,14 @@ def thetas_of(
         elif rule == SHIFTED:
             theta = shifted.bound(rule=ThresholdRule.COMBINED, look=0, statistics=statistics)
         elif rule in CALIBRATED:
-            theta = table.bound(rule=rule, look=0, statistics=statistics)
+            theta = calibrated_bound(
+                family=problem.family,
+                looks=((len(problem.world0_scores), len(problem.world1_scores)),),
+                look=0,
+                significance=SIGNIFICANCE,
+                rule=rule,
+                statistics=statistics,
+            )
         else:
             theta = max(0.0, RULES[rule].choose(problem).strength)
         thetas.append(theta)

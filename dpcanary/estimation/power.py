@@ -12,9 +12,9 @@ from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.pairs import curve_of, pair_statistics
 from dpcanary.estimation.calibration.statistics import scan_terms
-from dpcanary.estimation.calibration.store import null_table
+from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.conversions import family_of
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.options import CALIBRATED_RULES, Conversion, ThresholdRule
 
 _SEED = 0
 # Audits to simulate, fewer if they have many runs: their bounds scatter less.
@@ -155,9 +155,9 @@ def _bounds(
         of_family = None
     family = family_of(conversion, delta=delta, mechanism=of_family)
     sizes = num_runs - num_runs // 2, num_runs // 2
-    table = null_table(family=family, looks=(sizes,), significance=significance)
-    if rule not in table.components:
-        raise InputError(f"no power of threshold_rule {rule!r}: use {', '.join(table.components)}")
+    if rule not in CALIBRATED_RULES:
+        known = ", ".join(CALIBRATED_RULES)
+        raise InputError(f"the power of threshold_rule {str(rule)!r} is not known; known: {known}")
     statistics = pair_statistics(
         curve=curve_of(mechanism),
         sizes=sizes,
@@ -165,5 +165,15 @@ def _bounds(
         num_samples=max(_FEWEST_AUDITS, min(_MOST_AUDITS, _RUNS // num_runs)),
         seed=_SEED,
     )
-    thetas = [table.bound(rule=rule, look=0, statistics=of_audit) for of_audit in statistics.T]
+    thetas = [
+        calibrated_bound(
+            family=family,
+            looks=(sizes,),
+            look=0,
+            significance=significance,
+            rule=rule,
+            statistics=of_audit,
+        )
+        for of_audit in statistics.T
+    ]
     return np.array([family.epsilon(theta, delta) for theta in thetas])

@@ -14,8 +14,16 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import TradeOffCurve, trade_off_curve
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.calibration.cache import cached_arrays
-from dpcanary.estimation.families import GDP, GRID, Family, gaussian_terms
-from dpcanary.gdp import gdp_mu
+from dpcanary.estimation.families import (
+    GDP,
+    GRID,
+    LOWEST,
+    NUM_POINTS,
+    STEP,
+    Family,
+    gaussian_terms,
+)
+from dpcanary.gdp import gdp_epsilon, gdp_mu
 
 Floats = NDArray[np.float64]
 
@@ -23,11 +31,15 @@ Floats = NDArray[np.float64]
 # interpolated between.
 _SHARE, _SMALLEST, _LARGEST = 0.15, 0.4, 7.5
 _MOST_CURVES = 80
+# The delta at which theta is named, and those between which epsilon is interpolated.
 _DELTA = 1e-5
+_DELTAS = np.geomspace(1e-11, 0.1, 21)
 # Rates below that of this quantile are too small for the accountant; no audit sees them.
 _RELIABLE = 5.5
 # Thetas among which `strength` interpolates.
 _NUM_STRENGTHS = 400
+# Error rates that `strength` converts at once.
+_CHUNK = 2_000
 
 
 def subsampled_family(mechanism: Mechanism) -> Family:
@@ -54,28 +66,37 @@ def _family(mechanism: Mechanism) -> Family:
     arrays = cached_arrays("family", about=what, compute=lambda: _computed(mechanism, what))
     thetas, moves = arrays["thetas"], arrays["moves"]
     moved = PchipInterpolator(thetas, moves, axis=0)
+    epsilons = PchipInterpolator(thetas, arrays["epsilons"], axis=0)
     fine = np.linspace(0.0, thetas[-1], _NUM_STRENGTHS)
     moves_at_fine = moved(fine)
 
     def strength(fpr: Floats, fnr: Floats) -> Floats:
-        places = -ndtri(fpr)
-        wanted = places - ndtri(fnr)
-        found = np.empty(len(places))
-        for i, (place, move) in enumerate(zip(places, wanted, strict=True)):
-            cell = int(np.clip(np.searchsorted(GRID, place) - 1, 0, len(GRID) - 2))
-            part = np.clip((place - GRID[cell]) / (GRID[1] - GRID[0]), 0.0, 1.0)
-            column = (1 - part) * moves_at_fine[:, cell] + part * moves_at_fine[:, cell + 1]
-            found[i] = np.interp(move, column, fine, left=-np.inf)
-        return found
+        chunks = range(0, len(fpr), _CHUNK)
+        parts = [_strength(fpr[i : i + _CHUNK], fnr[i : i + _CHUNK]) for i in chunks]
+        return np.concatenate(parts)
+
+    def _strength(fpr: Floats, fnr: Floats) -> Floats:
+        places = np.clip((-ndtri(fpr) - LOWEST) / STEP, 0.0, NUM_POINTS - 1.000001)
+        cells = places.astype(int)
+        part = places - cells
+        columns = (1 - part) * moves_at_fine[:, cells] + part * moves_at_fine[:, cells + 1]
+        with np.errstate(invalid="ignore"):
+            wanted = -ndtri(fpr) - ndtri(fnr)
+        above = np.clip((columns < wanted).sum(axis=0), 1, _NUM_STRENGTHS - 1)
+        low, high = np.take_along_axis(columns, np.array([above - 1, above]), axis=0)
+        share = np.clip((wanted - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
+        found = fine[above - 1] + share * (fine[above] - fine[above - 1])
+        return np.where(wanted >= columns[0], found, -np.inf)
 
     def epsilon(theta: float, delta: float) -> float:
-        fpr, fnr = ndtr(-GRID), ndtr(GRID - moved(theta))
-        seen = np.abs(GRID) <= _RELIABLE
-        fpr, fnr = fpr[seen], fnr[seen]
-        with np.errstate(divide="ignore"):
-            one = np.log(np.maximum(1 - delta - fnr, 0.0) / fpr)
-            other = np.log(np.maximum(1 - delta - fpr, 0.0) / fnr)
-        return max(0.0, float(one.max()), float(other.max()))
+        if delta == _DELTA:
+            return gdp_epsilon(mu=theta, delta=delta)
+        if not _DELTAS[0] <= delta <= _DELTAS[-1]:
+            raise InputError(
+                f"delta is {delta:g}; with conversion 'subsampled_gaussian' it must be from"
+                f" {_DELTAS[0]:g} to {_DELTAS[-1]:g}"
+            )
+        return float(PchipInterpolator(np.log(_DELTAS), epsilons(theta))(log(delta)))
 
     return Family(
         name=f"subsampled_gaussian {what}",
@@ -94,13 +115,15 @@ def _family(mechanism: Mechanism) -> Family:
 def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
     """Curves from much noise to little, until theta is large enough or the accountant refuses."""
     thetas, moves = [0.0], [np.zeros_like(GRID)]
+    epsilons = [[0.0] * len(_DELTAS)]
     noise = 3 * mechanism.adjacency.sensitivity * mechanism.sample_rate * mechanism.num_steps**0.5
     noise, step = max(noise, 1.0), log(1.5)
     with tqdm(desc=f"trade-off curves of {what}, once", unit=" curves", delay=5) as bar:
         for _ in range(_MOST_CURVES):
             try:
                 curve = trade_off_curve(mechanism.with_noise(noise))
-                theta = _theta_of(curve)
+                theta = gdp_mu(epsilon=curve.epsilon(_DELTA), delta=_DELTA)
+                of_deltas = [curve.epsilon(delta) for delta in _DELTAS]
             except AccountingError as error:
                 logging.info("no curve beyond theta = %.2f: %s", thetas[-1], error)
                 break
@@ -113,13 +136,15 @@ def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
             if gain > wanted / 10:
                 thetas.append(theta)
                 moves.append(np.maximum(_moves_of(curve), moves[-1]))
+                epsilons.append(of_deltas)
             if theta > _LARGEST:
                 break
             step *= float(np.clip(wanted / max(gain, 1e-9), 0.3, 2.0))
             noise *= exp(-step)
     if len(thetas) == 1:
         raise InputError(f"no noise gives a trade-off curve of {what} that can be computed")
-    return {"thetas": np.array(thetas), "moves": np.array(moves)}
+    found = {"thetas": thetas, "moves": moves, "epsilons": epsilons}
+    return {name: np.array(values) for name, values in found.items()}
 
 
 def _moves_of(curve: TradeOffCurve) -> Floats:
@@ -128,8 +153,3 @@ def _moves_of(curve: TradeOffCurve) -> Floats:
     seen = np.flatnonzero((np.abs(GRID) <= _RELIABLE) & (fnr > ndtr(-_RELIABLE)))
     moves = GRID[seen] - ndtri(fnr[seen])
     return np.asarray(np.interp(GRID, GRID[seen], moves))
-
-
-def _theta_of(curve: TradeOffCurve) -> float:
-    """The mu of the Gaussian curve of the same epsilon; it has no limit as the noise falls."""
-    return gdp_mu(epsilon=curve.epsilon(_DELTA), delta=_DELTA)

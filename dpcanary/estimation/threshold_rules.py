@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import null_table
+from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.error_rates import count_errors
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
@@ -97,13 +97,14 @@ def _calibrated(rule: ThresholdRule) -> Callable[[Problem], BoundedThreshold]:
     def choose(problem: Problem) -> BoundedThreshold:
         sizes = len(problem.world0_scores), len(problem.world1_scores)
         terms = scan_terms(family=problem.family, sizes=sizes, significance=problem.significance)
-        table = null_table(
+        bound = calibrated_bound(
             family=problem.family,
             looks=problem.looks or (sizes,),
+            look=problem.look,
             significance=problem.significance,
+            rule=rule,
+            statistics=observed_statistics(problem.world0_scores, problem.world1_scores, terms),
         )
-        statistics = observed_statistics(problem.world0_scores, problem.world1_scores, terms)
-        bound = table.bound(rule=rule, look=problem.look, statistics=statistics)
         if rule is ThresholdRule.RANK_SUM:
             return BoundedThreshold(math.nan, math.nan, math.nan, bound)
         return replace(_in_sample(problem), strength=bound)

@@ -1,6 +1,7 @@
 """Simulated audits: scores whose truth is known, and the bounds of the calibrated rules."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +10,9 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import null_table
+from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.families import GDP, Family
+from dpcanary.estimation.options import CALIBRATED_RULES
 
 SIGNIFICANCE = 0.05
 DELTA = 1e-5
@@ -88,13 +90,14 @@ def bounds_by_rule(
         table: the null table, if it is not the right one.
     """
     terms = scan_terms(family=family, sizes=sizes, significance=SIGNIFICANCE)
-    table = table or null_table(family=family, looks=(sizes,), significance=SIGNIFICANCE)
     rng = np.random.default_rng([seed, *sizes])
-    found: dict[str, list[float]] = {rule: [] for rule in table.components}
+    found: dict[str, list[float]] = {rule: [] for rule in CALIBRATED_RULES}
+    right = {"family": family, "looks": (sizes,), "significance": SIGNIFICANCE}
     for _ in range(num_audits):
-        statistics = observed_statistics(*draw(rng, *sizes), terms)
+        case = {"look": 0, "statistics": observed_statistics(*draw(rng, *sizes), terms)}
         for rule, bounds in found.items():
-            bounds.append(table.bound(rule=rule, look=0, statistics=statistics))
+            bound = table.bound if table else partial(calibrated_bound, **right)
+            bounds.append(bound(rule=rule, **case))
     return {rule: np.array(bounds) for rule, bounds in found.items()}
 
 

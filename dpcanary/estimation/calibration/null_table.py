@@ -41,6 +41,7 @@ class NullTable:
             statistics compares them by where they are on this scale.
         sparse_from: shape (L,). From this theta on a look's statistics take few values, and a
             bound is rounded down to one of `thetas`.
+        trusted_to: a bound beyond this is to be computed from another table.
     """
 
     thetas: Floats
@@ -48,6 +49,7 @@ class NullTable:
     critical: Mapping[str, Statistics]
     scales: Statistics
     sparse_from: Floats
+    trusted_to: float = np.inf
 
     def bound(self, *, rule: str, look: int, statistics: Statistics) -> float:
         """The least theta that a look does not reject.

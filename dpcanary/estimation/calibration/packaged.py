@@ -28,6 +28,9 @@ _FILE = "null_tables.npz"
 # Worlds whose sizes differ by more, or differ and are smaller, have tables of their own.
 _LARGEST_RATIO, _FEWEST_UNEQUAL = 1.2, 160
 _LARGEST_SIZE = 262_144
+# Between tabulated sizes, bounds up to these shares of the largest theta are those of a table of
+# their own. Beyond, few errors are left, statistics take few values, and these do not interpolate.
+_TRUSTED_SHARE, _TRUSTED_SHARE_OF_MANY, _MANY_SCORES = 0.65, SPARSE_SHARE, 1_000
 TABULATED = (
     *range(4, FEW_SCORES),
     *(round(2 ** (k / 3)) for k in range(18, 37)),
@@ -39,7 +42,8 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     """The table for two worlds of these sizes, or None if it is not in the package.
 
     Between two tabulated sizes, critical values are interpolated in 1/sqrt(n), in which they are
-    nearly linear. For sizes that differ a little, n is their harmonic mean.
+    nearly linear. For sizes that differ a little, n is their harmonic mean. Such a table can be
+    trusted up to a part of the largest theta.
     """
     small, large = sorted(sizes)
     if significance != SIGNIFICANCE or large > _LARGEST_SIZE or large > _LARGEST_RATIO * small:
@@ -66,7 +70,12 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
         critical={rule: between(rule)[None].astype(np.float32) for rule in components},
         scales=between("scales")[None].astype(np.float32),
         sparse_from=np.array([0.0 if small < FEW_SCORES else SPARSE_SHARE * end]),
+        trusted_to=np.inf if small == large and part == 0 else end * _trusted_share(small),
     )
+
+
+def _trusted_share(num_scores: int) -> float:
+    return _TRUSTED_SHARE_OF_MANY if num_scores >= _MANY_SCORES else _TRUSTED_SHARE
 
 
 @cache

@@ -1,5 +1,7 @@
 """Simulated audits of one mechanism by the best possible adversary."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
@@ -13,6 +15,7 @@ Floats = NDArray[np.float64]
 Sizes = tuple[int, int]
 
 
+@lru_cache(maxsize=16)
 def curve_of(mechanism: Mechanism | float) -> Floats:
     """The trade-off curve of a mechanism, or G_mu, on `GRID`; see `Family.curves`.
 

@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -16,14 +17,39 @@ from dpcanary.estimation.options import LEAST_CALIBRATED_SIGNIFICANCE
 Sizes = tuple[int, int]
 
 
-@lru_cache(maxsize=256)
-def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) -> NullTable:
-    """The critical values for some numbers of scores.
+def calibrated_bound(
+    *,
+    family: Family,
+    looks: tuple[Sizes, ...],
+    look: int,
+    significance: float,
+    rule: str,
+    statistics: NDArray[np.float32],
+) -> float:
+    """The lower bound on theta that a rule's statistic gives at a look.
 
     Args:
         family: of trade-off curves.
         looks: numbers of scores of world 0 and world 1 at each look.
+        look: the index of this one.
         significance: of all looks together, at least 0.001.
+        rule: one of the calibrated rules.
+        statistics: shape (3,), of `observed_statistics`.
+
+    Raises:
+        InputError: if the significance is too small to be simulated.
+    """
+    table = null_table(family=family, looks=looks, significance=significance)
+    bound = table.bound(rule=rule, look=look, statistics=statistics)
+    if bound <= table.trusted_to:
+        return bound
+    own = own_table(family=family, looks=looks, significance=significance)
+    return own.bound(rule=rule, look=look, statistics=statistics)
+
+
+@lru_cache(maxsize=256)
+def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) -> NullTable:
+    """The critical values for some numbers of scores, from the package if it has them.
 
     Raises:
         InputError: if the significance is too small to be simulated.
@@ -37,6 +63,12 @@ def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float)
         found = packaged_table(sizes=looks[0], significance=significance)
         if found is not None:
             return found
+    return own_table(family=family, looks=looks, significance=significance)
+
+
+@lru_cache(maxsize=256)
+def own_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) -> NullTable:
+    """The critical values for exactly these numbers of scores, computed once."""
     arrays = cached_arrays(
         "null",
         about=f"{family.name}; looks {looks}; significance {significance!r}",
