@@ -73,8 +73,18 @@ def row_at_last_step(figure: str, sample_rate: float) -> str:
 
 
 @pytest.mark.parametrize("q", [1, 0.25, 0.0625])
-def test_the_table_of_figure_3(q):
-    says(row_at_last_step("figure3", q))
+@pytest.mark.parametrize("figure", ["figure3", "figureA6"])
+def test_the_tables_of_bounds(figure, q):
+    says(row_at_last_step(figure, q))
+
+
+def test_figure_a6():
+    last = epsilons("figureA6", "canary", "sample_rate", "step").xs(500, level="step")
+    add_remove = epsilons("figureA6", "sample_rate", "step", series="accounted_add_remove")
+    for q in (1, 0.25, 0.0625):
+        above = {name for name in CANARIES if last[name, q] > add_remove[q, 500]}
+        assert above == ({"gradient"} if q == 0.0625 else {*CANARIES})
+        assert last.xs(q, level="sample_rate").idxmax() == "gradient"
 
 
 def first_step_above(figure: str, canary: str, q: float) -> int:
