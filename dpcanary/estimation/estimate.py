@@ -81,8 +81,8 @@ def estimate_epsilon(
         significance: probability with which the bound may exceed the truth, in [2e-9, 0.5], and at
             least 0.001 for the calibrated rules (`combined`, `calibrated`, `rank_sum`). These need
             a table of critical values. It is in the package for conversion `gdp`, significance .05
-            and worlds of up to 262,144 scores; with 160 or more, their sizes may differ by 20 %. Any
-            other is computed once, with a progress bar (about half a minute at 1,250 scores per
+            and worlds of up to 262,144 scores; with 160 or more, their sizes may differ by 20 %.
+            Any other is computed once, with a progress bar (about half a minute at 1,250 scores per
             world, a few minutes at 25,000), and kept on disk.
         conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
         threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule.
