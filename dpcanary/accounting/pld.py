@@ -118,12 +118,17 @@ def _loss_of_step(setting: Setting, pessimistic: bool) -> PrivacyLossDistributio
 
 def check_delta(setting: Setting, delta: float) -> None:
     """Refuses a delta that is too small against round-off."""
-    floor = 5 * _round_off(setting.collapsed().num_steps)
+    floor = least_delta(setting.collapsed().num_steps)
     if delta < floor:
         raise setting.refusal(
             f"rounding errors are too large for a delta of {delta:.2g}, which is below {floor:.2g}",
             instead="raise delta, or use method='closed_form' at sample_rate=1",
         )
+
+
+def least_delta(num_steps: int) -> float:
+    """The least delta that is not too small against the round-off of so many steps."""
+    return 5 * _round_off(num_steps)
 
 
 def _round_off(num_steps: int) -> float:

@@ -57,14 +57,16 @@ def test_claim(
         world1_scores: shape (n1,).
         mechanism: the accounted mechanism, or mu of Gaussian differential privacy.
         num_simulations: audits to simulate. A second at 1,000 scores per world.
-        seed: of the simulation.
+        seed: of the simulation. The p-value is valid over the scores and the simulation together;
+            give another seed to each of several claims.
 
     Raises:
         InputError: if a score is NaN or an argument is out of range.
         AccountingError: if the mechanism's curve cannot be computed.
 
     Example:
-        >>> rng = np.random.default_rng(0)
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(1)
         >>> world0_scores, world1_scores = rng.normal(2, 1, 500), rng.normal(0, 1, 500)
         >>> for mu in (2.0, 1.5):
         ...     test = test_claim(

@@ -22,9 +22,9 @@ def family_of(
         InputError: if `subsampled_gaussian` has no mechanism, or another conversion has one.
     """
     if conversion is Conversion.SUBSAMPLED_GAUSSIAN:
-        if mechanism is None:
+        if not isinstance(mechanism, Mechanism):
             raise InputError(
-                "conversion 'subsampled_gaussian' needs a mechanism: its adjacency, sample_rate and"
+                "conversion 'subsampled_gaussian' needs a Mechanism: its adjacency, sample_rate and"
                 " num_steps tell the family of curves"
             )
         # Imported when it is asked for, as accounting takes a while to import.
@@ -32,7 +32,9 @@ def family_of(
 
         return subsampled_family(mechanism)
     if mechanism is not None:
-        raise InputError(f"a mechanism goes with 'subsampled_gaussian', not with {conversion!r}")
+        raise InputError(
+            f"a mechanism goes with 'subsampled_gaussian', not with {str(conversion)!r}"
+        )
     return GDP if conversion is Conversion.GDP else _direct_family(delta)
 
 

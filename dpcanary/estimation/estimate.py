@@ -13,12 +13,9 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.error_rates import checked_scores
 from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.significance import checked_significance
 from dpcanary.estimation.threshold_rules import Problem, Rule, threshold_rule_named
 
-# The simultaneous level can be computed down to half of this.
-_LEAST_SIGNIFICANCE = 2e-9
-# A bound that fails more often than it holds is no bound.
-_LARGEST_SIGNIFICANCE = 0.5
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "
 
 
@@ -81,9 +78,10 @@ def estimate_epsilon(
         significance: probability with which the bound may exceed the truth, in [2e-9, 0.5], and at
             least 0.001 for the calibrated rules (`combined`, `calibrated`, `rank_sum`). These need
             a table of critical values. It is in the package for conversion `gdp`, significance .05
-            and worlds of up to 262,144 scores; with 160 or more, their sizes may differ by 20 %.
-            Any other is computed once, with a progress bar (about half a minute at 1,250 scores per
-            world, a few minutes at 25,000), and kept on disk.
+            and worlds of 4 to 262,144 scores; with 160 or more, their sizes may differ by 20 %.
+            Between the tabulated sizes, a bound near the largest possible one needs a table of its
+            own. Any other table is computed once, with a progress bar (about half a minute at 1,250
+            scores per world, a few minutes at 25,000), and kept on disk.
         conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
         threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule.
         threshold: only for rule `fixed`.
@@ -104,7 +102,7 @@ def estimate_epsilon(
         ...     world1_scores=rng.normal(0.0, 1.0, 1_000),
         ...     delta=1e-5,
         ... )
-        >>> 8.5 < estimate.epsilon_lower < 9.99  # the truth is mu = 2, epsilon = 9.99
+        >>> 8.5 < estimate.epsilon_lower < 10.0  # the truth is mu = 2, epsilon = 9.997
         True
     """
     rule = threshold_rule_named(str(threshold_rule))
@@ -115,7 +113,7 @@ def estimate_epsilon(
     problem = Problem(
         world0_scores=checked_scores("world0_scores", world0_scores),
         world1_scores=checked_scores("world1_scores", world1_scores),
-        significance=_checked_significance(significance),
+        significance=checked_significance(significance),
         family=family_of(Conversion(conversion), delta=_checked_delta(delta), mechanism=mechanism),
         threshold=threshold,
     )
@@ -150,7 +148,7 @@ def estimate_epsilon_at_looks(
         mechanism: see `estimate_epsilon`.
 
     Returns:
-        One bound for each look for which there are scores.
+        One bound for each look for which there are scores; none if no look has come.
 
     Raises:
         InputError: as `estimate_epsilon`; also for looks that decrease, or a rule without joint
@@ -159,9 +157,7 @@ def estimate_epsilon_at_looks(
     name, rule = str(threshold_rule), threshold_rule_named(str(threshold_rule))
     if not rule.has_looks:
         raise InputError(f"threshold_rule {name!r} has no bounds that hold jointly at looks")
-    sizes = tuple(
-        (checked_count("looks", first), checked_count("looks", second)) for first, second in looks
-    )
+    sizes = tuple(map(_checked_look, looks))
     rises = all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(sizes))
     if not sizes or not rises:
         raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
@@ -173,7 +169,7 @@ def estimate_epsilon_at_looks(
             Problem(
                 world0_scores=scores0[:n0],
                 world1_scores=scores1[:n1],
-                significance=_checked_significance(significance),
+                significance=checked_significance(significance),
                 family=family,
                 looks=sizes,
                 look=look,
@@ -188,17 +184,19 @@ def estimate_epsilon_at_looks(
     ]
 
 
+def _checked_look(look: tuple[int, int]) -> tuple[int, int]:
+    try:
+        first, second = look
+    except TypeError:
+        raise InputError(
+            f"a look is {look!r}; it must be a pair of numbers of scores, of world 0 and of world"
+            " 1, such as (50, 50)"
+        ) from None
+    return checked_count("looks", first), checked_count("looks", second)
+
+
 def _checked_delta(delta: float) -> float:
     return checked_real("delta", delta, most=1.0)
-
-
-def _checked_significance(significance: float) -> float:
-    value = checked_real(
-        "significance", significance, most=_LARGEST_SIGNIFICANCE, most_included=True
-    )
-    if value < _LEAST_SIGNIFICANCE:
-        raise InputError(f"significance is {value}; it must be at least {_LEAST_SIGNIFICANCE:g}")
-    return value
 
 
 def _estimate(

@@ -48,6 +48,8 @@ class ThresholdRule(Choice):
 
 # The rules whose statistic is compared with its simulated null distribution.
 CALIBRATED_RULES = (ThresholdRule.COMBINED, ThresholdRule.CALIBRATED, ThresholdRule.RANK_SUM)
+# Of conversion `subsampled_gaussian`.
+LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA = 1e-11, 0.01
 # Smaller ones would need too many simulations.
 LEAST_CALIBRATED_SIGNIFICANCE = 0.001
 

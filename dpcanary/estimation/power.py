@@ -15,6 +15,7 @@ from dpcanary.estimation.calibration.statistics import scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.options import CALIBRATED_RULES, Conversion, ThresholdRule
+from dpcanary.estimation.significance import checked_significance
 
 _SEED = 0
 # Audits to simulate, fewer if they have many runs: their bounds scatter less.
@@ -149,15 +150,16 @@ def _bounds(
 ) -> NDArray[np.float64]:
     """The epsilon_lower of simulated audits."""
     rule, conversion = ThresholdRule(threshold_rule), Conversion(conversion)
+    if rule not in CALIBRATED_RULES:
+        known = ", ".join(CALIBRATED_RULES)
+        raise InputError(f"the power of threshold_rule {str(rule)!r} is not known; known: {known}")
+    significance = checked_significance(significance)
     delta = checked_real("delta", delta, most=1.0)
     of_family = mechanism if isinstance(mechanism, Mechanism) else None
     if conversion is not Conversion.SUBSAMPLED_GAUSSIAN:
         of_family = None
     family = family_of(conversion, delta=delta, mechanism=of_family)
     sizes = num_runs - num_runs // 2, num_runs // 2
-    if rule not in CALIBRATED_RULES:
-        known = ", ".join(CALIBRATED_RULES)
-        raise InputError(f"the power of threshold_rule {str(rule)!r} is not known; known: {known}")
     statistics = pair_statistics(
         curve=curve_of(mechanism),
         sizes=sizes,

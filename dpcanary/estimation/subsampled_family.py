@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri
 from tqdm import tqdm
 
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.pld import least_delta
 from dpcanary.accounting.trade_off import TradeOffCurve, trade_off_curve
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.calibration.cache import cached_arrays
@@ -23,17 +24,18 @@ from dpcanary.estimation.families import (
     Family,
     gaussian_terms,
 )
+from dpcanary.estimation.options import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA
 from dpcanary.gdp import gdp_epsilon, gdp_mu
 
 Floats = NDArray[np.float64]
 
 # Curves are computed at steps of this share of theta, from about this theta to this one, and
 # interpolated between.
-_SHARE, _SMALLEST, _LARGEST = 0.15, 0.4, 7.5
+_SHARE, _SMALLEST, _LARGEST = 0.15, 0.2, 7.5
 _MOST_CURVES = 80
 # The delta at which theta is named, and those between which epsilon is interpolated.
 _DELTA = 1e-5
-_DELTAS = np.geomspace(1e-11, 0.1, 21)
+_DELTAS = np.geomspace(LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA, 19)
 # Rates below that of this quantile are too small for the accountant; no audit sees them.
 _RELIABLE = 5.5
 # Thetas among which `strength` interpolates.
@@ -64,7 +66,7 @@ def _family(mechanism: Mechanism) -> Family:
     q, steps = mechanism.sample_rate, mechanism.num_steps
     what = f"{mechanism.adjacency.value}, sample_rate={q!r}, num_steps={steps}"
     arrays = cached_arrays("family", about=what, compute=lambda: _computed(mechanism, what))
-    thetas, moves = arrays["thetas"], arrays["moves"]
+    thetas, moves, deltas = arrays["thetas"], arrays["moves"], arrays["deltas"]
     moved = PchipInterpolator(thetas, moves, axis=0)
     epsilons = PchipInterpolator(thetas, arrays["epsilons"], axis=0)
     fine = np.linspace(0.0, thetas[-1], _NUM_STRENGTHS)
@@ -91,12 +93,12 @@ def _family(mechanism: Mechanism) -> Family:
     def epsilon(theta: float, delta: float) -> float:
         if delta == _DELTA:
             return gdp_epsilon(mu=theta, delta=delta)
-        if not _DELTAS[0] <= delta <= _DELTAS[-1]:
+        if not deltas[0] <= delta <= deltas[-1]:
             raise InputError(
-                f"delta is {delta:g}; with conversion 'subsampled_gaussian' it must be from"
-                f" {_DELTAS[0]:g} to {_DELTAS[-1]:g}"
+                f"delta is {delta:g}; with conversion 'subsampled_gaussian' and {steps} steps it"
+                f" must be from {deltas[0]:.2g} to {deltas[-1]:g}"
             )
-        return float(PchipInterpolator(np.log(_DELTAS), epsilons(theta))(log(delta)))
+        return float(PchipInterpolator(np.log(deltas), epsilons(theta))(log(delta)))
 
     return Family(
         name=f"subsampled_gaussian {what}",
@@ -115,7 +117,8 @@ def _family(mechanism: Mechanism) -> Family:
 def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
     """Curves from much noise to little, until theta is large enough or the accountant refuses."""
     thetas, moves = [0.0], [np.zeros_like(GRID)]
-    epsilons = [[0.0] * len(_DELTAS)]
+    deltas = [delta for delta in _DELTAS if delta >= least_delta(mechanism.num_steps)]
+    epsilons, refusal = [[0.0] * len(deltas)], "epsilon is 0"
     noise = 3 * mechanism.adjacency.sensitivity * mechanism.sample_rate * mechanism.num_steps**0.5
     noise, step = max(noise, 1.0), log(1.5)
     with tqdm(desc=f"trade-off curves of {what}, once", unit=" curves", delay=5) as bar:
@@ -123,9 +126,10 @@ def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
             try:
                 curve = trade_off_curve(mechanism.with_noise(noise))
                 theta = gdp_mu(epsilon=curve.epsilon(_DELTA), delta=_DELTA)
-                of_deltas = [curve.epsilon(delta) for delta in _DELTAS]
+                of_deltas = [curve.epsilon(delta) for delta in deltas]
             except AccountingError as error:
                 logging.info("no curve beyond theta = %.2f: %s", thetas[-1], error)
+                refusal = str(error)
                 break
             bar.update()
             gain, wanted = theta - thetas[-1], _SHARE * max(thetas[-1], _SMALLEST)
@@ -142,8 +146,8 @@ def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
             step *= float(np.clip(wanted / max(gain, 1e-9), 0.3, 2.0))
             noise *= exp(-step)
     if len(thetas) == 1:
-        raise InputError(f"no noise gives a trade-off curve of {what} that can be computed")
-    found = {"thetas": thetas, "moves": moves, "epsilons": epsilons}
+        raise InputError(f"no noise gives a trade-off curve of {what}: {refusal}")
+    found = {"thetas": thetas, "moves": moves, "deltas": deltas, "epsilons": epsilons}
     return {name: np.array(values) for name, values in found.items()}
 
 

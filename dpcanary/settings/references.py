@@ -6,7 +6,10 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.options import (
     CALIBRATED_RULES,
+    LARGEST_EXACT_DELTA,
     LEAST_CALIBRATED_SIGNIFICANCE,
+    LEAST_EXACT_DELTA,
+    Conversion,
     ThresholdRule,
 )
 from dpcanary.settings.audit import Audit
@@ -35,6 +38,8 @@ def check_references(
         where = f"config: audit {name}"
         if audit.looks:
             _check_looks(where, settings.threshold_rules)
+        if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
+            _check_exact_delta(where, audit, settings.delta)
         if audit.dataset is not None:
             _check_dataset(where, audit, audit.dataset, settings)
         if audit.target_epsilon is not None:
@@ -62,8 +67,18 @@ def _check_looks(where: str, rules: Sequence[str]) -> None:
             known = ", ".join(CALIBRATED_RULES)
             raise InputError(
                 f"{where}: looks: threshold rule {rule} has no bounds that hold jointly at looks;"
-                f" use {known}"
+                f" take it out of threshold_rules, which may then have {known}"
             )
+
+
+def _check_exact_delta(where: str, audit: Audit, delta: float) -> None:
+    # 5 times what rounding adds to a delta in so many steps; see `accounting.pld.least_delta`.
+    least = max(LEAST_EXACT_DELTA, 1e-14 + 5e-16 * audit.num_steps)
+    if not least <= delta <= LARGEST_EXACT_DELTA:
+        raise InputError(
+            f"{where}: delta: {delta:g} with conversion subsampled_gaussian and"
+            f" {audit.num_steps} steps; it must be from {least:.2g} to {LARGEST_EXACT_DELTA:g}"
+        )
 
 
 def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:

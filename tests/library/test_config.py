@@ -334,11 +334,22 @@ def test_looks_are_a_list_and_no_sweep():
     for audit in experiment.audits:
         assert experiment.stage(EstimationStage, audit=audit).looks == (4, 8, 16)
     config["threshold_rules"] = ["combined", "split"]
-    with pytest.raises(InputError, match=r"looks: threshold rule split .* use combined, calibr"):
+    with pytest.raises(
+        InputError, match=r"looks: threshold rule split .* may then have combined, calibr"
+    ):
         parse_experiment(config)
     config["audits"]["steps"]["looks"] = [[4, 8], [8, 16]]  # a sweep over two lists
     config["threshold_rules"] = ["rank_sum"]
     assert len(parse_experiment(config).audits) == 2 * len(experiment.audits)
+
+
+@pytest.mark.parametrize(("delta", "num_steps"), [(0.2, 50), (1e-12, 50), (1.2e-11, 25_000)])
+def test_a_delta_that_exact_curves_lack_is_named(delta, num_steps):
+    config = changed("conversions", ["subsampled_gaussian"])
+    config["audits"]["steps"] |= {"sample_rate": 0.5, "num_steps": num_steps, "record_every": 25}
+    parse_experiment(config)
+    with pytest.raises(InputError, match=r"delta: .* it must be from"):
+        parse_experiment(config | {"delta": delta})
 
 
 UNUSED = "audits.steps: {}: its canary, model and optimizer do not use this key; drop it"

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from dpcanary import Mechanism, estimate_epsilon, estimate_epsilon_at_looks
+from dpcanary import (
+    Mechanism,
+    estimate_epsilon,
+    estimate_epsilon_at_looks,
+    expected_bound,
+)
 from dpcanary.errors import InputError
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
@@ -196,7 +201,8 @@ class TestOrdinaryInputs:
         ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
         ({"threshold_rule": "fixed"}, "needs a threshold"),
         ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
-        ({"conversion": "subsampled_gaussian"}, "needs a mechanism"),
+        ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
+        ({"conversion": "subsampled_gaussian", "mechanism": 2.0}, "needs a Mechanism"),
         ({"mechanism": Mechanism("substitute", 0.5, 1.0, 1)}, "goes with 'subsampled_gaussian'"),
         ({"world0_scores": [0.0, math.nan, 1.0]}, r"world0_scores\[1\] is NaN"),
         ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
@@ -272,6 +278,7 @@ def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
     ("arguments", "message"),
     [
         ({"looks": []}, "looks"),
+        ({"looks": [10]}, r"a look is 10; it must be a pair .* such as \(50, 50\)"),
         ({"looks": [(20, 20), (10, 10)]}, "do not decrease"),
         ({"looks": [(0, 10)]}, "looks is 0"),
         ({"threshold_rule": "split"}, "'split' has no bounds that hold jointly"),
@@ -281,3 +288,21 @@ def test_bad_looks_are_named(arguments, message):
     good = {"world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "delta": DELTA}
     with pytest.raises(InputError, match=message):
         estimate_epsilon_at_looks(**{**good, "looks": [(10, 10)], **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"significance": 0.9}, "significance is 0.9"),
+        ({"significance": math.nan}, "significance is nan"),
+        ({"significance": 1e-4}, r"at least 0\.001"),
+        ({"threshold_rule": "split"}, "the power of threshold_rule 'split' is not known"),
+        ({"num_runs": 2}, "num_runs is 2"),
+        ({"mechanism": -1.0}, "mu is -1"),
+        ({"delta": 1.0}, "delta"),
+    ],
+)
+def test_bad_arguments_of_expected_bounds_are_named(arguments, message):
+    good = {"mechanism": 1.0, "num_runs": 10, "delta": DELTA}
+    with pytest.raises(InputError, match=message):
+        expected_bound(**{**good, **arguments})

@@ -291,6 +291,19 @@ def test_the_summary_says_which_slot_a_row_is_of(stage: EstimationStage, slots: 
         assert summary[name].tolist() == estimates[name].tolist()
 
 
+def test_slots_of_unequal_worlds_have_bounds_by_the_default() -> None:
+    stage = STAGE.model_copy(update={"threshold_rules": (ThresholdRule.COMBINED,)})
+    scores = replace(_scores(num_slots=2), scores=_scores(num_slots=2).scores[:1, :, :, -1:])
+    scores = replace(scores, step=scores.step[-1:], world=scores.world[:1])
+    scores = replace(scores, test_accuracy=scores.test_accuracy[:1])
+    sizes = {(world == 0).sum() for world in scores.world[0].T}
+    assert sizes != {50}
+    table = estimates_table(stage, scores)
+    assert table["is_valid"].all()
+    assert (table["mu_lower"] < 1.5 * 2 * (table["slot"] + 1)).all()
+    assert (table["mu_lower"] > 0.5 * 2 * (table["slot"] + 1)).all()
+
+
 def test_looks_have_rows_of_their_own_that_hold_jointly() -> None:
     stage = STAGE.model_copy(
         update={"threshold_rules": (ThresholdRule.COMBINED,), "looks": (40, 100, 300)}

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import betainccinv, ndtr, ndtri
 from scipy.stats import beta
 
-from dpcanary import InputError, Mechanism, estimate_epsilon, trade_off_curve
+from dpcanary import InputError, Mechanism, estimate_epsilon, gdp_mu, trade_off_curve
 from dpcanary.estimation.calibration import cache, packaged, simulation
 from dpcanary.estimation.calibration.compute import compute_null_table, default_num_samples
 from dpcanary.estimation.calibration.null_table import (
@@ -211,6 +211,7 @@ def handmade(**changes: object) -> NullTable:
         (1.5, 9.0, 1.5),
         (1.5, 1.0, 1.0),  # rounded down where values are few
         (2.9, 1.0, 2.0),
+        (2.5, 2.5, 2.0),  # the first of few values is inside of the cell
         (3.0, 9.0, 2.0),
         (3.1, 9.0, 4.0),  # beyond all
     ],
@@ -291,6 +292,13 @@ def test_sizes_of_the_package_are_found_without_computing(monkeypatch, tmp_path)
     assert list(tmp_path.iterdir())
 
 
+def test_tabulated_sizes_are_exact():
+    for size in packaged.TABULATED:
+        table = packaged.packaged_table(sizes=(size, size), significance=0.05)
+        assert table is not None
+        assert table.trusted_to == np.inf
+
+
 @pytest.mark.parametrize("sizes", [(3, 3), (300_000, 300_000), (200, 250), (150, 151)])
 def test_other_sizes_are_not_in_the_package(sizes):
     assert packaged.packaged_table(sizes=sizes, significance=0.05) is None
@@ -344,6 +352,21 @@ def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, nois
     epsilon = family.epsilon(theta, 1e-5)
     assert epsilon == pytest.approx(curve.epsilon(1e-5), rel=1e-3)
     assert epsilon <= curve.epsilon(1e-5) * (1 + 1e-4)
+
+
+def test_epsilons_of_subsampled_curves_are_the_accountants():
+    """At noises and deltas between those that are kept, and after very many steps."""
+    for mechanism in (
+        Mechanism("add_remove", 0.02, 2.3, 200),
+        Mechanism("substitute", 0.01, 4.0, 25_000),
+    ):
+        family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
+        theta = gdp_mu(epsilon=curve.epsilon(1e-5), delta=1e-5)
+        for delta in (2e-10, 1e-5, 7e-4):
+            found, exact = family.epsilon(theta, delta), curve.epsilon(delta)
+            assert found == pytest.approx(exact, rel=2e-3, abs=2e-4), (mechanism, delta)
+    with pytest.raises(InputError, match=r"delta is 1e-11; .* and 25000 steps it must be from 3"):
+        family.epsilon(theta, 1e-11)
 
 
 def test_without_sampling_the_exact_family_is_the_gaussian_one():

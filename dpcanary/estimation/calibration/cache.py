@@ -16,7 +16,7 @@ from dpcanary.files import read_arrays, sha256_of_text, write_arrays
 Arrays = Mapping[str, NDArray[Any]]
 
 # Part of every file's name. Raised when the content of the files changes.
-_FORMAT = 2
+_FORMAT = 3
 
 
 def cache_folder() -> Path:

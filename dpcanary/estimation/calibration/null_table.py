@@ -67,7 +67,9 @@ class NullTable:
             return 0.0
         low = float(self.thetas[above - 1])
         # A value that is a critical value itself does not exceed it: theta may be just above `low`.
-        if above == len(critical) or low >= self.sparse_from[look] or value == critical[above]:
+        if above == len(critical) or value == critical[above]:
+            return low
+        if self.thetas[above] > self.sparse_from[look]:
             return low
         gap = float(critical[above] - critical[above - 1])
         part = float(value - critical[above - 1]) / gap

@@ -51,14 +51,17 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     if small < min(TABULATED) or (small < _FEWEST_UNEQUAL and small != large):
         return None
     tables = _tables()
-    size = 2 / (1 / small + 1 / large)
-    place = np.interp(-(size**-0.5), -(tables["sizes"] ** -0.5), np.arange(len(tables["sizes"])))
-    low = int(place)
-    part = place - low
+    size = float(small) if small == large else 2 / (1 / small + 1 / large)
+    tabulated = tables["sizes"]
+    above = int(np.searchsorted(tabulated, size))
+    is_there = tabulated[above] == size
+    low = above if is_there else above - 1
+    ends = tabulated[low : low + 2] ** -0.5
+    part = 0.0 if is_there else (ends[0] - size**-0.5) / (ends[0] - ends[1])
 
     def between(name: str) -> NDArray[np.float64]:
         values = tables[name]
-        if part == 0:
+        if is_there:
             return np.asarray(values[low])
         return np.asarray((1 - part) * values[low] + part * values[low + 1])
 
@@ -70,7 +73,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
         critical={rule: between(rule)[None].astype(np.float32) for rule in components},
         scales=between("scales")[None].astype(np.float32),
         sparse_from=np.array([0.0 if small < FEW_SCORES else SPARSE_SHARE * end]),
-        trusted_to=np.inf if small == large and part == 0 else end * _trusted_share(small),
+        trusted_to=np.inf if is_there and small == large else end * _trusted_share(small),
     )
 
 

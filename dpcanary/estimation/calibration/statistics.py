@@ -56,7 +56,7 @@ def observed_statistics(
         terms: of `scan_terms`.
 
     Returns:
-        Shape (3,), as `simulated_statistics` gives it for simulated scores.
+        Shape (3,), as `pair_statistics` gives them for simulated scores.
     """
     counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
     fp, fn = counts.false_positives, counts.false_negatives
