@@ -80,8 +80,8 @@ def estimate_epsilon(
             a table of critical values. It is in the package for conversion `gdp`, significance .05
             and worlds of 4 to 262,144 scores; with 160 or more, their sizes may differ by 20 %.
             Between the tabulated sizes, a bound near the largest possible one needs a table of its
-            own. Any other table is computed once, with a progress bar (about half a minute at 1,250
-            scores per world, a few minutes at 25,000), and kept on disk.
+            own. Any other table is computed once, with a progress bar (about ten seconds at 1,250
+            scores per world and a minute at 25,000 on two cores), and kept on disk.
         conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
         threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule.
         threshold: only for rule `fixed`.

@@ -94,7 +94,10 @@ def _computed(
     sizes = ", ".join(f"{n0:,} + {n1:,}" for n0, n1 in looks)
     # Nothing is shown of what takes less than a few seconds.
     with tqdm(
-        total=num_samples, desc=f"null distribution for {sizes} scores, once", delay=3
+        total=num_samples,
+        desc=f"null distribution for {sizes} scores, once",
+        delay=3,
+        mininterval=1,
     ) as bar:
         table = compute_null_table(
             family=family,
