@@ -72,10 +72,26 @@ def row_at_last_step(figure: str, sample_rate: float) -> str:
     return f"| q = {name} | {add_remove:.2f} | {' | '.join(cells)} |"
 
 
-@pytest.mark.parametrize("q", [1, 0.25, 0.0625])
-@pytest.mark.parametrize("figure", ["figure3", "figureA6"])
+@pytest.mark.parametrize(
+    ("figure", "q"),
+    [
+        *((figure, q) for figure in ("figure3", "figureA6") for q in (1, 0.25, 0.0625)),
+        ("figure4", 1),
+        ("figure4", 0.25),
+    ],
+)
 def test_the_tables_of_bounds(figure, q):
     says(row_at_last_step(figure, q))
+
+
+def test_figure_4():
+    last = epsilons("figure4", "canary", "sample_rate", "step").xs(250, level="step")
+    add_remove = epsilons("figure4", "sample_rate", "step", series="accounted_add_remove")
+    for q in (1, 0.25):
+        above = {name for name in CANARIES if last[name, q] > add_remove[q, 250]}
+        assert above == {"gradient", "crafted_input", "natural"}
+        assert last.xs(q, level="sample_rate").idxmax() == "gradient"
+    assert last["crafted_input", 0.25] < last["crafted_input", 1]
 
 
 def test_figure_a6():
