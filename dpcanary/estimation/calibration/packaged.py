@@ -25,8 +25,8 @@ Sizes = tuple[int, int]
 
 SIGNIFICANCE = 0.05
 _FILE = "null_tables.npz"
-# Worlds whose sizes differ by more, or differ and are smaller, have tables of their own.
-_LARGEST_RATIO, _FEWEST_UNEQUAL = 1.2, 160
+# Worlds whose sizes differ by more, or that are smaller and not tabulated, have own tables.
+_LARGEST_RATIO, _FEWEST_BETWEEN = 1.2, 160
 _LARGEST_SIZE = 262_144
 # Between tabulated sizes, bounds up to these shares of the largest theta are those of a table of
 # their own. Beyond, few errors are left, statistics take few values, and these do not interpolate.
@@ -48,7 +48,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     small, large = sorted(sizes)
     if significance != SIGNIFICANCE or large > _LARGEST_SIZE or large > _LARGEST_RATIO * small:
         return None
-    if small < min(TABULATED) or (small < _FEWEST_UNEQUAL and small != large):
+    if small < _FEWEST_BETWEEN and (small != large or small not in TABULATED):
         return None
     tables = _tables()
     size = float(small) if small == large else 2 / (1 / small + 1 / large)
