@@ -30,9 +30,9 @@ def says(sentence: str) -> None:
     assert sentence in TEXT, f"the tables say: {sentence}"
 
 
-def price(figure: str) -> float:
+def price(figure: str, *settings: str) -> float:
     """How much more the published rule gives, on average over the points of a figure."""
-    keys = ["canary", "score", "sample_rate", "noise_multiplier", "step", "num_runs"]
+    keys = ["canary", "score", "sample_rate", "noise_multiplier", "step", "num_runs", *settings]
     rows = table(figure)
     valid, published = (
         rows[rows["series"] == series].set_index(keys)["epsilon"]
@@ -163,6 +163,57 @@ def test_figure_a1():
     says(f"the accuracy is {low:.1f} to {high:.1f} % with any canary or none")
     largest = number(100 * rows["difference"].abs().max(), 2)
     says(f"the largest mean difference is {largest} percentage points")
+
+
+def at(figure: str, setting: str, canary: str, series: str = "audited") -> "pd.Series[float]":
+    return epsilons(figure, "canary", setting, series=series)[canary]
+
+
+def test_figures_a2_to_a4():
+    settings = {"figureA2": "max_grad_norm", "figureA3": "num_steps", "figureA4": "learning_rate"}
+    bounds = {
+        (figure, canary): at(figure, setting, canary)
+        for figure, setting in settings.items()
+        for canary in CANARIES
+    }
+    gradients = [value for figure in settings for value in bounds[figure, "gradient"]]
+    assert len(gradients) == 14
+    assert sum(value > 10 for value in gradients) == 1
+    says(f"its 14 bounds are {min(gradients):.1f} to {max(gradients):.1f}")
+    same = [
+        bounds[figure, "gradient"][at]
+        for figure, at in (("figureA2", 2.0), ("figureA3", 500), ("figureA4", 0.01))
+    ]
+    says(f"gave {same[0]:.1f}, {same[1]:.1f} and {same[2]:.1f}")
+    crafted, mislabeled, natural = (bounds["figureA2", name] for name in CANARIES[1:])
+    says(
+        f"crafted {crafted[0.5]:.1f} at C = .5 and {crafted[8]:.1f} at C = 8, mislabeled and natural"
+        f" from {mislabeled[2]:.1f} and {natural[2]:.1f} at C = 2 to {mislabeled[8]:.1f} and"
+        f" {natural[8]:.1f} at C = 8"
+    )
+    crafted, mislabeled, natural = (bounds["figureA3", name] for name in CANARIES[1:])
+    says(
+        f"crafted {crafted[125]:.1f} at T = 125 and {crafted[2000]:.1f} at T = 2,000, mislabeled and"
+        f" natural from {mislabeled[500]:.1f} and {natural[500]:.1f} at T = 500 to"
+        f" {mislabeled[2000]:.1f} and {natural[2000]:.1f}"
+    )
+    crafted, mislabeled, natural = (bounds["figureA4", name] for name in CANARIES[1:])
+    says(
+        f"mislabeled and natural fall from {mislabeled[0.01]:.1f} and {natural[0.01]:.1f} at .01 to"
+        f" {mislabeled[0.1]:.1f} and {natural[0.1]:.1f} at .1, crafted from {crafted[0.001]:.1f} at"
+        f" .001 to {crafted[1]:.1f} at 1"
+    )
+    below = -np.mean([price(figure, setting) for figure, setting in settings.items()])
+    says(f"the published rule gives {number(below, 1)} less than the valid one on average")
+
+
+def test_figure_a5():
+    rows = table("figureA5")
+    most, least = rows["ratio"].max(), rows["ratio"].min()
+    says(f"the substitute epsilon is up to {most:.1f} times the add/remove one")
+    assert rows.loc[rows["ratio"].idxmax(), "sample_rate"] == 1
+    assert rows.loc[rows["ratio"].idxmin(), "sample_rate"] < 0.25
+    assert least < 2
 
 
 def test_every_figure_has_its_table_and_image():
