@@ -30,7 +30,7 @@ from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.records import Split
 from dpcanary.training.options import Initialisation
-from dpcanary.training.simulation import accumulated_updates, train_reference
+from dpcanary.training.simulation import simulated_movement, train_reference
 from dpcanary.worlds import parity
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def canaries_of(data: Split, dpsgd: DPSGD) -> dict[str, GradientCanary | InputCa
     [index] = reference.least_confident(1)
     target = Target(int(index), private.features[index], int(private.labels[index]))
     gradients = RecordGradients(module, reference.parameters, Loss.CROSS_ENTROPY)
-    moved = accumulated_updates(**known, dpsgd=dpsgd, seed=0)
+    moved = simulated_movement(**known, dpsgd=dpsgd, seed=0).absolute
     [coordinate] = least_updated_coordinates(moved, num_slots=1)
     return {
         "gradient": GradientCanary(int(coordinate), target.index),

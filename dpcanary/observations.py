@@ -23,13 +23,24 @@ class Observation(Choice):
 
     Attributes:
         CHANGE: the change of the parameters since the start, along the slot's gradient canary.
-        CHANGE_AND_LENGTH: this, and the length of the change of all parameters.
+        VALUE: the parameters along the slot's gradient canary, for an adversary that does not know
+            where the run started.
+        CHANGE_AND_LENGTH: the change along the canary, and the length of the change of all
+            parameters.
+        GRADIENT_NORM: the norm of the gradient of the slot's input canary, before clipping.
         LOGITS: logits of the slot's target and of its input canary, shape (2, outputs).
     """
 
     CHANGE = "change"
+    VALUE = "value"
     CHANGE_AND_LENGTH = "change_and_length"
     LOGITS = "logits"
+    GRADIENT_NORM = "gradient_norm"
+
+    @property
+    def is_of_gradients(self) -> bool:
+        """Whether it is observed of gradient canaries; the others are of input canaries."""
+        return self not in (Observation.LOGITS, Observation.GRADIENT_NORM)
 
 
 @dataclass(frozen=True)

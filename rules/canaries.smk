@@ -34,6 +34,7 @@ rule craft_canaries:
         program=program("craft_canaries"),
         data=AUDITS.data,
         reference=AUDITS.reference,
+        noise=AUDITS.crafting_noise,
     output:
         f"{RESULTS}/canaries/{{runs}}.npz",
     log:
@@ -52,9 +53,11 @@ rule craft_canaries:
             lambda audit: code("craft_canaries", AUDITS.function(audit))
         ),
         settings=AUDITS.stage_as_json(CraftingStage),
+        reference=lambda wildcards, input: option("reference", *input.reference),
+        noise=lambda wildcards, input: option("noise", *input.noise),
         device=EXPERIMENT.settings.device,
     message:
         "Crafting the canaries of {wildcards.runs}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " --reference {input.reference} --device {params.device} --output {output} 2> {log}"
+        " {params.reference} {params.noise} --device {params.device} --output {output} 2> {log}"

@@ -1,4 +1,4 @@
-"""Crafts an audit's canaries with the help of the reference model."""
+"""Crafts an audit's canaries, with the help of the reference model if they need it."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,25 +8,28 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.canaries import write_canaries
 from dpcanary.devices import DEVICES, chosen_device
+from dpcanary.files import read_json
 from dpcanary.program import progress, run
 from dpcanary.records import read_split
 from dpcanary.training.reference import read_reference
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads data and reference model, and writes the canary file."""
+    """Reads the data and what else the canaries need, and writes their file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=CraftingStage.model_validate_json, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--reference", type=Path, help="reference model, if canaries need it")
+    parser.add_argument("--noise", type=Path, help="noise file, if it is simulated")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
     crafting = Crafting(
         stage=args.settings,
         data=read_split(args.data),
-        reference=read_reference(args.reference),
+        reference=None if args.reference is None else read_reference(args.reference),
         device=chosen_device(args.device),
+        noise_multiplier=None if args.noise is None else read_json(args.noise)["noise_multiplier"],
         progress=progress,
     )
     write_canaries(args.output, craft_canaries(crafting))

@@ -71,6 +71,8 @@ class Adversary:
         scores: the default comes first.
         adjacencies: the neighbouring relations that it can audit.
         cost: of crafting; None for a process.
+        uses_reference: whether canaries are made with the help of the reference model. Without it,
+            target records are drawn at random.
         settings: keys of a config that this adversary's function uses and others do not.
         colour: in figures; None takes one from the palette.
         marker: in figures; None takes one from the palette.
@@ -85,6 +87,7 @@ class Adversary:
     scores: tuple[Score, ...]
     adjacencies: tuple[Adjacency, ...] = (Adjacency.SUBSTITUTE,)
     cost: CraftingCost | None = None
+    uses_reference: bool = True
     settings: tuple[str, ...] = ()
     colour: str | None = None
     marker: str | None = None
@@ -99,8 +102,8 @@ class Adversary:
             checked_name(f"adversary {self.name!r}: score", score.name)
             checked_name(f"adversary {self.name!r}: observation", score.observes)
             if self.is_trained:
-                logits = Observation(score.observes) is Observation.LOGITS
-                if logits != (self.inserts is Inserts.RECORD):
+                of_gradients = Observation(score.observes).is_of_gradients
+                if of_gradients != (self.inserts is Inserts.GRADIENT):
                     raise InputError(
                         f"adversary {self.name!r}: score {score.name!r} observes"
                         f" {score.observes}, which does not fit what it inserts, a {self.inserts}"

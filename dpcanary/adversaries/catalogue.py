@@ -15,6 +15,8 @@ GROUP = "dpcanary.adversaries"
 _LOGIT_DIFFERENCE = Score(
     "logit_difference", "dpcanary.scoring.scores:logit_difference", Observation.LOGITS
 )
+_COORDINATE = Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE)
+_VALUE = Score("value", "dpcanary.scoring.scores:coordinate", Observation.VALUE)
 _BUILT_IN = (
     Adversary(
         name="worst_case",
@@ -38,7 +40,7 @@ _BUILT_IN = (
         source="Pradhan et al., S2; Cebere et al.",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:least_updated",
-        scores=(Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE),),
+        scores=(_COORDINATE, _VALUE),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
         colour="#0072B2",
@@ -80,6 +82,76 @@ _BUILT_IN = (
         cost=CraftingCost.NUM_AUXILIARY,
         colour="#CC79A7",
         marker="D",
+    ),
+    Adversary(
+        name="random_dimension",
+        label="random dimension",
+        description="gradient +C against nothing in a coordinate that is drawn at random; +C"
+        " against -C under `substitute`",
+        source="Cebere et al., A_GC-R",
+        inserts=Inserts.GRADIENT,
+        function="dpcanary.adversaries.dimensions:random_dimensions",
+        scores=(_COORDINATE, _VALUE),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#56B4E9",
+        marker="P",
+    ),
+    Adversary(
+        name="simulated_dimension",
+        label="simulated dimension",
+        description="gradient +C against nothing in the coordinate that moves least in simulated"
+        " trainings; +C against -C under `substitute`",
+        source="Cebere et al., A_GC-S",
+        inserts=Inserts.GRADIENT,
+        function="dpcanary.adversaries.dimensions:simulated_dimensions",
+        scores=(_COORDINATE, _VALUE),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NUM_STEPS,
+        settings=("simulation", "ranking", "num_simulations"),
+        uses_reference=False,
+        colour="#1B4F9C",
+        marker="X",
+    ),
+    Adversary(
+        name="random_direction",
+        label="random direction",
+        description="gradient of length C against nothing in a direction that is drawn at random;"
+        " against its negative under `substitute`",
+        source="Cebere et al., A_CotS; after Andrew et al.",
+        inserts=Inserts.GRADIENT,
+        function="dpcanary.adversaries.random_direction:random_directions",
+        scores=(
+            Score("cosine", "dpcanary.scoring.scores:cosine", Observation.CHANGE_AND_LENGTH),
+            _COORDINATE,
+            _VALUE,
+        ),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#7B3FA0",
+        marker="p",
+    ),
+    Adversary(
+        name="loss",
+        label="loss",
+        description="a private record with another label against nothing; against the record with"
+        " its own label under `substitute`",
+        source="Cebere et al., A_L",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.flipped_label:flipped_labels",
+        scores=(
+            Score("loss", "dpcanary.scoring.scores:canary_loss", Observation.LOGITS),
+            Score(
+                "gradient_norm", "dpcanary.scoring.scores:gradient_norm", Observation.GRADIENT_NORM
+            ),
+        ),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#8C510A",
+        marker="*",
     ),
 )
 BUILT_IN = {entry.name: entry for entry in _BUILT_IN}

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.purposes import Purpose
 from dpcanary.adversaries.record_gradients import RecordGradients
 from dpcanary.canaries import Canary, CanarySet, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.plugins import function_named
+from dpcanary.randomness import generator
 from dpcanary.records import Records, Split
 from dpcanary.training.models import module_of
 from dpcanary.training.reference import Reference
@@ -47,25 +50,45 @@ class Crafting:
     Attributes:
         stage: settings.
         data: private, auxiliary and test records.
-        reference: a model that was trained on the private records without privacy.
+        reference: a model that was trained on the private records without privacy; None if the
+            catalogue's entry says that it is not used.
         device: where to compute.
+        noise_multiplier: sigma; None unless the audit's settings say that it is simulated.
         progress: makes a progress bar; by default, one that shows nothing.
     """
 
     stage: CraftingStage
     data: Split
-    reference: Reference
+    reference: Reference | None
     device: torch.device
+    noise_multiplier: float | None = None
     progress: Progress = lambda total, unit: tqdm(disable=True)
 
     @cached_property
     def targets(self) -> list[Target]:
-        """The target record of each slot: the records that the reference is least sure of."""
-        private = self.data.private
+        """The target record of each slot: the records that the reference is least sure of.
+
+        Without a reference, they are drawn at random.
+        """
+        private, slots = self.data.private, self.stage.num_slots
+        if self.reference is None:
+            indices = self.generator(Purpose.TARGETS).permutation(len(private))[:slots]
+        else:
+            indices = self.reference.least_confident(slots)
         return [
             Target(int(index), private.features[index], int(private.labels[index]))
-            for index in self.reference.least_confident(self.stage.num_slots)
+            for index in indices
         ]
+
+    def generator(self, purpose: Purpose) -> np.random.Generator:
+        """The audit's random stream for a purpose."""
+        return generator(seed=self.stage.seed, purpose=purpose)
+
+    @property
+    def left_out(self) -> list[int]:
+        """Records that known batches leave out: under `substitute`, the targets."""
+        replaces = self.stage.adjacency is Adjacency.SUBSTITUTE
+        return [target.index for target in self.targets] if replaces else []
 
     @cached_property
     def module(self) -> nn.Module:
@@ -75,7 +98,16 @@ class Crafting:
 
     @cached_property
     def gradients(self) -> RecordGradients:
-        """Gradients of single records at the reference model."""
+        """Gradients of single records at the reference model.
+
+        Raises:
+            InputError: if there is no reference model.
+        """
+        if self.reference is None:
+            raise InputError(
+                f"{self.stage.function} uses the reference model: its entry in the catalogue must"
+                " not say uses_reference=False"
+            )
         return RecordGradients(
             self.module, self.reference.parameters, self.stage.loss, device=self.device
         )

@@ -1,5 +1,6 @@
 """Settings of the stage that crafts canaries."""
 
+from dpcanary.adversaries.options import Ranking, Simulation
 from dpcanary.training.mechanism_stage import MechanismStage
 
 
@@ -14,3 +15,6 @@ class CraftingStage(MechanismStage):
     num_slots: int
     crafting_steps: int | None
     crafting_step_size: float | None
+    simulation: Simulation | None
+    ranking: Ranking | None
+    num_simulations: int | None

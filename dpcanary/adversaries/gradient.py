@@ -7,7 +7,7 @@ from dpcanary.adversaries.crafting import Crafting
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.models import mechanism_of
-from dpcanary.training.simulation import accumulated_updates
+from dpcanary.training.simulation import simulated_movement
 
 
 def least_updated(crafting: Crafting) -> list[GradientCanary]:
@@ -20,16 +20,17 @@ def least_updated(crafting: Crafting) -> list[GradientCanary]:
     """
     stage = crafting.stage
     with crafting.progress(stage.num_steps, "step") as bar:
-        moved = accumulated_updates(
+        moved = simulated_movement(
             module=crafting.module,
             records=crafting.data.private,
             dpsgd=mechanism_of(stage, record_steps=(stage.num_steps,), noise_multiplier=0.0),
             initialisation=stage.initialisation,
             seed=stage.seed,
             device=crafting.device,
+            targets=crafting.left_out,
             on_progress=bar.update,
         )
-    coordinates = least_updated_coordinates(moved, num_slots=stage.num_slots).tolist()
+    coordinates = least_updated_coordinates(moved.absolute, num_slots=stage.num_slots).tolist()
     return [
         GradientCanary(coordinate, target.index)
         for coordinate, target in zip(coordinates, crafting.targets, strict=True)
@@ -37,11 +38,11 @@ def least_updated(crafting: Crafting) -> list[GradientCanary]:
 
 
 def least_updated_coordinates(
-    accumulated_updates: NDArray[np.float64], *, num_slots: int
+    movement: NDArray[np.float64], *, num_slots: int
 ) -> NDArray[np.int64]:
     """The coordinates that move least, shape (num_slots,), the one that moves least first.
 
-    `accumulated_updates` are the absolute updates summed over the steps, shape (parameters,).
+    `movement` says how far each parameter moves in simulated trainings, shape (parameters,).
 
     Raises:
         InputError: if there are fewer parameters than slots.
@@ -50,8 +51,8 @@ def least_updated_coordinates(
         >>> least_updated_coordinates(np.array([0.5, 0.1, 0.3]), num_slots=2).tolist()
         [1, 2]
     """
-    if num_slots > len(accumulated_updates):
+    if num_slots > len(movement):
         raise InputError(
-            f"num_slots {num_slots} is more than the model's {len(accumulated_updates)} parameters"
+            f"num_slots {num_slots} is more than the model's {len(movement)} parameters"
         )
-    return np.argsort(accumulated_updates, kind="stable")[:num_slots]
+    return np.argsort(movement, kind="stable")[:num_slots]

@@ -8,3 +8,7 @@ class Purpose(IntEnum):
 
     WORST_CASE = 5  # direct draws of the worst-case audit
     PROCESS = 11  # direct draws of a process of another package
+    TARGETS = 12  # target records where no reference model chooses them
+    DIMENSIONS = 13  # coordinates of gradient canaries that are drawn at random
+    DIRECTIONS = 14  # directions of gradient canaries
+    OTHER_LABELS = 16  # labels of canaries

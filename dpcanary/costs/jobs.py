@@ -84,7 +84,7 @@ class JobList:
         references = {
             (audit.dataset, self.experiment.stage(ReferenceStage, audit=name))
             for name, audit in self.experiment.audits.items()
-            if audit.dataset
+            if audit.dataset and audit.adversary.uses_reference
         }
         for dataset, stage in references:
             probe = reference_probe(stage, self.shapes[dataset], device=self.device)
@@ -117,8 +117,8 @@ class JobList:
         training = self.experiment.stage(TrainingStage, audit=name)
         jobs, models, slots = len(audit.shards), audit.total_runs, audit.num_slots
         probe = training_probe(training, shape, audit, device=self.device)
-        numbers = {"change": 1, "change_and_length": 2, "logits": 2 * shape.num_classes}
-        observed = slots * numbers[training.observe] * len(training.record_steps)
+        numbers = {"change_and_length": 2, "logits": 2 * shape.num_classes}
+        observed = slots * numbers.get(training.observe, 1) * len(training.record_steps)
         size, steps = models * (12 + slots + 4 * observed), models * audit.num_steps
         row = _row("train_shard", jobs, size=size, probe=probe, units=(jobs, models, steps))
         yield row | {"models": models, "model-steps": steps}

@@ -41,8 +41,8 @@ Stage = TypeVar("Stage", bound=ReferenceStage)
 
 def training_probe(stage: TrainingStage, shape: Shape, audit: Audit, *, device: str) -> Probe:
     """The probe of an audit's shards. Its units are jobs, models and model-steps."""
-    # With one slot, observing logits takes about as long as a change, so one probe serves both.
-    shared = audit.num_slots == 1 and stage.observe is Observation.LOGITS
+    # With one slot, these take about as long as a change, so one probe serves all.
+    shared = audit.num_slots == 1 and stage.observe in (Observation.LOGITS, Observation.VALUE)
     alike = {"observe": Observation.CHANGE} if shared else {}
     most = audit.total_runs if device == "cuda" else _MOST_ON_HOST
     return Probe(
@@ -75,7 +75,7 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
     private = random_records(shape, shape.num_records)
     test = random_records(shape, min(_MOST_TESTS, shape.num_test))
     canaries: list[Canary]
-    if stage.observe is Observation.LOGITS:
+    if not stage.observe.is_of_gradients:
         canaries = [InputCanary(private.features[slot], 0, slot) for slot in slots]
     else:
         canaries = [GradientCanary(slot, slot) for slot in slots]

@@ -13,16 +13,19 @@ from dpcanary.training.runs import EnsembleResult
 def ensemble_scores(result: EnsembleResult) -> Array:
     """The default scores of trained runs, shape (runs, steps, slots). Higher means world 0.
 
-    The score of a gradient canary is minus the change of the parameters along it. The score of an
+    The score of a gradient canary is minus the change of the parameters along it, or minus their
+    values. The score of an
     input canary is the logit-confidence of the target minus that of the canary. Under `add_remove`
     and `zero_out`, where only world 0 has the canary, it is the logit-confidence of the canary.
     """
     dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
     match result.observe:
-        case Observation.CHANGE:
+        case Observation.CHANGE | Observation.VALUE:
             return -observed
         case Observation.CHANGE_AND_LENGTH:
             return -observed[..., 0]
+        case Observation.GRADIENT_NORM:
+            return observed if dpsgd.adjacency is Adjacency.SUBSTITUTE else -observed
         case Observation.LOGITS if dpsgd.adjacency is Adjacency.SUBSTITUTE:
             known = dpsgd.sample_rate, dpsgd.noise_multiplier, dpsgd.record_steps
             return logit_difference(observed, ScoringContext(*known, result.canaries))

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import CanarySet
 from dpcanary.errors import InputError
+from dpcanary.training.options import Loss
 
 Array = NDArray[np.float64]
 
@@ -25,12 +27,16 @@ class ScoringContext:
         noise_multiplier: sigma.
         record_steps: ascending.
         canaries: None if no model is trained.
+        adjacency: how the worlds differ.
+        loss: of training; None if no model is trained.
     """
 
     sample_rate: float
     noise_multiplier: float
     record_steps: tuple[int, ...]
     canaries: CanarySet | None
+    adjacency: Adjacency = Adjacency.SUBSTITUTE
+    loss: Loss | None = None
 
 
 def as_observed(observed: Array, context: ScoringContext) -> Array:
@@ -39,11 +45,49 @@ def as_observed(observed: Array, context: ScoringContext) -> Array:
 
 
 def coordinate(observed: Array, context: ScoringContext) -> Array:
-    """Minus the change of the parameters along each slot's canary.
+    """Minus the change of the parameters along each slot's canary, or minus their values.
 
     Descent on the gradient +C, in world 0, moves the parameters down.
     """
     return -observed
+
+
+def cosine(observed: Array, context: ScoringContext) -> Array:
+    """Minus the cosine between the canary and the change of all parameters.
+
+    From Andrew et al. (2024); Cebere et al., Algorithm 7. A run that has not moved gets 0.
+
+    Args:
+        observed: changes along the canary, and lengths of the change, shape (..., slots, 2).
+        context: is not used.
+    """
+    change, length = observed[..., 0], observed[..., 1]
+    return -np.divide(change, length, out=np.zeros_like(change), where=length > 0)
+
+
+def canary_loss(observed: Array, context: ScoringContext) -> Array:
+    """Minus the loss of the canary, which is lower where it was trained on (Cebere et al., A_L).
+
+    Under `substitute`, where world 1 trains on the canary and world 0 on the target, the loss of
+    the canary minus that of the target.
+
+    Args:
+        observed: logits of target and canary, shape (runs, steps, slots, 2, outputs).
+        context: has the labels of both, and the loss.
+    """
+    canaries = _input_canaries(context, "loss")
+    losses = _losses(observed[..., 1, :], np.array(canaries.labels), context.loss)
+    if context.adjacency is not Adjacency.SUBSTITUTE:
+        return -losses
+    return losses - _losses(observed[..., 0, :], np.array(canaries.target_labels), context.loss)
+
+
+def gradient_norm(observed: Array, context: ScoringContext) -> Array:
+    """Minus the norm of the canary's gradient, which is smaller where it was trained on.
+
+    Under `substitute`, where world 1 trains on the canary, the norm itself.
+    """
+    return observed if context.adjacency is Adjacency.SUBSTITUTE else -observed
 
 
 def logit_difference(observed: Array, context: ScoringContext) -> Array:
@@ -56,10 +100,9 @@ def logit_difference(observed: Array, context: ScoringContext) -> Array:
     Raises:
         InputError: if the audit has no input canaries.
     """
-    if context.canaries is None:
-        raise InputError("score logit_difference needs the file of input canaries")
-    targets = logit_confidence(observed[..., 0, :], np.array(context.canaries.target_labels))
-    substitutes = logit_confidence(observed[..., 1, :], np.array(context.canaries.labels))
+    canaries = _input_canaries(context, "logit_difference")
+    targets = logit_confidence(observed[..., 0, :], np.array(canaries.target_labels))
+    substitutes = logit_confidence(observed[..., 1, :], np.array(canaries.labels))
     return targets - substitutes
 
 
@@ -89,3 +132,20 @@ def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
     rest = np.take_along_axis(logits, others.reshape(*lead, *others.shape), axis=-1)
     chosen = logits[..., np.arange(len(labels)), labels]
     return np.asarray(chosen - logsumexp(rest, axis=-1))
+
+
+def _input_canaries(context: ScoringContext, score: str) -> CanarySet:
+    if context.canaries is None:
+        raise InputError(f"score {score} needs the file of input canaries")
+    return context.canaries
+
+
+def _losses(logits: Array, labels: NDArray[np.int64], loss: Loss | None) -> Array:
+    """The loss of each slot's record, from logits of shape (..., slots, outputs)."""
+    outputs = logits.shape[-1]
+    if loss is Loss.CROSS_ENTROPY:
+        chosen = logits[..., np.arange(len(labels)), labels]
+        return np.asarray(logsumexp(logits, axis=-1) - chosen)
+    wanted = labels[:, None] if outputs == 1 else np.eye(outputs)[labels]
+    # log(1 + e^x) - y x, for each output x and its target y.
+    return np.asarray((np.logaddexp(0.0, logits) - wanted * logits).mean(axis=-1))

@@ -1,20 +1,15 @@
-"""What a config says about one audit."""
+"""One audit of a config, checked."""
 
-from typing import Annotated
+from pydantic import field_validator, model_validator
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
-
-from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary
-from dpcanary.adversaries.catalogue import BUILT_IN, adversary, adversary_names
-from dpcanary.closed_model import ClosedModel
+from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.adversaries.options import Simulation
 from dpcanary.errors import suggestion
-from dpcanary.settings.fields import Count, Name, Positive
+from dpcanary.observations import Observation
+from dpcanary.settings.audit_keys import AuditKeys
 from dpcanary.training.options import (
-    Activation,
     Initialisation,
-    LearningRateSchedule,
-    Loss,
     ModelKind,
     Optimizer,
     Precision,
@@ -22,86 +17,19 @@ from dpcanary.training.options import (
     WorldAssignment,
 )
 
-# An editor offers the names of this package and accepts those of plugins.
-CanaryName = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [*BUILT_IN]}, {"type": "string"}]})]
 # An adversary that draws a process trains no model and does not use these.
-_OF_DATA_AND_MODEL = ("dataset", "model", "initialisation", "loss", "precision", "runs_at_once")
+_OF_DATA_AND_MODEL = (
+    "dataset", "model", "initialisation", "initial_weights", "loss", "precision", "runs_at_once",
+)  # fmt: skip
 _OF_OPTIMIZER = ("optimizer", "learning_rate", "learning_rate_schedule")
 _OF_MLP = ("hidden_sizes", "activation")
-_OF_CRAFTING = ("crafting_steps", "crafting_step_size")
+_OF_CRAFTING = (
+    "crafting_steps", "crafting_step_size", "simulation", "ranking", "num_simulations",
+)  # fmt: skip
 
 
-class Audit(ClosedModel):
+class Audit(AuditKeys):
     """One training set-up whose epsilon is estimated."""
-
-    canary: CanaryName = Field(description="how the neighbouring dataset differs")
-    score: str | None = Field(
-        None, description="how runs are scored; by default by the canary's first score"
-    )
-    adjacency: Adjacency = Field(Adjacency.SUBSTITUTE, description="audited neighbouring relation")
-    num_slots: Count = Field(1, description="canaries per run, each with its own target record")
-    worlds: WorldAssignment | None = Field(
-        None,
-        description="how the world of each slot is chosen; by default `alternate` with one slot,"
-        " else `coins`",
-    )
-    dataset: Name | None = Field(None, description="from `datasets`; worst_case needs none")
-    model: ModelKind = Field(ModelKind.LINEAR, description="what is trained")
-    hidden_sizes: tuple[Count, ...] = Field((), description="widths of an `mlp`'s hidden layers")
-    activation: Activation = Field(Activation.TANH, description="between the layers of an `mlp`")
-    initialisation: Initialisation | None = Field(
-        None, description="initial parameters; by default `zeros` for `linear`, else `per_run`"
-    )
-    loss: Loss = Field(Loss.CROSS_ENTROPY, description="what is minimised")
-    sampling: Sampling = Field(Sampling.POISSON, description="how the batch of a step is chosen")
-    sample_rate: float = Field(1.0, gt=0, le=1, description="rate q of Poisson sampling")
-    batch_size: Count | None = Field(None, description="of `fixed` batches")
-    canary_period: Count | None = Field(
-        None, description="with `fixed` batches, the canary is added at every k-th step"
-    )
-    noise_multiplier: Positive | None = Field(
-        None, description="noise standard deviation sigma, in units of max_grad_norm"
-    )
-    target_epsilon: Positive | None = Field(
-        None, description="calibrate the noise to this epsilon under the audited adjacency"
-    )
-    max_grad_norm: Positive = Field(1.0, description="clipping norm C of a record's gradient")
-    num_steps: Count = Field(description="training steps T")
-    optimizer: Optimizer = Field(Optimizer.SGD, description="how noisy gradients are applied")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer `momentum`")
-    learning_rate: Positive = Field(0.01, description="of the optimizer, at the first step")
-    learning_rate_schedule: LearningRateSchedule = Field(
-        LearningRateSchedule.CONSTANT, description="how the learning rate falls"
-    )
-    precision: Precision = Field(
-        Precision.FLOAT32, description="of matrix products in training; see docs/validity.md"
-    )
-    num_runs: Count = Field(description="models trained; with one slot, even and at least 4")
-    num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
-    looks: tuple[Count, ...] = Field(
-        (),
-        description="numbers of runs at which the bounds are looked at and hold jointly; fixed"
-        " before the first run. num_runs must be one of them, and may grow to the next;"
-        " threshold_rules may then have calibrated rules only",
-    )
-    record_every: Count | None = Field(
-        None, description="steps between estimates; by default only the last step gets one"
-    )
-    runs_per_shard: Count = Field(500, description="models trained by one job")
-    runs_at_once: Count | None = Field(
-        None,
-        description="models in memory at once, per thread; by default the fastest number that"
-        " fits in half of the free memory",
-    )
-    crafting_steps: Count = Field(5000, description="descent steps of canary crafted_input")
-    crafting_step_size: Positive = Field(
-        0.01, description="step size of that descent (Adam), in units of a feature"
-    )
-    seed: int | None = Field(
-        None,
-        ge=0,
-        description="by default made from the experiment's seed and the name of the runs",
-    )
 
     @field_validator("canary")
     @classmethod
@@ -118,7 +46,17 @@ class Audit(ClosedModel):
         if self.adjacency not in entry.adjacencies:
             known = " and ".join(entry.adjacencies)
             raise ValueError(f"canary {self.canary} audits adjacency {known}, not {self.adjacency}")
-        entry.score(self.score)
+        score = entry.score(self.score)
+        if score.observes == Observation.VALUE and not self.draws_start:
+            raise ValueError(
+                f"score {score.name} is for runs whose start is not known, and with initialisation"
+                f" {self.start} it is: use score {entry.scores[0].name}, or initialisation per_run"
+            )
+        if self.initial_weights and self.start is Initialisation.ZEROS:
+            raise ValueError(
+                f"initial_weights {self.initial_weights} draws parameters, and initialisation zeros"
+                " has none to draw: drop it, or give initialisation fixed or per_run"
+            )
         if self.dataset is None and entry.is_trained:
             raise ValueError(f"canary {self.canary} needs a dataset")
         if self.num_steps % (self.record_every or 1):
@@ -196,6 +134,22 @@ class Audit(ClosedModel):
     def is_trained(self) -> bool:
         """Whether its runs train models."""
         return self.adversary.is_trained
+
+    @property
+    def start(self) -> Initialisation:
+        """Where runs start, with the default filled in."""
+        linear = self.model is ModelKind.LINEAR
+        return self.initialisation or (Initialisation.ZEROS if linear else Initialisation.PER_RUN)
+
+    @property
+    def draws_start(self) -> bool:
+        """Whether every run draws initial parameters of its own."""
+        return self.is_trained and self.start is Initialisation.PER_RUN
+
+    @property
+    def simulates_noise(self) -> bool:
+        """Whether its canaries are crafted by simulations with the audit's noise."""
+        return "simulation" in self.adversary.settings and self.simulation is Simulation.NOISY
 
     @property
     def unused_keys(self) -> set[str]:

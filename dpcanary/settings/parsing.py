@@ -20,7 +20,7 @@ from dpcanary.settings.dataset import Dataset
 from dpcanary.settings.experiment import Experiment, Settings
 from dpcanary.settings.figure import Figure
 from dpcanary.settings.references import check_references
-from dpcanary.training.options import Initialisation, ModelKind, WorldAssignment
+from dpcanary.training.options import WorldAssignment
 
 AnyModel = TypeVar("AnyModel", bound=ClosedModel)
 
@@ -104,14 +104,12 @@ def _runs_of(audit: Audit, *, name: str) -> str:
 
 def _resolved(audit: Audit, *, seed: int) -> Audit:
     """The audit with its defaults filled in, and without a dataset that it does not read."""
-    linear = audit.model is ModelKind.LINEAR
-    start = Initialisation.ZEROS if linear else Initialisation.PER_RUN
     return audit.model_copy(
         update={
             "seed": seed if audit.seed is None else audit.seed,
             "score": audit.adversary.score(audit.score).name,
             "dataset": audit.dataset if audit.is_trained else None,
-            "initialisation": audit.initialisation or start,
+            "initialisation": audit.start,
             "worlds": audit.worlds or WorldAssignment.by_default(audit.num_slots),
         }
     )

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.errors import InputError
-from dpcanary.randomness import generator, philox_key
+from dpcanary.randomness import philox_key
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.kernels.philox import sample_mask, sample_rows
+from dpcanary.training.known_batches import KnownBatches
 from dpcanary.training.options import Sampling
 from dpcanary.training.purposes import Purpose
 from dpcanary.training.slots import Slots
@@ -176,26 +176,18 @@ class _PoissonRows(Batches):
 
 
 class _FixedBatches(Batches):
-    """Known batches, the same for all runs: pieces of a random order of the records per epoch."""
+    """Known batches, the same for all runs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         assert self.dpsgd.batch_size is not None
         assert self.dpsgd.canary_period is not None
         self._size, self._period = self.dpsgd.batch_size, self.dpsgd.canary_period
-        self._epoch = -1
-        self._order = np.delete(np.arange(self.table.num_private), self.slots.targets)
-        self._per_epoch = len(self._order) // self._size
-        if self._per_epoch == 0:
-            raise InputError(f"batch_size {self._size} is more than the {len(self._order)} records")
+        others = np.delete(np.arange(self.table.num_private), self.slots.targets)
+        self._known = KnownBatches(others, batch_size=self._size, seed=self.seed)
 
     def at(self, step: int) -> tuple[Batch, Tensor]:
-        epoch, piece = divmod(step, self._per_epoch)
-        if epoch != self._epoch:
-            stream = generator(seed=self.seed, purpose=Purpose.FIXED_BATCHES, index=epoch)
-            self._epoch, self._order = epoch, stream.permutation(np.sort(self._order))
-        ordinary = self._order[piece * self._size : (piece + 1) * self._size]
-        rows = torch.from_numpy(np.concatenate([ordinary, self.slots.targets]))
+        rows = torch.from_numpy(np.concatenate([self._known.at(step), self.slots.targets]))
         rows = rows.to(self.runs.device)
         targets = torch.arange(self._size, len(rows), device=rows.device)
         ones = torch.ones(len(self.runs), len(rows), device=rows.device)

@@ -1,5 +1,6 @@
 """A block of runs, trained in lockstep from start to end."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.training.batches import batches_of
+from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.rotation import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.inserted import InsertedGradients
@@ -91,8 +93,13 @@ class Block:
         match self._plan.observe:
             case Observation.LOGITS:
                 return self._logits()
+            case Observation.GRADIENT_NORM:
+                return self._gradient_norms()
             case Observation.CHANGE:
                 return self._change()
+            case Observation.VALUE:
+                assert self._gradients is not None
+                return self._gradients.along(self._parameters)
             case Observation.CHANGE_AND_LENGTH:
                 assert self._start is not None
                 # Decoded, since a buffer may be padded.
@@ -139,6 +146,17 @@ class Block:
         assert self._gradients is not None
         return self._gradients.along(self._parameters) - self._before
 
+    def _gradient_norms(self) -> Tensor:
+        """The norm of the gradient of each slot's canary, shape (runs, slots)."""
+        path, ones = self._plan.path, self._parameters.new_ones(len(self._runs), 1)
+        norms = []
+        for row in range(path.table.num_private, path.table.null):
+            batch = Batch(torch.tensor([row], device=ones.device), ones)
+            # The next step overwrites these sums.
+            path.clipped_sums(self._parameters, batch, math.inf, self._sums)
+            norms.append(torch.linalg.vector_norm(self._sums, dim=1))
+        return torch.stack(norms, dim=1)
+
     def _logits(self) -> Tensor:
         """Logits of each slot's target and canary, shape (runs, slots, 2, outputs)."""
         path, table = self._plan.path, self._plan.path.table
@@ -153,7 +171,13 @@ def _start(plan: Plan, runs: Sequence[int]) -> Tensor:
     """The buffer of some runs before the first step."""
     if plan.initialisation is Initialisation.ZEROS:  # a path in a basis holds much less
         return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
-    start = initial_parameters(plan.module, plan.initialisation, seed=plan.seed, runs=[*runs])
+    start = initial_parameters(
+        plan.module,
+        plan.initialisation,
+        seed=plan.seed,
+        runs=[*runs],
+        weights=plan.initial_weights,
+    )
     return plan.path.encode(start.to(plan.device)).contiguous()
 
 

@@ -17,7 +17,12 @@ from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN
-from dpcanary.training.options import Initialisation, Precision, WorldAssignment
+from dpcanary.training.options import (
+    Initialisation,
+    InitialWeights,
+    Precision,
+    WorldAssignment,
+)
 from dpcanary.training.plan import default_observation, make_plan
 from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
 from dpcanary.worlds import parity
@@ -35,6 +40,7 @@ def train_ensemble(
     observe: Observation | str | None = None,
     worlds: WorldAssignment | str | None = None,
     initialisation: Initialisation | str = Initialisation.FIXED,
+    initial_weights: InitialWeights | str = InitialWeights.PYTORCH,
     precision: Precision | str = Precision.FLOAT32,
     device: torch.device | str = "cpu",
     num_threads: int = 1,
@@ -62,6 +68,7 @@ def train_ensemble(
         worlds: how the worlds of slots are assigned; by default `alternate` with one slot and
             `coins` with several.
         initialisation: where runs start; by default from the module's own parameters.
+        initial_weights: how parameters are drawn with initialisation `per_run`.
         precision: of matrix products.
         device: where to compute.
         num_threads: threads of the host; each trains runs of its own.
@@ -103,6 +110,7 @@ def train_ensemble(
         observe=default_observation(canaries) if observe is None else Observation(observe),
         worlds=worlds,
         initialisation=Initialisation(initialisation),
+        initial_weights=InitialWeights(initial_weights),
         precision=Precision(precision),
         device=chosen_device(device),
         rotate=rotate,

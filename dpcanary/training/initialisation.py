@@ -11,17 +11,24 @@ from torch.nn.utils import parameters_to_vector
 
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
-from dpcanary.training.options import Initialisation
+from dpcanary.training.options import Initialisation, InitialWeights
 from dpcanary.training.purposes import Purpose
 
 # An index that no run has. It keys parameters that are drawn once for all runs.
 NO_RUN = 2**32 - 1
 # Layers draw from PyTorch's one generator.
 _LOCK = threading.Lock()
+# Layers whose weights have a fan-in and a fan-out.
+_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def initial_parameters(
-    module: nn.Module, initialisation: Initialisation, *, seed: int, runs: list[int]
+    module: nn.Module,
+    initialisation: Initialisation,
+    *,
+    seed: int,
+    runs: list[int],
+    weights: InitialWeights = InitialWeights.PYTORCH,
 ) -> Tensor:
     """Parameters before the first step, in the module's order, shape (runs, parameters).
 
@@ -30,6 +37,7 @@ def initial_parameters(
         initialisation: how runs start.
         seed: the audit's seed.
         runs: run indices.
+        weights: how random parameters are drawn.
     """
     start = parameters_to_vector(module.parameters()).detach().cpu()
     starts = start.expand(len(runs), -1).clone()
@@ -41,15 +49,21 @@ def initial_parameters(
         case Initialisation.PER_RUN:
             own = copy.deepcopy(module).cpu()
             for row, run in zip(starts, runs, strict=True):
-                redraw(own, seed=seed, run=run)
+                redraw(own, seed=seed, run=run, weights=weights)
                 row.copy_(parameters_to_vector(own.parameters()).detach())
         case never:
             assert_never(never)
     return starts
 
 
-def redraw(module: nn.Module, *, seed: int, run: int) -> None:
-    """Draws a module's parameters again, in place, as PyTorch initialises each layer.
+def redraw(
+    module: nn.Module,
+    *,
+    seed: int,
+    run: int,
+    weights: InitialWeights = InitialWeights.PYTORCH,
+) -> None:
+    """Draws a module's parameters again, in place.
 
     PyTorch's initialisers take 32 bits of seed. Among thousands of runs two may therefore start
     alike, which says nothing about their worlds. The state of PyTorch's own generator is restored.
@@ -63,8 +77,24 @@ def redraw(module: nn.Module, *, seed: int, run: int) -> None:
         for name, layer in module.named_modules():
             if hasattr(layer, "reset_parameters"):
                 layer.reset_parameters()
+                if isinstance(layer, _WEIGHTED):
+                    _initialise(layer, weights)
             elif any(True for _ in layer.parameters(recurse=False)):
                 raise InputError(
                     f"layer {name or 'module'} ({type(layer).__name__}) has no reset_parameters, so"
                     " runs cannot draw their own: give it one, or start all runs alike"
                 )
+
+
+def _initialise(layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, how: InitialWeights) -> None:
+    match how:
+        case InitialWeights.PYTORCH:
+            return
+        case InitialWeights.KAIMING:
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+        case InitialWeights.XAVIER:
+            nn.init.xavier_uniform_(layer.weight)
+        case never:
+            assert_never(never)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -5,6 +5,7 @@ from dpcanary.closed_model import ClosedModel
 from dpcanary.training.options import (
     Activation,
     Initialisation,
+    InitialWeights,
     LearningRateSchedule,
     Loss,
     ModelKind,
@@ -16,7 +17,8 @@ from dpcanary.training.options import (
 class ReferenceStage(ClosedModel):
     """A model and its descent: all settings of the reference model, trained without privacy.
 
-    `activation` is None unless the model is an `mlp`, `momentum` unless the optimiser has it.
+    `activation` is None unless the model is an `mlp`, `momentum` unless the optimiser has it, and
+    `initial_weights` if training starts from zeros.
     """
 
     model: ModelKind
@@ -24,6 +26,7 @@ class ReferenceStage(ClosedModel):
     hidden_sizes: tuple[int, ...]
     activation: Activation | None
     initialisation: Initialisation
+    initial_weights: InitialWeights | None
     loss: Loss
     optimizer: Optimizer
     momentum: float | None

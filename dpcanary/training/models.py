@@ -14,7 +14,12 @@ from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN, redraw
 from dpcanary.training.mechanism_stage import MechanismStage, ReferenceStage
-from dpcanary.training.options import Activation, LearningRateSchedule, ModelKind
+from dpcanary.training.options import (
+    Activation,
+    InitialWeights,
+    LearningRateSchedule,
+    ModelKind,
+)
 
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,
@@ -60,7 +65,8 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
                 module = resnet18(num_classes)
             case never:
                 assert_never(never)
-        redraw(module, seed=stage.model_seed, run=NO_RUN)
+        weights = stage.initial_weights or InitialWeights.PYTORCH
+        redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
     return module
 
 

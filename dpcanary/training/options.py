@@ -82,6 +82,22 @@ class Initialisation(Choice):
     PER_RUN = "per_run"
 
 
+class InitialWeights(Choice):
+    """How random initial parameters are drawn, by the run or once for all.
+
+    Attributes:
+        PYTORCH: as PyTorch initialises each layer.
+        KAIMING: weights of linear and convolutional layers uniform with variance 2 / fan-in (He et
+            al., 2015), biases 0.
+        XAVIER: weights uniform with variance 2 / (fan-in + fan-out) (Glorot and Bengio, 2010),
+            biases 0.
+    """
+
+    PYTORCH = "pytorch"
+    KAIMING = "kaiming"
+    XAVIER = "xavier"
+
+
 class Loss(Choice):
     """What a model minimises.
 

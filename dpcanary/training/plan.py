@@ -15,7 +15,12 @@ from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.gradients.gradient_path import GradientPath
 from dpcanary.training.modules.supported import check_parameters
 from dpcanary.training.modules.wrapped import unwrapped
-from dpcanary.training.options import Initialisation, Precision, WorldAssignment
+from dpcanary.training.options import (
+    Initialisation,
+    InitialWeights,
+    Precision,
+    WorldAssignment,
+)
 from dpcanary.training.slots import Slots, slots_of, table_of
 from dpcanary.training.worlds import check_assignment
 
@@ -36,6 +41,7 @@ class Plan:
         evaluator: computes logits of whole models. It is the path, unless that trains linear
             heads in the span of their records.
         initialisation: how runs start.
+        initial_weights: how random initial parameters are drawn.
         seed: the audit's seed.
         device: where to compute.
     """
@@ -50,6 +56,7 @@ class Plan:
     path: GradientPath
     evaluator: GradientPath
     initialisation: Initialisation
+    initial_weights: InitialWeights
     seed: int
     device: torch.device
 
@@ -66,6 +73,7 @@ def make_plan(
     initialisation: Initialisation,
     precision: Precision,
     device: torch.device,
+    initial_weights: InitialWeights = InitialWeights.PYTORCH,
     test_records: Records | None = None,
     rotate: bool = True,
 ) -> Plan:
@@ -78,7 +86,7 @@ def make_plan(
     check_parameters(module)
     count = sum(parameter.numel() for parameter in module.parameters())
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
-    if (observe is Observation.LOGITS) == slots.has_gradients:
+    if observe.is_of_gradients != slots.has_gradients:
         kind = type(canaries[0]).__name__
         raise InputError(f"observe={observe.value!r} is not for a {kind}")
     check_assignment(worlds, len(slots))
@@ -100,6 +108,7 @@ def make_plan(
         path=path,
         evaluator=evaluator,
         initialisation=initialisation,
+        initial_weights=initial_weights,
         seed=seed,
         device=device,
     )

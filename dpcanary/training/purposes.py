@@ -8,8 +8,9 @@ class Purpose(IntEnum):
 
     BATCHES = 2  # Poisson sampling of a run
     NOISE = 3  # DP-SGD noise of a run
-    SIMULATION = 4  # Poisson sampling of the noiseless simulated training
+    SIMULATION = 4  # Poisson sampling of simulated trainings
     INITIALISATION = 6  # random parameters of a run, or of all
     FIXED_BATCHES = 7  # the order of records in each epoch of known batches
     OUT_OF_SPAN = 8  # a run's noise outside the span of its records
     WORLDS = 10  # the world of each slot of a run
+    SIMULATED_NOISE = 15  # DP-SGD noise of a simulated training

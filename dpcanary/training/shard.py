@@ -10,6 +10,7 @@ from dpcanary.canaries import Canary
 from dpcanary.observations import Shard, shard_header
 from dpcanary.records import Split
 from dpcanary.training.models import mechanism_of, module_of
+from dpcanary.training.options import InitialWeights
 from dpcanary.training.plan import make_plan
 from dpcanary.training.runs import Progress, no_progress, train_runs
 from dpcanary.training.stage import TrainingStage
@@ -59,6 +60,7 @@ def train_shard(
         observe=stage.observe,
         worlds=stage.worlds,
         initialisation=stage.initialisation,
+        initial_weights=stage.initial_weights or InitialWeights.PYTORCH,
         precision=stage.precision,
         device=device,
     )

@@ -1,7 +1,7 @@
-"""Trainings that the adversary simulates on D: the reference model and a noiseless DP-SGD."""
+"""Trainings that the adversary simulates on D: the reference model, and DP-SGD itself."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import assert_never
 
@@ -16,7 +16,9 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
-from dpcanary.training.initialisation import initial_parameters
+from dpcanary.training.initialisation import NO_RUN, initial_parameters
+from dpcanary.training.known_batches import KnownBatches
+from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.options import Initialisation, Loss, Precision, Sampling
 from dpcanary.training.purposes import Purpose
@@ -55,21 +57,39 @@ def train_reference(
     unclipped = replace(dpsgd, max_grad_norm=inf)
     simulation = _Simulation(module, records, unclipped, initialisation, device)
     count, num_steps = len(records), dpsgd.record_steps[-1]
-    rows = torch.arange(count, device=device)
+    rows, ones = np.arange(count), np.ones((1, count), np.float32)
+    everything = torch.from_numpy(rows).to(device)
     labels = torch.from_numpy(records.labels).to(device)
     total = torch.zeros(count, dtype=torch.float64, device=device)
     for step in range(num_steps):
-        simulation.advance(step, rows, divisor=count)
-        total += _confidence(simulation.logits(rows), labels, dpsgd.loss)
+        simulation.advance(step, rows, ones, divisor=count)
+        total += _confidence(simulation.logits(everything), labels, dpsgd.loss)
         on_progress(1)
-    found = Reference(simulation.parameters(), (total / num_steps).cpu().numpy())
+    parameters = simulation.decoded(simulation.buffer)[0].astype(np.float32)
+    found = Reference(parameters, (total / num_steps).cpu().numpy())
     _check_finite(
         "reference model, which is trained without clipping,", dpsgd, *vars(found).values()
     )
     return found
 
 
-def accumulated_updates(
+@dataclass(frozen=True)
+class Movement:
+    """How far each parameter moves in simulated trainings, added up over these.
+
+    Attributes:
+        absolute: sum of absolute updates (Pradhan et al., Algorithm 2), shape (parameters,), in the
+            module's order.
+        squared: sum of squared updates (Cebere et al., Algorithm 3, "PerStep"), likewise.
+        final: distance between start and end (there, "FinalModel"), likewise.
+    """
+
+    absolute: NDArray[np.float64]
+    squared: NDArray[np.float64]
+    final: NDArray[np.float64]
+
+
+def simulated_movement(
     *,
     module: nn.Module,
     records: Records,
@@ -77,41 +97,75 @@ def accumulated_updates(
     initialisation: Initialisation,
     seed: int,
     device: torch.device,
+    targets: Sequence[int] = (),
+    num_simulations: int = 1,
     on_progress: Callable[[int], object] = lambda steps: None,
-) -> NDArray[np.float64]:
-    """How far each parameter moves in a simulated DP-SGD training without noise.
+) -> Movement:
+    """How far each parameter moves in simulated DP-SGD trainings without a canary.
 
-    The arguments are those of `train_reference`, and the audit's seed: batches are drawn from a
-    stream that only the simulation uses.
+    Known batches are those of the audit. Poisson samples and noise come from streams that only
+    simulations use. If runs draw initial parameters of their own, so do several simulations; a
+    single one starts from the module's.
 
-    Returns:
-        Shape (parameters,), in the module's order: the sum over steps of absolute updates (Pradhan
-        et al., Algorithm 2).
+    Args:
+        module: the architecture.
+        records: the private records.
+        dpsgd: the mechanism; a noise multiplier of 0 simulates no noise.
+        initialisation: where runs start.
+        seed: the audit's seed.
+        device: where to compute.
+        targets: records that known batches leave out.
+        num_simulations: trainings that are simulated at once.
+        on_progress: called with the number of steps just done.
 
     Raises:
-        InputError: if the training diverges.
+        InputError: if a training diverges, or a batch has more records than there are.
     """
-    simulation = _Simulation(module, records, dpsgd, initialisation, device)
-    stream = generator(seed=seed, purpose=Purpose.SIMULATION)
-    count, divisor = len(records), dpsgd.expected_batch_size(len(records))
-    before = simulation.parameters()
-    moved = np.zeros(len(before))
+    simulation = _Simulation(
+        module, records, dpsgd, initialisation, device, seed=seed, count=num_simulations
+    )
+    batches = _simulated_batches(len(records), dpsgd, seed, targets, num_simulations)
+    start = simulation.buffer.clone()
+    before, absolute, squared = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(dpsgd.record_steps[-1]):
-        if dpsgd.sampling is Sampling.FIXED:
-            chosen = stream.permutation(count)[: dpsgd.batch_size]
-        else:
-            chosen = np.flatnonzero(stream.random(count) < dpsgd.sample_rate)
-        simulation.advance(step, torch.from_numpy(chosen).to(device), divisor=divisor)
-        after = simulation.parameters()
-        moved += np.abs(after - before)
-        before = after
+        simulation.advance(step, *batches(step), divisor=dpsgd.expected_batch_size(len(records)))
+        update = simulation.buffer - before
+        absolute += update.abs()
+        squared += update.square_()
+        before.copy_(simulation.buffer)
         on_progress(1)
-    _check_finite("simulated training without noise", dpsgd, moved)
-    return moved
+    parts = absolute, squared, (before - start).abs()
+    found = Movement(*(simulation.decoded(part).sum(axis=0) for part in parts))
+    _check_finite("simulated training", dpsgd, *vars(found).values())
+    return found
+
+
+def _simulated_batches(
+    num_records: int, dpsgd: DPSGD, seed: int, targets: Sequence[int], count: int
+) -> Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """A function of the step that gives the rows of a batch, and weights (simulations, rows)."""
+    if dpsgd.sampling is Sampling.FIXED:
+        assert dpsgd.batch_size is not None
+        others = np.delete(np.arange(num_records), [*targets])
+        known = KnownBatches(others, batch_size=dpsgd.batch_size, seed=seed)
+        ones = np.ones((count, dpsgd.batch_size), np.float32)
+        return lambda step: (known.at(step), ones)
+    stream = generator(seed=seed, purpose=Purpose.SIMULATION)
+
+    def sampled(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        masks = stream.random((count, num_records)) < dpsgd.sample_rate
+        rows = np.flatnonzero(masks.any(axis=0))
+        return rows, masks[:, rows].astype(np.float32)
+
+    return sampled
 
 
 class _Simulation:
-    """One model that is trained on the private records alone."""
+    """Models that are trained on the private records alone.
+
+    Attributes:
+        buffer: their parameters, shape (models, columns), in the layout of a gradient path.
+    """
 
     def __init__(
         self,
@@ -120,32 +174,55 @@ class _Simulation:
         dpsgd: DPSGD,
         initialisation: Initialisation,
         device: torch.device,
+        *,
+        seed: int = 0,
+        count: int = 1,
     ) -> None:
         table, self._dpsgd = table_of(records, [], device), dpsgd
         float32 = Precision.FLOAT32
         self._path = path_of(module, table, dpsgd=dpsgd, precision=float32, basis=None)
-        if initialisation is Initialisation.PER_RUN:
+        if count == 1 and initialisation is Initialisation.PER_RUN:
             initialisation = Initialisation.FIXED
-        start = initial_parameters(module, initialisation, seed=0, runs=[0])
-        self._buffer = self._path.encode(start.to(device)).contiguous()
-        self._sums = torch.empty_like(self._buffer)
-        self._optimizer = optimizer_of(dpsgd, self._buffer, self._sums)
+        indices = [NO_RUN - 1 - model for model in range(count)]  # no audit has so many runs
+        start = initial_parameters(module, initialisation, seed=seed, runs=indices)
+        self.buffer = self._path.encode(start.to(device)).contiguous()
+        self._sums = torch.empty_like(self.buffer)
+        self._optimizer = optimizer_of(dpsgd, self.buffer, self._sums)
+        self._noise = Noise(seed=seed)
+        self._models = torch.arange(count, device=device)
 
-    def advance(self, step: int, rows: Tensor, *, divisor: float) -> None:
-        """One step on some rows of the table, without noise."""
-        batch = Batch(rows, torch.ones(1, len(rows), device=rows.device))
-        self._path.clipped_sums(self._buffer, batch, self._dpsgd.max_grad_norm, self._sums)
+    def advance(
+        self,
+        step: int,
+        rows: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        *,
+        divisor: float,
+    ) -> None:
+        """One step of every model on rows of the table, with weights of shape (models, rows)."""
+        device, dpsgd = self.buffer.device, self._dpsgd
+        batch = Batch(torch.from_numpy(rows).to(device), torch.from_numpy(weights).to(device))
+        self._path.clipped_sums(self.buffer, batch, dpsgd.max_grad_norm, self._sums)
         self._sums /= divisor
-        self._optimizer.param_groups[0]["lr"] = self._dpsgd.learning_rate_at(step)
+        if dpsgd.noise_multiplier:
+            self._noise.add(
+                self._sums,
+                factor=1.0,
+                scale=dpsgd.noise_multiplier * dpsgd.max_grad_norm / divisor,
+                runs=self._models,
+                step=step,
+                purpose=Purpose.SIMULATED_NOISE,
+            )
+        self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(step)
         self._optimizer.step()
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Shape (n, outputs)."""
-        return self._path.logits(self._buffer, self._path.table.features[rows])[0]
+        """Those of the first model, shape (n, outputs)."""
+        return self._path.logits(self.buffer, self._path.table.features[rows])[0]
 
-    def parameters(self) -> NDArray[np.float32]:
-        """In the module's order, shape (parameters,)."""
-        return self._path.decode(self._buffer)[0].cpu().numpy().copy()
+    def decoded(self, buffer: Tensor) -> NDArray[np.float64]:
+        """Rows of a buffer in the module's order, shape (models, parameters)."""
+        return np.asarray(self._path.decode(buffer).cpu().numpy(), np.float64)
 
 
 def _check_finite(training: str, dpsgd: DPSGD, *found: NDArray[np.floating]) -> None:

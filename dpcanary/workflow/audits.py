@@ -20,9 +20,10 @@ class AuditRules:
     Attributes:
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
-        references: for each reference model, an audit that uses it.
+        references: for each reference model that some crafting uses, an audit that it is for.
         data: the dataset file of the job's audit.
-        reference: the file of the reference model of the job's audit.
+        reference: the file of the reference model of the job's audit; none if crafting uses none.
+        crafting_noise: the file of the noise that crafting simulates; none if it simulates none.
         run_indices: of the job's shard.
     """
 
@@ -34,11 +35,14 @@ class AuditRules:
         self.trained = [runs for runs, audit in first if self._audits[audit].is_trained]
         self.drawn = [runs for runs, audit in first if not self._audits[audit].is_trained]
         trained = [self._first[runs] for runs in self.trained]
-        self.references = {self._reference_name(audit): audit for audit in trained}
+        self.references = {
+            self._reference_name(audit): audit
+            for audit in trained
+            if self._audits[audit].adversary.uses_reference
+        }
         self.data = self.by_audit(self._data)
-        self.reference = self.by_audit(
-            lambda audit: f"{results}/reference/{self._reference_name(audit)}.npz"
-        )
+        self.reference = self.by_audit(self._references)
+        self.crafting_noise = self.by_audit(self._crafting_noise)
         self.run_indices: Callable[[Wildcards], range] = with_known_signature(
             lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
         )
@@ -106,6 +110,15 @@ class AuditRules:
         """The reference model of an audit. Audits with the same data and descent share it."""
         settings = self._experiment.stage(ReferenceStage, audit=audit).to_json()
         return f"{self._audits[audit].dataset}-{sha256_of_text(settings)[:8]}"
+
+    def _references(self, audit: str) -> list[str]:
+        used = self._audits[audit].adversary.uses_reference
+        return [f"{self._results}/reference/{self._reference_name(audit)}.npz"] if used else []
+
+    def _crafting_noise(self, audit: str) -> list[str]:
+        runs = self._experiment.runs_of_audit[audit]
+        noisy = self._audits[audit].simulates_noise
+        return [f"{self._results}/noise/{runs}.json"] if noisy else []
 
     def _data(self, audit: str) -> str:
         return f"{self._results}/data/{self._audits[audit].dataset}.npz"

@@ -27,7 +27,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.models import descent_of, mechanism_of, module_of
 from dpcanary.training.options import Initialisation, Loss, Optimizer
 from dpcanary.training.reference import Reference
-from dpcanary.training.simulation import accumulated_updates, train_reference
+from dpcanary.training.simulation import simulated_movement, train_reference
 
 Floats = NDArray[np.float64]
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 120, 9, 5
@@ -60,6 +60,10 @@ def stage_of(kind: str, **changes: object) -> CraftingStage:
         "num_slots": 1,
         "crafting_steps": None,
         "crafting_step_size": None,
+        "simulation": None,
+        "ranking": None,
+        "num_simulations": None,
+        "initial_weights": None,
         "model": kind,
         "model_seed": 7,
         "hidden_sizes": [] if linear else [8],
@@ -251,7 +255,14 @@ def test_of_equally_sure_records_the_first_ones_are_targets() -> None:
 def test_every_slot_has_a_target_of_its_own(attack: Crafting, name: str) -> None:
     """With fewer slots, the canaries are the first ones of more slots."""
     entry = BUILT_IN[name]
-    steps = {"crafting_steps": 3, "crafting_step_size": 0.1} if entry.settings else {}
+    known = {
+        "crafting_steps": 3,
+        "crafting_step_size": 0.1,
+        "simulation": "noiseless",
+        "ranking": "per_step",
+        "num_simulations": 2,
+    }
+    steps = {key: known[key] for key in entry.settings}
     confidence = attack.reference.mean_confidence
     expected = np.argsort(confidence)[:6].tolist()
     found = {
@@ -554,7 +565,7 @@ def test_reference_equals_plain_torch(kind: str, optimizer: Optimizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
-def test_accumulated_updates_equal_a_loop(kind: str) -> None:
+def test_simulated_updates_equal_a_loop(kind: str) -> None:
     module = module_named(kind)
     q, norm_bound, rate, seed = 0.2, 2.5, 0.7, 6
     arguments = {
@@ -564,7 +575,7 @@ def test_accumulated_updates_equal_a_loop(kind: str) -> None:
         "initialisation": Initialisation.ZEROS if kind == "linear" else Initialisation.FIXED,
         "device": CPU,
     }
-    found = accumulated_updates(**arguments, seed=seed)
+    found = simulated_movement(**arguments, seed=seed).absolute
     # The documented key: purpose 4, index 0.
     stream = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(4, 0))))
     start = torch.cat([parameter.flatten() for parameter in module.parameters()]).detach().numpy()
@@ -583,7 +594,7 @@ def test_accumulated_updates_equal_a_loop(kind: str) -> None:
         moved += np.abs(update)
     assert 0 < clipped < taken
     np.testing.assert_allclose(found, moved, rtol=0, atol=1e-5 * moved.max())
-    assert not np.array_equal(found, accumulated_updates(**arguments, seed=seed + 1))
+    assert not np.array_equal(found, simulated_movement(**arguments, seed=seed + 1).absolute)
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "any module"])
@@ -597,7 +608,7 @@ def test_simulated_steps_without_records_move_nothing(kind: str) -> None:
         "seed": 0,
     }
     rare = DPSGD(0.0, 1.0, 0.5, (5,), sample_rate=1e-5)
-    assert not accumulated_updates(**arguments, dpsgd=rare).any()
+    assert not simulated_movement(**arguments, dpsgd=rare).absolute.any()
 
 
 # --- gradient ----------------------------------------------------------------------------------
@@ -606,14 +617,14 @@ def test_simulated_steps_without_records_move_nothing(kind: str) -> None:
 def test_least_updated_coordinate_is_a_dead_feature() -> None:
     features = PRIVATE.features.copy()
     features[:, 5] = 0.0
-    moved = accumulated_updates(
+    moved = simulated_movement(
         module=module_named("linear"),
         records=Records(features, PRIVATE.labels),
         dpsgd=DPSGD(0.0, 1.0, 0.5, (10,), sample_rate=0.2),
         initialisation=Initialisation.ZEROS,
         device=CPU,
         seed=0,
-    )
+    ).absolute
     dead = np.arange(NUM_CLASSES) * NUM_FEATURES + 5  # weights come before biases
     assert np.flatnonzero(moved == 0).tolist() == dead.tolist()
     assert least_updated_coordinates(moved, num_slots=1).tolist() == [dead[0]]
@@ -629,14 +640,14 @@ def test_gradients_have_coordinates_of_their_own(attack: Crafting, bars, progres
     crafting = replace(told(attack, num_slots=20), progress=progress)
     found = least_updated(crafting)
     assert [(bar.total, bar.unit) for bar in bars] == [(200, "step")]
-    moved = accumulated_updates(
+    moved = simulated_movement(
         module=attack.module,
         records=PRIVATE,
         dpsgd=mechanism_of(crafting.stage, record_steps=(200,), noise_multiplier=0.0),
         initialisation=crafting.stage.initialisation,
         seed=6,
         device=CPU,
-    )
+    ).absolute
     expected = sorted(range(len(moved)), key=lambda j: moved[j])[:20]
     pairs = zip(expected, crafting.targets, strict=True)
     assert found == [GradientCanary(coordinate, target.index) for coordinate, target in pairs]

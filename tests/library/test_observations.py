@@ -148,7 +148,13 @@ def test_a_truncated_shard_is_refused_with_advice(tmp_path):
 
 
 def test_observations_go_by_name():
-    assert [*Observation] == ["change", "change_and_length", "logits"]
+    assert [*Observation] == [
+        "change",
+        "value",
+        "change_and_length",
+        "logits",
+        "gradient_norm",
+    ]
     assert Observation("logits") is Observation.LOGITS
     with pytest.raises(InputError, match="unknown observation 'logit': did you mean 'logits'"):
         Observation("logit")

@@ -187,14 +187,14 @@ def test_figures_a2_to_a4():
     says(f"gave {same[0]:.1f}, {same[1]:.1f} and {same[2]:.1f}")
     crafted, mislabeled, natural = (bounds["figureA2", name] for name in CANARIES[1:])
     says(
-        f"crafted {crafted[0.5]:.1f} at C = .5 and {crafted[8]:.1f} at C = 8, mislabeled and natural"
-        f" from {mislabeled[2]:.1f} and {natural[2]:.1f} at C = 2 to {mislabeled[8]:.1f} and"
+        f"crafted {crafted[0.5]:.1f} at C = .5 and {crafted[8]:.1f} at C = 8, mislabeled and"
+        f" natural from {mislabeled[2]:.1f} and {natural[2]:.1f} at C = 2 to {mislabeled[8]:.1f} and"
         f" {natural[8]:.1f} at C = 8"
     )
     crafted, mislabeled, natural = (bounds["figureA3", name] for name in CANARIES[1:])
     says(
-        f"crafted {crafted[125]:.1f} at T = 125 and {crafted[2000]:.1f} at T = 2,000, mislabeled and"
-        f" natural from {mislabeled[500]:.1f} and {natural[500]:.1f} at T = 500 to"
+        f"crafted {crafted[125]:.1f} at T = 125 and {crafted[2000]:.1f} at T = 2,000, mislabeled"
+        f" and natural from {mislabeled[500]:.1f} and {natural[500]:.1f} at T = 500 to"
         f" {mislabeled[2000]:.1f} and {natural[2000]:.1f}"
     )
     crafted, mislabeled, natural = (bounds["figureA4", name] for name in CANARIES[1:])

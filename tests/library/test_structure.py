@@ -90,12 +90,17 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 12))
+    assert sorted(numbers.values()) == list(range(1, 17))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
         "training.NOISE": 3,
         "training.SIMULATION": 4,
+        "training.SIMULATED_NOISE": 15,
+        "adversaries.TARGETS": 12,
+        "adversaries.DIMENSIONS": 13,
+        "adversaries.DIRECTIONS": 14,
+        "adversaries.OTHER_LABELS": 16,
         "adversaries.WORST_CASE": 5,
         "training.INITIALISATION": 6,
         "training.FIXED_BATCHES": 7,

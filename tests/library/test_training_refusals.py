@@ -19,7 +19,7 @@ from dpcanary.training.gradients.rotation import spanning_basis
 from dpcanary.training.options import Initialisation, Loss, ModelKind
 from dpcanary.training.reference import Reference
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.simulation import accumulated_updates, train_reference
+from dpcanary.training.simulation import simulated_movement, train_reference
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
@@ -114,8 +114,8 @@ def test_a_reference_that_diverges() -> None:
     descent = DPSGD(0.0, float("inf"), 1e30, (20,))
     with pytest.raises(InputError, match=r"without clipping, diverged: lower learning_rate \(1e"):
         train_reference(**known, dpsgd=descent)
-    with pytest.raises(InputError, match=r"without noise diverged: lower learning_rate \(1e"):
-        accumulated_updates(**known, dpsgd=replace(descent, max_grad_norm=1e30), seed=0)
+    with pytest.raises(InputError, match=r"simulated training diverged: lower learning_rate \(1e"):
+        simulated_movement(**known, dpsgd=replace(descent, max_grad_norm=1e30), seed=0)
 
 
 def test_a_null_target_gradient_still_gets_another_label() -> None:
