@@ -229,16 +229,14 @@ def test_noisy_simulation_chooses_with_the_audits_noise():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_simulations_of_unknown_starts(count):
-    """Several simulations start at random; the module's start is not among theirs."""
-    crafting = crafting_of()
+    """Several simulations start at random; a single one starts from the module's parameters."""
     changes = {
-        "dpsgd": DPSGD(0.0, CLIP, 1e-9, 1, sampling="fixed", batch_size=BATCH, canary_period=1),
+        "dpsgd": DPSGD(0.0, CLIP, 0.1, 1, sampling="fixed", batch_size=BATCH, canary_period=1),
         "initialisation": Initialisation.PER_RUN,
     }
     moved = movement_with_noise(count, **changes)
     fixed = movement_with_noise(1, **{**changes, "initialisation": Initialisation.FIXED})
     assert np.array_equal(moved.squared, count * fixed.squared) == (count == 1)
-    assert crafting.module is not None
 
 
 # --- random directions and flipped labels ------------------------------------------------------
@@ -318,12 +316,11 @@ def test_gradient_norm_is_that_of_autograd():
     np.testing.assert_array_equal(found.parameters, plain.parameters)
 
 
-@pytest.mark.parametrize(("weights", "gain"), [("kaiming", 2.0), ("xavier", 1.0)])
-def test_initial_weights_have_the_variance_of_their_name(weights, gain):
-    """The first layer has 40 inputs and 60 outputs: variance 2 / 40 or 2 / 100."""
+@pytest.mark.parametrize(("weights", "variance"), [("kaiming", 2 / 40), ("xavier", 2 / 100)])
+def test_initial_weights_have_the_variance_of_their_name(weights, variance):
+    """The first layer has 40 inputs and 60 outputs."""
     stage = crafting_of(hidden_sizes=[60], initial_weights=weights).stage
     module = module_of(stage, shape=(40,), num_classes=CLASSES)
-    variance = 2 / 40 if weights == "kaiming" else 2 / 100
     weight = module[0].weight.detach().double()
     assert weight.var().item() == pytest.approx(variance, rel=0.1)
     assert weight.abs().max().item() <= (3 * variance) ** 0.5
@@ -331,7 +328,6 @@ def test_initial_weights_have_the_variance_of_their_name(weights, gain):
     own = run_of("value", initialisation="per_run", initial_weights=weights)
     plain = run_of("value", initialisation="per_run")
     assert not np.array_equal(own.observations, plain.observations)
-    assert gain > 0
 
 
 # --- scores ------------------------------------------------------------------------------------

@@ -188,8 +188,8 @@ def test_figures_a2_to_a4():
     crafted, mislabeled, natural = (bounds["figureA2", name] for name in CANARIES[1:])
     says(
         f"crafted {crafted[0.5]:.1f} at C = .5 and {crafted[8]:.1f} at C = 8, mislabeled and"
-        f" natural from {mislabeled[2]:.1f} and {natural[2]:.1f} at C = 2 to {mislabeled[8]:.1f} and"
-        f" {natural[8]:.1f} at C = 8"
+        f" natural from {mislabeled[2]:.1f} and {natural[2]:.1f} at C = 2 to"
+        f" {mislabeled[8]:.1f} and {natural[8]:.1f} at C = 8"
     )
     crafted, mislabeled, natural = (bounds["figureA3", name] for name in CANARIES[1:])
     says(
