@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib.colors
 import matplotlib.style
+import numpy as np
 
 from dpcanary.adversaries.adversary import Adversary
 from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_names
@@ -17,6 +18,10 @@ RASTER_DPI = 200
 _PALETTE = ("#F0E442", "#8C510A", "#762A83", "#1B7837", "#B2182B", "#4D4D4D")
 _MARKERS = ("P", "X", "<", ">", "p", "*")
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
+# Of the variants of a canary: dashes, and how far the colour of the last one goes to white or,
+# where the canary's own is light, to black.
+_DASHES = ("-", "--", ":", "-.")
+_MOST_MIXED = 0.55
 # No canary has these colours: in a histogram, they stand for the worlds.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
 SHADE = "#FBE3D0"
@@ -89,6 +94,42 @@ def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
         "marker": entry.marker or _MARKERS[_place_without_style(canary) % len(_MARKERS)],
         "markerfacecolor": colour if _is_default(entry, score) else "white",
         "zorder": 3,
+    }
+
+
+def variant_options(
+    canary: str, score: str | None, variant: str, *, rank: int, number: int
+) -> dict[str, Any]:
+    """The options of one of several variants of an adversary, which have a family of colours.
+
+    Variants differ in lightness, dashes and markers. The first one, or a single one, looks like
+    the adversary itself.
+
+    Args:
+        canary: its name.
+        score: the name of the score.
+        variant: in words, for the label; may be empty.
+        rank: of the variant, from 0.
+        number: of variants of this adversary.
+    """
+    options = canary_options(canary, score)
+    if variant:
+        base, _, of_score = options["label"].partition(" (")
+        words = [*([of_score.removesuffix(")")] if of_score else []), variant]
+        options["label"] = f"{base} ({', '.join(words)})"
+    if rank == 0:
+        return options
+    colour = np.array(matplotlib.colors.to_rgb(options["color"]))
+    light = colour @ (0.299, 0.587, 0.114) > 0.5
+    mixed = _MOST_MIXED * rank / (number - 1)
+    mixture = matplotlib.colors.to_hex((1 - mixed) * colour + mixed * (0.0 if light else 1.0))
+    hollow = options["markerfacecolor"] == "white"
+    markers = [options["marker"], *(one for one in _RANK_MARKERS if one != options["marker"])]
+    return options | {
+        "color": mixture,
+        "markerfacecolor": "white" if hollow else mixture,
+        "marker": markers[rank % len(markers)],
+        "linestyle": _DASHES[rank % len(_DASHES)],
     }
 
 
