@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
 from dpcanary.figures import style
+from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_styles
 from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table
 from dpcanary.figures.layout import log_ticks, make_frame, value_ticks
 from dpcanary.figures.lines import Lines
@@ -23,7 +23,6 @@ from dpcanary.figures.looks import Looks
 from dpcanary.figures.notes import bounds_note, data_note, price_note, shared_note
 from dpcanary.figures.panels import panels_of
 from dpcanary.figures.view import View, shown_rows
-from dpcanary.figures.wording import setting_in_words
 
 _BY_SETTING = ("sample_rate",)
 _BY_MECHANISM = ("sample_rate", "noise_multiplier")
@@ -85,7 +84,7 @@ def draw_bounds_figure(
     view = VIEWS[axis]
     view = replace(view, panel=tuple(panels) or view.panel, lines=tuple(lines))
     rows = shown_rows(summary, view)
-    heading, accounted = _accounted_styles(view, rows)
+    audited, accounted = accounted_styles(view.accounted, rows["adjacency"])
     table = bounds_table(rows, replace(view, accounted=tuple(accounted)))
     rules = _drawn_rules(table, in_sample=in_sample)
     drawn = table[table["series"].isin(rules) | table["series"].str.startswith("accounted")]
@@ -97,7 +96,10 @@ def draw_bounds_figure(
         legend=[
             ["audited ε (lower bound):", *looks.line_legend(curves)],
             looks.marker_legend(),
-            [heading, *(Line2D([], [], **one) for one in accounted.values())],
+            [
+                f"accounted ε (upper bound){audited}:",
+                *(Line2D([], [], **one) for one in accounted.values()),
+            ],
         ],
         notes=[
             note,
@@ -114,34 +116,12 @@ def draw_bounds_figure(
         for axes, panel in zip(block, places, strict=True):
             axes.set_title(panel.title)
             points = panel.of(drawn)
-            _draw_accounted(axes, points, axis, _of_panel(accounted, panel.settings))
+            of_panel = accounted_of_panel(accounted, panel.of(rows)["adjacency"])
+            _draw_accounted(axes, points, axis, of_panel)
             for curve, options in looks.curves(points[points["series"] == rule], curves):
                 _draw_audited(axes, curve, axis, options)
     _scale([axes for block in blocks for axes in block], drawn, rows[axis])
     return figure, table
-
-
-def _accounted_styles(view: View, rows: pd.DataFrame) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The legend's heading, and the options of each accounted curve.
-
-    Audits of membership alone are bounded by the add/remove curve: it is the only one.
-    """
-    audited = sorted({*rows["adjacency"]})
-    if Adjacency.SUBSTITUTE in audited:
-        styles = {name: style.ACCOUNTED[name] for name in view.accounted}
-        return "accounted ε (upper bound):", styles
-    names = " and ".join(setting_in_words("adjacency", {"adjacency": one}) for one in audited)
-    options = style.ACCOUNTED["add_remove"] | {"linestyle": "-", "label": names}
-    return "accounted ε (upper bound), audited adjacency:", {"add_remove": options}
-
-
-def _of_panel(
-    accounted: dict[str, dict[str, Any]], settings: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """The accounted curves of a panel; a panel of membership has no other than its own."""
-    if settings.get("adjacency", Adjacency.SUBSTITUTE) == Adjacency.SUBSTITUTE:
-        return accounted
-    return {"add_remove": accounted["add_remove"]}
 
 
 def _drawn_rules(table: pd.DataFrame, *, in_sample: bool) -> list[str]:
@@ -166,9 +146,7 @@ def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
     return headings
 
 
-def _draw_accounted(
-    axes: Axes, points: pd.DataFrame, axis: str, accounted: dict[str, dict[str, Any]]
-) -> None:
+def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: Styles) -> None:
     for name, options in accounted.items():
         curve = points[points["series"] == f"accounted_{name}"]
         places, epsilons = curve[axis].tolist(), curve["epsilon"].tolist()

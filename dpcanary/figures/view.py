@@ -82,6 +82,21 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
     return rows
 
 
+def valid_rows(summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first valid rule and conversion GDP, at each audit's last step and most runs.
+
+    Raises:
+        InputError: if there is none.
+    """
+    is_shown = summary["is_valid"] & summary["threshold_rule"].isin(_shown_rules(summary))
+    rows = summary[is_shown & (summary["conversion"] == Conversion.GDP)]
+    if rows.empty:
+        raise InputError("the summary has no bound of a valid rule by conversion gdp")
+    for column in _OF_ESTIMATES:
+        rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
+    return rows
+
+
 def _shown_rules(summary: pd.DataFrame) -> list[str]:
     """The first valid rule, and in_sample or the first other one that is not valid."""
     rules = summary.drop_duplicates("threshold_rule")
