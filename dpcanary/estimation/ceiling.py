@@ -71,7 +71,6 @@ def ceilings_table(stage: EstimationStage, scores: list[AuditScores]) -> pd.Data
     valid = [rule for rule in stage.threshold_rules if threshold_rule_named(rule).is_valid]
     if not valid:
         raise InputError("threshold_rules has no valid rule, so nothing is proven")
-    shared = {"threshold_rule": valid[0], "delta": stage.delta}
     known: dict[tuple[int, int], float] = {}
     rows = []
     for one in scores:
@@ -79,8 +78,12 @@ def ceilings_table(stage: EstimationStage, scores: list[AuditScores]) -> pd.Data
         sizes = len(world0), len(world1)
         if sizes not in known:
             known[sizes] = ceiling_of(
-                num_world0=sizes[0], num_world1=sizes[1], significance=stage.significance, **shared
+                num_world0=len(world0),
+                num_world1=len(world1),
+                delta=stage.delta,
+                significance=stage.significance,
+                threshold_rule=valid[0],
             )
-        counts = dict(zip(("num_world0", "num_world1"), sizes, strict=True))
-        rows.append({"audit": one.audit, **shared, **counts, "epsilon": known[sizes]})
-    return pd.DataFrame(rows)
+        rows.append((one.audit, valid[0], stage.delta, *sizes, known[sizes]))
+    columns = ["audit", "threshold_rule", "delta", "num_world0", "num_world1", "epsilon"]
+    return pd.DataFrame(rows, columns=columns)

@@ -11,7 +11,6 @@ AUDITED, IN_SAMPLE = "audited", "audited_in_sample"
 _POINT = ("sample_rate", "noise_multiplier", "step")
 _SERIES = ("canary", "score", "threshold_rule", "conversion")
 _NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs", "num_looks")
-_SAME = {"dropna": False}  # a setting that is not used is one like any other
 
 
 def selected_sweeps(summary: pd.DataFrame, sweeps: Sequence[str]) -> pd.DataFrame:
@@ -56,11 +55,12 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
 
 
 def _audited_table(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    # Groups may have NaN: a setting that is not used is a value like any other.
     keys = list(dict.fromkeys([*columns, "is_valid", "num_runs", "num_looks"]))
-    repeats = rows.groupby([*keys, "audit", "repeat"], **_SAME)["epsilon_lower"].mean()
-    numbers = repeats.groupby(keys, **_SAME).agg(["mean", "sem", "size"])
-    audits = repeats.groupby([*keys, "audit"], **_SAME).mean()
-    over_audits = audits.groupby(keys, **_SAME).agg(["sem", "size"])
+    repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
+    numbers = repeats.groupby(keys, dropna=False).agg(["mean", "sem", "size"])
+    audits = repeats.groupby([*keys, "audit"], dropna=False).mean()
+    over_audits = audits.groupby(keys, dropna=False).agg(["sem", "size"])
     error = numbers["sem"].where(over_audits["size"] == 1, over_audits["sem"])
     table = pd.DataFrame(
         {"epsilon": numbers["mean"], "error_bar": 2 * error, "num_repeats": numbers["size"]}
@@ -70,7 +70,7 @@ def _audited_table(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def _accounted_table(rows: pd.DataFrame, point: Sequence[str], series: str) -> pd.DataFrame:
     keys = [key for key in point if key != "num_runs"]
-    groups = rows.groupby(keys, **_SAME)[f"epsilon_upper_{series}"]
+    groups = rows.groupby(keys, dropna=False)[f"epsilon_upper_{series}"]
     differ = groups.max() - groups.min() > 1e-6 * groups.max()
     if differ.any():
         values = zip(keys, differ[differ].index[0], strict=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
@@ -50,44 +51,52 @@ def draw_gradient_norm(
     set_ups = set_ups_of(rows, panels)
     looks = _looks(set_ups)
     table = pd.concat([_table(one, norms) for one in set_ups], ignore_index=True)
-    clipping = [*dict.fromkeys(rows["max_grad_norm"])]
-    label = f"clipping norm C = {' / '.join(f'{norm:g}' for norm in clipping)}"
     places = panels_of(rows, panels)
-    hidden = (*panels, *(["max_grad_norm"] if len(clipping) == 1 else []))
     figure, [grid] = make_frame(
         num_panels=len(places),
         panel_size=(5.2, 3.4) if len(places) == 1 else (4.2, 3.1),
-        legend=[
-            ["mean over models:", *(Line2D([], [], **look, label=one) for one, look in looks.items())],
-            [Line2D([], [], **_CLIPPED, label=label)],
-        ],
+        legend=_legend(set_ups, looks),
         notes=[
             note,
-            "Norm of the canary's gradient at the recorded parameters, before clipping. Bands: mean ±"
-            f" 2 standard deviations over {number_range(table['num_runs'])} models of both worlds",
-            shared_note(rows, hidden, needed=True),
+            "Norm of the canary's gradient at the recorded parameters, before clipping. Bands: mean"
+            f" ± 2 standard deviations over {number_range(table['num_runs'])} models of both"
+            " worlds",
+            shared_note(rows, (*panels, "max_grad_norm"), needed=True),
             data_note(rows),
         ],
         labels=("training step", "norm of the canary's gradient"),
         sharey=True,
     )
     for axes, place in zip(grid, places, strict=True):
-        inside = place.of(rows)
         axes.set_title(place.title)
-        for norm in inside["max_grad_norm"].unique():
-            axes.axhline(norm, **_CLIPPED)
-        for one in (one for one in set_ups if one.audits[0] in {*inside["audit"]}):
-            of_set_up = table[table["audit"] == one.audits[0]]
-            steps, mean = of_set_up["step"], of_set_up["mean"]
-            spread = 2 * of_set_up["standard_deviation"]
-            look = looks[one.label]
-            low = np.maximum(mean - spread, 0.0)
-            axes.fill_between(steps, low, mean + spread, color=look["color"], alpha=0.18, lw=0)
-            axes.plot(steps, mean, **look)
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-        axes.tick_params(labelleft=True)
+        inside = {*place.of(rows)["audit"]}
+        _draw_panel(axes, [one for one in set_ups if one.audits[0] in inside], table, looks)
     return figure, table
+
+
+def _legend(set_ups: Sequence[SetUp], looks: Mapping[str, dict[str, Any]]) -> list[list[Any]]:
+    norms = dict.fromkeys(f"{one.rows['max_grad_norm'].iloc[0]:g}" for one in set_ups)
+    clipped = Line2D([], [], **_CLIPPED, label=f"clipping norm C = {' / '.join(norms)}")
+    lines = [Line2D([], [], **look, label=label) for label, look in looks.items()]
+    return [["mean over models:", *lines], [clipped]]
+
+
+def _draw_panel(
+    axes: Axes,
+    set_ups: Sequence[SetUp],
+    table: pd.DataFrame,
+    looks: Mapping[str, dict[str, Any]],
+) -> None:
+    for set_up in set_ups:
+        points, look = table[table["audit"] == set_up.audits[0]], looks[set_up.label]
+        steps, mean, spread = points["step"], points["mean"], 2 * points["standard_deviation"]
+        low, high = np.maximum(mean - spread, 0.0), mean + spread
+        axes.axhline(float(points["max_grad_norm"].iloc[0]), **_CLIPPED)
+        axes.fill_between(steps, low, high, color=look["color"], alpha=0.18, linewidth=0)
+        axes.plot(steps, mean, **look)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(labelleft=True)
 
 
 def _looks(set_ups: Sequence[SetUp]) -> dict[str, dict[str, Any]]:

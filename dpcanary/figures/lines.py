@@ -53,10 +53,12 @@ def split_lines(points: pd.DataFrame, settings: Sequence[str]) -> dict[Series, p
     """Audited points by canary, score and variant; a setting that is not used is None."""
     keys = ["canary", "score", *settings]
     audited = points.dropna(subset="canary")
-    return {
-        (str(canary), str(score), tuple(None if pd.isna(one) else one for one in variant)): group
-        for (canary, score, *variant), group in audited.groupby(keys, dropna=False)
-    }
+    parts: dict[Series, pd.DataFrame] = {}
+    for key, group in audited.groupby(keys, dropna=False):
+        canary, score, *variant = key if isinstance(key, tuple) else (key,)
+        known = tuple(None if value != value else value for value in variant)  # NaN is not itself
+        parts[str(canary), str(score), known] = group
+    return parts
 
 
 def _order(series: Series) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ def shared_note(rows: pd.DataFrame, shown: Collection[str], *, needed: bool) -> 
     if trained.empty or not (needed or trained["batch_size"].notna().any()):
         return ""
     hidden = [key for key in _SHARED if key not in shown and trained[key].nunique() == 1]
-    settings = trained.iloc[0].to_dict() | known_batches(trained)
+    settings = {str(key): one for key, one in trained.iloc[0].items()} | known_batches(trained)
     words = settings_in_words(hidden, settings)
     return f"All audits: {words}" if words else ""
 

@@ -48,14 +48,12 @@ def set_ups_of(rows: pd.DataFrame, panels: Sequence[str]) -> list[SetUp]:
             same seed.
     """
     assert {*PANELS, *LINES} == {*_NAMED}
-    differ = [
-        key for key in _NAMED if key not in panels and rows[key].nunique(dropna=False) > 1
-    ]
+    differ = [key for key in _NAMED if key not in panels and rows[key].nunique(dropna=False) > 1]
     several = len(rows[["canary", "score"]].drop_duplicates()) > 1
     found: list[SetUp] = []
     taken: dict[object, str] = {}
     for _, group in rows.groupby("configuration", sort=False):
-        first = group.iloc[0].to_dict()
+        first = {str(key): value for key, value in group.iloc[0].items()}
         words = settings_in_words(differ, first | known_batches(group))
         name = style.canary_name(first["canary"], first["score"])
         label = f"{name}, {words}" if several and words else words or name

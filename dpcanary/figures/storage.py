@@ -27,9 +27,9 @@ _SUMMARY_COLUMNS = (
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
     "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
     "num_steps", "learning_rate", "initialisation", "initial_weights", "simulation", "ranking",
-    "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step", "threshold_rule", "conversion", "is_valid",
-    "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
-    "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
+    "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step",
+    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
+    "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 )  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
@@ -97,13 +97,16 @@ def read_attacks(
     attacks = [_read_attack(*both) for both in zip(scores, known, strict=True)]
     if summary is None:
         return attacks
-    settings = summary.drop_duplicates("audit").set_index("audit").to_dict("index")
+    settings = {
+        str(row["audit"]): dict(row) for _, row in summary.groupby("audit").head(1).iterrows()
+    }
     if missing := [attack.audit for attack in attacks if attack.audit not in settings]:
         raise InputError(f"the summary has no audit {missing[0]}: delete it and run again")
     proven = {}
     if ceilings is not None:
         table = proven_table(valid_rows(summary), read_table(ceilings, columns=_CEILINGS))
-        proven = {str(audit): Proven(**values) for audit, values in table.to_dict("index").items()}
+        numbers = table[["mu", "ceiling", "delta"]].itertuples(name=None)
+        proven = {str(audit): Proven(*of_audit) for audit, *of_audit in numbers}
     return [
         replace(one, settings=settings[one.audit], proven=proven.get(one.audit)) for one in attacks
     ]

@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib.colors
 import matplotlib.style
-import numpy as np
 
 from dpcanary.adversaries.adversary import Adversary
 from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_names
@@ -119,10 +118,7 @@ def variant_options(
         options["label"] = f"{base} ({', '.join(words)})"
     if rank == 0:
         return options
-    colour = np.array(matplotlib.colors.to_rgb(options["color"]))
-    light = colour @ (0.299, 0.587, 0.114) > 0.5
-    mixed = _MOST_MIXED * rank / (number - 1)
-    mixture = matplotlib.colors.to_hex((1 - mixed) * colour + mixed * (0.0 if light else 1.0))
+    mixture = _mixed(options["color"], _MOST_MIXED * rank / (number - 1))
     hollow = options["markerfacecolor"] == "white"
     markers = [options["marker"], *(one for one in _RANK_MARKERS if one != options["marker"])]
     return options | {
@@ -131,6 +127,14 @@ def variant_options(
         "marker": markers[rank % len(markers)],
         "linestyle": _DASHES[rank % len(_DASHES)],
     }
+
+
+def _mixed(colour: str, part: float) -> str:
+    """A dark colour with a part of white, or a light one with a part of black."""
+    red, green, blue = matplotlib.colors.to_rgb(colour)
+    other = 0.0 if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else 1.0
+    mixed = [(1 - part) * one + part * other for one in (red, green, blue)]
+    return matplotlib.colors.to_hex((mixed[0], mixed[1], mixed[2]))
 
 
 def catalogue_order(canary: str, score: str | None) -> tuple[int, int]:
@@ -154,17 +158,6 @@ def rank_options(rank: int, number: int) -> dict[str, Any]:
     place = 0.8 if number == 1 else 0.8 * rank / (number - 1)
     colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](0.1 + place))
     return {"color": colour, "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)], "zorder": 3}
-
-
-def setting_name(sample_rate: float, noise_multiplier: float | None = None) -> str:
-    """A panel's title.
-
-    Example:
-        >>> setting_name(0.25, 5.574), setting_name(0.25)
-        ('q = 0.25, σ = 5.57', 'q = 0.25')
-    """
-    noise = "" if noise_multiplier is None else f", σ = {noise_multiplier:.3g}"  # noqa: RUF001
-    return f"q = {sample_rate:g}{noise}"
 
 
 def number(value: float) -> str:

@@ -56,7 +56,8 @@ def draw_trade_off(
     groups = [[attacks[index] for index in place.of(rows).index] for place in places]
     audited, accounted = accounted_styles(_ADJACENCIES, rows["adjacency"])
     of_panels = [accounted_of_panel(accounted, {a.row["adjacency"] for a in g}) for g in groups]
-    tables = [_panel_table(group, [*styles]) for group, styles in zip(groups, of_panels)]
+    both = [*zip(groups, of_panels, strict=True)]
+    tables = [_panel_table(group, [*styles]) for group, styles in both]
     figure, [grid] = make_frame(
         num_panels=len(groups),
         panel_size=(4.2, 3.9),
@@ -64,19 +65,17 @@ def draw_trade_off(
         notes=[note, _NOTE],
         labels=("false positive rate", "false negative rate"),
     )
-    for axes, place, group, styles, table in zip(
-        grid, places, groups, of_panels, tables, strict=True
-    ):
+    for axes, place, (group, styles), table in zip(grid, places, both, tables, strict=True):
         axes.set_title(place.title)
         _draw_panel(axes, group, table, styles)
-    settings = [pd.DataFrame([p.settings] * len(t), t.index) for p, t in zip(places, tables)]
-    parts = [pd.concat(both, axis="columns") for both in zip(settings, tables, strict=True)]
-    return figure, pd.concat(parts, ignore_index=True)
+        for number, (key, value) in enumerate(place.settings.items()):
+            table.insert(number, key, value)
+    return figure, pd.concat(tables, ignore_index=True)
 
 
 def _legend(
     attacks: Sequence[Attack], audited: str, accounted: Styles, panels: Sequence[Sequence[Attack]]
-) -> list[list[Artist | str]]:
+) -> Sequence[Sequence[Artist | str]]:
     series = dict.fromkeys(attack.series for attack in attacks)
     measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
     curves = [Line2D([], [], **options) for options in accounted.values()]
@@ -112,7 +111,7 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
         curves.append(("measured", attack.canary, attack.audit, fpr[kept], fnr[kept]))
     parts = [pd.DataFrame(dict(zip(_COLUMNS, curve, strict=True))) for curve in curves]
     table = pd.concat(parts, ignore_index=True)
-    return table[table["false_negative_rate"] >= lowest * 0.5]
+    return table[table["false_negative_rate"] >= lowest * 0.5].copy()
 
 
 def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
