@@ -55,7 +55,7 @@ def set_ups_of(rows: pd.DataFrame, panels: Sequence[str]) -> list[SetUp]:
     for _, group in rows.groupby("configuration", sort=False):
         first = {str(key): value for key, value in group.iloc[0].items()}
         words = settings_in_words(differ, first | known_batches(group))
-        name = style.canary_name(first["canary"], first["score"])
+        name = style.canary_name(first["canary"], first["score"] if several else None)
         label = f"{name}, {words}" if several and words else words or name
         place = (label, *(str(first[key]) for key in panels))
         other = taken.setdefault(place, first["audit"])
