@@ -61,10 +61,13 @@ def set_ups_of(rows: pd.DataFrame, panels: Sequence[str]) -> list[SetUp]:
         other = taken.setdefault(place, first["audit"])
         audits = group.drop_duplicates("audit")
         if other != first["audit"] or audits["seed"].duplicated().any():
-            other = other if other != first["audit"] else audits["audit"].iloc[1]
+            twice = audits.loc[audits["seed"].duplicated(), "audit"]
+            one, two = (
+                (other, first["audit"]) if other != first["audit"] else (other, twice.iloc[0])
+            )
             raise InputError(
-                f"audits {first['audit']} and {other} differ in nothing that this figure shows:"
-                " show them in different figures"
+                f"audits {one} and {two} differ in nothing that this figure shows: show them in"
+                " different figures"
             )
         found.append(SetUp(label, group))
     return found

@@ -653,18 +653,20 @@ def test_settings_that_are_not_named_are_refused_with_what_to_do() -> None:
     with pytest.raises(InputError, match=r"canary_period \(1 and 5\).* name it in panels or lines"):
         draw_bounds_figure(periods, axis="step")
     starts = pd.concat([_fixed(initialisation=start) for start in ("fixed", "per_run")])
-    with pytest.raises(InputError, match="differ in initialisation .* name it in panels or lines"):
+    with pytest.raises(InputError, match=r"differ in initialisation .* name it in panels or lines"):
         draw_bounds_figure(starts, axis="step")
     weights = pd.concat([_fixed(initial_weights=one) for one in (None, "xavier")])
-    with pytest.raises(InputError, match="differ in initial_weights .*: name it in lines, or show"):
+    with pytest.raises(
+        InputError, match=r"differ in initial_weights .*: name it in lines, or show"
+    ):
         draw_bounds_figure(weights, axis="step")
     steps = pd.concat([_fixed(num_steps=steps) for steps in (250, 500)])
-    with pytest.raises(InputError, match="differ in num_steps .* show: show them in different"):
+    with pytest.raises(InputError, match=r"differ in num_steps .* show: show them in different"):
         draw_bounds_figure(steps, axis="step", panels=["canary_period"])
     rankings = pd.concat(
         [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
     )
-    with pytest.raises(InputError, match="differ in ranking .*: name it in lines, or show them"):
+    with pytest.raises(InputError, match=r"differ in ranking .*: name it in lines, or show them"):
         draw_bounds_figure(pd.concat([rankings, _fixed()]), axis="step")
 
 
@@ -764,5 +766,5 @@ def test_the_same_runs_twice_are_refused() -> None:
     with pytest.raises(InputError, match="seed1 and again have the same canary, score, sample"):
         draw_bounds_figure(pd.concat([_seeds(1, 2), again]), axis="step")
     other = _seeds(3).assign(configuration="another", audit="other")
-    with pytest.raises(InputError, match="seed1 and seed2|and other have the same canary"):
+    with pytest.raises(InputError, match="seed1 and other have the same canary"):
         draw_bounds_figure(pd.concat([_seeds(1, 2), other]), axis="step")
