@@ -20,6 +20,7 @@ from dpcanary.figures.wording import setting_in_words
 
 _MODELS: dict[str, Any] = {"color": "#8A8A8A", "linewidth": 1.0}
 _REPEATS: dict[str, Any] = {"color": "black", "linewidth": 1.8}
+_MOST_LARGE_LABELS = 6  # bars of a sample rate, where more would make their labels overlap
 _GROUP = 0.84  # width of all bars of a sample rate; the distance of two sample rates is 1
 
 
@@ -116,7 +117,8 @@ def _draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
         axes.bar(places, mean, 0.9 * width, color=_colour(kind), zorder=2)
         axes.vlines(places, low, high, zorder=3, **_MODELS)
         axes.vlines(places, mean - error, mean + error, zorder=4, **_REPEATS)
-        options: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8}
+        size = 8 if len(_kinds(table)) <= _MOST_LARGE_LABELS else 6.5
+        options: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": size}
         for place, value, top in zip(places, mean, np.fmax(high, mean + error), strict=True):
             axes.annotate(
                 f"{value:.1f}", (place, top), (0, 2), textcoords="offset points", **options
