@@ -188,18 +188,23 @@ class _FixedBatches(Batches):
         self._per_epoch = len(self._order) // self._size
         if self._per_epoch == 0:
             raise InputError(f"batch_size {self._size} is more than the {len(self._order)} records")
+        # Weights are made once: they depend on whether the slots take part, not on the step.
+        self._ordinary = torch.ones(1, self._size, device=self.runs.device)
+        self._ordinary = self._ordinary.expand(len(self.runs), -1)
+        self._inserted = torch.ones(self.worlds.shape, device=self.runs.device)
+        self._slot_rows, self._with_slots = self._targets[:0], self._ordinary
+        if not self.slots.has_gradients:
+            keeps = self._keeps_target[:, : len(self._targets)]  # none, or one for each slot
+            self._slot_rows = torch.cat([self._targets, self._canary_rows])
+            self._with_slots = torch.cat([self._ordinary, keeps, self._takes_canary], dim=1)
 
     def at(self, step: int) -> tuple[Batch, Tensor]:
         epoch, piece = divmod(step, self._per_epoch)
         if epoch != self._epoch:
             stream = generator(seed=self.seed, purpose=Purpose.FIXED_BATCHES, index=epoch)
             self._epoch, self._order = epoch, stream.permutation(np.sort(self._order))
-        ordinary = self._order[piece * self._size : (piece + 1) * self._size]
-        rows = torch.from_numpy(np.concatenate([ordinary, self.slots.targets]))
-        rows = rows.to(self.runs.device)
-        targets = torch.arange(self._size, len(rows), device=rows.device)
-        ones = torch.ones(len(self.runs), len(rows), device=rows.device)
-        comes_in = float((step + 1) % self._period == 0)
-        inserted = torch.full(self.worlds.shape, comes_in, device=rows.device)
-        weights = self._weights(ones, targets, inserted)
-        return Batch(torch.cat([rows, self._canary_rows]), weights), inserted
+        rows = torch.from_numpy(self._order[piece * self._size : (piece + 1) * self._size])
+        rows, comes_in = rows.to(self.runs.device), (step + 1) % self._period == 0
+        if comes_in:
+            return Batch(torch.cat([rows, self._slot_rows]), self._with_slots), self._inserted
+        return Batch(rows, self._ordinary), torch.zeros_like(self._inserted)

@@ -1,268 +1,282 @@
 """Clipped gradient sums of small perceptrons on the host, one run after the other.
 
-A run's batch is worked through in blocks of records. In a block, the numbers of all records in one
-neuron are contiguous, so every loop over records uses vector instructions, and a block with the
-run's weights stays in the core's first cache. Widths are padded with zeros to multiples of 4, so
-that products take two rows by four columns of a matrix at a time without remainders.
+A run's batch is worked through in blocks of records. A block's numbers and the run's weights stay
+in the core's first cache, and every loop over the records of a block uses vector instructions,
+however few neurons there are. What a run gets depends on its own batch alone, to the last bit.
 """
 
 import math
+from typing import NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from dpcanary.training.kernels.elementwise import exp, sigmoid, tanh
+from dpcanary.training.kernels.neurons import (
+    FAST,
+    activate,
+    add_outer_products,
+    compiled,
+    deactivate,
+    multiply,
+    residuals,
+    scale_rows,
+)
 
 _F = np.float32
-_LANES = 16  # numbers of a vector; blocks are multiples of it
-_BLOCK = 256  # records of a block at most
-_PAD = 4
-TANH, SIGMOID, RELU = 0, 1, 2
-# All of LLVM's liberties but those that assume numbers to be finite: NaN and infinities must reach
-# the output, where the caller reports them.
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
-_compiled = numba.njit(fastmath=_FAST, error_model="numpy")
+_LANES = 16  # records of a vector; blocks are multiples of it
+_ROOM = 256  # records of a block at most
+_Floats = NDArray[np.float32]
 
 
-@_compiled
-def _gather(features, labels, squares, rows, count, inputs, wanted, lengths):
-    """Copies records into the columns of a block; what is left of it gets the first record."""
-    for r in range(count):
-        row = rows[r] if r < len(rows) else rows[0]
-        wanted[r] = labels[row]
-        lengths[r] = squares[row]
-        for i in range(features.shape[1]):
-            inputs[i, r] = features[row, i]
+class Table(NamedTuple):
+    """Records: features (records, width), labels and squared lengths of features (records,).
+
+    All are float32. The last record is the null record.
+    """
+
+    features: _Floats
+    labels: _Floats
+    squares: _Floats
 
 
-@_compiled
-def _unpack(parameters, widths, matrices, transposed, biases):
-    """Each layer's weights, padded with zeros, also transposed, and biases, from a run's row."""
+class Layers(NamedTuple):
+    """The layers of a perceptron.
+
+    Attributes:
+        widths: int64, shape (layers + 1,): features, then the outputs of each layer.
+        activations: int64, shape (layers - 1,): TANH, SIGMOID or RELU behind each layer.
+        softmax: whether the loss is cross-entropy of the softmax; if not, it is of sigmoids.
+    """
+
+    widths: NDArray[np.int64]
+    activations: NDArray[np.int64]
+    softmax: bool
+
+
+class _Gathered(NamedTuple):
+    """Blocks of records: features (blocks, neurons, room), labels and squares (blocks, room)."""
+
+    features: _Floats
+    labels: _Floats
+    squares: _Floats
+
+
+class _Model(NamedTuple):
+    """A run's parameters and sums, by layer: (layers, most, most) and, of biases, (layers, most).
+
+    Beyond a layer's widths, its parameters are 0, and its sums are not used.
+    """
+
+    weights: _Floats
+    transposed: _Floats
+    biases: _Floats
+    no_biases: _Floats
+    weight_sums: _Floats
+    bias_sums: _Floats
+
+
+class _Block(NamedTuple):
+    """What is computed of a block of records, by layer.
+
+    Outputs (behind the activation) and slopes (of the loss, before it) have shape (layers, most,
+    room); squared lengths of both have shape (layers, room), and scales (room,).
+    """
+
+    outputs: _Floats
+    slopes: _Floats
+    output_squares: _Floats
+    slope_squares: _Floats
+    scales: _Floats
+
+
+@compiled
+def _even(count):
+    return (count + 1) // 2 * 2
+
+
+@compiled
+def _fours(count):
+    return (count + 3) // 4 * 4
+
+
+@compiled
+def _block_size(count):
+    """Records of each block, so that as few blocks as possible are of the same size."""
+    blocks = max(1, -(-count // _ROOM))
+    return -(-count // (blocks * _LANES)) * _LANES
+
+
+@compiled
+def _length(rows, null):
+    """How many rows come before the first null row."""
+    for place in range(len(rows)):
+        if rows[place] == null:
+            return place
+    return len(rows)
+
+
+@compiled
+def _gather(table, rows, gathered):
+    """Copies records into blocks; the last block is filled up with its first record."""
+    size = _block_size(len(rows))
+    for first in range(0, len(rows), max(size, 1)):
+        block = first // size
+        for r in range(size):
+            row = rows[first + r] if first + r < len(rows) else rows[first]
+            gathered.labels[block, r] = table.labels[row]
+            gathered.squares[block, r] = table.squares[row]
+            for i in range(table.features.shape[1]):
+                gathered.features[block, i, r] = table.features[row, i]
+
+
+@compiled
+def _unpack(parameters, widths, model):
+    """Reads a run's parameters, and sets its sums to 0."""
     k = 0
     for layer in range(len(widths) - 1):
         outs, ins = widths[layer + 1], widths[layer]
         for o in range(outs):
-            for i in range(ins):
-                matrices[layer, o, i] = parameters[k]
-                transposed[layer, i, o] = parameters[k]
-                k += 1
+            model.weights[layer, o, :ins] = parameters[k : k + ins]
+            if layer > 0:  # slopes of features are not needed
+                model.transposed[layer, :ins, o] = parameters[k : k + ins]
+            model.weight_sums[layer, o, :ins] = _F(0)
+            k += ins
+        model.biases[layer, :outs] = parameters[k : k + outs]
+        model.bias_sums[layer, :outs] = _F(0)
+        k += outs
+
+
+@compiled
+def _pack(model, widths, out):
+    """Writes a run's sums."""
+    k = 0
+    for layer in range(len(widths) - 1):
+        outs, ins = widths[layer + 1], widths[layer]
         for o in range(outs):
-            biases[layer, o] = parameters[k]
-            k += 1
+            out[k : k + ins] = model.weight_sums[layer, o, :ins]
+            k += ins
+        out[k : k + outs] = model.bias_sums[layer, :outs]
+        k += outs
 
 
-@_compiled
-def _multiply(matrix, biases, inputs, outputs, count):
-    """Matrix times inputs plus biases, two outputs by four inputs at a time."""
-    for o in range(0, len(outputs), 2):
-        a, b, u, v = matrix[o], matrix[o + 1], outputs[o], outputs[o + 1]
-        for i in range(0, len(inputs), 4):
-            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
-            a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
-            b0, b1, b2, b3 = b[i], b[i + 1], b[i + 2], b[i + 3]
-            if i == 0:
-                c, d = biases[o], biases[o + 1]
-                for r in range(count):
-                    u[r] = c + a0 * x0[r] + a1 * x1[r] + a2 * x2[r] + a3 * x3[r]
-                    v[r] = d + b0 * x0[r] + b1 * x1[r] + b2 * x2[r] + b3 * x3[r]
-            else:
-                for r in range(count):
-                    u[r] += a0 * x0[r] + a1 * x1[r] + a2 * x2[r] + a3 * x3[r]
-                    v[r] += b0 * x0[r] + b1 * x1[r] + b2 * x2[r] + b3 * x3[r]
+@compiled
+def _forward(layers, model, features, block, size):
+    """Outputs of every layer."""
+    widths = layers.widths
+    inputs = features
+    for layer in range(len(widths) - 1):
+        outs, outputs = widths[layer + 1], block.outputs[layer]
+        multiply(model.weights[layer], model.biases[layer], inputs, outputs[: _even(outs)], size)
+        if layer < len(layers.activations):
+            kind, squares = layers.activations[layer], block.output_squares[layer]
+            activate(outputs[:outs], kind, squares, size)
+        inputs = outputs[: _fours(outs)]
 
 
-@_compiled
-def _add_outer_products(slopes, inputs, sums, bias_sums, count):
-    """Adds slopes times transposed inputs, two outputs by four inputs at a time."""
-    for o in range(0, len(slopes), 2):
-        u, v = slopes[o], slopes[o + 1]
-        a, b = _F(0), _F(0)
-        for r in range(count):
-            a += u[r]
-            b += v[r]
-        bias_sums[o] += a
-        bias_sums[o + 1] += b
-        for i in range(0, len(inputs), 4):
-            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
-            a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
-            b0, b1, b2, b3 = _F(0), _F(0), _F(0), _F(0)
-            for r in range(count):
-                a0 += u[r] * x0[r]
-                a1 += u[r] * x1[r]
-                a2 += u[r] * x2[r]
-                a3 += u[r] * x3[r]
-                b0 += v[r] * x0[r]
-                b1 += v[r] * x1[r]
-                b2 += v[r] * x2[r]
-                b3 += v[r] * x3[r]
-            g, h = sums[o], sums[o + 1]
-            g[i] += a0
-            g[i + 1] += a1
-            g[i + 2] += a2
-            g[i + 3] += a3
-            h[i] += b0
-            h[i + 1] += b1
-            h[i + 2] += b2
-            h[i + 3] += b3
+@compiled
+def _backward(layers, model, labels, block, size):
+    """Slopes of every layer."""
+    widths, last = layers.widths, len(layers.widths) - 2
+    logits, slopes = block.outputs[last, : widths[-1]], block.slopes[last]
+    residuals(logits, labels, layers.softmax, slopes, block.slope_squares[last], size)
+    for layer in range(last, 0, -1):
+        ins, above = widths[layer], block.slopes[layer, : _fours(widths[layer + 1])]
+        slopes = block.slopes[layer - 1]
+        multiply(model.transposed[layer], model.no_biases, above, slopes[: _even(ins)], size)
+        outputs, kind = block.outputs[layer - 1, :ins], layers.activations[layer - 1]
+        deactivate(slopes, outputs, kind, block.slope_squares[layer - 1], size)
 
 
-@_compiled
-def _activate(values, kind, squares, count):
-    """Applies an activation in place, and sums squares over neurons."""
-    squares[:] = _F(0)
-    for o in range(len(values)):
-        row = values[o]
-        for r in range(count):
-            z = row[r]
-            if kind == TANH:
-                y = tanh(z)
-            elif kind == SIGMOID:
-                y = sigmoid(z)
-            else:
-                y = _F(0) if z < _F(0) else z
-            row[r] = y
-            squares[r] += y * y
+@compiled
+def _clip(block, squares, weights, max_grad_norm, size):
+    """Sets the scale of every record: what clipping leaves of it times its weight."""
+    scales = block.scales
+    for r in range(size):  # the bias counts as one more input, which is 1
+        scales[r] = (squares[r] + _F(1)) * block.slope_squares[0, r]
+    for layer in range(1, len(block.slopes)):
+        for r in range(size):
+            square = block.output_squares[layer - 1, r] + _F(1)
+            scales[r] += square * block.slope_squares[layer, r]
+    for r in range(size):
+        norm = _F(math.sqrt(scales[r]))
+        scales[r] = max_grad_norm / norm if norm > max_grad_norm else _F(1)
+    for r in range(len(weights)):
+        scales[r] *= weights[r]
+    scales[len(weights) : size] = _F(0)
 
 
-@_compiled
-def _deactivate(slopes, values, kind, squares, count):
-    """Slopes in an activation's input from those in its output, and sums of their squares."""
-    squares[:] = _F(0)
-    for o in range(len(values)):
-        row, slope = values[o], slopes[o]
-        for r in range(count):
-            y = row[r]
-            if kind == TANH:
-                d = _F(1) - y * y
-            elif kind == SIGMOID:
-                d = y * (_F(1) - y)
-            else:
-                d = _F(1) if y > _F(0) else _F(0)
-            g = slope[r] * d
-            slope[r] = g
-            squares[r] += g * g
+@compiled
+def _add_sums(layers, model, features, block, size):
+    """Adds the clipped gradients of a block to the run's sums."""
+    widths = layers.widths
+    inputs = features
+    for layer in range(len(widths) - 1):
+        outs, slopes = widths[layer + 1], block.slopes[layer]
+        scale_rows(slopes[:outs], block.scales, model.bias_sums[layer], size)
+        add_outer_products(slopes[: _even(outs)], inputs, model.weight_sums[layer], size)
+        inputs = block.outputs[layer, : _fours(outs)]
 
 
-@_compiled
-def _to_residuals(logits, wanted, softmax, squares, spare, count):
-    """Turns logits into the loss's derivative, in place, and sums squares."""
-    outputs = len(logits)
-    offset = 1 if outputs == 1 else 0
-    share = _F(1) if softmax else _F(1) / _F(outputs)
-    squares[:] = _F(0)
-    spare[:] = _F(1)
-    if softmax:
-        squares[:] = logits[0]
-        for o in range(1, outputs):
-            for r in range(count):
-                squares[r] = max(squares[r], logits[o, r])
-        spare[:] = _F(0)
-        for o in range(outputs):
-            row = logits[o]
-            for r in range(count):
-                row[r] = exp(row[r] - squares[r])
-                spare[r] += row[r]
-        for r in range(count):
-            spare[r] = _F(1) / spare[r]
-        squares[:] = _F(0)
-    for o in range(outputs):
-        row = logits[o]
-        target = _F(o + offset)
-        for r in range(count):
-            p = row[r] * spare[r] if softmax else sigmoid(row[r])
-            g = (p - (_F(1) if wanted[r] == target else _F(0))) * share
-            row[r] = g
-            squares[r] += g * g
+@compiled
+def _zeros(depth, most):
+    """An empty model and an empty block."""
+    square, row = (depth, most, most), (depth, most)
+    model = _Model(
+        np.zeros(square, _F),
+        np.zeros(square, _F),
+        np.zeros(row, _F),
+        np.zeros(most, _F),
+        np.zeros(square, _F),
+        np.zeros(row, _F),
+    )
+    wide, flat = (depth, most, _ROOM), (depth, _ROOM)
+    block = _Block(
+        np.zeros(wide, _F),
+        np.zeros(wide, _F),
+        np.zeros(flat, _F),
+        np.zeros(flat, _F),
+        np.zeros(_ROOM, _F),
+    )
+    return model, block
 
 
-@numba.njit(nogil=True, fastmath=_FAST, cache=True, error_model="numpy")
-def add_clipped_gradients(
-    features, labels, squares, widths, kinds, softmax, parameters, rows, weights, max_grad_norm, out
-):
-    """Overwrites `out` with the sum of clipped gradients of each run's batch."""
-    runs, n = len(parameters), rows.shape[1]
-    null = len(features) - 1
-    layers = len(widths) - 1
-    padded = (widths + _PAD - 1) // _PAD * _PAD
-    most = padded.max()
-    shared = len(rows) == 1
-    places = -(-n // _LANES) * _LANES
-    blocks = max(1, -(-places // _BLOCK))
-    gathered = blocks if shared else 1
-    inputs = np.zeros((gathered, padded[0], _BLOCK), np.float32)
-    wanted = np.zeros((gathered, _BLOCK), np.float32)
-    lengths = np.zeros((gathered, _BLOCK), np.float32)
-    values = np.zeros((layers, most, _BLOCK), np.float32)
-    slopes = np.zeros((layers, most, _BLOCK), np.float32)
-    own = np.zeros((layers + 1, 2, _BLOCK), np.float32)
-    matrices = np.zeros((layers, most, most), np.float32)
-    transposed = np.zeros((layers, most, most), np.float32)
-    biases = np.zeros((layers, most), np.float32)
-    none = np.zeros(most, np.float32)
-    sums = np.zeros((layers, most, most), np.float32)
-    bias_sums = np.zeros((layers, most), np.float32)
-    scales = np.empty(_BLOCK, np.float32)
-    size = -(-n // (blocks * _LANES)) * _LANES
-    if shared:
-        for block in range(blocks):
-            first = block * size
-            _gather(features, labels, squares, rows[0, first : first + size], size, inputs[block], wanted[block], lengths[block])
-    for run in range(runs):
-        _unpack(parameters[run], widths, matrices, transposed, biases)
-        sums[:] = _F(0)
-        bias_sums[:] = _F(0)
-        mine = weights[min(run, len(weights) - 1)]
-        for block in range(blocks):
-            first = block * size
-            b = block
-            if not shared:
-                b = 0
-                _gather(features, labels, squares, rows[run, first : first + size], size, inputs[0], wanted[0], lengths[0])
-            below = inputs[b]
-            for layer in range(layers):
-                outs = padded[layer + 1]
-                z = values[layer, :outs]
-                _multiply(matrices[layer], biases[layer], below, z, size)
-                if layer < layers - 1:
-                    _activate(z[: widths[layer + 1]], kinds[layer], own[layer + 1, 0], size)
-                below = z
-            _to_residuals(below[: widths[layers]], wanted[b], softmax, own[layers - 1, 1], scales, size)
-            slope = below
-            # slopes of the last layer live in values[layers - 1]
-            for layer in range(layers - 1, 0, -1):
-                ins = padded[layer]
-                back = slopes[layer - 1, :ins]
-                _multiply(transposed[layer], none, slope, back, size)
-                _deactivate(back[: widths[layer]], values[layer - 1, : widths[layer]], kinds[layer - 1], own[layer - 1, 1], size)
-                slope = back
-            total = scales
-            for r in range(size):
-                total[r] = (lengths[b, r] + _F(1)) * own[0, 1, r]
-            for layer in range(1, layers):
-                for r in range(size):
-                    total[r] += (own[layer, 0, r] + _F(1)) * own[layer, 1, r]
-            for r in range(size):
-                norm = _F(math.sqrt(total[r]))
-                total[r] = max_grad_norm / norm if norm > max_grad_norm else _F(1)
-            for r in range(min(size, n - first)):
-                total[r] *= mine[first + r]
-            for r in range(n - first, size):
-                total[r] = _F(0)
-            for layer in range(layers):
-                outs = padded[layer + 1]
-                slope = values[layer, :outs] if layer == layers - 1 else slopes[layer, :outs]
-                for o in range(widths[layer + 1]):
-                    row = slope[o]
-                    for r in range(size):
-                        row[r] *= total[r]
-                below = inputs[b] if layer == 0 else values[layer - 1, : padded[layer]]
-                _add_outer_products(slope, below, sums[layer], bias_sums[layer], size)
-        k = 0
-        for layer in range(layers):
-            for o in range(widths[layer + 1]):
-                for i in range(widths[layer]):
-                    out[run, k] = sums[layer, o, i]
-                    k += 1
-            for o in range(widths[layer + 1]):
-                out[run, k] = bias_sums[layer, o]
-                k += 1
+@numba.njit(nogil=True, fastmath=FAST, cache=True, error_model="numpy")
+def add_clipped_gradients(table, layers, parameters, rows, weights, max_grad_norm, out):
+    """Overwrites `out` with the sum of clipped gradients of each run's batch.
+
+    Args:
+        table: a `Table`.
+        layers: a `Layers`.
+        parameters: float32, shape (runs, parameters), in the order of PyTorch's modules.
+        rows: int64, shape (1, n) if the runs share them, else (runs, n); then each run's are
+            filled up with the null record.
+        weights: float32, shape (runs, n) or (1, n): factors on the records' gradients.
+        max_grad_norm: float32, C.
+        out: float32, shape (runs, parameters).
+    """
+    depth, n = len(layers.widths) - 1, rows.shape[1]
+    model, block = _zeros(depth, _fours(layers.widths.max()))
+    blocks = -(-n // _ROOM)
+    gathered = _Gathered(
+        np.zeros((blocks, _fours(layers.widths[0]), _ROOM), _F),
+        np.zeros((blocks, _ROOM), _F),
+        np.zeros((blocks, _ROOM), _F),
+    )
+    null, count, size = len(table.features) - 1, 0, 1
+    for run in range(len(parameters)):
+        if run < len(rows):
+            count = _length(rows[run], null)
+            size = max(1, _block_size(count))
+            _gather(table, rows[run, :count], gathered)
+        factors = weights[min(run, len(weights) - 1)]
+        _unpack(parameters[run], layers.widths, model)
+        for first in range(0, count, size):
+            features = gathered.features[first // size]
+            labels, squares = gathered.labels[first // size], gathered.squares[first // size]
+            these = factors[first : min(first + size, count)]
+            _forward(layers, model, features, block, size)
+            _backward(layers, model, labels, block, size)
+            _clip(block, squares, these, max_grad_norm, size)
+            _add_sums(layers, model, features, block, size)
+        _pack(model, layers.widths, out[run])
