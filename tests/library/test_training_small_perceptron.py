@@ -11,13 +11,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import vector_to_parameters
 
+from dpcanary.canaries import InputCanary
+from dpcanary.records import Records
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.gradients.perceptron import PerceptronPath
 from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath
 from dpcanary.training.kernels import elementwise
 from dpcanary.training.kernels.neurons import compiled
 from dpcanary.training.losses import target_outputs
-from dpcanary.training.options import Loss, Precision
+from dpcanary.training.options import Initialisation, Loss, Precision, Sampling
 
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 RUNS, INFINITY = 3, float("inf")
@@ -198,6 +202,44 @@ def test_a_broken_run_is_broken_alone(module: nn.Sequential, loss: Loss, broken:
         path.clipped_sums(changed, batch, 0.5, found)
         assert torch.equal(found[[0, 2]], whole[[0, 2]])
         assert np.isinf(broken) or bool(found[1].isnan().any())
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "lists", "weights"])
+def test_trained_models_do_not_depend_on_blocks_threads_or_order(sampling: str) -> None:
+    """To the last bit."""
+    table, count = some_table(8, 2, count=120), 120
+    records = Records(table.features[:count].numpy(), table.labels[:count].numpy())
+    dpsgd = DPSGD(
+        noise_multiplier=0.5,
+        max_grad_norm=0.4,
+        learning_rate=0.3,
+        record_steps=(6,),
+        sample_rate={"fixed": 1.0, "lists": 0.4, "weights": 0.9}[sampling],
+        sampling=Sampling.FIXED if sampling == "fixed" else Sampling.POISSON,
+        batch_size=50 if sampling == "fixed" else None,
+        canary_period=2 if sampling == "fixed" else None,
+        loss=BINARY,
+    )
+
+    def trained(runs: Sequence[int], **how: int) -> NDArray[np.float32]:
+        found = train_ensemble(
+            module=NETWORKS["of Cebere et al."][0],
+            records=records,
+            canary=InputCanary(-records.features[2], 1, target=2),
+            dpsgd=dpsgd,
+            runs=runs,
+            seed=5,
+            initialisation=Initialisation.PER_RUN,
+            keep_parameters=True,
+            **how,
+        ).parameters
+        assert found is not None
+        return found
+
+    whole = trained(range(40))
+    assert np.array_equal(trained(range(40), runs_at_once=7, num_threads=2), whole)
+    assert np.array_equal(trained(range(39, -1, -1), runs_at_once=3), whole[::-1])
+    assert np.array_equal(trained([11, 30], runs_at_once=1), whole[[11, 30]])
 
 
 # --- which path --------------------------------------------------------------------------------
