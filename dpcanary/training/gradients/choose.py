@@ -13,6 +13,7 @@ from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.gradients.perceptron import ACTIVATIONS, PerceptronPath
 from dpcanary.training.gradients.rotation import spanning_basis
+from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath, is_small
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.options import Initialisation, Loss, Optimizer, Precision
 from dpcanary.training.slots import Slots
@@ -48,6 +49,8 @@ def path_of(
         num_outputs, loss = layers[-1].out_features, dpsgd.loss
         _check_outputs(num_outputs, table, loss)
         if isinstance(module, nn.Sequential):
+            if precision is Precision.FLOAT32 and is_small(layers, table.features.device):
+                return SmallPerceptronPath(table, module, loss=loss)
             return PerceptronPath(table, module, loss=loss, precision=precision)
         return LinearPath(
             table, num_outputs=num_outputs, loss=loss, precision=precision, basis=basis
