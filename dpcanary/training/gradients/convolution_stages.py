@@ -86,7 +86,7 @@ def _stage(layers: Sequence[nn.Module], shape: tuple[int, ...]) -> Stage | None:
         return None
     outs = convolution.out_channels
     return Stage(
-        (outs, convolution.in_channels, *convolution.kernel_size),
+        (outs, convolution.in_channels, *_pair(convolution.kernel_size)),
         (padding[0], padding[1]),
         (*size, *stride),
         nn.ReLU in kinds,

@@ -175,4 +175,4 @@ class ConvolutionalPath(GradientPath):
 
 def _flat(maxima: Floats) -> Tensor:
     """Features of the head, shape (1, n, width)."""
-    return torch.from_numpy(maxima.reshape(1, len(maxima), -1))
+    return torch.from_numpy(maxima).flatten(1).unsqueeze(0)

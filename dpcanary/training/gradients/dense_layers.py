@@ -71,7 +71,9 @@ class DenseLayers:
             values.append(activation[0](outputs) if activation else outputs)
         return values
 
-    def backward(self, parameters: Tensor, inputs: Sequence[Tensor], slopes: Tensor) -> list[Tensor]:
+    def backward(
+        self, parameters: Tensor, inputs: Sequence[Tensor], slopes: Tensor
+    ) -> list[Tensor]:
         """Gradients in the outputs of every layer, before the activation.
 
         Args:

@@ -127,7 +127,9 @@ def pooled_convolutions(inputs, rows, weights, biases, padding, window, relu, ma
     best, at = np.empty(width + WIDTH, np.float32), np.empty(width + WIDTH, np.float32)
     inner = image[: ins * height * width].reshape(ins, height, width)
     for r in range(len(rows)):
-        inner[:, padding[0] : height - padding[0], padding[1] : width - padding[1]] = inputs[rows[r]]
+        inner[:, padding[0] : height - padding[0], padding[1] : width - padding[1]] = inputs[
+            rows[r]
+        ]
         for tile in range(len(taps)):
             for first in range(0, length, _POSITIONS):
                 _tile(image, offsets, taps[tile], added[tile], first, sums)
@@ -174,7 +176,7 @@ def _patch_row(image, values, offsets, count, shift):
 
 @_compiled
 def _write_in_order(row_sums, ins, width, out):
-    """Writes a kernel's gradient, shape (height, width x channels in or more), as PyTorch lays it."""
+    """Writes a kernel's gradient, shape (height, width x channels in or more), channels first."""
     k = 0
     for c in range(ins):
         for i in range(len(row_sums)):
@@ -203,7 +205,7 @@ def record_gradients(inputs, rows, slopes, maxima, winners, relu, padding, kerne
     image, inner, step = _channels_last(ins, height, width, padding)
     chunks = -(-ins * kernel[1] // WIDTH)
     sums = np.empty((kernel[0], chunks * WIDTH), np.float32)
-    values = np.empty(slopes[0, 0].size + _TOGETHER, np.float32)
+    values = np.empty(slopes.shape[2] * slopes.shape[3] + _TOGETHER, np.float32)
     offsets = np.empty(len(values), np.int64)
     for r in range(len(rows)):
         for c in range(ins):
@@ -247,7 +249,7 @@ def input_gradients(slopes, maxima, winners, relu, weights, padding, out):
     for c in range(ins):
         for j in range(kernel_width):
             patches[:, :, j * ins + c] = weights[:, c, :, j]
-    values = np.empty(slopes[0, 0].size + _TOGETHER, np.float32)
+    values = np.empty(slopes.shape[2] * slopes.shape[3] + _TOGETHER, np.float32)
     offsets = np.empty(len(values), np.int64)
     for r in range(len(slopes)):
         image[:] = _F(0)
