@@ -7,11 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import DPSGD, GradientCanary, Optimizer, Precision, Records, train_ensemble
+from dpcanary import (
+    DPSGD,
+    GradientCanary,
+    Optimizer,
+    Precision,
+    Records,
+    Sampling,
+    train_ensemble,
+)
 from dpcanary.training.architectures import convnet
 from dpcanary.training.noise import Noise
 
@@ -34,6 +43,8 @@ class Case:
         num_records: number of private records.
         optimizer: the optimiser.
         sample_rates: the sample rates that are timed.
+        fixed: whether the batches are q N records, the same for all runs, instead of Poisson
+            samples.
     """
 
     name: str
@@ -43,6 +54,12 @@ class Case:
     num_records: int
     optimizer: Optimizer
     sample_rates: tuple[float, ...]
+    fixed: bool = False
+
+    @property
+    def convolves(self) -> bool:
+        """Whether the model has convolutions."""
+        return len(self.shape) == 3
 
     def records(self) -> Records:
         """Standard normal features and random labels: the time depends only on their shape."""
@@ -72,6 +89,9 @@ CASES = {
         (1.0, 0.25, 0.0625),
     ),
     "convnet": Case("convnet", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,)),
+    "convnet-fixed": Case(
+        "convnet-fixed", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,), fixed=True
+    ),
 }
 
 
@@ -89,13 +109,19 @@ def ours(
 ) -> Contender:
     """`train_ensemble` from start to end, including its set-up."""
     module, records = case.module(), case.records()
+    size = round(rate * case.num_records)
+    batches = (
+        {"sampling": Sampling.FIXED, "batch_size": size, "canary_period": 1}
+        if case.fixed
+        else {"sample_rate": rate}
+    )
     dpsgd = DPSGD(
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=MAX_GRAD_NORM,
         learning_rate=LEARNING_RATE,
         record_steps=(steps,),
-        sample_rate=rate,
         optimizer=case.optimizer,
+        **batches,
     )
 
     def train() -> int:
@@ -122,8 +148,8 @@ def opacus(
 ) -> Contender:
     """One model by Opacus; engine and loader are made beforehand.
 
-    With `from_loader` it is the loop of Opacus's tutorials, with batches from the Poisson loader
-    that `make_private` returns. Without, it is bare steps on batches that are ready beforehand.
+    With `from_loader` it is the loop of Opacus's tutorials, with batches from the loader that
+    `make_private` returns: Poisson samples, or fixed batches if the case has these. Without, it is bare steps on batches that are ready beforehand.
     """
     records, module = case.records(), case.module().to(device)
     features, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)
@@ -133,8 +159,11 @@ def opacus(
         optimizer=kind(module.parameters(), lr=LEARNING_RATE),
         criterion=nn.CrossEntropyLoss(),
         data_loader=DataLoader(
-            TensorDataset(features, labels), batch_size=round(rate * case.num_records)
+            TensorDataset(features, labels),
+            batch_size=round(rate * case.num_records),
+            shuffle=case.fixed,
         ),
+        poisson_sampling=not case.fixed,
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=MAX_GRAD_NORM,
         grad_sample_mode=mode,
@@ -143,7 +172,7 @@ def opacus(
     # Only ghost clipping returns a criterion, which runs the two backward passes.
     criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
     rng = np.random.default_rng(1)
-    chosen = [torch.from_numpy(rng.random(case.num_records) < rate) for _ in range(steps)]
+    chosen = [torch.from_numpy(_drawn(case, rate, rng)) for _ in range(steps)]
     batches = [(features[batch].to(device), labels[batch].to(device)) for batch in chosen]
 
     def train() -> int:
@@ -158,26 +187,38 @@ def opacus(
     return train
 
 
+def _drawn(case: Case, rate: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which records are in a batch."""
+    if case.fixed:
+        return rng.permutation(case.num_records) < round(rate * case.num_records)
+    return rng.random(case.num_records) < rate
+
+
 def floor(
     case: Case, rate: float, *, runs: int, steps: int, threads: int, device: torch.device
 ) -> Contender:
     """Only the two matrix products of every layer on q N records, and the noise.
 
     The products run as if all runs had the same batch, at the shapes that the model has before any
-    rotation. Our own kernel adds the noise; it is the fastest that we know. Each thread works on
-    its own runs, as in ours.
+    rotation. If the model convolves, they are one large product with as many multiplications as
+    its layers take. Our own kernel adds the noise; it is the fastest that we know. Each thread
+    works on its own runs, as in ours.
     """
-    expected = round(rate * case.num_records)
-    layers = [layer for layer in case.module().modules() if isinstance(layer, nn.Linear)]
+    expected, module = round(rate * case.num_records), case.module()
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     shapes = [(layer.out_features, layer.in_features + 1) for layer in layers]
-    width = sum(outs * ins for outs, ins in shapes)
+    width = sum(parameter.numel() for parameter in module.parameters())
     together = max(1, min(runs // threads, 2**22 // width))
 
     def compute(first: int) -> None:
         noise = Noise(seed=0)
         indices = torch.arange(first, first + together, device=device)
         gradients = torch.zeros(together, width, device=device)
-        products = [_products(outs, ins, expected, together, device) for outs, ins in shapes]
+        if case.convolves:
+            count = multiplications(module, case.shape) * expected * together
+            products = [_large_product(count, device)]
+        else:
+            products = [_products(outs, ins, expected, together, device) for outs, ins in shapes]
         for step in range(steps):
             for product in products:
                 product()
@@ -205,6 +246,36 @@ def _products(
     def multiply() -> None:
         torch.mm(weights, inputs.T, out=outputs)
         torch.mm(slopes, inputs, out=sums)
+
+    return multiply
+
+
+def multiplications(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Of one record's forward pass, gradients in the weights, and gradients in the inputs.
+
+    The first layer needs no gradient in its inputs. Only convolutions and linear layers count.
+    """
+    counts: list[int] = []
+
+    def count(layer: nn.Module, _inputs: object, outputs: torch.Tensor) -> None:
+        positions = outputs[0].numel() // layer.weight.shape[0]
+        counts.append(positions * layer.weight.numel())
+
+    for layer in module.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            layer.register_forward_hook(count)
+    module(torch.zeros(1, *shape))
+    return 3 * sum(counts) - counts[0]
+
+
+def _large_product(count: int, device: torch.device) -> Callable[[], None]:
+    """A product of a matrix of width 1024 and a square one, with about `count` multiplications."""
+    width = 1024
+    left = torch.randn(max(1, round(count / width**2)), width, device=device)
+    right, out = torch.randn(width, width, device=device), torch.empty_like(left)
+
+    def multiply() -> None:
+        torch.mm(left, right, out=out)
 
     return multiply
 
