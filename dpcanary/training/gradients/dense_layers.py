@@ -43,6 +43,7 @@ class DenseLayers:
         precision: of the products.
 
     Attributes:
+        shapes: (outputs, inputs) of every layer.
         num_outputs: of the last layer.
         num_parameters: width of the buffers.
         numbers: per record: its features, and activations and gradients of every layer.
@@ -51,13 +52,13 @@ class DenseLayers:
     def __init__(self, layers: Sequence[nn.Module], precision: Precision) -> None:
         self._precision = precision
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        self._shapes = [(layer.out_features, layer.in_features) for layer in linear]
+        self.shapes = [(layer.out_features, layer.in_features) for layer in linear]
         self._activations = [
             ACTIVATIONS[type(layer)] for layer in layers if type(layer) in ACTIVATIONS
         ]
-        self.num_outputs = self._shapes[-1][0]
-        self.num_parameters = sum(outs * (ins + 1) for outs, ins in self._shapes)
-        self.numbers = sum(outs for outs, _ in self._shapes) * 3 + self._shapes[0][1]
+        self.num_outputs = self.shapes[-1][0]
+        self.num_parameters = sum(outs * (ins + 1) for outs, ins in self.shapes)
+        self.numbers = sum(outs for outs, _ in self.shapes) * 3 + self.shapes[0][1]
 
     def forward(self, parameters: Tensor, features: Tensor) -> list[Tensor]:
         """Inputs of every layer, then the logits, shape (runs, n, width).
@@ -83,7 +84,7 @@ class DenseLayers:
         """
         gradients = [slopes]
         weights = [weight for weight, _ in self._layers(parameters)]
-        for layer in range(len(self._shapes) - 1, 0, -1):
+        for layer in range(len(self.shapes) - 1, 0, -1):
             back = product(gradients[0], weights[layer], self._precision)
             gradients.insert(0, self._activations[layer - 1][1](back, inputs[layer]))
         return gradients
@@ -129,7 +130,7 @@ class DenseLayers:
     def _layers(self, buffer: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Views of each layer's weight (runs, out, in) and bias (runs, out) in a buffer."""
         first = 0
-        for outs, ins in self._shapes:
+        for outs, ins in self.shapes:
             weight = buffer[:, first : first + outs * ins].view(-1, outs, ins)
             first += outs * ins
             yield weight, buffer[:, first : first + outs]

@@ -46,7 +46,9 @@ class SmallPerceptronPath(PerceptronPath):
         self.shared_above, self.runs_together = _SHARED_ABOVE, _RUNS_TOGETHER
         kinds = [_KINDS[type(layer)] for layer in module if type(layer) in _KINDS]
         self._compiled_layers = Layers(
-            widths=np.array([self._shapes[0][1], *(outs for outs, _ in self._shapes)]),
+            widths=np.array(
+                [self._layers.shapes[0][1], *(outs for outs, _ in self._layers.shapes)]
+            ),
             activations=np.array(kinds, np.int64),
             softmax=loss is Loss.CROSS_ENTROPY,
         )
