@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import torch
 from opacus import PrivacyEngine
@@ -13,9 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import DPSGD, GradientCanary, Optimizer, Precision, Records, train_ensemble
 from dpcanary.training.architectures import convnet
+from dpcanary.training.kernels.elementwise import tanh
 from dpcanary.training.noise import Noise
+from dpcanary.training.options import Loss, Sampling
 
 NOISE_MULTIPLIER, MAX_GRAD_NORM, LEARNING_RATE = 5.0, 2.0, 0.01
+# A product of matrices of this side is as fast as any; numbers of tanh fit in the first cache.
+_SIDE, _IN_CACHE = 256, 2_048
 MODES = ("hooks", "functorch", "ew", "ghost")
 
 # Trains for a number of steps; the return value is the number of model-steps done.
@@ -34,6 +39,9 @@ class Case:
         num_records: number of private records.
         optimizer: the optimiser.
         sample_rates: the sample rates that are timed.
+        loss: what ours minimises; Opacus minimises the cross-entropy.
+        sampling: how ours chooses batches; fixed ones have the size that Poisson batches have on
+            average, which are what Opacus draws.
     """
 
     name: str
@@ -43,6 +51,8 @@ class Case:
     num_records: int
     optimizer: Optimizer
     sample_rates: tuple[float, ...]
+    loss: Loss = Loss.CROSS_ENTROPY
+    sampling: Sampling = Sampling.POISSON
 
     def records(self) -> Records:
         """Standard normal features and random labels: the time depends only on their shape."""
@@ -50,6 +60,22 @@ class Case:
         features = rng.standard_normal((self.num_records, *self.shape), np.float32)
         labels = rng.integers(0, self.num_classes, self.num_records)
         return Records(features, labels)
+
+    def mechanism(self, rate: float, steps: int) -> DPSGD:
+        """What ours trains with; a fixed batch holds the canary at every step."""
+        fixed = self.sampling is Sampling.FIXED
+        return DPSGD(
+            noise_multiplier=NOISE_MULTIPLIER,
+            max_grad_norm=MAX_GRAD_NORM,
+            learning_rate=LEARNING_RATE,
+            record_steps=(steps,),
+            sample_rate=1.0 if fixed else rate,
+            sampling=self.sampling,
+            batch_size=round(rate * self.num_records) if fixed else None,
+            canary_period=1 if fixed else None,
+            optimizer=self.optimizer,
+            loss=self.loss,
+        )
 
 
 CASES = {
@@ -71,6 +97,18 @@ CASES = {
         Optimizer.ADAM,
         (1.0, 0.25, 0.0625),
     ),
+    # The small network of Cebere et al. (2024), with their fixed batches of 400.
+    "fcnn": Case(
+        "fcnn",
+        lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)),
+        (8,),
+        2,
+        2_000,
+        Optimizer.SGD,
+        (0.2,),
+        Loss.BINARY_CROSS_ENTROPY,
+        Sampling.FIXED,
+    ),
     "convnet": Case("convnet", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,)),
 }
 
@@ -89,14 +127,7 @@ def ours(
 ) -> Contender:
     """`train_ensemble` from start to end, including its set-up."""
     module, records = case.module(), case.records()
-    dpsgd = DPSGD(
-        noise_multiplier=NOISE_MULTIPLIER,
-        max_grad_norm=MAX_GRAD_NORM,
-        learning_rate=LEARNING_RATE,
-        record_steps=(steps,),
-        sample_rate=rate,
-        optimizer=case.optimizer,
-    )
+    dpsgd = case.mechanism(rate, steps)
 
     def train() -> int:
         train_ensemble(
@@ -184,13 +215,7 @@ def floor(
             noise.add(gradients, factor=1.0, scale=1.0, runs=indices, step=step)
         synchronise(device)
 
-    def train() -> int:
-        firsts = range(0, runs, together)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(compute, firsts))
-        return len(firsts) * together * steps
-
-    return train
+    return _in_threads(compute, range(0, runs, together), together * steps, threads)
 
 
 def _products(
@@ -207,6 +232,55 @@ def _products(
         torch.mm(slopes, inputs, out=sums)
 
     return multiply
+
+
+def small_floor(case: Case, rate: float, *, runs: int, steps: int, threads: int) -> Contender:
+    """The arithmetic of a small perceptron, its tanh and the noise, on the host.
+
+    Products of a few neurons are slow in any library. So the multiply-adds of all runs (outputs,
+    gradients back to hidden layers, and sums) are done as one large product. Our own kernels
+    compute tanh, on numbers in the first cache, and the noise; they are the fastest that we know.
+    """
+    expected = round(rate * case.num_records)
+    layers = [layer for layer in case.module().modules() if isinstance(layer, nn.Linear)]
+    weights = [layer.weight.numel() for layer in layers]
+    width = sum(weights) + sum(layer.out_features for layer in layers)
+    hidden = sum(layer.out_features for layer in layers[:-1])
+    together = max(1, min(runs // threads, 512))
+    depth = expected * together * (2 * width + sum(weights[1:])) // _SIDE**2
+
+    def compute(first: int) -> None:
+        noise = Noise(seed=0)
+        indices = torch.arange(first, first + together)
+        gradients = torch.zeros(together, width)
+        left, right = torch.randn(_SIDE, depth), torch.randn(depth, _SIDE)
+        product, values = torch.empty(_SIDE, _SIDE), np.ones(_IN_CACHE, np.float32)
+        for step in range(steps):
+            torch.mm(left, right, out=product)
+            _apply_tanh(values, expected * together * hidden // _IN_CACHE)
+            noise.add(gradients, factor=1.0, scale=1.0, runs=indices, step=step)
+
+    return _in_threads(compute, range(0, runs, together), together * steps, threads)
+
+
+@numba.njit(nogil=True)
+def _apply_tanh(values: np.ndarray, times: int) -> None:
+    for _ in range(times):
+        for place in range(len(values)):
+            values[place] = tanh(values[place])
+
+
+def _in_threads(
+    compute: Callable[[int], None], firsts: range, model_steps: int, threads: int
+) -> Contender:
+    """A contender whose threads compute parts of the runs, each of so many model-steps."""
+
+    def train() -> int:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(compute, firsts))
+        return len(firsts) * model_steps
+
+    return train
 
 
 def synchronise(device: torch.device) -> None:

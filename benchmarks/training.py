@@ -13,7 +13,17 @@ from time import perf_counter
 
 import torch
 
-from benchmarks.contenders import CASES, MODES, Case, Contender, floor, opacus, ours, synchronise
+from benchmarks.contenders import (
+    CASES,
+    MODES,
+    Case,
+    Contender,
+    floor,
+    opacus,
+    ours,
+    small_floor,
+    synchronise,
+)
 from dpcanary import Precision
 from dpcanary.devices import chosen_device
 
@@ -30,10 +40,11 @@ class Timing:
         runs: models that ours trains.
         ours_ms: `train_ensemble`.
         unrotated_ms: `train_ensemble` in all dimensions, for the linear head.
-        bfloat16_ms: `train_ensemble` with products in bfloat16; None for convolutions.
+        bfloat16_ms: `train_ensemble` with products in bfloat16, for the linear head and the mlp.
         opacus_ms: the loop of Opacus's tutorials with its Poisson loader, by mode.
         opacus_step_ms: bare steps of Opacus on batches that are ready beforehand, by mode.
-        floor_ms: the two matrix products of every layer and the noise; None for convolutions.
+        floor_ms: the two matrix products of every layer and the noise; for the fcnn, all
+            arithmetic, tanh and the noise; None for convolutions.
     """
 
     model: str
@@ -79,7 +90,10 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
     found = {"ours": ours(case, rate, **mine)}
     if case.name == "linear":
         found["unrotated"] = ours(case, rate, **mine, rotate=False)
-    if case.name != "convnet":
+    if case.name == "fcnn":
+        hosts = {name: mine[name] for name in ("runs", "steps", "threads")}
+        found["floor"] = small_floor(case, rate, **hosts)
+    elif case.name != "convnet":
         found["bfloat16"] = ours(case, rate, **mine, precision=Precision.BFLOAT16)
         found["floor"] = floor(case, rate, **mine)
     theirs = {"steps": effort.opacus_steps, "device": effort.device}
@@ -152,7 +166,7 @@ def table(timings: list[Timing]) -> str:
 
 
 def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else f"{value:.3g}"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -175,11 +189,11 @@ def main(argv: list[str] | None = None) -> None:
     timings = []
     for name in options.models:
         # Larger models take longer, so fewer of them are trained in about the same time.
-        share = {"linear": 1, "mlp": 8, "convnet": 64}[name]
+        share = {"linear": 1, "mlp": 8, "fcnn": 1 / 16, "convnet": 64}[name]
         effort = Effort(
-            runs=max(options.threads, options.runs // share),
-            steps=max(5, options.steps // max(1, share // 8)),
-            opacus_steps=max(5, options.opacus_steps // max(1, share // 8)),
+            runs=max(options.threads, int(options.runs / share)),
+            steps=max(5, options.steps // max(1, int(share / 8))),
+            opacus_steps=max(5, options.opacus_steps // max(1, int(share / 8))),
             threads=options.threads,
             repeats=options.repeats,
             device=chosen_device(options.device),
