@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,9 +23,13 @@ from dpcanary import (
     train_ensemble,
 )
 from dpcanary.training.architectures import convnet
+from dpcanary.training.kernels.elementwise import tanh
 from dpcanary.training.noise import Noise
+from dpcanary.training.options import Loss
 
 NOISE_MULTIPLIER, MAX_GRAD_NORM, LEARNING_RATE = 5.0, 2.0, 0.01
+# A product of matrices of this side is as fast as any; numbers of tanh fit in the first cache.
+_SIDE, _IN_CACHE = 256, 2_048
 MODES = ("hooks", "functorch", "ew", "ghost")
 
 # Trains for a number of steps; the return value is the number of model-steps done.
@@ -43,8 +48,8 @@ class Case:
         num_records: number of private records.
         optimizer: the optimiser.
         sample_rates: the sample rates that are timed.
-        fixed: whether the batches are q N records, the same for all runs, instead of Poisson
-            samples.
+        sampling: Poisson samples, or fixed batches of q N records, the same for all runs.
+        loss: what ours minimises; Opacus minimises the cross-entropy.
     """
 
     name: str
@@ -54,12 +59,33 @@ class Case:
     num_records: int
     optimizer: Optimizer
     sample_rates: tuple[float, ...]
-    fixed: bool = False
+    sampling: Sampling = Sampling.POISSON
+    loss: Loss = Loss.CROSS_ENTROPY
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the batches are fixed."""
+        return self.sampling is Sampling.FIXED
 
     @property
     def convolves(self) -> bool:
         """Whether the model has convolutions."""
         return len(self.shape) == 3
+
+    def mechanism(self, rate: float, steps: int) -> DPSGD:
+        """What ours trains with; a fixed batch holds the canary at every step."""
+        return DPSGD(
+            noise_multiplier=NOISE_MULTIPLIER,
+            max_grad_norm=MAX_GRAD_NORM,
+            learning_rate=LEARNING_RATE,
+            record_steps=(steps,),
+            sample_rate=1.0 if self.fixed else rate,
+            sampling=self.sampling,
+            batch_size=round(rate * self.num_records) if self.fixed else None,
+            canary_period=1 if self.fixed else None,
+            optimizer=self.optimizer,
+            loss=self.loss,
+        )
 
     def records(self) -> Records:
         """Standard normal features and random labels: the time depends only on their shape."""
@@ -88,9 +114,21 @@ CASES = {
         Optimizer.ADAM,
         (1.0, 0.25, 0.0625),
     ),
+    # The small network of Cebere et al. (2024), with their fixed batches of 400.
+    "fcnn": Case(
+        "fcnn",
+        lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)),
+        (8,),
+        2,
+        2_000,
+        Optimizer.SGD,
+        (0.2,),
+        Sampling.FIXED,
+        Loss.BINARY_CROSS_ENTROPY,
+    ),
     "convnet": Case("convnet", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,)),
     "convnet-fixed": Case(
-        "convnet-fixed", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,), fixed=True
+        "convnet-fixed", convnet, (3, 32, 32), 10, 512, Optimizer.SGD, (0.25,), Sampling.FIXED
     ),
 }
 
@@ -109,20 +147,7 @@ def ours(
 ) -> Contender:
     """`train_ensemble` from start to end, including its set-up."""
     module, records = case.module(), case.records()
-    size = round(rate * case.num_records)
-    batches = (
-        {"sampling": Sampling.FIXED, "batch_size": size, "canary_period": 1}
-        if case.fixed
-        else {"sample_rate": rate}
-    )
-    dpsgd = DPSGD(
-        noise_multiplier=NOISE_MULTIPLIER,
-        max_grad_norm=MAX_GRAD_NORM,
-        learning_rate=LEARNING_RATE,
-        record_steps=(steps,),
-        optimizer=case.optimizer,
-        **batches,
-    )
+    dpsgd = case.mechanism(rate, steps)
 
     def train() -> int:
         train_ensemble(
@@ -149,7 +174,8 @@ def opacus(
     """One model by Opacus; engine and loader are made beforehand.
 
     With `from_loader` it is the loop of Opacus's tutorials, with batches from the loader that
-    `make_private` returns: Poisson samples, or fixed batches if the case has these. Without, it is bare steps on batches that are ready beforehand.
+    `make_private` returns: Poisson samples, or fixed batches if the case has these. Without, it
+    is bare steps on batches that are ready beforehand.
     """
     records, module = case.records(), case.module().to(device)
     features, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)
@@ -225,13 +251,7 @@ def floor(
             noise.add(gradients, factor=1.0, scale=1.0, runs=indices, step=step)
         synchronise(device)
 
-    def train() -> int:
-        firsts = range(0, runs, together)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(compute, firsts))
-        return len(firsts) * together * steps
-
-    return train
+    return _in_threads(compute, range(0, runs, together), together * steps, threads)
 
 
 def _products(
@@ -284,3 +304,52 @@ def synchronise(device: torch.device) -> None:
     """Waits for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def small_floor(case: Case, rate: float, *, runs: int, steps: int, threads: int) -> Contender:
+    """The arithmetic of a small perceptron, its tanh and the noise, on the host.
+
+    Products of a few neurons are slow in any library. So the multiply-adds of all runs (outputs,
+    gradients back to hidden layers, and sums) are done as one large product. Our own kernels
+    compute tanh, on numbers in the first cache, and the noise; they are the fastest that we know.
+    """
+    expected = round(rate * case.num_records)
+    layers = [layer for layer in case.module().modules() if isinstance(layer, nn.Linear)]
+    weights = [layer.weight.numel() for layer in layers]
+    width = sum(weights) + sum(layer.out_features for layer in layers)
+    hidden = sum(layer.out_features for layer in layers[:-1])
+    together = max(1, min(runs // threads, 512))
+    depth = expected * together * (2 * width + sum(weights[1:])) // _SIDE**2
+
+    def compute(first: int) -> None:
+        noise = Noise(seed=0)
+        indices = torch.arange(first, first + together)
+        gradients = torch.zeros(together, width)
+        left, right = torch.randn(_SIDE, depth), torch.randn(depth, _SIDE)
+        product, values = torch.empty(_SIDE, _SIDE), np.ones(_IN_CACHE, np.float32)
+        for step in range(steps):
+            torch.mm(left, right, out=product)
+            _apply_tanh(values, expected * together * hidden // _IN_CACHE)
+            noise.add(gradients, factor=1.0, scale=1.0, runs=indices, step=step)
+
+    return _in_threads(compute, range(0, runs, together), together * steps, threads)
+
+
+@numba.njit(nogil=True)
+def _apply_tanh(values: np.ndarray, times: int) -> None:
+    for _ in range(times):
+        for place in range(len(values)):
+            values[place] = tanh(values[place])
+
+
+def _in_threads(
+    compute: Callable[[int], None], firsts: range, model_steps: int, threads: int
+) -> Contender:
+    """A contender whose threads compute parts of the runs, each of so many model-steps."""
+
+    def train() -> int:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(compute, firsts))
+        return len(firsts) * model_steps
+
+    return train

@@ -13,7 +13,17 @@ from time import perf_counter, process_time
 
 import torch
 
-from benchmarks.contenders import CASES, MODES, Case, Contender, floor, opacus, ours, synchronise
+from benchmarks.contenders import (
+    CASES,
+    MODES,
+    Case,
+    Contender,
+    floor,
+    opacus,
+    ours,
+    small_floor,
+    synchronise,
+)
 from dpcanary import Precision
 from dpcanary.devices import chosen_device
 
@@ -35,7 +45,8 @@ class Timing:
         opacus_ms: the loop of Opacus's tutorials with its Poisson loader, by mode.
         opacus_step_ms: bare steps of Opacus on batches that are ready beforehand, by mode.
         floor_ms: the two matrix products of every layer and the noise; for convolutions, one large
-            product with as many multiplications, and the noise.
+            product with as many multiplications, and the noise; for the fcnn, all arithmetic, tanh
+            and the noise.
         processor_ms: processor time of all contenders, summed over the cores. Unlike the others it
             hardly depends on what else the machine does.
     """
@@ -84,9 +95,13 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
     found = {"ours": ours(case, rate, **mine)}
     if case.name == "linear":
         found["unrotated"] = ours(case, rate, **mine, rotate=False)
-    if not case.convolves:
+    if case.name == "fcnn":
+        hosts = {name: mine[name] for name in ("runs", "steps", "threads")}
+        found["floor"] = small_floor(case, rate, **hosts)
+    else:
+        found["floor"] = floor(case, rate, **mine)
+    if not case.convolves and case.name != "fcnn":
         found["bfloat16"] = ours(case, rate, **mine, precision=Precision.BFLOAT16)
-    found["floor"] = floor(case, rate, **mine)
     theirs = {"steps": effort.opacus_steps, "device": effort.device}
     for mode in MODES:
         try:
@@ -163,7 +178,7 @@ def table(timings: list[Timing]) -> str:
 
 
 def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else f"{value:.3g}"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -186,11 +201,11 @@ def main(argv: list[str] | None = None) -> None:
     timings = []
     for name in options.models:
         # Larger models take longer, so fewer of them are trained in about the same time.
-        share = {"linear": 1, "mlp": 8, "convnet": 64, "convnet-fixed": 64}[name]
+        share = {"linear": 1, "mlp": 8, "fcnn": 1 / 16, "convnet": 64, "convnet-fixed": 64}[name]
         effort = Effort(
-            runs=max(options.threads, options.runs // share),
-            steps=max(5, options.steps // max(1, share // 8)),
-            opacus_steps=max(5, options.opacus_steps // max(1, share // 8)),
+            runs=max(options.threads, int(options.runs / share)),
+            steps=max(5, options.steps // max(1, int(share / 8))),
+            opacus_steps=max(5, options.opacus_steps // max(1, int(share / 8))),
             threads=options.threads,
             repeats=options.repeats,
             device=chosen_device(options.device),

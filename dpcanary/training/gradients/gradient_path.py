@@ -45,7 +45,8 @@ class Batch:
     Attributes:
         rows: int64 rows of the table. Shape (n,) if all runs share the records, or (runs, n) if
             each run has its own; then the null row fills up shorter batches.
-        weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0.
+        weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0. Where
+            they are the same for all runs, one row may be expanded: do not change them in place.
     """
 
     rows: Tensor

@@ -1,7 +1,7 @@
 """Small perceptrons on the host: a compiled pass over each run's batch.
 
-Products of a few neurons are too small for a library: PyTorch takes longer to start them than to
-compute them. Here all numbers of a run stay in the core's first cache.
+Products of a few neurons are slow in a library, and PyTorch writes each of their results to memory.
+Here the numbers of some records of a run stay in the core's first cache from logits to sums.
 """
 
 from collections.abc import Sequence

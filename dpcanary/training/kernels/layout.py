@@ -13,7 +13,7 @@ from dpcanary.training.kernels.neurons import compiled
 
 _F = np.float32
 _LANES = 16
-_ROOM = 256  # records of a block at most: with 16 neurons in all, they take half of the first cache
+_ROOM = 256  # records of a block at most: 16 rows of them take half of the first cache
 _Floats = NDArray[np.float32]
 
 
