@@ -25,7 +25,9 @@ include: "rules/canaries.smk"
 include: "rules/accounting.smk"
 include: "rules/training.smk"
 include: "rules/estimation.smk"
+include: "rules/ceilings.smk"
 include: "rules/figures.smk"
+include: "rules/figures_of_attacks.smk"
 include: "rules/housekeeping.smk"
 
 

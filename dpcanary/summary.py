@@ -1,5 +1,6 @@
 """The summary: settings, audited and accounted bounds of every audit in one table."""
 
+import json
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
@@ -7,20 +8,27 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.errors import InputError
+from dpcanary.files import sha256_of_text
 
 # Settings of an audit that the summary repeats.
 _SETTINGS = (
     "canary", "score", "adjacency", "dataset", "model", "sample_rate", "max_grad_norm",
-    "num_steps", "learning_rate",
+    "num_steps", "learning_rate", "seed",
+)  # fmt: skip
+# Those that are empty where the audit does not use them.
+_IF_USED = (
+    "sampling", "batch_size", "canary_period", "initialisation", "initial_weights", "simulation",
+    "ranking",
 )  # fmt: skip
 _COLUMNS = [
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
-    "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "num_slots",
-    "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
-    "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
-    "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
-    "accounting_method", "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold",
-    "assumption",
+    "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
+    "num_steps", "learning_rate", "initialisation", "initial_weights", "simulation", "ranking",
+    "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step", "slot",
+    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
+    "mu_lower", "epsilon_upper_substitute", "epsilon_upper_add_remove",
+    "epsilon_upper_group_privacy", "gaussian_distance", "accounting_method", "test_accuracy",
+    "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption",
 ]  # fmt: skip
 
 
@@ -44,7 +52,10 @@ def summary_rows(
             f"audit {audit}: estimates and accounting differ in steps or noise: one is out of date;"
             " delete both and run again"
         )
-    settings = {key: experiment["audits"][audit][key] for key in _SETTINGS}
+    known = experiment["audits"][audit]
+    used = {key: known[key] for key in known if key not in experiment["unused_keys"][audit]}
+    settings = {key: known[key] for key in _SETTINGS} | {key: used.get(key) for key in _IF_USED}
+    settings["configuration"] = _configuration(used)
     if settings["dataset"] is not None:
         dataset = experiment["settings"]["datasets"][settings["dataset"]]
         settings |= {"data": described_data(dataset), "num_records": dataset["num_records"]}
@@ -53,6 +64,12 @@ def summary_rows(
         settings["num_records"] = float("nan")
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return merged.assign(audit=audit, sweep=sweep, **settings)[_COLUMNS]
+
+
+def _configuration(settings: Mapping[str, Any]) -> str:
+    """A hash of all settings except the seed: audits that share it are repeats of one another."""
+    without_seed = {key: value for key, value in settings.items() if key != "seed"}
+    return sha256_of_text(json.dumps(without_seed, sort_keys=True))[:12]
 
 
 def described_data(dataset: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ import pandas as pd
 from dpcanary.errors import InputError
 from dpcanary.files import write_text
 
+_TEXT = ("audit", "sweep", "configuration")
+
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Writes a table with a header row; numbers have ten digits, missing ones are empty."""
@@ -15,7 +17,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_table(path: Path, *, columns: Iterable[str] = ()) -> pd.DataFrame:
-    """Reads a table; names of audits and sweeps stay text where they read as numbers.
+    """Reads a table; names and hashes stay text where they read as numbers.
 
     Raises:
         InputError: if the file is missing, is no table, or lacks one of the columns.
@@ -24,7 +26,7 @@ def read_table(path: Path, *, columns: Iterable[str] = ()) -> pd.DataFrame:
         table = pd.read_csv(
             path,
             sep="\t",
-            dtype={"audit": str, "sweep": str},
+            dtype=dict.fromkeys(_TEXT, str),
             keep_default_na=False,
             na_values=[""],
         )

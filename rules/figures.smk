@@ -1,6 +1,7 @@
 """Figures: PDF, PNG, and the plotted numbers as TSV.
 
-All rules are variants of the first one, with their own program, inputs and options.
+All rules, here and in figures_of_attacks.smk, are variants of the first one, with their own program,
+inputs and options.
 """
 
 from dpcanary.settings.figure import BOUNDS_KINDS
@@ -11,8 +12,6 @@ localrules:
     figure_bounds,
     figure_test_accuracy,
     figure_adjacency_ratio,
-    figure_score_histograms,
-    figure_trade_off,
 
 
 rule figure_bounds:
@@ -33,13 +32,8 @@ rule figure_bounds:
     params:
         code=code("figure_bounds"),
         note=FIGURES.setting("note"),
-        options=lambda wildcards, input: " ".join(
-            [
-                option("summary", input.summary),
-                option("sweeps", *FIGURES.setting("sweeps")(wildcards)),
-                option("axis", FIGURES.setting("axis")(wildcards)),
-                *(["--in-sample"] if FIGURES.setting("in_sample")(wildcards) else []),
-            ]
+        options=FIGURES.options(
+            "summary", settings=["sweeps", "axis", "panels", "lines", "in_sample"]
         ),
     message:
         "Drawing figure {wildcards.figure}"
@@ -62,9 +56,7 @@ use rule figure_bounds as figure_test_accuracy with:
     params:
         code=code("figure_test_accuracy"),
         note=FIGURES.setting("note"),
-        options=lambda wildcards, input: (
-            f"{option('scores', *input.scores)} {option('summary', input.summary)}"
-        ),
+        options=FIGURES.options("scores", "summary"),
 
 
 use rule figure_bounds as figure_adjacency_ratio with:
@@ -80,39 +72,4 @@ use rule figure_bounds as figure_adjacency_ratio with:
     params:
         code=code("figure_adjacency_ratio"),
         note=FIGURES.setting("note"),
-        options=lambda wildcards, input: option("ratios", input.ratios),
-
-
-use rule figure_bounds as figure_score_histograms with:
-    input:
-        program=program("figure_score_histograms"),
-        scores=FIGURES.files("scores/{audit}.npz"),
-    output:
-        **files_of_figure("figure_score_histograms"),
-    log:
-        f"{LOGS}/figure_score_histograms/{{figure}}.log",
-    wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds("score_histograms")),
-    params:
-        code=code("figure_score_histograms"),
-        note=FIGURES.setting("note"),
-        options=lambda wildcards, input: option("scores", *input.scores),
-
-
-use rule figure_bounds as figure_trade_off with:
-    input:
-        program=program("figure_trade_off"),
-        scores=FIGURES.files("scores/{audit}.npz"),
-        profiles=FIGURES.files("profiles/{audit}.tsv"),
-    output:
-        **files_of_figure("figure_trade_off"),
-    log:
-        f"{LOGS}/figure_trade_off/{{figure}}.log",
-    wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds("trade_off")),
-    params:
-        code=code("figure_trade_off"),
-        note=FIGURES.setting("note"),
-        options=lambda wildcards, input: (
-            f"{option('scores', *input.scores)} {option('profiles', *input.profiles)}"
-        ),
+        options=FIGURES.options("ratios"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpcanary.figures.bounds import selected_sweeps
 from dpcanary.figures.bounds_figure import draw_bounds_figure
-from dpcanary.figures.storage import figure_parser, read_summary, write_figure
+from dpcanary.figures.storage import figure_parser, panels_option, read_summary, write_figure
 from dpcanary.program import run
 
 
@@ -18,10 +18,17 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--in-sample", action="store_true", help="also draw the bounds that are not valid"
     )
+    parser.add_argument("--lines", nargs="+", default=[], help="settings that lines show")
+    panels_option(parser)
     args = parser.parse_args(argv)
     rows = selected_sweeps(read_summary(args.summary), args.sweeps)
     figure, table = draw_bounds_figure(
-        rows, axis=args.axis, note=args.note, in_sample=args.in_sample
+        rows,
+        axis=args.axis,
+        note=args.note,
+        in_sample=args.in_sample,
+        panels=args.panels,
+        lines=args.lines,
     )
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 

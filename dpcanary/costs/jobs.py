@@ -31,6 +31,7 @@ _SECONDS = {
     "score_runs": 1.5,
     "estimate": 1.6,
     "estimate_by_runs": 1.6,
+    "bound_ceiling": 1.6,
     "summarise": 0.7,
     "figure": 2.7,
 }
@@ -128,8 +129,10 @@ class JobList:
         for figure in self.experiment.settings.figures.values():
             kind = "bounds" if figure.kind in BOUNDS_KINDS else figure.kind
             yield _row(f"figure_{kind}", size=_FIGURE_FILES)
-            if kind in ("bounds", "test_accuracy"):
+            if figure.sweeps and kind != "score_histograms":
                 yield _row("summarise")
+            if figure.proven:
+                yield _row("bound_ceiling")
             if figure.kind == "epsilon_by_runs":
                 audits = sum(len(self.experiment.sweeps[sweep]) for sweep in figure.sweeps)
                 yield _row("estimate_by_runs", audits)

@@ -15,6 +15,8 @@ from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.model_accuracies import TARGET, Accuracies, accuracy_table, settings_of
 from dpcanary.figures.notes import data_note, number_range
+from dpcanary.figures.panels import known_batches
+from dpcanary.figures.wording import setting_in_words
 
 _MODELS: dict[str, Any] = {"color": "#8A8A8A", "linewidth": 1.0}
 _REPEATS: dict[str, Any] = {"color": "black", "linewidth": 1.8}
@@ -40,6 +42,7 @@ def draw_test_accuracy(
     """
     table = accuracy_table(accuracies, summary)
     rates = table["sample_rate"].unique().tolist()
+    rows = settings_of(accuracies, summary)
     models = number_range(table["num_models"] // table["num_repeats"])
     figure, [panels] = make_frame(
         num_panels=2 if table["difference"].notna().any() else 1,
@@ -50,15 +53,20 @@ def draw_test_accuracy(
             note,
             f"Test accuracy after the last step; each repeat is the mean of {models} models. Bars"
             " of the target record show world 0 of all canaries that replace an input",
-            data_note(settings_of(accuracies, summary)),
+            data_note(rows),
         ],
     )
     for axes, draw in zip(panels, (_draw_accuracies, _draw_differences), strict=False):
         draw(axes, table)
-        axes.set_xticks(range(len(rates)), [style.setting_name(rate) for rate in rates])
+        axes.set_xticks(range(len(rates)), [_rate_in_words(rate, rows) for rate in rates])
         axes.set_xlim(-0.5, len(rates) - 0.5)
         axes.grid(visible=False, axis="x")
     return figure, table
+
+
+def _rate_in_words(rate: float, rows: pd.DataFrame) -> str:
+    of_rate = rows[rows["sample_rate"] == rate]
+    return setting_in_words("sample_rate", {"sample_rate": rate} | known_batches(of_rate))
 
 
 def _kinds(table: pd.DataFrame) -> list[str]:

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import log_ticks, make_frame
+from dpcanary.figures.wording import setting_in_words
 
 # The ratio if the epsilons of removing one record and adding another just added up.
 _TWICE: dict[str, Any] = {
@@ -52,7 +53,7 @@ def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figur
         sharey=True,
     )
     for axes, (sample_rate, of_rate) in zip(panels, rates, strict=True):
-        axes.set_title(style.setting_name(float(str(sample_rate))))
+        axes.set_title(setting_in_words("sample_rate", {"sample_rate": sample_rate}))
         axes.axhline(2.0, **_TWICE)
         for count, points in of_rate.sort_values("noise_multiplier").groupby("num_steps"):
             axes.plot(points["noise_multiplier"], points["ratio"], **options[count])

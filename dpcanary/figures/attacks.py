@@ -1,13 +1,19 @@
 """One audit's scores and accounted profile, as the figures of attacks need them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.figures import style
+from dpcanary.figures.wording import settings_in_words
+
+MECHANISM = ("sample_rate", "noise_multiplier")
+_NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,26 @@ class Profile:
 
     delta: NDArray[np.float64]
     epsilon: NDArray[np.float64]
+
+    def is_like(self, other: "Profile") -> bool:
+        """Whether both are the same, up to rounding."""
+        same = self.delta.shape == other.delta.shape
+        return same and np.allclose(self.epsilon, other.epsilon, rtol=1e-6)
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What can be proven from the scores of one repeat at one step.
+
+    Attributes:
+        mu: lower bound on the mu of a Gaussian trade-off curve.
+        ceiling: the largest epsilon that conversion `direct` can prove with as many runs.
+        delta: of the ceiling.
+    """
+
+    mu: float
+    ceiling: float
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,8 @@ class Attack:
         world1_scores: shape (n1,).
         score: name of the score, if known.
         profiles: by adjacency; only the trade-off figure needs them.
+        settings: further settings of the audit, by column of the summary.
+        proven: what is proven from these scores, if known.
     """
 
     audit: str
@@ -48,6 +76,20 @@ class Attack:
     world1_scores: NDArray[np.float64]
     score: str | None = None
     profiles: dict[str, Profile] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    proven: Proven | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """All settings that are known, by column of the summary."""
+        own = {key: getattr(self, key) for key in ("audit", "canary", "score", *MECHANISM)}
+        defaults = {"adjacency": Adjacency.SUBSTITUTE.value, "batch_size": None}
+        return defaults | dict(self.settings) | own
+
+    @property
+    def title(self) -> str:
+        """Its sampling and noise in words."""
+        return settings_in_words(MECHANISM, self.row)
 
     @property
     def setting(self) -> tuple[float, float]:
@@ -65,20 +107,27 @@ def settings_of(attacks: Sequence[Attack]) -> list[tuple[float, float]]:
     return sorted({attack.setting for attack in attacks}, reverse=True)
 
 
-def ordered(attacks: Sequence[Attack]) -> list[Attack]:
-    """Attacks in the order of the catalogue.
+def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> list[Attack]:
+    """Attacks in the order of the catalogue, the first one of each configuration.
+
+    Args:
+        attacks: at least one.
+        panels: the settings that tell panels apart.
 
     Raises:
-        InputError: if there is none, or if two have the same setting and series.
+        InputError: if there is none, or if two have the same panel and series.
     """
     if not attacks:
         raise InputError("there is no audit to show")
-    seen: dict[object, str] = {}
+    seen: dict[object, Attack] = {}
     for attack in attacks:
-        other = seen.setdefault((attack.setting, attack.series), attack.audit)
-        if other != attack.audit:
+        place = tuple(str(attack.row.get(key)) for key in panels)
+        other = seen.setdefault((place, attack.series), attack)
+        configurations = {one.settings.get("configuration", one.audit) for one in (attack, other)}
+        if len(configurations) > 1:
+            *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in panels))
             raise InputError(
-                f"audits {other} and {attack.audit} have the same canary, score, sample rate and"
-                " noise, by which this figure tells audits apart: show them in different figures"
+                f"audits {other.audit} and {attack.audit} have the same {', '.join(alike)} and"
+                f" {last}, by which this figure tells audits apart: show them in different figures"
             )
-    return sorted(attacks, key=lambda attack: style.catalogue_order(*attack.series))
+    return sorted(seen.values(), key=lambda attack: style.catalogue_order(*attack.series))

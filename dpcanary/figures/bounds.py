@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.figures import style
 from dpcanary.figures.view import View
 
 AUDITED, IN_SAMPLE = "audited", "audited_in_sample"
@@ -35,57 +34,52 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
         view: what the axis and the panels show.
 
     Returns:
-        Columns sample_rate, noise_multiplier, step, the one on the axis, `series`, canary, score,
-        threshold_rule, conversion, `epsilon`, `error_bar`, num_repeats, num_runs and num_looks. In
-        audited series, `epsilon` is the mean over repeats (each the mean of its slots, where slots
-        have bounds of their own) and `error_bar` two standard errors of it (NaN for one repeat).
-        Accounted series do not depend on num_runs and have none. The bounds of a rule that is not
-        valid are a series of their own.
+        Columns sample_rate, noise_multiplier, step, those of the panels and of the axis, `series`,
+        canary, score, threshold_rule, conversion, those of the lines, `epsilon`, `error_bar`,
+        num_repeats, num_runs and num_looks. In audited series, `epsilon` is the mean over repeats
+        (each the mean of its slots, where slots have bounds of their own) and `error_bar` two
+        standard errors of it (NaN for one repeat). Audits that differ in their seed alone are
+        repeats too; if each has several of its own, the error is that over audits, because their
+        repeats share a canary. Accounted series do not depend on num_runs and have none. The
+        bounds of a rule that is not valid are a series of their own.
 
     Raises:
         InputError: if audits at one point differ in an accounted epsilon.
     """
-    point = list(dict.fromkeys([*_POINT, view.axis]))
+    point = list(dict.fromkeys([*_POINT, *view.panel, view.axis]))
     accounted = [_accounted_table(rows, point, series) for series in view.accounted]
-    table = pd.concat([_audited_table(rows, point), *accounted], ignore_index=True)
-    columns = dict.fromkeys([*point, "series", *_SERIES, *_NUMBERS])
+    audited = _audited_table(rows, [*point, *_SERIES, *view.lines])
+    table = pd.concat([audited, *accounted], ignore_index=True)
+    columns = dict.fromkeys([*point, "series", *_SERIES, *view.lines, *_NUMBERS])
     return table.reindex(columns=list(columns))
 
 
-def _audited_table(rows: pd.DataFrame, point: Sequence[str]) -> pd.DataFrame:
-    keys = list(dict.fromkeys([*point, *_SERIES, "is_valid", "num_runs", "num_looks"]))
-    repeats = rows.groupby([*keys, "repeat"])["epsilon_lower"].mean().reset_index()
-    table = (
-        repeats.groupby(keys)
-        .agg(
-            epsilon=("epsilon_lower", "mean"),
-            error_bar=("epsilon_lower", "sem"),
-            num_repeats=("repeat", "nunique"),
-        )
-        .reset_index()
-    )
-    table["error_bar"] *= 2
+def _audited_table(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    # Groups may have NaN: a setting that is not used is a value like any other.
+    keys = list(dict.fromkeys([*columns, "is_valid", "num_runs", "num_looks"]))
+    repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
+    numbers = repeats.groupby(keys, dropna=False).agg(["mean", "sem", "size"])
+    audits = repeats.groupby([*keys, "audit"], dropna=False).mean()
+    over_audits = audits.groupby(keys, dropna=False).agg(["sem", "size"])
+    error = numbers["sem"].where(over_audits["size"] == 1, over_audits["sem"])
+    table = pd.DataFrame(
+        {"epsilon": numbers["mean"], "error_bar": 2 * error, "num_repeats": numbers["size"]}
+    ).reset_index()
     return table.assign(series=table["is_valid"].map({True: AUDITED, False: IN_SAMPLE}))
 
 
 def _accounted_table(rows: pd.DataFrame, point: Sequence[str], series: str) -> pd.DataFrame:
     keys = [key for key in point if key != "num_runs"]
-    groups = rows.groupby(keys)[f"epsilon_upper_{series}"]
+    groups = rows.groupby(keys, dropna=False)[f"epsilon_upper_{series}"]
     differ = groups.max() - groups.min() > 1e-6 * groups.max()
     if differ.any():
         values = zip(keys, differ[differ].index[0], strict=True)
-        where = ", ".join(f"{key} {value:g}" for key, value in values)
+        where = ", ".join(
+            f"{key} {value:g}" if isinstance(value, float | int) else f"{key} {value}"
+            for key, value in values
+        )
         raise InputError(
             f"the audits at {where} differ in their accounted epsilon: show them in different"
             " figures"
         )
     return groups.max().rename("epsilon").reset_index().assign(series=f"accounted_{series}")
-
-
-def by_canary(points: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-    """The audited points by canary and score, in the order of the catalogue."""
-    groups = {
-        (str(canary), str(score)): group
-        for (canary, score), group in points.groupby(["canary", "score"])
-    }
-    return dict(sorted(groups.items(), key=lambda item: style.catalogue_order(*item[0])))

@@ -5,6 +5,8 @@ panels then stand below or to the right of those of the valid rule.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,10 +15,13 @@ from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.figures import style
+from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_styles
 from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table
 from dpcanary.figures.layout import log_ticks, make_frame, value_ticks
+from dpcanary.figures.lines import Lines
 from dpcanary.figures.looks import Looks
-from dpcanary.figures.notes import bounds_note, data_note, price_note
+from dpcanary.figures.notes import bounds_note, data_note, price_note, shared_note
+from dpcanary.figures.panels import panels_of
 from dpcanary.figures.view import View, shown_rows
 
 _BY_SETTING = ("sample_rate",)
@@ -43,7 +48,13 @@ _DASH = 0.06
 
 @style.applied()
 def draw_bounds_figure(
-    summary: pd.DataFrame, *, axis: str, note: str = "", in_sample: bool = False
+    summary: pd.DataFrame,
+    *,
+    axis: str,
+    note: str = "",
+    in_sample: bool = False,
+    panels: Sequence[str] = (),
+    lines: Sequence[str] = (),
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each setting, with a line for each canary.
 
@@ -57,6 +68,9 @@ def draw_bounds_figure(
         in_sample: whether the rule that is not valid gets panels of its own beside those of the
             valid rule. By default, a note says how far its bounds are from the valid ones. If the
             summary has no valid rule, the other one is shown in any case.
+        panels: the settings that tell panels apart, of `wording.PANELS`; by default the sample rate
+            and, where it is not on the axis and does not follow from it, the noise.
+        lines: the settings that tell lines of one canary apart, of `wording.LINES`.
 
     Returns:
         The figure, and its numbers (`bounds.bounds_table`), those that are not drawn included.
@@ -68,32 +82,45 @@ def draw_bounds_figure(
     if axis not in VIEWS:
         raise InputError(f"unknown axis {axis!r}: {suggestion(axis, VIEWS)}")
     view = VIEWS[axis]
+    view = replace(view, panel=tuple(panels) or view.panel, lines=tuple(lines))
     rows = shown_rows(summary, view)
-    table = bounds_table(rows, view)
+    audited, accounted = accounted_styles(view.accounted, rows["adjacency"])
+    table = bounds_table(rows, replace(view, accounted=tuple(accounted)))
     rules = _drawn_rules(table, in_sample=in_sample)
     drawn = table[table["series"].isin(rules) | table["series"].str.startswith("accounted")]
-    settings = [*drawn.groupby(list(view.panel))][::-1]  # the highest sample rate first
-    looks = Looks.of_figure(rows, axis)
-    accounted = [Line2D([], [], **style.ACCOUNTED[series]) for series in view.accounted]
+    places = panels_of(rows, view.panel, falling=not panels)
+    looks, curves = Looks.of_figure(rows, axis), Lines.of_figure(drawn, view.lines)
     figure, blocks = make_frame(
-        num_panels=len(settings),
+        num_panels=len(places),
         panel_size=(4.2, 3.1),
         legend=[
-            ["audited ε (lower bound):", *looks.canary_legend(drawn)],
+            ["audited ε (lower bound):", *looks.line_legend(curves)],
             looks.marker_legend(),
-            ["accounted ε (upper bound):", *accounted],
+            [
+                f"accounted ε (upper bound){audited}:",
+                *(Line2D([], [], **one) for one in accounted.values()),
+            ],
         ],
-        notes=[note, bounds_note(rows, looks), price_note(table), data_note(rows)],
+        notes=[
+            note,
+            bounds_note(rows, looks),
+            price_note(table),
+            shared_note(rows, (*view.place, *lines), needed=bool(panels)),
+            data_note(rows),
+        ],
         headings=_headings(rows, rules),
         labels=(view.name, f"ε at δ = {style.number(rows['delta'].iloc[0])}"),
         sharey=True,
     )
-    for panels, rule in zip(blocks, rules, strict=True):
-        for axes, (setting, points) in zip(panels, settings, strict=True):
-            axes.set_title(style.setting_name(*setting))
-            _draw_accounted(axes, points, view)
-            _draw_audited(axes, points[points["series"] == rule], view, looks)
-    _scale([axes for panels in blocks for axes in panels], drawn, rows[axis])
+    for block, rule in zip(blocks, rules, strict=True):
+        for axes, panel in zip(block, places, strict=True):
+            axes.set_title(panel.title)
+            points = panel.of(drawn)
+            of_panel = accounted_of_panel(accounted, panel.of(rows)["adjacency"])
+            _draw_accounted(axes, points, axis, of_panel)
+            for curve, options in looks.curves(points[points["series"] == rule], curves):
+                _draw_audited(axes, curve, axis, options)
+    _scale([axes for block in blocks for axes in block], drawn, rows[axis])
     return figure, table
 
 
@@ -119,23 +146,22 @@ def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
     return headings
 
 
-def _draw_accounted(axes: Axes, points: pd.DataFrame, view: View) -> None:
-    for name in view.accounted:
+def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: Styles) -> None:
+    for name, options in accounted.items():
         curve = points[points["series"] == f"accounted_{name}"]
-        places, epsilons = curve[view.axis].tolist(), curve["epsilon"].tolist()
+        places, epsilons = curve[axis].tolist(), curve["epsilon"].tolist()
         if pd.isna(places).all():  # the curve does not depend on the axis
-            axes.axhline(epsilons[0], **style.ACCOUNTED[name])
+            axes.axhline(epsilons[0], **options)
             continue
         if len(places) == 1:  # a line through one point would be invisible
             places, epsilons = [places[0] * (1 - _DASH), places[0] * (1 + _DASH)], epsilons * 2
-        axes.plot(places, epsilons, **style.ACCOUNTED[name])
+        axes.plot(places, epsilons, **options)
 
 
-def _draw_audited(axes: Axes, points: pd.DataFrame, view: View, looks: Looks) -> None:
-    """Draws the lines of one rule; an error bar of NaN is not drawn."""
-    for curve, style_of_curve in looks.curves(points):
-        options = {"elinewidth": 1.0, "capsize": 2.5, **style_of_curve}
-        axes.errorbar(curve[view.axis], curve["epsilon"], yerr=curve["error_bar"], **options)
+def _draw_audited(axes: Axes, curve: pd.DataFrame, axis: str, options: dict[str, Any]) -> None:
+    """Draws one line; an error bar of NaN is not drawn."""
+    options = {"elinewidth": 1.0, "capsize": 2.5, **options}
+    axes.errorbar(curve[axis], curve["epsilon"], yerr=curve["error_bar"], **options)
     axes.tick_params(labelleft=True)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from dpcanary.figures import style
-from dpcanary.figures.bounds import by_canary
+from dpcanary.figures.lines import Lines
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,20 @@ class Looks:
             return "all filled points of a curve jointly and for each hollow point alone"
         return "all points of a curve jointly" if self.jointly else "each point alone"
 
-    def curves(self, points: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
+    def curves(
+        self, points: pd.DataFrame, lines: Lines
+    ) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
         """The lines of one panel and rule: the points of each, and keyword arguments of `plot`."""
-        for (canary, score), group in by_canary(points).items():
+        for series, group in lines.split(points).items():
             # Joint bounds are lower: one line through both kinds would have steps.
             kinds = group.groupby(group["num_looks"] > 1) if self.both else [(True, group)]
             for joint, curve in kinds:
-                yield curve, self._options(canary, score, joint=bool(joint))
+                yield curve, self._options(lines.looks[series], joint=bool(joint))
 
-    def canary_legend(self, points: pd.DataFrame) -> list[Line2D]:
-        """A line for each canary and score in the legend."""
+    def line_legend(self, lines: Lines) -> list[Line2D]:
+        """An entry of the legend for each line."""
         return [
-            Line2D([], [], **self._options(*series, joint=True)) for series in by_canary(points)
+            Line2D([], [], **self._options(options, joint=True)) for options in lines.looks.values()
         ]
 
     def marker_legend(self) -> list[Line2D | str]:
@@ -78,13 +79,12 @@ class Looks:
             Line2D([], [], **grey, markerfacecolor="white", label="alone"),
         ]
 
-    def _options(self, canary: str, score: str, *, joint: bool) -> dict[str, Any]:
-        options = style.canary_options(canary, score)
+    def _options(self, options: dict[str, Any], *, joint: bool) -> dict[str, Any]:
         if not self.both:
             return options
-        # Markers elsewhere say which score it is: here the line does.
+        # Markers elsewhere say which score it is: here the line does, unless it says the variant.
         dash = "-" if options["markerfacecolor"] == options["color"] else "--"
         return options | {
-            "linestyle": dash,
+            "linestyle": options.get("linestyle", dash),
             "markerfacecolor": options["color"] if joint else "white",
         }

@@ -1,6 +1,6 @@
 """The lines below a figure: what its numbers assume, and which data they were measured on."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from decimal import ROUND_CEILING, Context
 
 import pandas as pd
@@ -9,11 +9,18 @@ from dpcanary.estimation.options import Conversion, ThresholdRule
 from dpcanary.figures import style
 from dpcanary.figures.bounds import AUDITED, IN_SAMPLE
 from dpcanary.figures.looks import Looks
+from dpcanary.figures.panels import known_batches
 from dpcanary.figures.view import is_trained
+from dpcanary.figures.wording import settings_in_words
 
 # What makes a point of one rule the same as a point of another rule.
 _NOT_OF_THE_POINT = (
     "series", "threshold_rule", "epsilon", "error_bar", "num_repeats", "num_looks",
+)  # fmt: skip
+
+# Settings that are named below a figure where they are not shown in it.
+_SHARED = (
+    "model", "sample_rate", "noise_multiplier", "canary_period", "max_grad_norm", "learning_rate",
 )  # fmt: skip
 
 
@@ -29,12 +36,45 @@ def bounds_note(rows: pd.DataFrame, looks: Looks) -> str:
     warning = "" if valid.any() else " (not valid)"
     level = 100 * (1 - rows["significance"].iloc[0])
     runs = "models" if is_trained(rows).any() else "runs"
-    repeats = number_range(rows.groupby("audit")["repeat"].nunique())
-    mean = f"; mean ± 2 standard errors of {repeats} repeats" if repeats != "1" else ""
     return (
         f"Lower bounds: {rule} rule{warning}, {_conversion(rows)}, {level:g} % confidence for"
-        f" {looks.in_words()}, R = {number_range(rows['num_runs'])} {runs}{mean}"
+        f" {looks.in_words()}, R = {number_range(rows['num_runs'])} {runs}{means_in_words(rows)}"
     )
+
+
+def means_in_words(rows: pd.DataFrame) -> str:
+    """What a point is the mean of; nothing where there is one repeat only.
+
+    Args:
+        rows: of the summary. Audits of the same configuration are repeats with other canaries.
+    """
+    of_audits = rows.groupby(["configuration", "audit"])["repeat"].nunique()
+    audits = of_audits.groupby("configuration").size()
+    if (audits == 1).all():
+        repeats = number_range(of_audits)
+        return "" if repeats == "1" else f"; mean ± 2 standard errors of {repeats} repeats"
+    if (of_audits == 1).all():
+        repeats = f"{number_range(audits)} repeats, each with a canary of its own"
+        return f"; mean ± 2 standard errors of {repeats}"
+    repeats = f"{number_range(audits)} canaries of {number_range(of_audits)} repeats each"
+    return f"; mean ± 2 standard errors over {repeats}"
+
+
+def shared_note(rows: pd.DataFrame, shown: Collection[str], *, needed: bool) -> str:
+    """The settings that all audits share and that the figure does not show.
+
+    Args:
+        rows: of the summary.
+        shown: the settings on axis, panels and lines.
+        needed: whether panels are other than the default ones, which show the mechanism.
+    """
+    trained = rows[is_trained(rows)]
+    if trained.empty or not (needed or trained["batch_size"].notna().any()):
+        return ""
+    hidden = [key for key in _SHARED if key not in shown and trained[key].nunique() == 1]
+    settings = {str(key): one for key, one in trained.iloc[0].items()} | known_batches(trained)
+    words = settings_in_words(hidden, settings)
+    return f"All audits: {words}" if words else ""
 
 
 def _conversion(rows: pd.DataFrame) -> str:
@@ -66,7 +106,9 @@ def price_note(table: pd.DataFrame) -> str:
     """
     points = table[table["series"].isin([AUDITED, IN_SAMPLE])]
     place = [column for column in points if column not in _NOT_OF_THE_POINT]
-    means = points.pivot_table("epsilon", index=place, columns="series")
+    # As text, because a missing value would leave the point out.
+    as_text = points.astype(dict.fromkeys(place, str))
+    means = as_text.pivot_table("epsilon", index=place, columns="series")
     both = means.reindex(columns=[AUDITED, IN_SAMPLE]).dropna()
     if both.empty:
         return ""
@@ -85,13 +127,13 @@ def data_note(rows: pd.DataFrame) -> str:
     """What the audits' records are, and how many are private.
 
     Args:
-        rows: of the summary; those whose models are trained have the same data.
+        rows: of the summary.
     """
     trained = is_trained(rows)
     parts = []
     if trained.any():
-        first = rows[trained].iloc[0]
-        parts.append(f"{first['data']}, N = {int(first['num_records']):,} private records")
+        for data, count in rows.loc[trained, ["data", "num_records"]].drop_duplicates().to_numpy():
+            parts.append(f"{data}, N = {int(count):,} private records")
     for canary in rows.loc[~trained, "canary"].unique():
         parts.append(f"{style.canary_name(str(canary))}: simulated, without records")
     return f"Data: {'; '.join(parts)}"

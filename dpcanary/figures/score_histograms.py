@@ -88,6 +88,5 @@ def _draw_panel(axes: Axes, attack: Attack, table: pd.DataFrame) -> None:
         counts = table[f"world{world}_scores"]
         axes.stairs(counts, edges, fill=True, color=colour, alpha=alpha, linewidth=0)
         axes.stairs(counts, edges, color=colour, linewidth=1.0)
-    name, setting = style.canary_name(*attack.series), style.setting_name(*attack.setting)
-    axes.set_title(f"{name}, {setting}")
+    axes.set_title(f"{style.canary_name(*attack.series)}, {attack.title}")
     axes.locator_params(axis="y", nbins=5, integer=True)

@@ -4,6 +4,7 @@ import argparse
 import io
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,22 +14,28 @@ from matplotlib.figure import Figure
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.attacks import Attack, Profile
+from dpcanary.figures.attacks import Attack, Profile, Proven
+from dpcanary.figures.gradient_norm import Norms
 from dpcanary.figures.model_accuracies import Accuracies
+from dpcanary.figures.proven import proven_table
+from dpcanary.figures.view import valid_rows
 from dpcanary.files import write_atomically, write_text
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import read_table
 
 _SUMMARY_COLUMNS = (
-    "audit", "sweep", "canary", "score", "adjacency", "data", "num_records", "model",
-    "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "num_slots",
-    "num_runs", "num_looks", "repeat", "step", "threshold_rule", "conversion", "is_valid",
-    "significance", "delta", "epsilon_lower", "epsilon_upper_substitute",
-    "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
+    "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
+    "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
+    "num_steps", "learning_rate", "initialisation", "initial_weights", "simulation", "ranking",
+    "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step",
+    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
+    "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 )  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
 )  # fmt: skip
+
+_CEILINGS = ("audit", "epsilon")
 
 
 def figure_parser(description: str | None) -> argparse.ArgumentParser:
@@ -43,6 +50,11 @@ def figure_parser(description: str | None) -> argparse.ArgumentParser:
 def read_summary(path: Path) -> pd.DataFrame:
     """A summary of audits; for errors, see `tables.read_table`."""
     return read_table(path, columns=_SUMMARY_COLUMNS)
+
+
+def panels_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option of figures whose panels a config chooses."""
+    parser.add_argument("--panels", nargs="+", default=[], help="settings that panels show")
 
 
 def read_ratios(path: Path) -> pd.DataFrame:
@@ -60,12 +72,19 @@ def read_accuracies(scores: Sequence[Path]) -> Accuracies:
     return {one.audit: one.test_accuracy.astype(np.float64) for one in found}
 
 
-def read_attacks(scores: Sequence[Path], profiles: Sequence[Path] = ()) -> list[Attack]:
+def read_attacks(
+    scores: Sequence[Path],
+    profiles: Sequence[Path] = (),
+    summary: pd.DataFrame | None = None,
+    ceilings: Path | None = None,
+) -> list[Attack]:
     """The attacks of the first repeat at the last step.
 
     Args:
         scores: score files.
         profiles: accounted profiles of the same audits in the same order, if needed.
+        summary: has further settings of the audits.
+        ceilings: the table of `bound_ceiling`, if the figure shows what is proven.
 
     Raises:
         InputError: if the numbers of files differ, or a file is not what it must be.
@@ -74,11 +93,46 @@ def read_attacks(scores: Sequence[Path], profiles: Sequence[Path] = ()) -> list[
         raise InputError(
             f"there are {len(scores)} score files and {len(profiles)} profiles; give one for each"
         )
-    known = [_read_profiles(path) for path in profiles] or [{} for _ in scores]
-    return [_read_attack(*both) for both in zip(scores, known, strict=True)]
+    known = [read_profiles(path) for path in profiles] or [{} for _ in scores]
+    attacks = [_read_attack(*both) for both in zip(scores, known, strict=True)]
+    if summary is None:
+        return attacks
+    settings = {
+        str(row["audit"]): dict(row) for _, row in summary.groupby("audit").head(1).iterrows()
+    }
+    if missing := [attack.audit for attack in attacks if attack.audit not in settings]:
+        raise InputError(f"the summary has no audit {missing[0]}: delete it and run again")
+    proven = {}
+    if ceilings is not None:
+        table = proven_table(valid_rows(summary), read_table(ceilings, columns=_CEILINGS))
+        numbers = table[["mu", "ceiling", "delta"]].itertuples(name=None)
+        proven = {str(audit): Proven(*of_audit) for audit, *of_audit in numbers}
+    return [
+        replace(one, settings=settings[one.audit], proven=proven.get(one.audit)) for one in attacks
+    ]
 
 
-def _read_profiles(path: Path) -> dict[str, Profile]:
+def read_norms(scores: Sequence[Path]) -> dict[str, Norms]:
+    """The norms of canaries' gradients of all runs, by audit and recorded step.
+
+    Raises:
+        InputError: if an audit has another score.
+    """
+    norms: dict[str, Norms] = {}
+    for path in scores:
+        found = read_scores(path)
+        if found.header["score"] != "gradient_norm":
+            raise InputError(
+                f"audit {found.audit} has score {found.header['score']}, which keeps no norms"
+            )
+        # The scores are minus the norms, or the norms: as the adjacency needs it.
+        values = np.abs(found.scores).reshape(-1, len(found.step))
+        norms[found.audit] = dict(zip(found.step.tolist(), values.T, strict=True))
+    return norms
+
+
+def read_profiles(path: Path) -> dict[str, Profile]:
+    """Accounted profiles of one audit, by adjacency; for errors, see `tables.read_table`."""
     table = read_table(path, columns=("adjacency", "delta", "epsilon"))
     return {
         str(adjacency): Profile(*group[["delta", "epsilon"]].to_numpy(dtype=float).T)
@@ -99,6 +153,7 @@ def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:
         world0_scores=world0,
         world1_scores=world1,
         profiles=profiles,
+        settings={"batch_size": scores.header.get("batch_size")},
     )
 
 

@@ -17,6 +17,10 @@ RASTER_DPI = 200
 _PALETTE = ("#F0E442", "#8C510A", "#762A83", "#1B7837", "#B2182B", "#4D4D4D")
 _MARKERS = ("P", "X", "<", ">", "p", "*")
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
+# Of the variants of a canary: dashes, and how far the colour of the last one goes to white or,
+# where the canary's own is light, to black.
+_DASHES = ("-", "--", ":", "-.")
+_MOST_MIXED = 0.55
 # No canary has these colours: in a histogram, they stand for the worlds.
 WORLD_COLOURS = ("#56B4E9", "#3A3A3A")
 SHADE = "#FBE3D0"
@@ -92,6 +96,47 @@ def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
     }
 
 
+def variant_options(
+    canary: str, score: str | None, variant: str, *, rank: int, number: int
+) -> dict[str, Any]:
+    """The options of one of several variants of an adversary, which have a family of colours.
+
+    Variants differ in lightness, dashes and markers. The first one, or a single one, looks like
+    the adversary itself.
+
+    Args:
+        canary: its name.
+        score: the name of the score.
+        variant: in words, for the label; may be empty.
+        rank: of the variant, from 0.
+        number: of variants of this adversary.
+    """
+    options = canary_options(canary, score)
+    if variant:
+        base, _, of_score = options["label"].partition(" (")
+        words = [*([of_score.removesuffix(")")] if of_score else []), variant]
+        options["label"] = f"{base} ({', '.join(words)})"
+    if rank == 0:
+        return options
+    mixture = _mixed(options["color"], _MOST_MIXED * rank / (number - 1))
+    hollow = options["markerfacecolor"] == "white"
+    markers = [options["marker"], *(one for one in _RANK_MARKERS if one != options["marker"])]
+    return options | {
+        "color": mixture,
+        "markerfacecolor": "white" if hollow else mixture,
+        "marker": markers[rank % len(markers)],
+        "linestyle": _DASHES[rank % len(_DASHES)],
+    }
+
+
+def _mixed(colour: str, part: float) -> str:
+    """A dark colour with a part of white, or a light one with a part of black."""
+    red, green, blue = matplotlib.colors.to_rgb(colour)
+    other = 0.0 if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else 1.0
+    mixed = [(1 - part) * one + part * other for one in (red, green, blue)]
+    return matplotlib.colors.to_hex((mixed[0], mixed[1], mixed[2]))
+
+
 def catalogue_order(canary: str, score: str | None) -> tuple[int, int]:
     """The place of an adversary and its score in figures."""
     scores = [known.name for known in adversary(canary).scores]
@@ -113,17 +158,6 @@ def rank_options(rank: int, number: int) -> dict[str, Any]:
     place = 0.8 if number == 1 else 0.8 * rank / (number - 1)
     colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](0.1 + place))
     return {"color": colour, "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)], "zorder": 3}
-
-
-def setting_name(sample_rate: float, noise_multiplier: float | None = None) -> str:
-    """A panel's title.
-
-    Example:
-        >>> setting_name(0.25, 5.574), setting_name(0.25)
-        ('q = 0.25, σ = 5.57', 'q = 0.25')
-    """
-    noise = "" if noise_multiplier is None else f", σ = {noise_multiplier:.3g}"  # noqa: RUF001
-    return f"q = {sample_rate:g}{noise}"
 
 
 def number(value: float) -> str:

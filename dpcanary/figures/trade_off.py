@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,15 +12,15 @@ from matplotlib.patches import Patch
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.attacks import Attack, Profile, ordered, settings_of
+from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_styles
+from dpcanary.figures.attacks import MECHANISM, Attack, Profile, ordered
 from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve, thinned
 from dpcanary.figures.layout import make_frame
+from dpcanary.figures.panels import panels_of
+from dpcanary.figures.proven import proven_curves, proven_legend, proven_options
 
 _ADJACENCIES = ("substitute", "add_remove")
-_COLUMNS = (
-    "sample_rate", "noise_multiplier", "series", "canary", "audit", "false_positive_rate",
-    "false_negative_rate",
-)  # fmt: skip
+_COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
 _MOST_POINTS = 400
 _NOTE = (
     "Measured: the first repeat's models after the last step, without confidence bounds; the lowest"
@@ -28,12 +29,18 @@ _NOTE = (
 
 
 @style.applied()
-def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+def draw_trade_off(
+    attacks: Sequence[Attack], *, note: str = "", panels: Sequence[str] = ()
+) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate and noise, with a line for each canary.
 
+    Of audits that differ in their seed alone, the first one is shown.
+
     Args:
-        attacks: at least one, each with its `profiles` under both adjacencies.
+        attacks: at least one, each with its `profiles` under both adjacencies. If `proven` is
+            known, the curves that it names are drawn too.
         note: what a reader must know; printed below.
+        panels: the settings that tell panels apart, in place of sample rate and noise.
 
     Returns:
         The figure, and its numbers: one row per point with its panel, series, canary, audit,
@@ -43,29 +50,44 @@ def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure
         InputError: if there is no attack, if two could not be told apart, or if those of one
             panel have different profiles.
     """
-    attacks = ordered(attacks)
-    panels = [[a for a in attacks if a.setting == setting] for setting in settings_of(attacks)]
-    tables = [_panel_table(panel) for panel in panels]
-    series = dict.fromkeys(attack.series for attack in attacks)
-    measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
-    accounted = [Line2D([], [], **style.ACCOUNTED[adjacency]) for adjacency in _ADJACENCIES]
-    shade = Patch(
-        color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
-    )
+    attacks = ordered(attacks, panels or MECHANISM)
+    rows = pd.DataFrame([attack.row for attack in attacks])
+    places = panels_of(rows, panels or MECHANISM, falling=not panels)
+    groups = [[attacks[index] for index in place.of(rows).index] for place in places]
+    audited, accounted = accounted_styles(_ADJACENCIES, rows["adjacency"])
+    of_panels = [accounted_of_panel(accounted, {a.row["adjacency"] for a in g}) for g in groups]
+    both = [*zip(groups, of_panels, strict=True)]
+    tables = [_panel_table(group, [*styles]) for group, styles in both]
     figure, [grid] = make_frame(
-        num_panels=len(panels),
+        num_panels=len(groups),
         panel_size=(4.2, 3.9),
-        legend=[
-            ["measured:", *measured],
-            ["fewest errors that the accountant allows:", *accounted],
-            [shade],
-        ],
+        legend=_legend(attacks, audited, accounted, groups),
         notes=[note, _NOTE],
         labels=("false positive rate", "false negative rate"),
     )
-    for axes, panel, table in zip(grid, panels, tables, strict=True):
-        _draw_panel(axes, panel, table)
+    for axes, place, (group, styles), table in zip(grid, places, both, tables, strict=True):
+        axes.set_title(place.title)
+        _draw_panel(axes, group, table, styles)
+        for number, (key, value) in enumerate(place.settings.items()):
+            table.insert(number, key, value)
     return figure, pd.concat(tables, ignore_index=True)
+
+
+def _legend(
+    attacks: Sequence[Attack], audited: str, accounted: Styles, panels: Sequence[Sequence[Attack]]
+) -> Sequence[Sequence[Artist | str]]:
+    series = dict.fromkeys(attack.series for attack in attacks)
+    measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
+    curves = [Line2D([], [], **options) for options in accounted.values()]
+    shade = Patch(
+        color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
+    )
+    return [
+        ["measured:", *measured],
+        [f"fewest errors that the accountant allows{audited}:", *curves],
+        *proven_legend(panels),
+        *([[shade]] if len(accounted) > 1 else []),
+    ]
 
 
 def _lowest_rate(panel: Sequence[Attack]) -> float:
@@ -73,26 +95,23 @@ def _lowest_rate(panel: Sequence[Attack]) -> float:
     return 1.0 / max(max(len(a.world0_scores), len(a.world1_scores)) for a in panel)
 
 
-def _panel_table(panel: Sequence[Attack]) -> pd.DataFrame:
+def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.DataFrame:
     lowest = _lowest_rate(panel)
     rates = np.geomspace(lowest, 1.0, 301)
     curves: list[tuple[object, ...]] = []
-    for adjacency in _ADJACENCIES:
+    for adjacency in adjacencies:
         fnr = accounted_false_negative_rate(_shared_profile(panel, adjacency), rates)
         curves.append((f"accounted_{adjacency}", None, None, rates, fnr))
+    curves += proven_curves(panel, rates)
     for attack in panel:
         fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
         seen = (fpr > 0) & (fnr > 0)
         fpr, fnr = fpr[seen], fnr[seen]
         kept = thinned(fpr, fnr, most=_MOST_POINTS)
         curves.append(("measured", attack.canary, attack.audit, fpr[kept], fnr[kept]))
-    table = pd.concat(
-        [
-            pd.DataFrame(dict(zip(_COLUMNS, (*panel[0].setting, *curve), strict=True)))
-            for curve in curves
-        ]
-    )
-    return table[table["false_negative_rate"] >= lowest * 0.5]
+    parts = [pd.DataFrame(dict(zip(_COLUMNS, curve, strict=True))) for curve in curves]
+    table = pd.concat(parts, ignore_index=True)
+    return table[table["false_negative_rate"] >= lowest * 0.5].copy()
 
 
 def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
@@ -100,9 +119,7 @@ def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
     for attack in panel:
         if adjacency not in attack.profiles:
             raise InputError(f"audit {attack.audit}: its profile has no adjacency {adjacency}")
-        mine, shared = attack.profiles[adjacency], first.profiles[adjacency]
-        same = mine.delta.shape == shared.delta.shape
-        if not same or not np.allclose(mine.epsilon, shared.epsilon, rtol=1e-6):
+        if not attack.profiles[adjacency].is_like(first.profiles[adjacency]):
             raise InputError(
                 f"audits {first.audit} and {attack.audit} differ in their accounted profile: show"
                 " audits with other num_steps in different figures"
@@ -110,17 +127,23 @@ def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
     return first.profiles[adjacency]
 
 
-def _draw_panel(axes: Axes, panel: Sequence[Attack], table: pd.DataFrame) -> None:
-    axes.set_title(style.setting_name(*panel[0].setting))
+def _draw_panel(
+    axes: Axes, panel: Sequence[Attack], table: pd.DataFrame, accounted: Styles
+) -> None:
     lowest = _lowest_rate(panel)
-    for adjacency in _ADJACENCIES:
+    for adjacency, options in accounted.items():
         curve = table[table["series"] == f"accounted_{adjacency}"]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
-        if adjacency == "add_remove":
+        if adjacency == "add_remove" and len(accounted) > 1:
             axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
-        axes.plot(x, y, **style.ACCOUNTED[adjacency])
-    for attack in panel:
-        curve = table[table["audit"] == attack.audit]
+        axes.plot(x, y, **options)
+    for (series, audit), curve in table.groupby(["series", "audit"], dropna=False, sort=False):
+        if str(series).startswith("accounted"):
+            continue
+        [*found] = [attack for attack in panel if attack.audit == audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
-        axes.plot(x, y, markevery=0.12, **style.canary_options(*attack.series))
+        if series == "measured":
+            axes.plot(x, y, markevery=0.12, **style.canary_options(*found[0].series))
+        else:
+            axes.plot(x, y, **proven_options(str(series), found[0] if found else None))
     axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))

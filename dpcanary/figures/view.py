@@ -8,12 +8,25 @@ import pandas as pd
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion, ThresholdRule
 from dpcanary.figures import style
+from dpcanary.figures.wording import LINES, PANELS
 
 # Settings in which audits must agree unless the figure shows them. Those of training do not matter
 # for audits that train nothing.
-_OF_TRAINING = ("data", "num_records", "model", "max_grad_norm", "learning_rate", "num_slots")
-_OF_ALL = ("adjacency", "num_steps")
-_FIX_THE_NOISE = ("sample_rate", "num_steps")
+_OF_TRAINING = (
+    "sampling", "data", "num_records", "model", "batch_size", "canary_period", "max_grad_norm",
+    "learning_rate", "num_slots", "initialisation", "initial_weights",
+)  # fmt: skip
+_OF_ALL = ("adjacency", "num_steps", "sample_rate")
+# Settings of some canaries alone.
+_OF_CANARIES = ("simulation", "ranking")
+# Settings that may change with others, if a figure shows these.
+_FOLLOW = {
+    "data": ("dataset",),
+    "num_records": ("dataset",),
+    "num_steps": ("canary_period",),
+    "initialisation": ("model",),
+    "noise_multiplier": ("sample_rate", "num_steps", "canary_period", "adjacency"),
+}
 # One audit has estimates for several values of these.
 _OF_ESTIMATES = ("step", "num_runs")
 _NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
@@ -28,12 +41,14 @@ class View:
         name: the label of the axis.
         panel: the columns that tell panels apart.
         accounted: the accounted curves, by their names in `style.ACCOUNTED`.
+        lines: the columns that tell lines of one canary and score apart.
     """
 
     axis: str
     name: str
     panel: tuple[str, ...]
     accounted: tuple[str, ...] = tuple(style.ACCOUNTED)
+    lines: tuple[str, ...] = ()
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -63,7 +78,22 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
     for column in _OF_ESTIMATES:
         if column != view.axis:
             rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
-    check_audits(rows, shown=view.place)
+    check_audits(rows, shown=view.place, lines=view.lines, others=(PANELS, LINES))
+    return rows
+
+
+def valid_rows(summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the first valid rule and conversion GDP, at each audit's last step and most runs.
+
+    Raises:
+        InputError: if there is none.
+    """
+    is_shown = summary["is_valid"] & summary["threshold_rule"].isin(_shown_rules(summary))
+    rows = summary[is_shown & (summary["conversion"] == Conversion.GDP)]
+    if rows.empty:
+        raise InputError("the summary has no bound of a valid rule by conversion gdp")
+    for column in _OF_ESTIMATES:
+        rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
     return rows
 
 
@@ -81,40 +111,60 @@ def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":
     return rows["num_records"].notna()
 
 
-def check_audits(rows: pd.DataFrame, *, shown: Sequence[str]) -> None:
-    """Checks that audits differ in what a figure shows, and in nothing else.
+def check_audits(
+    rows: pd.DataFrame,
+    *,
+    shown: Sequence[str],
+    lines: Sequence[str] = (),
+    others: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> None:
+    """Checks that audits differ in what a figure shows, and in nothing else but the seed.
 
     Args:
         rows: of the summary.
-        shown: the settings that panels and axis show. A noise that they do not show may change
-            only with a sample rate or num_steps that they show, because it is calibrated for these.
+        shown: the settings that panels and axis show. Some settings that they do not show may
+            change with those that they show: a noise with the sample rate or the number of steps,
+            for which it is calibrated, and a number of steps with the canary's period.
+        lines: the settings that lines of one canary and score show.
+        others: settings that panels, and that lines could show, for the message of an error.
 
     Raises:
         InputError: if two audits differ in a setting that is not shown, or have the same canary,
-            score and shown settings; names the two.
+            score and shown settings, but are not repeats of one configuration; names the two.
     """
-    for column in (*_OF_TRAINING, *_OF_ALL):
-        if column not in shown:
-            _check_alike(rows[is_trained(rows)] if column in _OF_TRAINING else rows, column)
-    if "noise_multiplier" not in shown:
-        for _, group in rows.groupby([name for name in shown if name in _FIX_THE_NOISE]):
-            _check_alike(group, "noise_multiplier")
-    for _, group in rows.groupby([*shown, "canary", "score"]):
-        audits = group["audit"].unique()
-        if len(audits) > 1:
-            *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in shown))
+    known = [*dict.fromkeys([*shown, *lines])]
+    for column in (*_OF_TRAINING, *_OF_ALL, "noise_multiplier"):
+        of_column = rows[is_trained(rows)] if column in _OF_TRAINING else rows
+        leaders = [key for key in _FOLLOW.get(column, ()) if key in known]
+        groups = of_column.groupby(leaders, dropna=False) if leaders else [((), of_column)]
+        for _, group in groups if column not in known else ():
+            _check_alike(group, column, others)
+    for column in (column for column in _OF_CANARIES if column not in known):
+        for _, group in rows.dropna(subset=column).groupby("canary"):
+            _check_alike(group, column, others)
+    for _, group in rows.groupby([*known, "canary", "score"], dropna=False):
+        audits = group.drop_duplicates("audit")
+        if audits["configuration"].nunique() > 1 or audits["seed"].duplicated().any():
+            names = [_NAMES.get(name, name) for name in known]
+            *alike, last = ("canary", "score", *names)
+            one, other = audits["audit"].tolist()[:2]
             raise InputError(
-                f"audits {audits[0]} and {audits[1]} have the same {', '.join(alike)} and {last},"
+                f"audits {one} and {other} have the same {', '.join(alike)} and {last},"
                 " by which this figure tells audits apart: show them in different figures"
             )
 
 
-def _check_alike(rows: pd.DataFrame, column: str) -> None:
+def _check_alike(
+    rows: pd.DataFrame, column: str, others: tuple[Sequence[str], Sequence[str]]
+) -> None:
     first = rows.drop_duplicates(column)
     if len(first) > 1:
-        (one, other), values = first["audit"].tolist()[:2], first[column].tolist()[:2]
-        its, others = (f"{value:g}" if isinstance(value, float) else value for value in values)
+        audits, values = first["audit"].tolist()[:2], first[column].tolist()[:2]
+        its, other = (f"{value:g}" if isinstance(value, float) else value for value in values)
+        places = zip(("panels", "lines"), others, strict=True)
+        able = " or ".join(place for place, settings in places if column in settings)
         raise InputError(
-            f"audits {one} and {other} differ in {column} ({its} and {others}), which this figure"
-            " does not show: show them in different figures"
+            f"audits {audits[0]} and {audits[1]} differ in {column} ({its} and {other}), which this"
+            f" figure does not show: {f'name it in {able}, or ' if able else ''}show them in"
+            " different figures"
         )

@@ -69,6 +69,7 @@ def pool_scores(
         **names,
         "sample_rate": stage.sample_rate,
         "noise_multiplier": noise_multiplier,
+        "batch_size": stage.runs_settings.get("batch_size"),
         "seconds": seconds,
     }
     return AuditScores(header, np.array(stage.record_steps), scores, world, accuracy)

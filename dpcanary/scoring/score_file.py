@@ -16,8 +16,8 @@ class AuditScores:
     """Scores of all runs of one audit, in the order of the run indices.
 
     Attributes:
-        header: `audit`, `canary`, `score`, `sample_rate`, `noise_multiplier`, and the `seconds`
-            that all shards together took.
+        header: `audit`, `canary`, `score`, `sample_rate`, `noise_multiplier`, `batch_size` (None
+            unless batches are known), and the `seconds` that all shards together took.
         step: shape (S,), recorded steps, ascending.
         scores: shape (repeats, runs, K, S) for K slots; higher means that world 0 is likelier.
         world: shape (repeats, runs, K), 0 or 1.

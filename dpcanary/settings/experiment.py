@@ -78,12 +78,14 @@ class Experiment(ClosedModel):
         audits: by name; score, seed, worlds and initialisation are filled in.
         runs_of_audit: for each audit, the name of its runs. Audits that differ only in their score
             share runs if these scores need the same observation.
+        unused_keys: for each audit, the keys that its canary, model and optimizer do not use.
     """
 
     settings: Settings
     sweeps: dict[Name, tuple[Name, ...]]
     audits: dict[Name, Audit]
     runs_of_audit: dict[Name, Name]
+    unused_keys: dict[Name, tuple[str, ...]]
 
     @property
     def first_audits(self) -> dict[str, str]:

@@ -17,6 +17,32 @@ FigureKind = Literal[
     "adjacency_ratio",
     "score_histograms",
     "trade_off",
+    "gradient_norm",
+    "privacy_profile",
+]
+PanelSetting = Literal[
+    "sample_rate",
+    "noise_multiplier",
+    "adjacency",
+    "model",
+    "max_grad_norm",
+    "canary_period",
+    "learning_rate",
+    "batch_size",
+    "initialisation",
+    "dataset",
+]
+LineSetting = Literal[
+    "simulation",
+    "ranking",
+    "initialisation",
+    "initial_weights",
+    "adjacency",
+    "learning_rate",
+    "max_grad_norm",
+    "canary_period",
+    "batch_size",
+    "model",
 ]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
 # Figures of bounds, and the column of the summary on the axis of each.
@@ -26,6 +52,13 @@ _AXES = {
     "epsilon_by_runs": "num_runs",
 }
 BOUNDS_KINDS = (*_AXES, "epsilon_by_setting")
+# The kinds that have keys of their own, which may be left out.
+_OPTIONAL = {
+    "in_sample": BOUNDS_KINDS,
+    "lines": BOUNDS_KINDS,
+    "panels": (*BOUNDS_KINDS, "trade_off", "gradient_norm", "privacy_profile"),
+    "proven": ("trade_off",),
+}
 # The keys that a kind needs, where these are not just the sweeps.
 _NEEDED = {
     "epsilon_by_runs": ("sweeps", "num_runs"),
@@ -45,6 +78,22 @@ class Figure(ClosedModel):
         description="for figures of bounds: also draws the bounds of threshold rule in_sample,"
         " which is not valid, in panels of their own",
     )
+    panels: tuple[PanelSetting, ...] = Field(
+        (),
+        description="for figures of bounds, trade_off, gradient_norm and privacy_profile: the"
+        " audits' keys that tell panels apart; by default sample_rate and noise_multiplier, or one"
+        " panel for the last two kinds",
+    )
+    lines: tuple[LineSetting, ...] = Field(
+        (),
+        description="for figures of bounds: the audits' keys that tell lines of the same canary"
+        " apart; by default none",
+    )
+    proven: bool = Field(
+        False,
+        description="for trade_off: also draws what the bounds prove: the Gaussian curve of the"
+        " audited mu, and the most that conversion direct can prove with as many models",
+    )
     num_runs: tuple[Count, ...] = Field(
         (), description="for epsilon_by_runs: the axis; each estimate uses a repeat's first runs"
     )
@@ -62,8 +111,13 @@ class Figure(ClosedModel):
             if bool(getattr(self, key)) != (key in needed):
                 verb = "needs" if key in needed else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
-        if self.in_sample and self.kind not in BOUNDS_KINDS:
-            raise ValueError(f"a figure of kind {self.kind} has no in_sample")
+        for key, kinds in _OPTIONAL.items():
+            if getattr(self, key) and self.kind not in kinds:
+                raise ValueError(f"a figure of kind {self.kind} has no {key}")
+        shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]
+        for key in shown:
+            if shown.count(key) > 1:
+                raise ValueError(f"{key} is shown twice, by axis, panels or lines; keep one")
         return self
 
     @property

@@ -71,7 +71,10 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
             audits[name] = _resolved(audit, seed=seed)
     _check_used(sweeps, names, audits)
     check_references(settings, names, audits)
-    return Experiment(settings=settings, sweeps=names, audits=audits, runs_of_audit=runs)
+    unused = {name: tuple(sorted(audit.unused_keys)) for name, audit in audits.items()}
+    return Experiment(
+        settings=settings, sweeps=names, audits=audits, runs_of_audit=runs, unused_keys=unused
+    )
 
 
 def _expanded(sweep: str, values: object) -> tuple[dict[str, Audit], dict[str, str]]:

@@ -48,7 +48,7 @@ def check_references(
         where = f"config: figures.{name}"
         if figure.in_sample and ThresholdRule.IN_SAMPLE not in settings.threshold_rules:
             raise InputError(f"{where}.in_sample: threshold_rules has no in_sample to draw")
-        _check_figure(where, figure, sweeps, audits)
+        _check_figure(where, figure, sweeps, audits, settings)
 
 
 def _check_rules(settings: Settings) -> None:
@@ -117,11 +117,21 @@ def _check_target(where: str, audit: Audit, target: float, delta: float) -> None
 
 
 def _check_figure(
-    where: str, figure: Figure, sweeps: Mapping[str, Sequence[str]], audits: Mapping[str, Audit]
+    where: str,
+    figure: Figure,
+    sweeps: Mapping[str, Sequence[str]],
+    audits: Mapping[str, Audit],
+    settings: Settings,
 ) -> None:
     for sweep in figure.sweeps:
         if sweep not in sweeps:
             raise InputError(f"{where}.sweeps: no {sweep!r}; {suggestion(sweep, sweeps)}")
+    gaussian = figure.proven or figure.kind == "privacy_profile"
+    if gaussian and Conversion.GDP not in settings.conversions:
+        raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
+    scores = {audits[name].score for sweep in figure.sweeps for name in sweeps[sweep]}
+    if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
+        raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
     for name in (name for sweep in figure.sweeps for name in sweeps[sweep]):
         audit, most = audits[name], max(figure.num_runs, default=0)
         if most > audit.num_runs:

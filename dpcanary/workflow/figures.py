@@ -1,9 +1,10 @@
 """The files and settings of tables and figures, for the rules that make them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dpcanary.settings.experiment import Experiment
-from dpcanary.workflow.parameters import Wildcards
+from dpcanary.workflow.parameters import Wildcards, option
 
 
 class FigureRules:
@@ -32,9 +33,43 @@ class FigureRules:
         """A setting of the job's figure."""
         return lambda wildcards: getattr(self._figures[wildcards.figure], key)
 
+    def options(
+        self, *inputs: str, settings: Sequence[str] = ()
+    ) -> Callable[[Wildcards, Any], str]:
+        """The options of a figure's program: some inputs, and some settings of the figure.
+
+        A setting that is true is an option without a value, one that is false or empty is none.
+        """
+
+        def of_job(wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
+            figure = self._figures[wildcards.figure]
+            known = {key: getattr(figure, key) for key in settings}
+            values = {name: _listed(input[name]) for name in inputs} | {
+                key: _listed(value) for key, value in known.items() if not isinstance(value, bool)
+            }
+            flags = [f"--{_dashed(key)}" for key, value in known.items() if value is True]
+            given = [option(_dashed(name), *of_name) for name, of_name in values.items()]
+            return " ".join(filter(None, [*given, *flags]))
+
+        return of_job
+
     def files(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's figure; `pattern` contains `{audit}`."""
-        return lambda wildcards: self._files(pattern, self._figures[wildcards.figure].sweeps)
+        return lambda wildcards: self._files_of(pattern, self._audits(wildcards.figure))
+
+    @property
+    def proven(self) -> list[str]:
+        """The figures that show what bounds prove."""
+        return [name for name, figure in self._figures.items() if figure.proven]
+
+    def ceilings(self, wildcards: Wildcards) -> list[str]:
+        """The file of the most that can be proven, if the job's figure shows it."""
+        name = wildcards.figure
+        return [f"{self._results}/ceilings/{name}.tsv"] if name in self.proven else []
+
+    def first_audit(self, wildcards: Wildcards) -> str:
+        """The first audit of the job's figure."""
+        return self._audits(wildcards.figure)[0]
 
     def files_of_table(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's table; `pattern` contains `{audit}`."""
@@ -51,9 +86,26 @@ class FigureRules:
         pattern = f"{self.estimates(wildcards)}/{{audit}}.tsv"
         return self._files(pattern, self.tables[wildcards.table])
 
+    def _audits(self, figure: str) -> list[str]:
+        """A figure's audits: those of its sweeps, of norms only those that keep them."""
+        known = self._figures[figure]
+        audits = [audit for sweep in known.sweeps for audit in self._experiment.sweeps[sweep]]
+        if known.kind != "gradient_norm":
+            return audits
+        return [one for one in audits if self._experiment.audits[one].score == "gradient_norm"]
+
     def _files(self, pattern: str, sweeps: Sequence[str]) -> list[str]:
-        return [
-            f"{self._results}/{pattern.format(audit=audit)}"
-            for sweep in sweeps
-            for audit in self._experiment.sweeps[sweep]
-        ]
+        audits = [audit for sweep in sweeps for audit in self._experiment.sweeps[sweep]]
+        return self._files_of(pattern, audits)
+
+    def _files_of(self, pattern: str, audits: Sequence[str]) -> list[str]:
+        return [f"{self._results}/{pattern.format(audit=audit)}" for audit in audits]
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _listed(value: Any) -> list[object]:
+    """One file or setting, or several, as a list."""
+    return [value] if value is None or isinstance(value, str) else [*value]

@@ -28,6 +28,10 @@ def row(**changes: object) -> dict[str, object]:
         "max_grad_norm": 2.0,
         "num_steps": 500,
         "learning_rate": 0.01,
+        **dict.fromkeys(("sampling", "initialisation", "initial_weights", "simulation", "ranking")),
+        **dict.fromkeys(("batch_size", "canary_period"), float("nan")),
+        "dataset": "digits" if canary.is_trained else "process",
+        "seed": 0,
         "num_slots": 1,
         "num_runs": 1000,
         "num_looks": 1,
@@ -42,7 +46,8 @@ def row(**changes: object) -> dict[str, object]:
         **{f"epsilon_upper_{name}": value for name, value in ACCOUNTED.items()},
         "gaussian_distance": 0.0,
     }
-    return values | changes
+    values |= changes
+    return {"configuration": f"of {values['audit']}", **values}
 
 
 def summary_of(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -19,10 +20,12 @@ from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.errors import InputError
 from dpcanary.estimation.stage import EstimationStage
+from dpcanary.figures.wording import LINES, PANELS
 from dpcanary.observations import Observation
 from dpcanary.scoring.stage import ScoringStage
 from dpcanary.settings.config_file import read_config
 from dpcanary.settings.experiment import Experiment, read_experiment
+from dpcanary.settings.figure import LineSetting, PanelSetting
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.settings.schema import config_schema
 from dpcanary.training.mechanism_stage import ReferenceStage
@@ -725,6 +728,39 @@ def test_datasets_that_make_no_sense(changes, message):
             "figures.f.in_sample: threshold_rules has no in_sample to draw",
         ),
         ({"kind": "test_accuracy", "sweeps": ["worst"]}, "trains no models"),
+        (
+            {"kind": "gradient_norm", "sweeps": ["steps"]},
+            "figures.f: no audit of its sweeps has score gradient_norm",
+        ),
+        (
+            {"kind": "score_histograms", "sweeps": ["steps"], "panels": ["model"]},
+            "a figure of kind score_histograms has no panels",
+        ),
+        (
+            {"kind": "trade_off", "sweeps": ["steps"], "lines": ["model"]},
+            "a figure of kind trade_off has no lines",
+        ),
+        (
+            {"kind": "privacy_profile", "sweeps": ["steps"], "proven": True},
+            "a figure of kind privacy_profile has no proven",
+        ),
+        (
+            {"kind": "epsilon_by_step", "sweeps": ["steps"], "panels": ["momentum"]},
+            "panels.0: unknown name, known: sample_rate, noise_multiplier,",
+        ),
+        (
+            {"kind": "epsilon_by_noise", "sweeps": ["steps"], "panels": ["noise_multiplier"]},
+            "noise_multiplier is shown twice, by axis, panels or lines; keep one",
+        ),
+        (
+            {
+                "kind": "epsilon_by_step",
+                "sweeps": ["steps"],
+                "panels": ["model"],
+                "lines": ["model"],
+            },
+            "model is shown twice, by axis, panels or lines; keep one",
+        ),
     ],
 )
 def test_figures_that_make_no_sense(figure, message):
@@ -740,6 +776,21 @@ def test_figures_of_bounds_may_show_in_sample():
     config["threshold_rules"] = ["simultaneous", "in_sample"]
     figures = parse_experiment(config).settings.figures
     assert (figures["without"].in_sample, figures["with"].in_sample) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "figure", [{"kind": "privacy_profile"}, {"kind": "trade_off", "proven": True}]
+)
+def test_gaussian_curves_need_the_conversion_that_gives_them(figure):
+    config = changed("figures", {"f": {**figure, "sweeps": ["steps"]}})
+    config["conversions"] = ["direct"]
+    with pytest.raises(InputError, match="conversions has no gdp, which gives the audited curve"):
+        parse_experiment(config)
+
+
+def test_panels_and_lines_are_settings_that_figures_can_name():
+    assert get_args(PanelSetting) == PANELS
+    assert get_args(LineSetting) == LINES
 
 
 def test_figures_of_several_slots_take_any_number_of_runs():

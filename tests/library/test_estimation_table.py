@@ -241,7 +241,9 @@ def test_data_is_described_in_few_words(source: str, encoder: str | None, descri
 def _experiment() -> dict:
     """What the summary reads of an experiment: two audits, one of them of a process."""
     shared = {"score": "s", "adjacency": "substitute", "sample_rate": 1.0, "max_grad_norm": 1.0}
-    shared |= {"num_steps": 20, "learning_rate": 0.1, "num_runs": 100}
+    shared |= {"num_steps": 20, "learning_rate": 0.1, "num_runs": 100, "seed": 7}
+    shared |= {"sampling": "fixed", "batch_size": 10, "canary_period": 2, "ranking": "per_step"}
+    shared |= {"simulation": "noisy", "initialisation": "zeros", "initial_weights": None}
     return {
         "settings": {
             "datasets": {"mine": {"source": "digits", "encoder": None, "num_records": 50}}
@@ -250,6 +252,10 @@ def _experiment() -> dict:
         "audits": {
             "trained": {"canary": "gradient", "dataset": "mine", "model": "linear", **shared},
             "drawn": {"canary": "worst_case", "dataset": None, "model": "linear", **shared},
+        },
+        "unused_keys": {
+            "trained": ["ranking", "simulation"],
+            "drawn": ["initialisation", "ranking", "simulation"],
         },
     }
 
@@ -277,6 +283,33 @@ def test_the_summary_takes_the_runs_of_the_estimates_and_says_what_the_data_is()
     assert drawn["num_records"].isna().all()
     assert pd.concat([trained, drawn])["num_records"].dropna().tolist() == [50.0] * 4
     assert set(trained["gaussian_distance"]) == {0.004}
+
+
+def test_the_summary_leaves_empty_what_an_audit_does_not_use() -> None:
+    estimates = estimates_by_runs(STAGE, _scores(), [40])
+    trained, drawn = (_summary(audit, estimates).iloc[0] for audit in ("trained", "drawn"))
+    used = {"sampling": "fixed", "batch_size": 10, "canary_period": 2, "initialisation": "zeros"}
+    assert trained[[*used]].to_dict() == used
+    assert trained[["initial_weights", "simulation", "ranking"]].isna().all()
+    assert drawn[["initialisation", "initial_weights", "simulation", "ranking"]].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_same"),
+    [("seed", 8, True), ("ranking", "final_model", True), ("batch_size", 11, False)],
+)
+def test_a_configuration_is_all_settings_but_the_seed_and_those_that_are_not_used(
+    key: str, value: object, is_same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimates = estimates_by_runs(STAGE, _scores(), [40])
+    first = _summary("trained", estimates)["configuration"].unique().tolist()
+    changed = _experiment()
+    changed["audits"]["trained"][key] = value
+    monkeypatch.setitem(globals(), "_experiment", lambda: changed)
+    second = _summary("trained", estimates)["configuration"].unique().tolist()
+    assert len(first) == len(second) == 1
+    assert len(first[0]) == 12
+    assert (first == second) == is_same
 
 
 @pytest.mark.parametrize(("stage", "slots"), [(STAGE, [0, 1, 2]), (POOLED, [])])

@@ -96,7 +96,7 @@ def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
         np.testing.assert_array_equal(world1, 10.0 * runs[repeat, 1::2])
     np.testing.assert_array_equal(pooled.test_accuracy, (runs / 100).astype(np.float32))
     np.testing.assert_array_equal(pooled.step, [5, 10])
-    expected = {"sample_rate": 0.5, "noise_multiplier": 2.0, "seconds": 4.0}
+    expected = {"sample_rate": 0.5, "noise_multiplier": 2.0, "batch_size": None, "seconds": 4.0}
     assert pooled.header == NAMES | expected
 
 

@@ -19,7 +19,8 @@ from dpcanary.worlds import parity
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
-_KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", "score_histograms", "trade_off"]
+_OF_ATTACKS = ["score_histograms", "trade_off", "gradient_norm", "privacy_profile"]
+_KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", *_OF_ATTACKS]
 _AUDIT = {
     "canary": "gradient",
     "score": "coordinate",
@@ -29,6 +30,14 @@ _AUDIT = {
     "max_grad_norm": 2.0,
     "num_steps": 500,
     "learning_rate": 0.01,
+    "sampling": "poisson",
+    "batch_size": None,
+    "canary_period": None,
+    "initialisation": "zeros",
+    "initial_weights": None,
+    "simulation": None,
+    "ranking": None,
+    "seed": 0,
 }
 _STAGE = EstimationStage(
     delta=1e-5,
@@ -71,7 +80,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, mu in (("substitute", 2.0), ("add_remove", 1.0))
         for d in delta
     ]
-    pd.DataFrame(profile).to_csv(folder / "fig.profile.tsv", sep="\t", index=False)
+    (folder / "profiles").mkdir()
+    pd.DataFrame(profile).to_csv(folder / "profiles/fig-gradient.tsv", sep="\t", index=False)
+    _main("bound_ceiling")(_ceiling_arguments(folder, folder / "ceilings.tsv"))
     return folder
 
 
@@ -86,8 +97,10 @@ def _summary() -> pd.DataFrame:
             "audit": "fig-gradient",
             "sweep": "2024",  # a name that looks like a number
             **_AUDIT,
+            "dataset": "digits",
             "data": "digits",
             "num_records": 500,
+            "configuration": "1e5",  # a hash that looks like a number
             "noise_multiplier": 5.574,
             "num_slots": 1,
             "num_runs": 100,
@@ -100,6 +113,8 @@ def _summary() -> pd.DataFrame:
             "significance": 0.05,
             "delta": 1e-5,
             "epsilon_lower": 0.01 * step + repeat,
+            "mu_lower": 0.002 * step + 0.5 * repeat,
+            "assumption": "the curve is Gaussian",
             **_accounted(step),
         }
         for repeat in (0, 1)
@@ -115,6 +130,7 @@ def _write_experiment(folder: Path) -> None:
         "settings": {"datasets": {"digits": dataset}},
         "sweeps": {"2024": ["fig-gradient"]},
         "audits": {"fig-gradient": {**_AUDIT, "dataset": "digits"}},
+        "unused_keys": {"fig-gradient": ["ranking", "simulation"]},
     }
     (folder / "experiment.json").write_text(json.dumps(experiment))
     shared = {"noise_multiplier": 5.574, "accounting_method": "pld", "gaussian_distance": 1e-4}
@@ -136,12 +152,16 @@ def _write_scores(folder: Path) -> None:
         scores[:, index::2, 0] = drawn
     world = np.broadcast_to(parity(np.arange(100))[:, None], scores.shape[:3])
     write_scores(folder / "scores.npz", _audit_scores(scores, world))
+    write_scores(folder / "norms.npz", _audit_scores(scores, world, score="gradient_norm"))
 
 
-def _audit_scores(scores: np.ndarray, world: np.ndarray) -> AuditScores:
+def _audit_scores(
+    scores: np.ndarray, world: np.ndarray, *, score: str = "coordinate"
+) -> AuditScores:
     """Scores of two repeats of 100 runs and two steps."""
+    known = {"sample_rate": 0.25, "noise_multiplier": 5.574, "batch_size": None, "seconds": 1.0}
     return AuditScores(
-        header=_NAMES | {"sample_rate": 0.25, "noise_multiplier": 5.574, "seconds": 1.0},
+        header=_NAMES | {"score": score} | known,
         step=np.array([250, 500]),
         scores=scores,
         world=world.astype(np.uint8),
@@ -153,6 +173,11 @@ def _by_runs_arguments(inputs: Path, *num_runs: str, output: Path | None = None)
     arguments = ["--settings", _STAGE.to_json(), "--scores", str(inputs / "scores.npz")]
     path = output or inputs / "by_runs" / "fig-gradient.tsv"
     return [*arguments, "--num-runs", *num_runs, "--output", str(path)]
+
+
+def _ceiling_arguments(inputs: Path, output: Path) -> list[str]:
+    scores = ["--scores", str(inputs / "scores.npz")]
+    return ["--settings", _STAGE.to_json(), *scores, "--output", str(output)]
 
 
 def _summarise_by_runs(folder: Path) -> None:
@@ -167,11 +192,14 @@ def _arguments(kind: str, inputs: Path, *, sweep: str = "2024") -> list[str]:
         return ["--summary", str(table), "--sweeps", sweep, "--axis", kind]
     summary = ["--summary", str(inputs / "summary.tsv")]
     scores = ["--scores", str(inputs / "scores.npz")]
+    profile, ceilings = str(inputs / "profiles/fig-gradient.tsv"), str(inputs / "ceilings.tsv")
     return {
         "test_accuracy": [*scores, *summary],
         "adjacency_ratio": ["--ratios", str(inputs / "ratios.tsv")],
         "score_histograms": scores,
-        "trade_off": [*scores, "--profiles", str(inputs / "fig.profile.tsv")],
+        "trade_off": [*scores, *summary, "--profiles", profile, "--ceilings", ceilings],
+        "gradient_norm": ["--scores", str(inputs / "norms.npz"), *summary],
+        "privacy_profile": ["--profiles", profile, *summary],
     }[kind]
 
 
@@ -215,6 +243,16 @@ def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     assert histogram["bin_right"].iloc[-1] == pytest.approx(max(both))
     assert set(histogram["step"]) == {500}
     assert {"measured", "accounted_substitute"} < set(tables["trade_off"]["series"])
+    assert {"gaussian", "direct_ceiling"} < set(tables["trade_off"]["series"])
+    norms = np.abs(_drawn_scores())  # by world, repeat, run and step
+    gradient = tables["gradient_norm"]
+    assert gradient["step"].tolist() == [250, 500]
+    assert gradient["mean"].tolist() == pytest.approx(norms.mean(axis=(0, 1, 2)).tolist())
+    spread = norms.reshape(-1, 2).std(axis=0, ddof=1).tolist()
+    assert gradient["standard_deviation"].tolist() == pytest.approx(spread)
+    assert set(gradient["num_runs"]) == {200}
+    audited = tables["privacy_profile"].query("series == 'audited'")
+    assert audited["mu"].to_numpy() == pytest.approx(1.25)  # the mean over both repeats
     assert tables["test_accuracy"]["accuracy"].tolist() == pytest.approx([0.8])
     assert tables["adjacency_ratio"]["ratio"].tolist() == pytest.approx(
         [9.992 / 4.375, 2.152], 1e-3
@@ -326,6 +364,7 @@ def test_a_sweep_without_rows_is_an_error_and_leaves_no_file(
     ("arguments", "message"),
     [
         (["--scores", "{scores}", "{scores}", "--profiles", "{profile}"], "2 score files and 1"),
+        (["--scores", "{scores}", "--profiles", "{profile}", "--ceilings", "{profile}"], "audit"),
         (["--scores", "{scores}", "--profiles", "{summary}"], "has no column epsilon"),
         (["--scores", "{scores}", "--profiles", "absent.tsv"], "absent.tsv does not exist"),
     ],
@@ -335,10 +374,38 @@ def test_inputs_that_do_not_fit_are_named(
 ) -> None:
     paths = {
         "scores": inputs / "scores.npz",
-        "profile": inputs / "fig.profile.tsv",
+        "profile": inputs / "profiles/fig-gradient.tsv",
         "summary": inputs / "summary.tsv",
     }
-    filled = [argument.format(**paths) for argument in arguments]
+    given = ["--summary", "{summary}", *arguments]
+    filled = [argument.format(**paths) for argument in given]
     with pytest.raises(InputError, match=message):
         _draw("trade_off", [*filled, *_outputs(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+def test_the_ceiling_is_the_bound_of_scores_that_are_all_told_apart(inputs: Path) -> None:
+    [found] = pd.read_csv(inputs / "ceilings.tsv", sep="\t").to_dict("records")
+    bound = estimate_epsilon(
+        world0_scores=np.arange(50) + 100,
+        world1_scores=np.arange(50),
+        delta=1e-5,
+        threshold_rule="simultaneous",
+        conversion="direct",
+    )
+    assert found["epsilon"] == pytest.approx(bound.epsilon_lower)
+    assert (found["audit"], found["num_world0"], found["num_world1"]) == ("fig-gradient", 50, 50)
+
+
+def test_norms_are_of_audits_that_keep_them(inputs: Path, tmp_path: Path) -> None:
+    given = ["--scores", str(inputs / "scores.npz"), "--summary", str(inputs / "summary.tsv")]
+    with pytest.raises(InputError, match="has score coordinate, which keeps no norms"):
+        _draw("gradient_norm", [*given, *_outputs(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["step", *_OF_ATTACKS[1:]])
+def test_panels_can_be_chosen(kind: str, inputs: Path, tmp_path: Path) -> None:
+    given = [*_arguments(kind, inputs), "--panels", "model", "max_grad_norm"]
+    _draw(kind, [*given, *_outputs(tmp_path)])
+    assert len(pd.read_csv(tmp_path / "f.tsv", sep="\t")) > 1

@@ -1,0 +1,26 @@
+"""Finds the largest epsilon that can be proven without assumptions from as many runs."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.estimation.ceiling import ceilings_table
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.program import run
+from dpcanary.scoring.score_file import read_scores
+from dpcanary.tables import write_table
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes a row for each audit of a figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=EstimationStage.model_validate_json, required=True)
+    parser.add_argument("--scores", type=Path, nargs="+", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    scores = [read_scores(path) for path in args.scores]
+    write_table(args.output, ceilings_table(args.settings, scores))
+
+
+if __name__ == "__main__":
+    run(main)
