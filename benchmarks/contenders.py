@@ -149,7 +149,8 @@ def opacus(
     """One model by Opacus; engine and loader are made beforehand.
 
     With `from_loader` it is the loop of Opacus's tutorials, with batches from the loader that
-    `make_private` returns: Poisson samples, or fixed batches if the case has these. Without, it is bare steps on batches that are ready beforehand.
+    `make_private` returns: Poisson samples, or fixed batches if the case has these. Without, it is
+    bare steps on batches that are ready beforehand.
     """
     records, module = case.records(), case.module().to(device)
     features, labels = torch.from_numpy(records.features), torch.from_numpy(records.labels)

@@ -17,11 +17,8 @@ from torch import Tensor, nn
 from dpcanary.training.gradients.convolution_stages import Stage, split_module
 from dpcanary.training.gradients.dense_layers import DenseLayers
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.kernels.convolution import (
-    input_gradients,
-    pooled_convolutions,
-    record_gradients,
-)
+from dpcanary.training.kernels.convolution import pooled_convolutions
+from dpcanary.training.kernels.convolution_gradients import input_gradients, record_gradients
 from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.modules.allocation import keep_freed_memory
 from dpcanary.training.options import Loss, Precision
