@@ -227,9 +227,11 @@ def floor(
         synchronise(device)
 
     def train() -> int:
-        firsts = range(0, runs, together)
+        firsts, before = range(0, runs, together), torch.get_num_threads()
+        torch.set_num_threads(1)  # in each worker, as in ours
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(compute, firsts))
+        torch.set_num_threads(before)
         return len(firsts) * together * steps
 
     return train

@@ -16,6 +16,7 @@ from dpcanary.records import Records
 from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.convolution_stages import split_module
 from dpcanary.training.gradients.convolutional import ConvolutionalPath
@@ -90,7 +91,7 @@ DECLINED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         ),
         (2, 6, 6),
     ),
-    "many channels": (nn.Sequential(Conv(2, 40, 3), Pool(2), Flat(), Linear(160, 3)), (2, 6, 6)),
+    "many channels": (nn.Sequential(Conv(2, 65, 3), Pool(2), Flat(), Linear(260, 3)), (2, 6, 6)),
     "padded pooling": (
         nn.Sequential(Conv(2, 4, 3), Pool(2, padding=1), Flat(), Linear(36, 3)),
         (2, 6, 6),
@@ -222,9 +223,11 @@ def test_binary_cross_entropy(outputs):
     assert_sums(module, table, parameters_of(module, 3), loss=Loss.BINARY_CROSS_ENTROPY)
 
 
+@pytest.mark.parametrize("most_bytes", [1, 2**20, 2**26])
 @pytest.mark.parametrize("name", ["convnet", "uneven"])
-def test_sums_and_logits_are_those_of_the_module_path(name):
+def test_sums_and_logits_are_those_of_the_module_path(name, most_bytes, monkeypatch):
     """On more records than are computed at once, and not a multiple of these."""
+    monkeypatch.setattr(convolutional, "_BYTES_TOGETHER", most_bytes)
     module, table = case(name, num_records=300)
     ours = ConvolutionalPath(table, module, loss=Loss.CROSS_ENTROPY)
     theirs = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
