@@ -245,10 +245,10 @@ def test_sums_and_logits_are_those_of_the_module_path(name, most_bytes, monkeypa
 
 def test_a_run_has_the_same_bits_in_any_company():
     """Among other runs, in another place, in another thread, and beside records of weight 0."""
-    module, table = case("convnet", num_records=40)
+    module, table = case("convnet", num_records=140)
     path = ConvolutionalPath(table, module, loss=Loss.CROSS_ENTROPY)
     parameters = parameters_of(module, 7)
-    rows, ones = torch.randperm(39)[:33], torch.ones(7, 33)
+    rows, ones = torch.randperm(139)[:128], torch.ones(7, 128)
     whole = torch.empty_like(parameters)
     path.clipped_sums(parameters, Batch(rows, ones), 1.0, whole)
 
@@ -256,7 +256,8 @@ def test_a_run_has_the_same_bits_in_any_company():
         more = torch.cat([rows, torch.tensor([table.null])])
         weights = torch.cat([ones[:1], torch.zeros(1, 1)], dim=1)
         out = torch.empty(1, path.num_parameters)
-        path.clipped_sums(parameters[run][None], Batch(more, weights), 1.0, out)
+        own = parameters[run][None].clone()  # aligned otherwise than in the block
+        path.clipped_sums(own, Batch(more, weights), 1.0, out)
         return out[0]
 
     with ThreadPoolExecutor(3) as threads:
@@ -307,6 +308,18 @@ def test_numbers_that_are_not_finite_reach_the_sums(place, value):
     path.clipped_sums(parameters, Batch(torch.arange(8), torch.ones(2, 8)), 1.0, out)
     assert not out[0].isfinite().all()
     assert out[1].isfinite().all()
+
+
+def test_a_pixel_that_is_not_a_number_reaches_the_sums():
+    """It affects the last position of one window alone, and counts as the largest."""
+    module, table = case("convnet")
+    table.features[1, 0, -1, -1] = math.nan
+    path = ConvolutionalPath(table, module, loss=Loss.CROSS_ENTROPY)
+    parameters = parameters_of(module, 1)
+    for row, finite in ((0, True), (1, False)):
+        out = torch.empty_like(parameters)
+        path.clipped_sums(parameters, Batch(torch.tensor([row]), torch.ones(1, 1)), 1.0, out)
+        assert bool(out.isfinite().all()) == finite
 
 
 def test_a_run_that_diverges_is_reported():
