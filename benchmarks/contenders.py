@@ -348,8 +348,11 @@ def _in_threads(
     """A contender whose threads compute parts of the runs, each of so many model-steps."""
 
     def train() -> int:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # in each worker, as in ours
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(compute, firsts))
+        torch.set_num_threads(before)
         return len(firsts) * model_steps
 
     return train

@@ -16,6 +16,7 @@ from dpcanary.records import Records
 from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.convolution_stages import split_module
 from dpcanary.training.gradients.convolutional import ConvolutionalPath
@@ -90,7 +91,7 @@ DECLINED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         ),
         (2, 6, 6),
     ),
-    "many channels": (nn.Sequential(Conv(2, 40, 3), Pool(2), Flat(), Linear(160, 3)), (2, 6, 6)),
+    "many channels": (nn.Sequential(Conv(2, 65, 3), Pool(2), Flat(), Linear(260, 3)), (2, 6, 6)),
     "padded pooling": (
         nn.Sequential(Conv(2, 4, 3), Pool(2, padding=1), Flat(), Linear(36, 3)),
         (2, 6, 6),
@@ -222,9 +223,11 @@ def test_binary_cross_entropy(outputs):
     assert_sums(module, table, parameters_of(module, 3), loss=Loss.BINARY_CROSS_ENTROPY)
 
 
+@pytest.mark.parametrize("most_bytes", [1, 2**20, 2**26])
 @pytest.mark.parametrize("name", ["convnet", "uneven"])
-def test_sums_and_logits_are_those_of_the_module_path(name):
+def test_sums_and_logits_are_those_of_the_module_path(name, most_bytes, monkeypatch):
     """On more records than are computed at once, and not a multiple of these."""
+    monkeypatch.setattr(convolutional, "_BYTES_TOGETHER", most_bytes)
     module, table = case(name, num_records=300)
     ours = ConvolutionalPath(table, module, loss=Loss.CROSS_ENTROPY)
     theirs = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
@@ -242,10 +245,10 @@ def test_sums_and_logits_are_those_of_the_module_path(name):
 
 def test_a_run_has_the_same_bits_in_any_company():
     """Among other runs, in another place, in another thread, and beside records of weight 0."""
-    module, table = case("convnet", num_records=40)
+    module, table = case("convnet", num_records=140)
     path = ConvolutionalPath(table, module, loss=Loss.CROSS_ENTROPY)
     parameters = parameters_of(module, 7)
-    rows, ones = torch.randperm(39)[:33], torch.ones(7, 33)
+    rows, ones = torch.randperm(139)[:128], torch.ones(7, 128)
     whole = torch.empty_like(parameters)
     path.clipped_sums(parameters, Batch(rows, ones), 1.0, whole)
 
@@ -253,7 +256,8 @@ def test_a_run_has_the_same_bits_in_any_company():
         more = torch.cat([rows, torch.tensor([table.null])])
         weights = torch.cat([ones[:1], torch.zeros(1, 1)], dim=1)
         out = torch.empty(1, path.num_parameters)
-        path.clipped_sums(parameters[run][None], Batch(more, weights), 1.0, out)
+        own = parameters[run][None].clone()  # aligned otherwise than in the block
+        path.clipped_sums(own, Batch(more, weights), 1.0, out)
         return out[0]
 
     with ThreadPoolExecutor(3) as threads:
@@ -304,6 +308,18 @@ def test_numbers_that_are_not_finite_reach_the_sums(place, value):
     path.clipped_sums(parameters, Batch(torch.arange(8), torch.ones(2, 8)), 1.0, out)
     assert not out[0].isfinite().all()
     assert out[1].isfinite().all()
+
+
+def test_a_pixel_that_is_not_a_number_reaches_the_sums():
+    """It affects the last position of one window alone, and counts as the largest."""
+    module, table = case("convnet")
+    table.features[1, 0, -1, -1] = math.nan
+    path = ConvolutionalPath(table, module, loss=Loss.CROSS_ENTROPY)
+    parameters = parameters_of(module, 1)
+    for row, finite in ((0, True), (1, False)):
+        out = torch.empty_like(parameters)
+        path.clipped_sums(parameters, Batch(torch.tensor([row]), torch.ones(1, 1)), 1.0, out)
+        assert bool(out.isfinite().all()) == finite
 
 
 def test_a_run_that_diverges_is_reported():

@@ -19,6 +19,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.dense_layers import DenseLayers
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.gradients.perceptron import PerceptronPath
@@ -321,13 +322,13 @@ def test_a_perceptron_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> N
     whole = [sums_of(path, parameters, batch, 1.0) for batch in batches]
     monkeypatch.setattr(perceptron_path, "_BYTES_AT_ONCE", 1)
     calls = []
-    forward = PerceptronPath._forward
+    forward = DenseLayers.forward
 
-    def counted(self: PerceptronPath, parameters: Tensor, features: Tensor) -> list[Tensor]:
+    def counted(self: DenseLayers, parameters: Tensor, features: Tensor) -> list[Tensor]:
         calls.append(features.shape[-2])
         return forward(self, parameters, features)
 
-    monkeypatch.setattr(PerceptronPath, "_forward", counted)
+    monkeypatch.setattr(DenseLayers, "forward", counted)
     for batch, expected in zip(batches, whole, strict=True):
         found = sums_of(path, parameters, batch, 1.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)

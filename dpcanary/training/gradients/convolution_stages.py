@@ -8,8 +8,8 @@ from torch import nn
 
 from dpcanary.training.gradients.dense_layers import linear_layers
 
-# PyTorch's own convolutions are faster above about this number of channels.
-_MOST_CHANNELS = 32
+# With 64, a step still takes less than two thirds of the module path's time.
+_MOST_CHANNELS = 64
 _LEAST_WINDOW = 4  # positions of a pooling window, of which one has a gradient
 
 

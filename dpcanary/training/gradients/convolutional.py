@@ -17,17 +17,14 @@ from torch import Tensor, nn
 from dpcanary.training.gradients.convolution_stages import Stage, split_module
 from dpcanary.training.gradients.dense_layers import DenseLayers
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.kernels.convolution import (
-    input_gradients,
-    pooled_convolutions,
-    record_gradients,
-)
+from dpcanary.training.kernels.convolution import pooled_convolutions
+from dpcanary.training.kernels.convolution_gradients import input_gradients, record_gradients
 from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.modules.allocation import keep_freed_memory
 from dpcanary.training.options import Loss, Precision
 
-# Records of one run that are computed at once.
-_RECORDS_TOGETHER = 256
+# Records of one run that are computed at once, and the bytes of what is kept of them.
+_RECORDS_TOGETHER, _BYTES_TOGETHER = 256, 2**26
 # Runs of a block: enough to share the cost of drawing its batches.
 _RUNS_TOGETHER = 16
 
@@ -77,6 +74,10 @@ class ConvolutionalPath(GradientPath):
         self._convolved = sum(stage.num_parameters for stage in self._stages)
         self.num_parameters = self._convolved + self._head.num_parameters
         self.runs_together = _RUNS_TOGETHER
+        # Maxima, winners and slopes of every stage, and the gradient in its weights.
+        images = sum(3 * math.prod(stage.output_shape) for stage in self._stages)
+        fitting = _BYTES_TOGETHER // (4 * (images + self._convolved))
+        self._records_together = max(1, min(fitting, _RECORDS_TOGETHER))
 
     def clipped_sums(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
@@ -87,7 +88,7 @@ class ConvolutionalPath(GradientPath):
             # so that a run's sums do not depend on its place in the block.
             own, sums = parameters[run].clone(), torch.zeros(1, self.num_parameters)
             drawn = batch.weights[run].nonzero().squeeze(1)
-            for some in torch.split(drawn, _RECORDS_TOGETHER):
+            for some in torch.split(drawn, self._records_together):
                 part = Batch(rows[some], batch.weights[run, some].unsqueeze(0))
                 self._add_sums(own, part, max_grad_norm, sums)
             out[run] = sums[0]
@@ -163,7 +164,7 @@ class ConvolutionalPath(GradientPath):
         for run, row in enumerate(parameters):
             own = row.clone()  # see `clipped_sums`
             head = own[None, self._convolved :]
-            for rows in torch.split(torch.arange(len(features)), _RECORDS_TOGETHER):
+            for rows in torch.split(torch.arange(len(features)), self._records_together):
                 images = self._forward(own, features.numpy(), rows.numpy())
                 found[run, rows] = self._head.forward(head, _flat(images[-1].maxima))[-1][0]
         return found

@@ -1,7 +1,8 @@
 """What every gradient path offers: clipped gradient sums of many models at once.
 
-The linear and the perceptron path have closed forms for the norm of a record's gradient. The module
-path finds the norms layer by layer, for any `torch.nn.Module`.
+The linear and the perceptron path have closed forms for the norm of a record's gradient. The
+convolutional path keeps the gradients in the few weights of its convolutions. The module path finds
+the norms layer by layer, for any `torch.nn.Module`.
 """
 
 from abc import ABC, abstractmethod
