@@ -49,7 +49,7 @@ def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     encoder = {}
     if "encoder" in dataset:
         encoder = {"encoder": str(folder / ("vit" if source == "cifar10" else "bert"))}
-    records = 40 if dataset.get("balanced", True) else 150
+    records = 40 if dataset.get("balanced", True) else 60 if source == "cifar10" else 150
     kept = {key: value for key, value in dataset.items() if key not in _DROPPED}
     size = {"max_records": 300} if source == "purchase100_synthetic" else {}
     return {**kept, **DATASET, **files, **encoder, **size, "num_records": records}
