@@ -42,11 +42,13 @@ class Proven:
         mu: lower bound on the mu of a Gaussian trade-off curve.
         ceiling: the largest epsilon that conversion `direct` can prove with as many runs.
         delta: of the ceiling.
+        stated: the threshold rule and the confidence of both, in words.
     """
 
     mu: float
     ceiling: float
     delta: float
+    stated: str = ""
 
 
 @dataclass(frozen=True)

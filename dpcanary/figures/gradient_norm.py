@@ -71,6 +71,10 @@ def draw_gradient_norm(
         axes.set_title(place.title)
         inside = {*place.of(rows)["audit"]}
         _draw_panel(axes, [one for one in set_ups if one.audits[0] in inside], table, looks)
+    for axes in grid:  # after all, because they share their scale
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.tick_params(labelleft=True)
     return figure, table
 
 
@@ -94,9 +98,6 @@ def _draw_panel(
         axes.axhline(float(points["max_grad_norm"].iloc[0]), **_CLIPPED)
         axes.fill_between(steps, low, high, color=look["color"], alpha=0.18, linewidth=0)
         axes.plot(steps, mean, **look)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.tick_params(labelleft=True)
 
 
 def _looks(set_ups: Sequence[SetUp]) -> dict[str, dict[str, Any]]:

@@ -42,22 +42,22 @@ def bounds_note(rows: pd.DataFrame, looks: Looks) -> str:
     )
 
 
-def means_in_words(rows: pd.DataFrame) -> str:
+def means_in_words(rows: pd.DataFrame, *, errors: bool = True) -> str:
     """What a point is the mean of; nothing where there is one repeat only.
 
     Args:
         rows: of the summary. Audits of the same configuration are repeats with other canaries.
+        errors: whether standard errors are shown.
     """
     of_audits = rows.groupby(["configuration", "audit"])["repeat"].nunique()
     audits = of_audits.groupby("configuration").size()
+    mean = "; mean ± 2 standard errors" if errors else "; mean"
     if (audits == 1).all():
         repeats = number_range(of_audits)
-        return "" if repeats == "1" else f"; mean ± 2 standard errors of {repeats} repeats"
+        return "" if repeats == "1" else f"{mean} of {repeats} repeats"
     if (of_audits == 1).all():
-        repeats = f"{number_range(audits)} repeats, each with a canary of its own"
-        return f"; mean ± 2 standard errors of {repeats}"
-    repeats = f"{number_range(audits)} canaries of {number_range(of_audits)} repeats each"
-    return f"; mean ± 2 standard errors over {repeats}"
+        return f"{mean} of {number_range(audits)} repeats, each with a canary of its own"
+    return f"{mean} over {number_range(audits)} canaries of {number_range(of_audits)} repeats each"
 
 
 def shared_note(rows: pd.DataFrame, shown: Collection[str], *, needed: bool) -> str:

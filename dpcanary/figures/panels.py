@@ -38,7 +38,7 @@ def panels_of(rows: pd.DataFrame, keys: Sequence[str], *, falling: bool = False)
         falling: whether numbers fall from panel to panel; otherwise only sample rates do. Names
             stand in the order of the rows.
     """
-    first = rows[[*keys]].drop_duplicates()
+    first = rows[[*keys]].drop_duplicates().reset_index(drop=True)
     ranks = pd.DataFrame({key: _ranks(first[key], falling=falling) for key in keys})
     panels = []
     for index in ranks.sort_values([*keys]).index if keys else [None]:

@@ -39,8 +39,10 @@ def proven_options(series: str, attack: Attack | None = None) -> dict[str, Any]:
     """Keyword arguments of `plot` for one of these curves."""
     if attack is None or series == CEILING:
         return _CEILING
-    colour = style.canary_options(*attack.series)["color"]
-    return {"color": colour, "linestyle": (0, (4, 1.5)), "linewidth": 1.2, "zorder": 2.7}
+    options = style.canary_options(*attack.series)
+    colour, is_default = options["color"], options["color"] == options["markerfacecolor"]
+    dash = (0, (4, 1.5)) if is_default else (0, (1.5, 1.5))
+    return {"color": colour, "linestyle": dash, "linewidth": 1.2, "zorder": 2.7}
 
 
 def proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Line2D | str]]:
@@ -48,13 +50,15 @@ def proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Line2D | str]
     attacks = [attack for panel in panels for attack in panel if attack.proven]
     if not attacks:
         return []
-    entries: list[Line2D | str] = ["proven under the Gaussian assumption:"]
+    entries: list[Line2D | str] = ["proven under the Gaussian assumption (by panel):"]
+    if len(panels) == 1:
+        entries = ["proven under the Gaussian assumption:"]
     series = dict.fromkeys(attack.series for attack in attacks)
     for one in series:
         own = [attack for attack in attacks if attack.series == one]
         mus = _listed([f"{attack.proven.mu:.3g}" for attack in own if attack.proven])
-        name = f" ({style.canary_name(*one)})" if len(series) > 1 else ""
-        label = f"Gaussian, audited μ = {mus}{name}"
+        name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
+        label = f"{name}Gaussian, audited μ = {mus}"
         entries.append(Line2D([], [], **proven_options(GAUSSIAN, own[0]), label=label))
     sizes = _listed([f"{len(a.world0_scores) + len(a.world1_scores):,}" for a in attacks])
     epsilons = _listed([f"{attack.proven.ceiling:.3g}" for attack in attacks if attack.proven])
@@ -64,15 +68,25 @@ def proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Line2D | str]
 
 
 def proven_table(summary: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
-    """For each audit, mu, ceiling and delta, for its first repeat after the last step.
+    """For each audit, the attributes of `Proven` for its first repeat after the last step.
 
     Args:
         summary: of the audits; rows of `view.valid_rows`.
         ceilings: columns audit and epsilon.
     """
     first = summary[summary["repeat"] == 0].groupby("audit")
-    table = first.agg(mu=("mu_lower", "mean"), delta=("delta", "first"))
-    return table.join(ceilings.set_index("audit")["epsilon"].rename("ceiling"), how="inner")
+    table = first[["delta", "significance", "threshold_rule"]].first()
+    table = table.assign(mu=first["mu_lower"].mean())
+    level = (100 * (1 - table["significance"])).map("{:g}".format)
+    table["stated"] = table["threshold_rule"] + " rule, " + level + " % confidence"
+    known = table.join(ceilings.set_index("audit")["epsilon"].rename("ceiling"), how="inner")
+    return known[["mu", "ceiling", "delta", "stated"]]
+
+
+def proven_note(attacks: Sequence[Attack]) -> str:
+    """The rule and the confidence of what is proven; nothing where nothing is."""
+    stated = dict.fromkeys(attack.proven.stated for attack in attacks if attack.proven)
+    return f"Audited μ and the bound of direct: {'; '.join(stated)}" if stated else ""
 
 
 def _ceiling(proven: Any) -> float:

@@ -55,16 +55,19 @@ def set_ups_of(rows: pd.DataFrame, panels: Sequence[str]) -> list[SetUp]:
     for _, group in rows.groupby("configuration", sort=False):
         first = {str(key): value for key, value in group.iloc[0].items()}
         words = settings_in_words(differ, first | known_batches(group))
-        name = style.canary_name(first["canary"], first["score"])
+        name = style.canary_name(first["canary"], first["score"] if several else None)
         label = f"{name}, {words}" if several and words else words or name
         place = (label, *(str(first[key]) for key in panels))
         other = taken.setdefault(place, first["audit"])
         audits = group.drop_duplicates("audit")
         if other != first["audit"] or audits["seed"].duplicated().any():
-            other = other if other != first["audit"] else audits["audit"].iloc[1]
+            twice = audits.loc[audits["seed"].duplicated(), "audit"]
+            one, two = (
+                (other, first["audit"]) if other != first["audit"] else (other, twice.iloc[0])
+            )
             raise InputError(
-                f"audits {first['audit']} and {other} differ in nothing that this figure shows:"
-                " show them in different figures"
+                f"audits {one} and {two} differ in nothing that this figure shows: show them in"
+                " different figures"
             )
         found.append(SetUp(label, group))
     return found

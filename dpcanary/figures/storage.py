@@ -105,8 +105,10 @@ def read_attacks(
     proven = {}
     if ceilings is not None:
         table = proven_table(valid_rows(summary), read_table(ceilings, columns=_CEILINGS))
-        numbers = table[["mu", "ceiling", "delta"]].itertuples(name=None)
-        proven = {str(audit): Proven(*of_audit) for audit, *of_audit in numbers}
+        proven = {
+            str(audit): Proven(float(mu), float(ceiling), float(delta), str(stated))
+            for audit, mu, ceiling, delta, stated in table.itertuples(name=None)
+        }
     return [
         replace(one, settings=settings[one.audit], proven=proven.get(one.audit)) for one in attacks
     ]

@@ -16,8 +16,9 @@ from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_sty
 from dpcanary.figures.attacks import MECHANISM, Attack, Profile, ordered
 from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve, thinned
 from dpcanary.figures.layout import make_frame
+from dpcanary.figures.notes import shared_note
 from dpcanary.figures.panels import panels_of
-from dpcanary.figures.proven import proven_curves, proven_legend, proven_options
+from dpcanary.figures.proven import proven_curves, proven_legend, proven_note, proven_options
 
 _ADJACENCIES = ("substitute", "add_remove")
 _COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
@@ -62,7 +63,7 @@ def draw_trade_off(
         num_panels=len(groups),
         panel_size=(4.2, 3.9),
         legend=_legend(attacks, audited, accounted, groups),
-        notes=[note, _NOTE],
+        notes=[note, _NOTE, proven_note(attacks), _shared(rows, panels)],
         labels=("false positive rate", "false negative rate"),
     )
     for axes, place, (group, styles), table in zip(grid, places, both, tables, strict=True):
@@ -71,6 +72,13 @@ def draw_trade_off(
         for number, (key, value) in enumerate(place.settings.items()):
             table.insert(number, key, value)
     return figure, pd.concat(tables, ignore_index=True)
+
+
+def _shared(rows: pd.DataFrame, panels: Sequence[str]) -> str:
+    """What all audits share, if their settings are known."""
+    if "num_records" not in rows:
+        return ""
+    return shared_note(rows, panels or MECHANISM, needed=bool(panels))
 
 
 def _legend(

@@ -143,15 +143,22 @@ def check_audits(
         for _, group in rows.dropna(subset=column).groupby("canary"):
             _check_alike(group, column, others)
     for _, group in rows.groupby([*known, "canary", "score"], dropna=False):
-        audits = group.drop_duplicates("audit")
-        if audits["configuration"].nunique() > 1 or audits["seed"].duplicated().any():
-            names = [_NAMES.get(name, name) for name in known]
-            *alike, last = ("canary", "score", *names)
-            one, other = audits["audit"].tolist()[:2]
-            raise InputError(
-                f"audits {one} and {other} have the same {', '.join(alike)} and {last},"
-                " by which this figure tells audits apart: show them in different figures"
-            )
+        _check_repeats(group.drop_duplicates("audit"), known)
+
+
+def _check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:
+    """Checks that audits are repeats of one configuration, each with a seed of its own."""
+    known: list[tuple[str, str, int]] = []
+    for audit, configuration, seed in audits[["audit", "configuration", "seed"]].to_numpy():
+        for one, its, its_seed in known:
+            if configuration != its or seed == its_seed:
+                names = (_NAMES.get(name, name) for name in shown)
+                *alike, last = ("canary", "score", *names)
+                raise InputError(
+                    f"audits {one} and {audit} have the same {', '.join(alike)} and {last},"
+                    " by which this figure tells audits apart: show them in different figures"
+                )
+        known.append((audit, configuration, seed))
 
 
 def _check_alike(

@@ -308,7 +308,16 @@ def test_jobs_count_models_and_are_of_programs_that_there_are():
     assert {*table["audits"].dropna()} == {*of.audits}
     programs = {*table["rule"]} - {"resolve_config"}  # Snakemake's own process does it
     assert len(programs) == 13
+    assert table.groupby("rule")["jobs"].sum()["summarise"] == 3  # of all, and of both figures
     assert all((ROOT / "scripts" / f"{name}.py").exists() for name in programs)
+
+
+def test_figures_of_what_is_proven_need_the_ceiling_of_their_runs():
+    kinds = [{"kind": "trade_off", "proven": True}, {"kind": "privacy_profile"}]
+    of = experiment(a={}, figures={str(i): {**k, "sweeps": ["a"]} for i, k in enumerate(kinds)})
+    jobs = table_of(of).groupby("rule")["jobs"].sum()
+    assert jobs["bound_ceiling"] == jobs["figure_trade_off"] == jobs["figure_privacy_profile"] == 1
+    assert jobs["summarise"] == 3
 
 
 def test_audits_that_share_runs_make_them_once(monkeypatch):

@@ -1,5 +1,6 @@
 """Text in a figure neither overlaps nor leaves the figure, and ticks have the right labels."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -13,9 +14,11 @@ from summaries import summary_of
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.figures.accuracy import draw_test_accuracy
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
-from dpcanary.figures.attacks import Attack, Profile
+from dpcanary.figures.attacks import Attack, Profile, Proven
 from dpcanary.figures.bounds_figure import draw_bounds_figure
+from dpcanary.figures.gradient_norm import draw_gradient_norm
 from dpcanary.figures.layout import value_ticks
+from dpcanary.figures.privacy_profile import draw_privacy_profile
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
@@ -86,6 +89,68 @@ def _attacks() -> list[Attack]:
     ]
 
 
+def _variants() -> Figure:
+    simulations = [
+        (one, other) for one in ("noisy", "noiseless") for other in ("per_step", "final")
+    ]
+    known = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
+    fixed = ((1.0, 4.0),)
+    parts = [
+        summary_of(
+            settings=fixed,
+            canaries=["simulated_dimension", "random_dimension", "loss"],
+            axis={"canary_period": [1.0, 5.0, 25.0]},
+            simulation=simulation,
+            ranking=ranking,
+            **known,
+        ).assign(configuration=lambda rows, n=number: rows["audit"] + str(n))
+        for number, (simulation, ranking) in enumerate(simulations)
+    ]
+    summary = pd.concat(parts)
+    summary["audit"] = summary["configuration"]
+    return draw_bounds_figure(
+        summary,
+        axis="step",
+        note=NOTE,
+        panels=["model", "canary_period", "max_grad_norm"],
+        lines=["simulation", "ranking"],
+    )[0]
+
+
+def _membership() -> pd.DataFrame:
+    summary = summary_of(
+        settings=((1.0, 4.0),),
+        canaries=["loss"],
+        rules=["simultaneous"],
+        axis={"canary_period": [1.0, 5.0, 25.0]},
+        adjacency="add_remove",
+        sampling="fixed",
+        batch_size=128.0,
+    )
+    return summary.assign(mu_lower=1.0, assumption="the curve is Gaussian")
+
+
+def _norms(*panels: str) -> Figure:
+    summary, rng = _membership(), np.random.default_rng(0)
+    norms = {
+        audit: {step: rng.gamma(2, size=60) for step in (100, 300, 500)}
+        for audit in summary["audit"].unique()
+    }
+    return draw_gradient_norm(norms, summary, note=NOTE, panels=panels)[0]
+
+
+def _profiles(*panels: str) -> Figure:
+    summary, profile = _membership(), _attacks()[0].profiles
+    profiles = dict.fromkeys(summary["audit"].unique(), profile)
+    return draw_privacy_profile(profiles, summary, note=NOTE, panels=panels)[0]
+
+
+def _proven() -> Figure:
+    proven = Proven(mu=1.234, ceiling=4.56, delta=1e-5, stated="combined rule, 95 % confidence")
+    attacks = [replace(one, proven=proven) for one in _attacks()]
+    return draw_trade_off(attacks, note=NOTE)[0]
+
+
 FIGURES = {
     "one setting": lambda: _by_step(1),
     "two settings": lambda: _by_step(2),
@@ -101,6 +166,12 @@ FIGURES = {
     "accuracies": _accuracies,
     "ratios": _ratios,
     "trade-off": lambda: draw_trade_off(_attacks(), note=NOTE)[0],
+    "variants": _variants,
+    "norms of gradients": _norms,
+    "norms of gradients in panels": lambda: _norms("canary_period"),
+    "profiles": _profiles,
+    "profiles in panels": lambda: _profiles("canary_period"),
+    "trade-off and what is proven": _proven,
     "histograms": lambda: draw_score_histograms(_attacks(), note=NOTE)[0],
 }
 

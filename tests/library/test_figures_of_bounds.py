@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, row, summary_of, written_below
 
 from dpcanary.errors import InputError
@@ -572,3 +573,198 @@ def test_scores_are_told_apart_by_lines_where_markers_tell_joint_bounds() -> Non
         for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
     }
     assert (lines["worst case"], lines["worst case (transcript)"]) == ("-", "--")
+
+
+# Panels, lines, and audits that differ in their seed
+
+
+def _fixed(**changes: object) -> pd.DataFrame:
+    """A summary of an audit with known batches, under add/remove adjacency."""
+    known = {"adjacency": "add_remove", "sampling": "fixed", "batch_size": 128.0}
+    known |= {"canary_period": 1.0, "initialisation": "fixed", "model": "convnet"}
+    values = known | changes
+    name = "-".join(map(str, changes.values())) or "plain"
+    return summary_of(
+        settings=[(1.0, 4.0)],
+        canaries=[str(values.pop("canary", "random_dimension"))],
+        num_repeats=1,
+        conversions=["gdp"],
+        **values,
+    ).assign(audit=name, configuration=f"of {name}")
+
+
+def _titles(figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes]
+
+
+def test_known_batches_are_named_in_place_of_a_sample_rate() -> None:
+    figure, table = draw_bounds_figure(_fixed(), axis="step")
+    assert _titles(figure) == ["known batches of 128, σ = 4"]  # noqa: RUF001
+    assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in written_below(figure)
+    assert {"sample_rate", "noise_multiplier"} < set(table.columns)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out"])
+def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency: str) -> None:
+    figure, table = draw_bounds_figure(_fixed(adjacency=adjacency), axis="step")
+    assert {*table["series"]} == {"audited", "accounted_add_remove", "audited_in_sample"}
+    (axes,) = figure.axes
+    [curve] = [line for line in axes.get_lines() if line.get_color() == "black"]
+    assert (curve.get_linestyle(), max(curve.get_ydata())) == ("-", ACCOUNTED["add_remove"])
+    name = {"add_remove": "add/remove", "zero_out": "zero-out"}[adjacency]
+    texts = [text.get_text() for legend in figure.subfigs[-1].legends for text in legend.texts]
+    assert texts[-2:] == ["accounted ε (upper bound), audited adjacency:", name]
+
+
+def test_panels_of_both_adjacencies_have_the_curves_of_their_own() -> None:
+    both = pd.concat([_fixed(adjacency=one) for one in ("substitute", "add_remove")])
+    figure, _ = draw_bounds_figure(both, axis="step", panels=["adjacency"])
+    dashes = {
+        axes.get_title(): [line.get_linestyle() for line in axes.get_lines()[:3]]
+        for axes in figure.axes
+    }
+    assert dashes["substitute"] == ["-", "--", ":"]
+    assert dashes["add/remove"][0] == "--"
+    assert _titles(figure) == ["substitute", "add/remove"]
+
+
+def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
+    parts = [
+        _fixed(model=model, canary_period=float(period), num_steps=250 * period)
+        for model in ("resnet18", "convnet")
+        for period in (5, 1)
+    ]
+    figure, table = draw_bounds_figure(
+        pd.concat(parts), axis="step", panels=["model", "canary_period"]
+    )
+    assert _titles(figure) == [
+        f"{model}, k = {period}" for model in ("resnet18", "convnet") for period in (1, 5)
+    ]
+    for axes, part in zip(figure.axes, [parts[1], parts[0], parts[3], parts[2]], strict=True):
+        (drawn,) = _drawn(axes, "#56B4E9")
+        assert drawn[:, 1].tolist() == _bounds(part)
+    assert {*table["model"]} == {"resnet18", "convnet"}
+    shared = "All audits: known batches of 128, σ = 4, C = 2, learning rate 0.01"  # noqa: RUF001
+    assert shared in written_below(figure)
+
+
+def test_settings_that_are_not_named_are_refused_with_what_to_do() -> None:
+    periods = pd.concat([_fixed(canary_period=float(k), num_steps=250 * k) for k in (1, 5)])
+    with pytest.raises(InputError, match=r"canary_period \(1 and 5\).* name it in panels or lines"):
+        draw_bounds_figure(periods, axis="step")
+    starts = pd.concat([_fixed(initialisation=start) for start in ("fixed", "per_run")])
+    with pytest.raises(InputError, match=r"differ in initialisation .* name it in panels or lines"):
+        draw_bounds_figure(starts, axis="step")
+    weights = pd.concat([_fixed(initial_weights=one) for one in (None, "xavier")])
+    with pytest.raises(
+        InputError, match=r"differ in initial_weights .*: name it in lines, or show"
+    ):
+        draw_bounds_figure(weights, axis="step")
+    steps = pd.concat([_fixed(num_steps=steps) for steps in (250, 500)])
+    with pytest.raises(InputError, match=r"differ in num_steps .* show: show them in different"):
+        draw_bounds_figure(steps, axis="step", panels=["canary_period"])
+    rankings = pd.concat(
+        [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
+    )
+    with pytest.raises(InputError, match=r"differ in ranking .*: name it in lines, or show them"):
+        draw_bounds_figure(pd.concat([rankings, _fixed()]), axis="step")
+
+
+SIMULATIONS = [
+    (simulation, ranking)
+    for simulation in ("noisy", "noiseless")
+    for ranking in ("per_step", "final_model")
+]
+
+
+def test_variants_of_a_canary_are_lines_of_their_own() -> None:
+    parts = [_fixed()] + [
+        _fixed(canary="simulated_dimension", simulation=simulation, ranking=ranking)
+        for simulation, ranking in SIMULATIONS
+    ]
+    figure, table = draw_bounds_figure(
+        pd.concat(parts), axis="step", lines=["simulation", "ranking"]
+    )
+    legend = [
+        (text.get_text(), line)
+        for one in figure.subfigs[-1].legends
+        for text, line in zip(one.get_texts(), one.get_lines(), strict=True)
+    ]
+    entries = {name: line for name, line in legend if "dimension" in name}
+    assert [*entries] == [
+        "random dimension",
+        *(
+            f"simulated dimension ({simulation}, {ranking.replace('_', ' ')})"
+            for simulation, ranking in sorted(SIMULATIONS)
+        ),
+    ]
+    for looks in (
+        {line.get_color() for line in entries.values()},
+        {(line.get_linestyle(), line.get_marker()) for line in entries.values()},
+    ):
+        assert len(looks) == 5
+    (axes,) = figure.axes
+    for simulation, ranking in SIMULATIONS:
+        name = f"simulated dimension ({simulation}, {ranking.replace('_', ' ')})"
+        (drawn,) = _drawn(axes, entries[name].get_color())
+        points = table[(table["simulation"] == simulation) & (table["ranking"] == ranking)]
+        points = points[points["series"] == "audited"]
+        assert drawn[:, 1].tolist() == points["epsilon"].tolist()
+    assert entries["random dimension"].get_color() == "#56B4E9"
+    assert len(_price(pd.concat(parts[:1]))) == 1
+    below = " ".join(written_below(figure))
+    assert "which is not valid, gives bounds" in below
+
+
+def test_a_variant_of_a_light_canary_is_darker_and_of_a_dark_one_lighter() -> None:
+    def brightness(line) -> float:
+        return sum(to_rgb(line.get_color()))
+
+    for canary, sign in (("random_dimension", -1), ("simulated_dimension", 1)):
+        parts = [_fixed(canary=canary, initialisation=one) for one in ("fixed", "per_run")]
+        figure, _ = draw_bounds_figure(pd.concat(parts), axis="step", lines=["initialisation"])
+        lines = [line for one in figure.subfigs[-1].legends for line in one.get_lines()]
+        first, second = (line for line in lines if "dimension (" in str(line.get_label()))
+        assert sign * (brightness(second) - brightness(first)) > 0.3
+
+
+def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
+    parts = []
+    for seed in seeds:
+        for repeat in range(num_repeats):
+            one = _fixed().assign(audit=f"seed{seed}", seed=seed, repeat=repeat)
+            parts.append(one.assign(epsilon_lower=one["epsilon_lower"] + seed**2 + 0.1 * repeat))
+    return pd.concat(parts)
+
+
+def test_audits_that_differ_in_their_seed_are_averaged_like_repeats() -> None:
+    summary = _seeds(1, 2, 4)
+    figure, table = draw_bounds_figure(summary, axis="step")
+    for point in table[table["series"] == "audited"].itertuples():
+        values = _bounds(summary, step=point.step)
+        assert len(values) == point.num_repeats == 3
+        assert point.epsilon == pytest.approx(mean(values))
+        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    below = " ".join(written_below(figure))
+    assert "mean ± 2 standard errors of 3 repeats, each with a canary of its own" in below
+
+
+def test_the_error_over_canaries_is_that_over_their_means() -> None:
+    """Repeats of one audit share its canary, so they say nothing about other canaries."""
+    summary = _seeds(1, 2, 4, num_repeats=2)
+    figure, table = draw_bounds_figure(summary, axis="step")
+    for point in table[table["series"] == "audited"].itertuples():
+        means = [mean(_bounds(summary, step=point.step, seed=seed)) for seed in (1, 2, 4)]
+        assert point.num_repeats == 6
+        assert point.epsilon == pytest.approx(mean(means))
+        assert point.error_bar == pytest.approx(2 * stdev(means) / 3**0.5)
+    assert "standard errors over 3 canaries of 2 repeats each" in " ".join(written_below(figure))
+
+
+def test_the_same_runs_twice_are_refused() -> None:
+    again = _seeds(1).assign(audit="again")
+    with pytest.raises(InputError, match="seed1 and again have the same canary, score, sample"):
+        draw_bounds_figure(pd.concat([_seeds(1, 2), again]), axis="step")
+    other = _seeds(3).assign(configuration="another", audit="other")
+    with pytest.raises(InputError, match="seed1 and other have the same canary"):
+        draw_bounds_figure(pd.concat([_seeds(1, 2), other]), axis="step")
