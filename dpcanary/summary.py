@@ -11,16 +11,17 @@ from dpcanary.errors import InputError
 # Settings of an audit that the summary repeats.
 _SETTINGS = (
     "canary", "score", "adjacency", "dataset", "model", "sample_rate", "max_grad_norm",
-    "num_steps", "learning_rate",
+    "num_steps", "learning_rate", "batch_size", "landscape", "landscape_threshold",
 )  # fmt: skip
 _COLUMNS = [
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
-    "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "num_slots",
-    "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
-    "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
-    "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
-    "accounting_method", "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold",
-    "assumption",
+    "sample_rate", "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "batch_size",
+    "landscape", "landscape_threshold", "num_slots", "num_runs", "num_looks", "repeat", "step",
+    "slot", "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
+    "mu_lower", "epsilon_upper_substitute", "epsilon_upper_add_remove",
+    "epsilon_upper_group_privacy", "gaussian_distance", "epsilon_hidden_state",
+    "epsilon_hidden_state_gdp", "accounting_method", "test_accuracy", "seconds", "fpr_upper",
+    "fnr_upper", "threshold", "assumption",
 ]  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """The accounted part of a summary: upper bounds along training, and the privacy profile."""
 
 import sys
+from collections.abc import Sequence
+from math import nan
 
 import numpy as np
 import pandas as pd
@@ -10,9 +12,17 @@ from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, 
 from dpcanary.accounting.fallback import with_fallback
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.stage import AccountingStage
-from dpcanary.accounting.trade_off import curves_by_steps, gaussian_distance
+from dpcanary.accounting.trade_off import (
+    GaussianCurve,
+    TradeOffCurve,
+    curves_by_steps,
+    gaussian_distance,
+    largest_mu,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
+from dpcanary.gdp import gdp_epsilon
+from dpcanary.plugins import function_named
 
 # Smallest delta of the profile: far below one over any number of runs.
 _PROFILE_DELTA = 1e-9
@@ -26,7 +36,9 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
     The bound by group privacy always rests on `pld`. If that refuses, only this bound is NaN.
     `gaussian_distance` is that of the trade-off curve under the audited adjacency; NaN if `pld`
-    refuses it.
+    refuses it. Where the exact curve of what is observed is known, it is the distance of that.
+    `epsilon_hidden_state` is then the epsilon of this curve, and `epsilon_hidden_state_gdp` that of
+    its largest mu, which perfect audits with conversion `gdp` would state; else both are NaN.
 
     Raises:
         AccountingError: if both methods refuse.
@@ -44,6 +56,8 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
         )
     except AccountingError as error:
         print(f"warning: no group privacy bound: {error}", file=sys.stderr)
+    exact = _exact_curves(stage, noise_multiplier, stage.record_steps)
+    distances = [gaussian_distance(curve, delta=stage.delta) for curve in exact]
     return pd.DataFrame(
         {
             "step": stage.record_steps,
@@ -52,9 +66,26 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": substitute,
             "epsilon_upper_add_remove": add_remove,
             "epsilon_upper_group_privacy": group_privacy,
-            "gaussian_distance": _gaussian_distances(stage, noise_multiplier),
+            "gaussian_distance": distances or _gaussian_distances(stage, noise_multiplier),
+            "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
+            "epsilon_hidden_state_gdp": [
+                gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact
+            ]
+            or nan,
         }
     )
+
+
+def _exact_curves(
+    stage: AccountingStage, noise_multiplier: float, steps: Sequence[int]
+) -> list[TradeOffCurve]:
+    """The exact curves after some steps of what is observed; none where they are not known."""
+    if stage.exact is None:
+        return []
+    curves: list[TradeOffCurve] = function_named(stage.exact)(
+        stage.exact_settings, noise_multiplier=noise_multiplier, steps=steps
+    )
+    return curves
 
 
 def _gaussian_distances(stage: AccountingStage, noise_multiplier: float) -> list[float]:
@@ -92,7 +123,9 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Points (epsilon, delta) of the privacy profile at the last step, by adjacency.
 
     If the losses cannot be represented on a grid, there are only a few points, from method `prv`.
-    Each point is a bound, so a trade-off curve through them lies below the exact one.
+    Each point is a bound, so a trade-off curve through them lies below the exact one. Where the
+    exact curve of what is observed is known, `hidden_state` stands for it in place of an adjacency,
+    and `hidden_state_gdp` for the Gaussian curve of its largest mu.
     """
     last = stage.model_copy(update={"record_steps": stage.record_steps[-1:]})
     tables = []
@@ -103,6 +136,15 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
             print(f"warning: a coarse privacy profile: {error}", file=sys.stderr)
             points = _coarse_profile(last, noise_multiplier, adjacency)
         tables.append(points.assign(adjacency=adjacency.value))
+    for curve in _exact_curves(stage, noise_multiplier, stage.record_steps[-1:]):
+        deltas = np.geomspace(_PROFILE_DELTA, 0.9, _PROFILE_POINTS)
+        for name, one in (
+            ("hidden_state", curve),
+            ("hidden_state_gdp", GaussianCurve(largest_mu(curve))),
+        ):
+            epsilons = [one.epsilon(delta) for delta in deltas]
+            points = pd.DataFrame({"delta": deltas, "epsilon": epsilons})
+            tables.append(points.assign(adjacency=name))
     return pd.concat(tables)[["adjacency", "delta", "epsilon"]]
 
 

@@ -72,6 +72,10 @@ class Adversary:
         adjacencies: the neighbouring relations that it can audit.
         cost: of crafting; None for a process.
         settings: keys of a config that this adversary's function uses and others do not.
+        in_first_step: whether the canary enters the first step alone. Batches are then fixed, and
+            that step alone is accounted.
+        exact: `module:name` of a function that gives the exact trade-off curve of what is
+            observed, if it is known; see `landscape.exact.exact_curves`.
         colour: in figures; None takes one from the palette.
         marker: in figures; None takes one from the palette.
     """
@@ -86,6 +90,8 @@ class Adversary:
     adjacencies: tuple[Adjacency, ...] = (Adjacency.SUBSTITUTE,)
     cost: CraftingCost | None = None
     settings: tuple[str, ...] = ()
+    in_first_step: bool = False
+    exact: str | None = None
     colour: str | None = None
     marker: str | None = None
 

@@ -81,6 +81,25 @@ _BUILT_IN = (
         colour="#CC79A7",
         marker="D",
     ),
+    Adversary(
+        name="loss_landscape",
+        label="loss landscape",
+        description="gradient +C in the first step alone against nothing, or against -C under"
+        " `substitute`; the loss is crafted so that later steps keep the worlds apart",
+        source="Cebere et al., A_S",
+        inserts=Inserts.PROCESS,
+        function="dpcanary.adversaries.loss_landscape:draw_positions",
+        scores=(
+            Score("position", "dpcanary.scoring.scores:as_observed", "position"),
+            Score("likelihood_ratio", "dpcanary.landscape.exact:likelihood_ratio", "position"),
+        ),
+        adjacencies=(Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE),
+        settings=("landscape", "landscape_threshold"),
+        in_first_step=True,
+        exact="dpcanary.landscape.exact:exact_curves",
+        colour="#56B4E9",
+        marker="h",
+    ),
 )
 BUILT_IN = {entry.name: entry for entry in _BUILT_IN}
 

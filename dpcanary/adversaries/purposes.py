@@ -8,3 +8,4 @@ class Purpose(IntEnum):
 
     WORST_CASE = 5  # direct draws of the worst-case audit
     PROCESS = 11  # direct draws of a process of another package
+    LOSS_LANDSCAPE = 15  # direct draws of a process in a crafted loss landscape

@@ -47,7 +47,9 @@ def pool_scores(
     noise_multiplier, seconds = 0.0, 0.0
     for shard in checked_shards(paths, stage, canaries=canaries):
         noise_multiplier = shard.header["noise_multiplier"]
-        context = ScoringContext(stage.sample_rate, noise_multiplier, stage.record_steps, placed)
+        context = ScoringContext(
+            stage.sample_rate, noise_multiplier, stage.record_steps, placed, stage.runs_settings
+        )
         found = np.asarray(score(shard.observation.astype(np.float64), context))
         if found.shape != (len(shard.run), len(shard.step), stage.num_slots):
             raise InputError(

@@ -242,6 +242,7 @@ def _experiment() -> dict:
     """What the summary reads of an experiment: two audits, one of them of a process."""
     shared = {"score": "s", "adjacency": "substitute", "sample_rate": 1.0, "max_grad_norm": 1.0}
     shared |= {"num_steps": 20, "learning_rate": 0.1, "num_runs": 100}
+    shared |= dict.fromkeys(("batch_size", "landscape", "landscape_threshold"))
     return {
         "settings": {
             "datasets": {"mine": {"source": "digits", "encoder": None, "num_records": 50}}
@@ -261,6 +262,8 @@ def _summary(audit: str, estimates: pd.DataFrame) -> pd.DataFrame:
             "noise_multiplier": [2.0],
             "accounting_method": ["pld"],
             "gaussian_distance": [0.004],
+            "epsilon_hidden_state": [float("nan")],
+            "epsilon_hidden_state_gdp": [float("nan")],
         }
         | {f"epsilon_upper_{name}": [9.0] for name in ("substitute", "add_remove", "group_privacy")}
     )
