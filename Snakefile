@@ -26,6 +26,7 @@ include: "rules/accounting.smk"
 include: "rules/training.smk"
 include: "rules/estimation.smk"
 include: "rules/figures.smk"
+include: "rules/exact_figures.smk"
 include: "rules/housekeeping.smk"
 
 

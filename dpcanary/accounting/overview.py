@@ -13,15 +13,14 @@ from dpcanary.accounting.fallback import with_fallback
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.stage import AccountingStage
 from dpcanary.accounting.trade_off import (
-    GaussianCurve,
-    TradeOffCurve,
+    ExactCurve,
     curves_by_steps,
     gaussian_distance,
     largest_mu,
 )
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
-from dpcanary.gdp import gdp_epsilon
+from dpcanary.gdp import gdp_delta, gdp_epsilon
 from dpcanary.plugins import function_named
 
 # Smallest delta of the profile: far below one over any number of runs.
@@ -57,7 +56,6 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     except AccountingError as error:
         print(f"warning: no group privacy bound: {error}", file=sys.stderr)
     exact = _exact_curves(stage, noise_multiplier, stage.record_steps)
-    distances = [gaussian_distance(curve, delta=stage.delta) for curve in exact]
     return pd.DataFrame(
         {
             "step": stage.record_steps,
@@ -66,7 +64,10 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": substitute,
             "epsilon_upper_add_remove": add_remove,
             "epsilon_upper_group_privacy": group_privacy,
-            "gaussian_distance": distances or _gaussian_distances(stage, noise_multiplier),
+            "gaussian_distance": (
+                [gaussian_distance(curve, delta=stage.delta) for curve in exact]
+                or _gaussian_distances(stage, noise_multiplier)
+            ),
             "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
             "epsilon_hidden_state_gdp": [
                 gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact
@@ -78,11 +79,11 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
 
 def _exact_curves(
     stage: AccountingStage, noise_multiplier: float, steps: Sequence[int]
-) -> list[TradeOffCurve]:
+) -> list[ExactCurve]:
     """The exact curves after some steps of what is observed; none where they are not known."""
     if stage.exact is None:
         return []
-    curves: list[TradeOffCurve] = function_named(stage.exact)(
+    curves: list[ExactCurve] = function_named(stage.exact)(
         stage.exact_settings, noise_multiplier=noise_multiplier, steps=steps
     )
     return curves
@@ -109,14 +110,17 @@ def _gaussian_distances(stage: AccountingStage, noise_multiplier: float) -> list
 def _curve(
     stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, method: AccountingMethod
 ) -> list[float]:
-    return account_epsilon_curve(
+    counts = sorted({*stage.insertions})
+    epsilons = account_epsilon_curve(
         adjacency=adjacency,
         sample_rate=stage.sample_rate,
         noise_multiplier=noise_multiplier,
-        steps=stage.insertions,
+        steps=counts,
         delta=stage.delta,
         method=method,
     )
+    by_count = dict(zip(counts, epsilons, strict=True))
+    return [by_count[count] for count in stage.insertions]
 
 
 def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
@@ -137,15 +141,21 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
             points = _coarse_profile(last, noise_multiplier, adjacency)
         tables.append(points.assign(adjacency=adjacency.value))
     for curve in _exact_curves(stage, noise_multiplier, stage.record_steps[-1:]):
-        deltas = np.geomspace(_PROFILE_DELTA, 0.9, _PROFILE_POINTS)
-        for name, one in (
-            ("hidden_state", curve),
-            ("hidden_state_gdp", GaussianCurve(largest_mu(curve))),
-        ):
-            epsilons = [one.epsilon(delta) for delta in deltas]
-            points = pd.DataFrame({"delta": deltas, "epsilon": epsilons})
-            tables.append(points.assign(adjacency=name))
+        tables.append(_exact_profile(curve).assign(adjacency="hidden_state"))
+        tables.append(_gaussian_profile(largest_mu(curve)).assign(adjacency="hidden_state_gdp"))
     return pd.concat(tables)[["adjacency", "delta", "epsilon"]]
+
+
+def _exact_profile(curve: ExactCurve) -> pd.DataFrame:
+    epsilons = np.linspace(0.0, curve.epsilon(_PROFILE_DELTA), _PROFILE_POINTS).tolist()
+    return pd.DataFrame({"delta": [curve.delta(one) for one in epsilons], "epsilon": epsilons})
+
+
+def _gaussian_profile(mu: float) -> pd.DataFrame:
+    highest = gdp_epsilon(mu=mu, delta=_PROFILE_DELTA)
+    epsilons = np.linspace(0.0, highest, _PROFILE_POINTS).tolist()
+    deltas = [gdp_delta(mu=mu, epsilon=epsilon) for epsilon in epsilons]
+    return pd.DataFrame({"delta": deltas, "epsilon": epsilons})
 
 
 def _fine_profile(

@@ -70,6 +70,14 @@ class TradeOffCurve(ABC):
     def _fnr(self, fpr: Array) -> Array: ...
 
 
+class ExactCurve(TradeOffCurve):
+    """A curve that is known exactly, from the law of what an adversary observes."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """Delta at an epsilon of at least 0, for the worse of both orders of the worlds."""
+
+
 @dataclass(frozen=True)
 class GaussianCurve(TradeOffCurve):
     """G_mu, the curve of N(mu, 1) in world 0 against N(0, 1) in world 1.

@@ -48,6 +48,7 @@ def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure
     tables = [_panel_table(panel) for panel in panels]
     series = dict.fromkeys(attack.series for attack in attacks)
     measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
+    exact = [name for name in style.EXACT if any(name in one.profiles for one in attacks)]
     accounted = [Line2D([], [], **style.ACCOUNTED[adjacency]) for adjacency in _ADJACENCIES]
     shade = Patch(
         color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
@@ -58,6 +59,8 @@ def draw_trade_off(attacks: Sequence[Attack], *, note: str = "") -> tuple[Figure
         legend=[
             ["measured:", *measured],
             ["fewest errors that the accountant allows:", *accounted],
+            ["fewest errors of any test:"] * bool(exact)
+            + [Line2D([], [], **style.EXACT[name]) for name in exact],
             [shade],
         ],
         notes=[note, _NOTE],
@@ -80,6 +83,9 @@ def _panel_table(panel: Sequence[Attack]) -> pd.DataFrame:
     for adjacency in _ADJACENCIES:
         fnr = accounted_false_negative_rate(_shared_profile(panel, adjacency), rates)
         curves.append((f"accounted_{adjacency}", None, None, rates, fnr))
+    for name in [name for name in style.EXACT if name in panel[0].profiles]:
+        fnr = accounted_false_negative_rate(_shared_profile(panel, name), rates)
+        curves.append((f"exact_{name}", None, None, rates, fnr))
     for attack in panel:
         fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
         seen = (fpr > 0) & (fnr > 0)
@@ -119,6 +125,9 @@ def _draw_panel(axes: Axes, panel: Sequence[Attack], table: pd.DataFrame) -> Non
         if adjacency == "add_remove":
             axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
         axes.plot(x, y, **style.ACCOUNTED[adjacency])
+    for name, options in style.EXACT.items():
+        curve = table[table["series"] == f"exact_{name}"]
+        axes.plot(curve["false_positive_rate"], curve["false_negative_rate"], **options)
     for attack in panel:
         curve = table[table["audit"] == attack.audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]

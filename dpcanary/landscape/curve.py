@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpcanary.accounting.trade_off import TradeOffCurve
+from dpcanary.accounting.trade_off import ExactCurve
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError
 from dpcanary.landscape.density import Law
 
 Array = NDArray[np.float64]
 
-_LARGEST_EPSILON = 500.0
+_LARGEST_EPSILON = 512.0
 
 
 @dataclass(frozen=True, eq=False)
-class DensityCurve(TradeOffCurve):
+class DensityCurve(ExactCurve):
     """The curve of one step of a process.
 
     Attributes:
@@ -33,7 +33,7 @@ class DensityCurve(TradeOffCurve):
     spacing: float
 
     def delta(self, epsilon: float) -> float:
-        """Delta at an epsilon, for the worse of both orders of the worlds."""
+        """See ExactCurve."""
         pairs = ((self.world0, self.world1), (self.world1, self.world0))
         return max(_hockey_stick(*pair, self.spacing, epsilon) for pair in pairs)
 
@@ -42,9 +42,12 @@ class DensityCurve(TradeOffCurve):
         checked_real("delta", delta, most=1.0)
         if self.delta(0.0) <= delta:
             return 0.0
-        if self.delta(_LARGEST_EPSILON) > delta:
-            raise AccountingError(f"epsilon is above {_LARGEST_EPSILON:g} at delta {delta:g}")
-        return float(brentq(lambda e: self.delta(e) - delta, 0.0, _LARGEST_EPSILON, xtol=1e-10))
+        high = 1.0
+        while self.delta(high) > delta:
+            high *= 2
+            if high > _LARGEST_EPSILON:
+                raise AccountingError(f"epsilon is above {high / 2:g} at delta {delta:g}")
+        return float(brentq(lambda epsilon: self.delta(epsilon) - delta, 0.0, high, xtol=1e-8))
 
     @cached_property
     def _errors(self) -> tuple[Array, Array]:

@@ -17,6 +17,10 @@ FigureKind = Literal[
     "adjacency_ratio",
     "score_histograms",
     "trade_off",
+    "hidden_state_by_step",
+    "hidden_state_by_threshold",
+    "amplification",
+    "loss_landscape",
 ]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
 # Figures of bounds, and the column of the summary on the axis of each.
@@ -26,6 +30,12 @@ _AXES = {
     "epsilon_by_runs": "num_runs",
 }
 BOUNDS_KINDS = (*_AXES, "epsilon_by_setting")
+# Figures of audits whose exact law is known, and the column on the axis of each that has one.
+_EXACT_AXES = {
+    "hidden_state_by_step": "step",
+    "hidden_state_by_threshold": "landscape_threshold",
+}
+EXACT_KINDS = tuple(_EXACT_AXES)
 # The keys that a kind needs, where these are not just the sweeps.
 _NEEDED = {
     "epsilon_by_runs": ("sweeps", "num_runs"),
@@ -69,4 +79,4 @@ class Figure(ClosedModel):
     @property
     def axis(self) -> str | None:
         """The column of the summary on the axis of a figure of bounds; None for other kinds."""
-        return self.setting or _AXES.get(self.kind)
+        return self.setting or (_AXES | _EXACT_AXES).get(self.kind)

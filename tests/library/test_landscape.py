@@ -171,7 +171,7 @@ def test_epsilon_and_delta_agree():
         line = 1 - curve.delta(epsilon) - np.exp(epsilon) * rates
         assert (curve.fnr(rates) > line - 1e-6).all()
     far = DensityCurve(np.array([0.0, 0, 0, 1, 1]), np.array([1.0, 1, 0, 0, 0]), 1.0)
-    with pytest.raises(AccountingError, match="epsilon is above 500"):
+    with pytest.raises(AccountingError, match="epsilon is above 512"):
         far.epsilon(DELTA)
 
 
