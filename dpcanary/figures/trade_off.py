@@ -132,4 +132,7 @@ def _draw_panel(axes: Axes, panel: Sequence[Attack], table: pd.DataFrame) -> Non
         curve = table[table["audit"] == attack.audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
         axes.plot(x, y, markevery=0.12, **style.canary_options(*attack.series))
-    axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))
+    if any(series.startswith("exact_") for series in table["series"]):
+        axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))  # what differs then is the middle of the curves
+    else:
+        axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))

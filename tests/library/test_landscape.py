@@ -14,6 +14,7 @@ from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.adversaries.loss_landscape import draw_positions
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.estimate import estimate_epsilon
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.landscape.curve import DensityCurve, curves_of
 from dpcanary.landscape.density import Law, exact_law
@@ -275,3 +276,27 @@ def test_the_curves_of_the_stage_are_those_of_the_law():
     curves = exact_curves(settings(4), noise_multiplier=2.0, steps=STEPS)
     assert [curve.epsilon(DELTA) for curve in curves] == epsilons(2.0, batch_size=4)
     assert ndtr(-largest_mu(curves[0]) / 2) == pytest.approx(ndtr(-0.25), abs=1e-5)
+
+
+# --- bounds against the truth -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conversion", ["direct", "gdp"])
+def test_bounds_exceed_what_they_are_about_in_few_audits(conversion):
+    """`direct` bounds the exact epsilon; `gdp`, by the exact curve's largest mu, its own limit."""
+    audits, size, sigma = 200, 500, 1.0
+    positions = draw_positions(drawing(range(audits * size), sigma, batch_size=1))[:, -1]
+    [curve] = exact_curves(settings(1), noise_multiplier=sigma, steps=STEPS[-1:])
+    limit = gdp_epsilon(mu=largest_mu(curve), delta=DELTA)
+    truth = curve.epsilon(DELTA) if conversion == "direct" else limit
+    found = [
+        estimate_epsilon(
+            world0_scores=scores[0::2],
+            world1_scores=scores[1::2],
+            delta=DELTA,
+            conversion=conversion,
+        ).epsilon_lower
+        for scores in positions.reshape(audits, size)
+    ]
+    assert np.mean(np.array(found) > truth) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / audits)
+    assert np.mean(found) > 0.2 * truth
