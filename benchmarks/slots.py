@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
             }
             # In turn, so that a disturbance affects all alike; the first repeat warms up.
             times = [
-                {slots: milliseconds(contender, device) for slots, contender in found.items()}
+                {slots: milliseconds(contender, device)[0] for slots, contender in found.items()}
                 for _ in range(options.repeats + 1)
             ][1:]
             row = {f"ms_{slots}": median(time[slots] for time in times) for slots in SLOTS}

@@ -9,15 +9,26 @@ import sys
 import warnings
 from dataclasses import asdict, dataclass
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
-from benchmarks.contenders import CASES, MODES, Case, Contender, floor, opacus, ours, synchronise
+from benchmarks.contenders import (
+    CASES,
+    MODES,
+    Case,
+    Contender,
+    floor,
+    opacus,
+    ours,
+    small_floor,
+    synchronise,
+)
 from dpcanary import Precision
 from dpcanary.devices import chosen_device
 
-Times = dict[str, list[float]]
+# Wall and processor time.
+Times = dict[str, list[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,11 @@ class Timing:
         bfloat16_ms: `train_ensemble` with products in bfloat16; None for convolutions.
         opacus_ms: the loop of Opacus's tutorials with its Poisson loader, by mode.
         opacus_step_ms: bare steps of Opacus on batches that are ready beforehand, by mode.
-        floor_ms: the two matrix products of every layer and the noise; None for convolutions.
+        floor_ms: the two matrix products of every layer and the noise; for convolutions, one large
+            product with as many multiplications, and the noise; for the fcnn, all arithmetic, tanh
+            and the noise.
+        processor_ms: processor time of all contenders, summed over the cores. Unlike the others it
+            hardly depends on what else the machine does.
     """
 
     model: str
@@ -44,7 +59,8 @@ class Timing:
     bfloat16_ms: float | None
     opacus_ms: dict[str, float]
     opacus_step_ms: dict[str, float]
-    floor_ms: float | None
+    floor_ms: float
+    processor_ms: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -79,9 +95,13 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
     found = {"ours": ours(case, rate, **mine)}
     if case.name == "linear":
         found["unrotated"] = ours(case, rate, **mine, rotate=False)
-    if case.name != "convnet":
-        found["bfloat16"] = ours(case, rate, **mine, precision=Precision.BFLOAT16)
+    if case.name == "fcnn":
+        hosts = {name: mine[name] for name in ("runs", "steps", "threads")}
+        found["floor"] = small_floor(case, rate, **hosts)
+    else:
         found["floor"] = floor(case, rate, **mine)
+    if not case.convolves and case.name != "fcnn":
+        found["bfloat16"] = ours(case, rate, **mine, precision=Precision.BFLOAT16)
     theirs = {"steps": effort.opacus_steps, "device": effort.device}
     for mode in MODES:
         try:
@@ -94,12 +114,13 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
     return found
 
 
-def milliseconds(contender: Contender, device: torch.device) -> float:
-    """Milliseconds per model-step, timed once."""
+def milliseconds(contender: Contender, device: torch.device) -> tuple[float, float]:
+    """Milliseconds per model-step, timed once: on the clock, and of the processor."""
     synchronise(device)
-    started = perf_counter()
+    started, used = perf_counter(), process_time()
     model_steps = contender()
-    return 1e3 * (perf_counter() - started) / model_steps
+    scale = 1e3 / model_steps
+    return scale * (perf_counter() - started), scale * (process_time() - used)
 
 
 def measure(case: Case, rate: float, effort: Effort) -> Timing:
@@ -110,7 +131,7 @@ def measure(case: Case, rate: float, effort: Effort) -> Timing:
         print(f"{case.name}, q = {rate:g}: {repeat} of {effort.repeats}", file=sys.stderr)
         for name, contender in found.items():
             times[name].append(milliseconds(contender, effort.device))
-    medians = {name: median(values[1:]) for name, values in times.items()}
+    medians = {name: median(wall for wall, _ in values[1:]) for name, values in times.items()}
     return Timing(
         model=case.name,
         sample_rate=rate,
@@ -122,16 +143,18 @@ def measure(case: Case, rate: float, effort: Effort) -> Timing:
         opacus_step_ms={
             mode: medians[f"{mode} step"] for mode in MODES if f"{mode} step" in medians
         },
-        floor_ms=medians.get("floor"),
+        floor_ms=medians["floor"],
+        processor_ms={name: median(cpu for _, cpu in pairs[1:]) for name, pairs in times.items()},
     )
 
 
 def table(timings: list[Timing]) -> str:
     """The timings as a table of text."""
     head = ("model", "q", "ours", "unrotated", "bfloat16", "floor", *MODES)
-    lines = ["  ".join(f"{name:>11}" for name in (*head, "loop / ours", "step / ours"))]
+    last = ("loop / ours", "step / ours", "ours, CPU", "floor, CPU", "ratio, CPU")
+    lines = ["  ".join(f"{name:>13}" for name in (*head, *last))]
     for timing in timings:
-        loop, bare = timing.opacus_ms, timing.opacus_step_ms
+        loop, bare, used = timing.opacus_ms, timing.opacus_step_ms, timing.processor_ms
         cells = [
             timing.model,
             f"{timing.sample_rate:g}",
@@ -139,20 +162,23 @@ def table(timings: list[Timing]) -> str:
             *(f"{loop[mode]:.2f}/{bare[mode]:.2f}" if mode in loop else "-" for mode in MODES),
             f"{min(loop.values()) / timing.ours_ms:.1f}",
             f"{min(bare.values()) / timing.ours_ms:.1f}",
+            *map(_cell, (used["ours"], used["floor"])),
+            f"{min(used[f'{mode} step'] for mode in bare) / used['ours']:.1f}",
         ]
-        lines.append("  ".join(f"{cell:>11}" for cell in cells))
+        lines.append("  ".join(f"{cell:>13}" for cell in cells))
     return "\n".join(
         [
             "Milliseconds per model-step, medians. Opacus by mode: the loop of its tutorials / its"
             " bare steps;",
-            "the last columns are its fastest mode over ours.",
+            "next, its fastest mode over ours; last, processor time summed over the cores, and the"
+            " bare steps' ratio by it.",
             *lines,
         ]
     )
 
 
 def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else f"{value:.3g}"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -175,11 +201,11 @@ def main(argv: list[str] | None = None) -> None:
     timings = []
     for name in options.models:
         # Larger models take longer, so fewer of them are trained in about the same time.
-        share = {"linear": 1, "mlp": 8, "convnet": 64}[name]
+        share = {"linear": 1, "mlp": 8, "fcnn": 1 / 16, "convnet": 64, "convnet-fixed": 64}[name]
         effort = Effort(
-            runs=max(options.threads, options.runs // share),
-            steps=max(5, options.steps // max(1, share // 8)),
-            opacus_steps=max(5, options.opacus_steps // max(1, share // 8)),
+            runs=max(options.threads, int(options.runs / share)),
+            steps=max(5, options.steps // max(1, int(share / 8))),
+            opacus_steps=max(5, options.opacus_steps // max(1, int(share / 8))),
             threads=options.threads,
             repeats=options.repeats,
             device=chosen_device(options.device),

@@ -18,16 +18,17 @@ _SETTINGS = (
 # Those that are empty where the audit does not use them.
 _IF_USED = (
     "sampling", "batch_size", "canary_period", "initialisation", "initial_weights", "simulation",
-    "ranking",
+    "ranking", "landscape", "landscape_threshold",
 )  # fmt: skip
 _COLUMNS = [
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
     "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
     "num_steps", "learning_rate", "initialisation", "initial_weights", "simulation", "ranking",
-    "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step", "slot",
-    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
-    "mu_lower", "epsilon_upper_substitute", "epsilon_upper_add_remove",
-    "epsilon_upper_group_privacy", "gaussian_distance", "accounting_method", "test_accuracy",
+    "landscape", "landscape_threshold", "seed", "configuration", "num_slots", "num_runs",
+    "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
+    "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
+    "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
+    "epsilon_hidden_state", "epsilon_hidden_state_gdp", "accounting_method", "test_accuracy",
     "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption",
 ]  # fmt: skip
 

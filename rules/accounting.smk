@@ -50,7 +50,7 @@ rule account:
     resources:
         mem_mb=2000,
     params:
-        code=code("account"),
+        code=AUDITS.by_audit(lambda audit: code("account", *AUDITS.exact(audit))),
         settings=AUDITS.stage_as_json(AccountingStage),
     message:
         "Accounting {wildcards.audit}"

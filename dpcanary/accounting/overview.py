@@ -1,6 +1,8 @@
 """The accounted part of a summary: upper bounds along training, and the privacy profile."""
 
 import sys
+from collections.abc import Sequence
+from math import nan
 
 import numpy as np
 import pandas as pd
@@ -10,9 +12,16 @@ from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, 
 from dpcanary.accounting.fallback import with_fallback
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.stage import AccountingStage
-from dpcanary.accounting.trade_off import curves_by_steps, gaussian_distance
+from dpcanary.accounting.trade_off import (
+    ExactCurve,
+    curves_by_steps,
+    gaussian_distance,
+    largest_mu,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
+from dpcanary.gdp import gdp_delta, gdp_epsilon
+from dpcanary.plugins import function_named
 
 # Smallest delta of the profile: far below one over any number of runs.
 _PROFILE_DELTA = 1e-9
@@ -26,7 +35,9 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
     The bound by group privacy always rests on `pld`. If that refuses, only this bound is NaN.
     `gaussian_distance` is that of the trade-off curve under the audited adjacency; NaN if `pld`
-    refuses it.
+    refuses it. Where the exact curve of what is observed is known, it is the distance of that.
+    `epsilon_hidden_state` is then the epsilon of this curve, and `epsilon_hidden_state_gdp` that of
+    its largest mu, which perfect audits with conversion `gdp` would state; else both are NaN.
 
     Raises:
         AccountingError: if both methods refuse.
@@ -44,6 +55,7 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
         )
     except AccountingError as error:
         print(f"warning: no group privacy bound: {error}", file=sys.stderr)
+    exact = _exact_curves(stage, noise_multiplier, stage.record_steps)
     return pd.DataFrame(
         {
             "step": stage.record_steps,
@@ -52,9 +64,29 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": substitute,
             "epsilon_upper_add_remove": add_remove,
             "epsilon_upper_group_privacy": group_privacy,
-            "gaussian_distance": _gaussian_distances(stage, noise_multiplier),
+            "gaussian_distance": (
+                [gaussian_distance(curve, delta=stage.delta) for curve in exact]
+                or _gaussian_distances(stage, noise_multiplier)
+            ),
+            "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
+            "epsilon_hidden_state_gdp": [
+                gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact
+            ]
+            or nan,
         }
     )
+
+
+def _exact_curves(
+    stage: AccountingStage, noise_multiplier: float, steps: Sequence[int]
+) -> list[ExactCurve]:
+    """The exact curves after some steps of what is observed; none where they are not known."""
+    if stage.exact is None:
+        return []
+    curves: list[ExactCurve] = function_named(stage.exact)(
+        stage.exact_settings, noise_multiplier=noise_multiplier, steps=steps
+    )
+    return curves
 
 
 def _gaussian_distances(stage: AccountingStage, noise_multiplier: float) -> list[float]:
@@ -78,21 +110,26 @@ def _gaussian_distances(stage: AccountingStage, noise_multiplier: float) -> list
 def _curve(
     stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, method: AccountingMethod
 ) -> list[float]:
-    return account_epsilon_curve(
+    counts = sorted({*stage.insertions})
+    epsilons = account_epsilon_curve(
         adjacency=adjacency,
         sample_rate=stage.sample_rate,
         noise_multiplier=noise_multiplier,
-        steps=stage.insertions,
+        steps=counts,
         delta=stage.delta,
         method=method,
     )
+    by_count = dict(zip(counts, epsilons, strict=True))
+    return [by_count[count] for count in stage.insertions]
 
 
 def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Points (epsilon, delta) of the privacy profile at the last step, by adjacency.
 
     If the losses cannot be represented on a grid, there are only a few points, from method `prv`.
-    Each point is a bound, so a trade-off curve through them lies below the exact one.
+    Each point is a bound, so a trade-off curve through them lies below the exact one. Where the
+    exact curve of what is observed is known, `hidden_state` stands for it in place of an adjacency,
+    and `hidden_state_gdp` for the Gaussian curve of its largest mu.
     """
     last = stage.model_copy(update={"record_steps": stage.record_steps[-1:]})
     tables = []
@@ -103,7 +140,22 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
             print(f"warning: a coarse privacy profile: {error}", file=sys.stderr)
             points = _coarse_profile(last, noise_multiplier, adjacency)
         tables.append(points.assign(adjacency=adjacency.value))
+    for curve in _exact_curves(stage, noise_multiplier, stage.record_steps[-1:]):
+        tables.append(_exact_profile(curve).assign(adjacency="hidden_state"))
+        tables.append(_gaussian_profile(largest_mu(curve)).assign(adjacency="hidden_state_gdp"))
     return pd.concat(tables)[["adjacency", "delta", "epsilon"]]
+
+
+def _exact_profile(curve: ExactCurve) -> pd.DataFrame:
+    epsilons = np.linspace(0.0, curve.epsilon(_PROFILE_DELTA), _PROFILE_POINTS).tolist()
+    return pd.DataFrame({"delta": [curve.delta(one) for one in epsilons], "epsilon": epsilons})
+
+
+def _gaussian_profile(mu: float) -> pd.DataFrame:
+    highest = gdp_epsilon(mu=mu, delta=_PROFILE_DELTA)
+    epsilons = np.linspace(0.0, highest, _PROFILE_POINTS).tolist()
+    deltas = [gdp_delta(mu=mu, epsilon=epsilon) for epsilon in epsilons]
+    return pd.DataFrame({"delta": deltas, "epsilon": epsilons})
 
 
 def _fine_profile(

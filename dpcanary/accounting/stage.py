@@ -1,5 +1,7 @@
 """The settings of the accounting stage."""
 
+from typing import Any
+
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
 
@@ -8,6 +10,9 @@ class AccountingStage(ClosedModel):
     """All that the accounted upper bounds depend on, except the noise multiplier.
 
     Attributes:
+        in_first_step: whether the canary may be used in the first step alone.
+        exact: `module:name` of a function that gives the exact trade-off curves of what is
+            observed, where these are known; `exact_settings` is its first argument.
         adjacency: the audited one. Epsilons are accounted under several; the distance of the
             trade-off curve from a Gaussian one is that under this adjacency.
     """
@@ -17,8 +22,13 @@ class AccountingStage(ClosedModel):
     record_steps: tuple[int, ...]
     canary_period: int | None
     delta: float
+    in_first_step: bool = False
+    exact: str | None = None
+    exact_settings: dict[str, Any] | None = None
 
     @property
     def insertions(self) -> tuple[int, ...]:
         """For each recorded step, the number of steps up to it in which the canary may be used."""
+        if self.in_first_step:
+            return (1,) * len(self.record_steps)
         return tuple(step // (self.canary_period or 1) for step in self.record_steps)

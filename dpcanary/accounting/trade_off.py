@@ -26,6 +26,9 @@ Array = NDArray[np.float64]
 
 # FPRs at which two curves are compared, as standard normal quantiles.
 _QUANTILES = np.linspace(-8.0, 8.0, 2001)
+# The same for `largest_mu`: finer, since a curve may have a kink where mu is largest.
+_FURTHEST_QUANTILE = 4.75
+_FINE_QUANTILES = np.linspace(-_FURTHEST_QUANTILE, _FURTHEST_QUANTILE, 40_001)
 
 
 class TradeOffCurve(ABC):
@@ -65,6 +68,14 @@ class TradeOffCurve(ABC):
 
     @abstractmethod
     def _fnr(self, fpr: Array) -> Array: ...
+
+
+class ExactCurve(TradeOffCurve):
+    """A curve that is known exactly, from the law of what an adversary observes."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """Delta at an epsilon of at least 0, for the worse of both orders of the worlds."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +189,21 @@ def curves_by_steps(setting: Setting, steps: list[int]) -> Iterator[TradeOffCurv
         positives = errors_by_threshold(towards0)
         negatives = positives if towards1 is towards0 else errors_by_threshold(towards1)
         yield LossCurve(loss, steep=positives, flat=negatives)
+
+
+def largest_mu(curve: TradeOffCurve) -> float:
+    """The largest mu = Phi^-1(1 - FPR) - Phi^-1(FNR) over all tests of a curve.
+
+    An audit with conversion `gdp` and infinitely many runs would state it. If the curve is not
+    Gaussian, the epsilon of this mu is not that of the curve. Rates below 1e-6 are left out.
+
+    Example:
+        >>> round(largest_mu(GaussianCurve(1.5)), 6)
+        1.5
+    """
+    others = ndtri(curve.fnr(ndtr(_FINE_QUANTILES)))
+    seen = np.abs(others) < _FURTHEST_QUANTILE
+    return float((-_FINE_QUANTILES - others)[seen].max(initial=0.0))
 
 
 def gaussian_distance(curve: TradeOffCurve, *, delta: float) -> float:

@@ -74,6 +74,10 @@ class Adversary:
         uses_reference: whether canaries are made with the help of the reference model. Without it,
             target records are drawn at random.
         settings: keys of a config that this adversary's function uses and others do not.
+        in_first_step: whether the canary enters the first step alone. Batches are then fixed, and
+            that step alone is accounted.
+        exact: `module:name` of a function that gives the exact trade-off curve of what is
+            observed, if it is known; see `landscape.exact.exact_curves`.
         colour: in figures; None takes one from the palette.
         marker: in figures; None takes one from the palette.
     """
@@ -89,6 +93,8 @@ class Adversary:
     cost: CraftingCost | None = None
     uses_reference: bool = True
     settings: tuple[str, ...] = ()
+    in_first_step: bool = False
+    exact: str | None = None
     colour: str | None = None
     marker: str | None = None
 

@@ -95,7 +95,7 @@ _BUILT_IN = (
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,
         uses_reference=False,
-        colour="#56B4E9",
+        colour="#00A5A5",
         marker="P",
     ),
     Adversary(
@@ -152,6 +152,25 @@ _BUILT_IN = (
         uses_reference=False,
         colour="#8C510A",
         marker="*",
+    ),
+    Adversary(
+        name="loss_landscape",
+        label="loss landscape",
+        description="gradient +C in the first step alone against nothing, or against -C under"
+        " `substitute`; the loss is crafted so that later steps keep the worlds apart",
+        source="Cebere et al., A_S",
+        inserts=Inserts.PROCESS,
+        function="dpcanary.adversaries.loss_landscape:draw_positions",
+        scores=(
+            Score("position", "dpcanary.scoring.scores:as_observed", "position"),
+            Score("likelihood_ratio", "dpcanary.landscape.exact:likelihood_ratio", "position"),
+        ),
+        adjacencies=(Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE),
+        settings=("landscape", "landscape_threshold"),
+        in_first_step=True,
+        exact="dpcanary.landscape.exact:exact_curves",
+        colour="#B8860B",
+        marker="h",
     ),
 )
 BUILT_IN = {entry.name: entry for entry in _BUILT_IN}

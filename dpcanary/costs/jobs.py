@@ -12,7 +12,7 @@ from dpcanary.costs.crafting import crafting_probe, reference_probe
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.figure import BOUNDS_KINDS
+from dpcanary.settings.figure import BOUNDS_KINDS, EXACT_KINDS
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.stage import TrainingStage
 
@@ -38,6 +38,7 @@ _SECONDS = {
 # Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
 # estimate from one score by one rule and conversion, and to account one mechanism.
 _CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
+# Figures that are drawn from a summary of their own.
 # Bytes of a job's log and header or table, and of a figure's files.
 _SMALL_FILES, _FIGURE_FILES = 12_000, 370_000
 
@@ -127,7 +128,8 @@ class JobList:
     def _after_audits(self) -> Iterator[Row]:
         yield _row("summarise")
         for figure in self.experiment.settings.figures.values():
-            kind = "bounds" if figure.kind in BOUNDS_KINDS else figure.kind
+            kind: str = "bounds" if figure.kind in BOUNDS_KINDS else figure.kind
+            kind = "hidden_state" if kind in EXACT_KINDS else kind
             yield _row(f"figure_{kind}", size=_FIGURE_FILES)
             if figure.sweeps and kind != "score_histograms":
                 yield _row("summarise")

@@ -11,9 +11,10 @@ class EstimationStage(ClosedModel):
     Attributes:
         looks: numbers of runs of both worlds at which the bounds hold jointly; none if each bound
             holds alone.
-        adjacency: audited; only `subsampled_gaussian` uses it and the two below.
+        adjacency: audited; only `subsampled_gaussian` uses it and the three below.
         sample_rate: of Poisson sampling; 1 with fixed batches.
         canary_period: with fixed batches, the steps per insertion of the canary.
+        in_first_step: whether the canary is inserted in the first step alone.
     """
 
     delta: float
@@ -25,3 +26,4 @@ class EstimationStage(ClosedModel):
     adjacency: Adjacency = Adjacency.SUBSTITUTE
     sample_rate: float = 1.0
     canary_period: int | None = None
+    in_first_step: bool = False

@@ -126,7 +126,7 @@ def _mechanism(stage: EstimationStage, scores: AuditScores, step: int) -> Mechan
         adjacency=stage.adjacency,
         sample_rate=stage.sample_rate,
         noise_multiplier=scores.header["noise_multiplier"],
-        num_steps=int(step) // (stage.canary_period or 1),
+        num_steps=1 if stage.in_first_step else int(step) // (stage.canary_period or 1),
     )
 
 

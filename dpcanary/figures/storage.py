@@ -31,6 +31,10 @@ _SUMMARY_COLUMNS = (
     "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 )  # fmt: skip
+_EXACT_COLUMNS = (
+    *_SUMMARY_COLUMNS, "landscape", "landscape_threshold", "epsilon_hidden_state",
+    "epsilon_hidden_state_gdp",
+)  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
 )  # fmt: skip
@@ -50,6 +54,11 @@ def figure_parser(description: str | None) -> argparse.ArgumentParser:
 def read_summary(path: Path) -> pd.DataFrame:
     """A summary of audits; for errors, see `tables.read_table`."""
     return read_table(path, columns=_SUMMARY_COLUMNS)
+
+
+def read_exact_summary(path: Path) -> pd.DataFrame:
+    """A summary with what is known of exact laws; for errors, see `tables.read_table`."""
+    return read_table(path, columns=_EXACT_COLUMNS)
 
 
 def panels_option(parser: argparse.ArgumentParser) -> None:

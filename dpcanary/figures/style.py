@@ -53,6 +53,17 @@ ACCOUNTED: dict[str, dict[str, Any]] = {
         "label": "group privacy", "color": "#7A7A7A", "linestyle": ":", "zorder": 2.5,
     },
 }  # fmt: skip
+# The same for what is exactly known of the final model.
+EXACT: dict[str, dict[str, Any]] = {
+    "hidden_state": {
+        "label": "exact, final model only (no assumption)", "color": "#B2182B", "linestyle": "-.",
+        "zorder": 2.6,
+    },
+    "hidden_state_gdp": {
+        "label": "Gaussian curve of the largest μ", "color": "#1B7837", "linestyle": ":",
+        "zorder": 2.6,
+    },
+}  # fmt: skip
 
 
 @contextmanager

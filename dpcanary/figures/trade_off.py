@@ -87,12 +87,15 @@ def _legend(
     series = dict.fromkeys(attack.series for attack in attacks)
     measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
     curves = [Line2D([], [], **options) for options in accounted.values()]
+    exact = [name for name in style.EXACT if any(name in one.profiles for one in attacks)]
     shade = Patch(
         color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
     )
     return [
         ["measured:", *measured],
         [f"fewest errors that the accountant allows{audited}:", *curves],
+        ["fewest errors of any test:"] * bool(exact)
+        + [Line2D([], [], **style.EXACT[name]) for name in exact],
         *proven_legend(panels),
         *([[shade]] if len(accounted) > 1 else []),
     ]
@@ -110,6 +113,9 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
     for adjacency in adjacencies:
         fnr = accounted_false_negative_rate(_shared_profile(panel, adjacency), rates)
         curves.append((f"accounted_{adjacency}", None, None, rates, fnr))
+    for name in [name for name in style.EXACT if name in panel[0].profiles]:
+        fnr = accounted_false_negative_rate(_shared_profile(panel, name), rates)
+        curves.append((f"exact_{name}", None, None, rates, fnr))
     curves += proven_curves(panel, rates)
     for attack in panel:
         fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
@@ -150,8 +156,13 @@ def _draw_panel(
             continue
         [*found] = [attack for attack in panel if attack.audit == audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
-        if series == "measured":
+        if str(series).startswith("exact_"):
+            axes.plot(x, y, **style.EXACT[str(series).removeprefix("exact_")])
+        elif series == "measured":
             axes.plot(x, y, markevery=0.12, **style.canary_options(*found[0].series))
         else:
             axes.plot(x, y, **proven_options(str(series), found[0] if found else None))
-    axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))
+    if any(str(series).startswith("exact_") for series in table["series"]):
+        axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))  # what differs then is the middle of the curves
+    else:
+        axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))

@@ -52,6 +52,7 @@ def pool_scores(
             noise_multiplier,
             stage.record_steps,
             placed,
+            stage.runs_settings,
             adjacency=stage.adjacency,
             loss=stage.loss,
         )

@@ -4,7 +4,9 @@ A score function takes observations, shape (runs, steps, slots, ...), and a `Sco
 returns shape (runs, steps, slots). Higher means that world 0 is likelier.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ class ScoringContext:
         noise_multiplier: sigma.
         record_steps: ascending.
         canaries: None if no model is trained.
+        runs_settings: the settings of the jobs that made the runs.
         adjacency: how the worlds differ.
         loss: of training; None if no model is trained.
     """
@@ -35,6 +38,7 @@ class ScoringContext:
     noise_multiplier: float
     record_steps: tuple[int, ...]
     canaries: CanarySet | None
+    runs_settings: Mapping[str, Any] = field(default_factory=dict)
     adjacency: Adjacency = Adjacency.SUBSTITUTE
     loss: Loss | None = None
 

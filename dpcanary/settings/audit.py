@@ -8,12 +8,12 @@ from dpcanary.adversaries.options import Simulation
 from dpcanary.errors import suggestion
 from dpcanary.observations import Observation
 from dpcanary.settings.audit_keys import AuditKeys
+from dpcanary.settings.sampling import check_sampling
 from dpcanary.training.options import (
     Initialisation,
     ModelKind,
     Optimizer,
     Precision,
-    Sampling,
     WorldAssignment,
 )
 
@@ -26,6 +26,7 @@ _OF_MLP = ("hidden_sizes", "activation")
 _OF_CRAFTING = (
     "crafting_steps", "crafting_step_size", "simulation", "ranking", "num_simulations",
 )  # fmt: skip
+_OF_LANDSCAPE = ("landscape", "landscape_threshold")
 
 
 class Audit(AuditKeys):
@@ -101,28 +102,7 @@ class Audit(AuditKeys):
 
     @model_validator(mode="after")
     def _sampling_is_consistent(self) -> "Audit":
-        if self.sampling is Sampling.FIXED:
-            if self.batch_size is None or self.canary_period is None:
-                raise ValueError("sampling fixed needs batch_size and canary_period")
-            if self.sample_rate != 1.0:
-                raise ValueError("sampling fixed has no sample_rate")
-            if not self.is_trained:
-                raise ValueError(f"canary {self.canary} has no batches: sampling must be poisson")
-        elif self.batch_size is not None:
-            raise ValueError(
-                "batch_size is for sampling fixed; Poisson batches vary in size: give sample_rate"
-                " = batch size / num_records instead"
-            )
-        elif self.canary_period is not None:
-            raise ValueError("canary_period is for sampling fixed")
-        elif "sample_rate" not in self.model_fields_set:
-            raise ValueError("sampling poisson needs sample_rate")
-        elif self.is_trained and self.sample_rate < 1e-6:
-            raise ValueError(
-                "sample_rate is below 1e-6; rounded to 32 bits, it would change by more than .01 %"
-            )
-        if (self.record_every or self.num_steps) % (self.canary_period or 1):
-            raise ValueError("canary_period must divide the steps between estimates")
+        check_sampling(self)
         return self
 
     @property
@@ -154,7 +134,7 @@ class Audit(AuditKeys):
     @property
     def unused_keys(self) -> set[str]:
         """Keys that the chosen canary, model and optimizer do not use."""
-        unused = {*_OF_CRAFTING} - {*self.adversary.settings}
+        unused = {*_OF_CRAFTING, *_OF_LANDSCAPE} - {*self.adversary.settings}
         if not self.is_trained:
             unused |= {*_OF_DATA_AND_MODEL, *_OF_OPTIMIZER}
         if not self.is_trained or self.model is not ModelKind.MLP:
@@ -177,7 +157,7 @@ class Audit(AuditKeys):
     @property
     def accounted_steps(self) -> int:
         """Steps in which the canary may be used."""
-        return self.num_steps // (self.canary_period or 1)
+        return 1 if self.adversary.in_first_step else self.num_steps // (self.canary_period or 1)
 
     @property
     def shards(self) -> list[str]:

@@ -8,6 +8,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.options import Ranking, Simulation
 from dpcanary.closed_model import ClosedModel
+from dpcanary.landscape.options import LandscapeShape
 from dpcanary.settings.fields import Count, Name, Positive
 from dpcanary.training.options import (
     Activation,
@@ -109,6 +110,15 @@ class AuditKeys(ClosedModel):
     )
     num_simulations: Count = Field(
         4, description="trainings that canary simulated_dimension simulates"
+    )
+    landscape: LandscapeShape | None = Field(
+        None, description="which way the loss of canary loss_landscape pushes; by default diverging"
+    )
+    landscape_threshold: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="where it changes direction, in units of max_grad_norm; by default in the"
+        " middle between the worlds",
     )
     seed: int | None = Field(
         None,

@@ -101,6 +101,12 @@ class Experiment(ClosedModel):
         if "runs_settings" in model.model_fields:
             runs = self.stage(self.runs_stage(audit), audit=audit)
             known["runs_settings"] = runs.model_dump(mode="json")
+        if "exact_settings" in model.model_fields:
+            known["exact_settings"] = (
+                self.stage(DrawingStage, audit=audit).model_dump(mode="json")
+                if known["exact"]
+                else None
+            )
         return model(**{key: known[key] for key in model.model_fields})
 
     def runs_stage(self, audit: str) -> type[TrainingStage] | type[DrawingStage]:
@@ -125,6 +131,8 @@ class Experiment(ClosedModel):
             "function": audit.adversary.function,
             "observe": Observation(score.observes) if audit.is_trained else score.observes,
             "score_function": score.function,
+            "in_first_step": audit.adversary.in_first_step,
+            "exact": audit.adversary.exact,
         }
 
 

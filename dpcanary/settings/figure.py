@@ -43,6 +43,10 @@ LineSetting = Literal[
     "canary_period",
     "batch_size",
     "model",
+    "hidden_state_by_step",
+    "hidden_state_by_threshold",
+    "amplification",
+    "loss_landscape",
 ]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
 # Figures of bounds, and the column of the summary on the axis of each.
@@ -59,6 +63,12 @@ _OPTIONAL = {
     "panels": (*BOUNDS_KINDS, "trade_off", "gradient_norm", "privacy_profile"),
     "proven": ("trade_off",),
 }
+# Figures of audits whose exact law is known, and the column on the axis of each that has one.
+_EXACT_AXES = {
+    "hidden_state_by_step": "step",
+    "hidden_state_by_threshold": "landscape_threshold",
+}
+EXACT_KINDS = tuple(_EXACT_AXES)
 # The keys that a kind needs, where these are not just the sweeps.
 _NEEDED = {
     "epsilon_by_runs": ("sweeps", "num_runs"),
@@ -123,4 +133,4 @@ class Figure(ClosedModel):
     @property
     def axis(self) -> str | None:
         """The column of the summary on the axis of a figure of bounds; None for other kinds."""
-        return self.setting or _AXES.get(self.kind)
+        return self.setting or (_AXES | _EXACT_AXES).get(self.kind)

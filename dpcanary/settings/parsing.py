@@ -14,6 +14,8 @@ from pydantic_core import ErrorDetails
 from dpcanary.checks import checked_name
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
+from dpcanary.landscape.options import LandscapeShape
+from dpcanary.landscape.process import middle
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.dataset import Dataset
@@ -114,8 +116,20 @@ def _resolved(audit: Audit, *, seed: int) -> Audit:
             "dataset": audit.dataset if audit.is_trained else None,
             "initialisation": audit.start,
             "worlds": audit.worlds or WorldAssignment.by_default(audit.num_slots),
+            **_landscape_of(audit),
         }
     )
+
+
+def _landscape_of(audit: Audit) -> dict[str, Any]:
+    """The landscape with its defaults; none where the canary has none."""
+    if "landscape" in audit.unused_keys:
+        return {"landscape": None, "landscape_threshold": None}
+    threshold = audit.landscape_threshold
+    return {
+        "landscape": audit.landscape or LandscapeShape.DIVERGING,
+        "landscape_threshold": middle(audit.adjacency) if threshold is None else threshold,
+    }
 
 
 def _check_used(

@@ -185,13 +185,18 @@ class _FixedBatches(Batches):
         self._size, self._period = self.dpsgd.batch_size, self.dpsgd.canary_period
         others = np.delete(np.arange(self.table.num_private), self.slots.targets)
         self._known = KnownBatches(others, batch_size=self._size, seed=self.seed)
+        # Weights are made once: they depend on whether the slots take part, not on the step.
+        self._ordinary = torch.ones(1, self._size, device=self.runs.device)
+        self._ordinary = self._ordinary.expand(len(self.runs), -1)
+        self._inserted = torch.ones(self.worlds.shape, device=self.runs.device)
+        self._slot_rows, self._with_slots = self._targets[:0], self._ordinary
+        if not self.slots.has_gradients:
+            keeps = self._keeps_target[:, : len(self._targets)]  # none, or one for each slot
+            self._slot_rows = torch.cat([self._targets, self._canary_rows])
+            self._with_slots = torch.cat([self._ordinary, keeps, self._takes_canary], dim=1)
 
     def at(self, step: int) -> tuple[Batch, Tensor]:
-        rows = torch.from_numpy(np.concatenate([self._known.at(step), self.slots.targets]))
-        rows = rows.to(self.runs.device)
-        targets = torch.arange(self._size, len(rows), device=rows.device)
-        ones = torch.ones(len(self.runs), len(rows), device=rows.device)
-        comes_in = float((step + 1) % self._period == 0)
-        inserted = torch.full(self.worlds.shape, comes_in, device=rows.device)
-        weights = self._weights(ones, targets, inserted)
-        return Batch(torch.cat([rows, self._canary_rows]), weights), inserted
+        rows = torch.from_numpy(self._known.at(step)).to(self.runs.device)
+        if (step + 1) % self._period:
+            return Batch(rows, self._ordinary), torch.zeros_like(self._inserted)
+        return Batch(torch.cat([rows, self._slot_rows]), self._with_slots), self._inserted

@@ -56,7 +56,7 @@ def train_ensemble(
 
     Args:
         module: the architecture, of any kind without batch statistics, also as Opacus wraps it.
-            Linear heads and perceptrons have fast paths of their own.
+            Linear heads, perceptrons and small convolutional networks have fast paths of their own.
         records: the private records.
         canary: what is inserted; a list gives each run one slot per canary. See `slots.slots_of`.
         dpsgd: settings of the mechanism.

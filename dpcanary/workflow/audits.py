@@ -101,6 +101,11 @@ class AuditRules:
         """The function that calibrates an audit's noise; none where the config gives the noise."""
         return [CALIBRATION] if self._audits[audit].noise_multiplier is None else []
 
+    def exact(self, audit: str) -> list[str]:
+        """The function that gives the exact curves of what an audit observes; none if unknown."""
+        found = self._audits[audit].adversary.exact
+        return [found] if found else []
+
     def score_function(self, audit: str) -> str:
         """The function that scores an audit's runs."""
         found = self._audits[audit]

@@ -888,3 +888,67 @@ def test_config_files_are_checked_by_a_program(tmp_path):
         assert done.stderr.startswith("error: ")
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+LANDSCAPE = {
+    "canary": "loss_landscape",
+    "dataset": None,
+    "adjacency": "add_remove",
+    "sampling": "fixed",
+    "batch_size": 4,
+    "sample_rate": None,
+}
+
+
+def test_a_crafted_landscape_has_its_defaults_and_others_have_none():
+    experiment = parse_experiment(with_sweep(**LANDSCAPE, score=["position", "likelihood_ratio"]))
+    assert set(experiment.runs_of_audit.values()) == {"steps"}  # both scores share their runs
+    [audit, other] = experiment.audits.values()
+    assert (audit.landscape, audit.landscape_threshold) == ("diverging", 0.5)
+    assert (audit.accounted_steps, other.score) == (1, "likelihood_ratio")
+    substitute = parse_experiment(with_sweep(**LANDSCAPE | {"adjacency": "substitute"}))
+    assert substitute.audits["steps"].landscape_threshold == 0.0
+    assert single().audits["steps"].landscape is None
+
+
+def test_a_crafted_landscape_is_accounted_for_its_first_step():
+    experiment = parse_experiment(with_sweep(**LANDSCAPE, record_every=50))
+    accounting = experiment.stage(AccountingStage, audit="steps")
+    assert accounting.insertions == (1, 1)
+    drawing = experiment.stage(DrawingStage, audit="steps")
+    assert accounting.exact_settings == json.loads(drawing.to_json())
+    assert drawing.batch_size == 4
+    assert experiment.stage(NoiseStage, audit="steps").accounted_steps == 1
+    assert experiment.stage(EstimationStage, audit="steps").in_first_step
+    others = single().stage(AccountingStage, audit="steps")
+    assert (others.exact, others.exact_settings, others.in_first_step) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling": None, "batch_size": None, "sample_rate": 0.5}, "needs sampling fixed and ba"),
+        ({"batch_size": None}, "canary loss_landscape needs sampling fixed and batch_size"),
+        ({"batch_size": [4, 0]}, "audit steps-B0: batch_size: Input should be greater than"),
+        ({"canary_period": 1}, "canary_period: canary loss_landscape enters the first step alone"),
+        ({"sample_rate": 1.0}, "sample_rate: canary loss_landscape enters the first step alone"),
+        ({"dataset": "digits"}, "audits.steps: dataset: its canary, .* do not use this key"),
+        ({"learning_rate": 0.1}, "audits.steps: learning_rate: its canary, .* do not use this key"),
+        ({"adjacency": "zero_out"}, "audits adjacency add_remove and substitute, not zero_out"),
+        ({"landscape": "divergin"}, "landscape: unknown name, did you mean 'diverging'"),
+        ({"landscape_threshold": float("inf")}, "landscape_threshold: Input should be a finite"),
+        ({"landscape_threshold": "high"}, "landscape_threshold: Input should be a valid number"),
+        ({"num_slots": 2}, "canary loss_landscape has only one slot"),
+        ({"score": "coordinate"}, "loss_landscape has no score 'coordinate'; known: position, li"),
+    ],
+)
+def test_mistakes_of_a_crafted_landscape_are_named(changes, message):
+    with pytest.raises(InputError, match=f"config: (audit steps.*: )?.*{message}"):
+        parse_experiment(with_sweep(**LANDSCAPE | changes))
+
+
+@pytest.mark.parametrize("key", ["landscape", "landscape_threshold"])
+def test_other_canaries_have_no_landscape(key):
+    value = "diverging" if key == "landscape" else 0.5
+    with pytest.raises(InputError, match=re.escape(UNUSED.format(key))):
+        parse_experiment(with_sweep(**{key: value}))

@@ -244,6 +244,7 @@ def _experiment() -> dict:
     shared |= {"num_steps": 20, "learning_rate": 0.1, "num_runs": 100, "seed": 7}
     shared |= {"sampling": "fixed", "batch_size": 10, "canary_period": 2, "ranking": "per_step"}
     shared |= {"simulation": "noisy", "initialisation": "zeros", "initial_weights": None}
+    shared |= dict.fromkeys(("landscape", "landscape_threshold"))
     return {
         "settings": {
             "datasets": {"mine": {"source": "digits", "encoder": None, "num_records": 50}}
@@ -267,6 +268,8 @@ def _summary(audit: str, estimates: pd.DataFrame) -> pd.DataFrame:
             "noise_multiplier": [2.0],
             "accounting_method": ["pld"],
             "gaussian_distance": [0.004],
+            "epsilon_hidden_state": [float("nan")],
+            "epsilon_hidden_state_gdp": [float("nan")],
         }
         | {f"epsilon_upper_{name}": [9.0] for name in ("substitute", "add_remove", "group_privacy")}
     )

@@ -197,7 +197,7 @@ def test_scores_are_told_of_the_audit(tmp_path, monkeypatch):
 
     monkeypatch.setattr("dpcanary.scoring.scores.as_observed", remembered)
     pooled = pooled_of(written(tmp_path, shard(0, 4), shard(4, 4)))
-    context = ScoringContext(0.5, 2.0, record_steps=(5, 10), canaries=None)
+    context = ScoringContext(0.5, 2.0, (5, 10), canaries=None, runs_settings=STAGE.runs_settings)
     assert told == [context, context]
     np.testing.assert_array_equal(pooled.scores[0, :, 0, 0], -np.arange(8))
 

@@ -90,7 +90,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 17))
+    assert sorted(numbers.values()) == list(range(1, 18))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -108,6 +108,7 @@ def test_purposes_of_streams_are_distinct():
         "datasets.SYNTHETIC_RECORDS": 9,
         "training.WORLDS": 10,
         "adversaries.PROCESS": 11,
+        "adversaries.LOSS_LANDSCAPE": 17,
     }
 
 

@@ -308,6 +308,19 @@ def test_fixed_batches_are_a_function_of_seed_and_step() -> None:
     assert not np.array_equal(members(reseeded.at(0)[0]), expected[0])
 
 
+@every_canary
+def test_runs_share_the_weights_of_fixed_batches_where_no_canary_record_comes_in(kind: str) -> None:
+    """One row is expanded to all runs, and takes neither memory nor time."""
+    source = batches_for(range(4), kind=kind, dpsgd=FIXED, num_slots=2)
+    for step in range(6):
+        batch, inserted = source.at(step)
+        comes_in = step % 3 == 2
+        assert torch.equal(inserted, torch.full((4, 2), float(comes_in)))
+        with_records = comes_in and kind == "input"
+        assert batch.weights.shape == (4, 5 + 4 * with_records)
+        assert (batch.weights.stride(0) == 0) != with_records
+
+
 def test_over_many_epochs_a_fixed_batch_holds_each_record_equally_often() -> None:
     """The first batch of each epoch is a random choice of 5 of the 22 other records."""
     source = batches_for([0], kind="coordinate", dpsgd=FIXED)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -19,10 +19,12 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.dense_layers import DenseLayers
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.gradients.perceptron import PerceptronPath
 from dpcanary.training.gradients.rotation import spanning_basis
+from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath
 from dpcanary.training.options import Initialisation, Loss, Precision
 from dpcanary.training.slots import table_of
 
@@ -78,6 +80,16 @@ def path_for(
         noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, record_steps=(1,), loss=loss
     )
     return path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
+
+
+def paths_for(module: nn.Module, table: RecordTable, loss: Loss) -> list[GradientPath]:
+    """The path that is chosen, and for a perceptron also the one that a wider one would take."""
+    chosen = path_for(module, table, loss)
+    if isinstance(chosen, LinearPath):
+        return [chosen]
+    assert isinstance(chosen, SmallPerceptronPath)
+    assert isinstance(module, nn.Sequential)
+    return [chosen, PerceptronPath(table, module, loss=loss)]
 
 
 def some_parameters(module: nn.Module, runs: int = RUNS, seed: int = 1) -> Tensor:
@@ -171,9 +183,9 @@ def test_clipped_sums_equal_those_of_one_record_at_a_time(
 ) -> None:
     module = module_named(name, num_outputs)
     table = some_table(width_of(module), num_outputs)
-    path, parameters = path_for(module, table, loss), some_parameters(module)
+    paths, parameters = paths_for(module, table, loss), some_parameters(module)
     members = some_members()
-    assert isinstance(path, LinearPath if name.startswith("linear") else PerceptronPath)
+    assert len(paths) == (1 if name.startswith("linear") else 2)
     norms = [
         float(plain_gradient(module, parameters[0], x, int(y), loss).norm())
         for x, y in zip(table.features, table.labels, strict=True)
@@ -190,7 +202,7 @@ def test_clipped_sums_equal_those_of_one_record_at_a_time(
         ]
         expected, _ = plain_sums(module, parameters, table, without, max_grad_norm, loss)
         batches.append((shared_rows(without, some), expected))
-        for batch, truth in batches:
+        for path, (batch, truth) in product(paths, batches):
             found = sums_of(path, parameters, batch, max_grad_norm).double()
             # Terms cancel, so rounding is relative to their length, which is at most C.
             size = min(max_grad_norm, max(norms)) * N**0.5
@@ -201,9 +213,10 @@ def test_clipped_sums_equal_those_of_one_record_at_a_time(
 def test_infinite_clipping_norm_does_not_clip() -> None:
     for name in ("linear 6", "tanh"):
         module = module_named(name, 3)
-        path = path_for(module, some_table(6, 3), CROSS_ENTROPY)
+        paths = paths_for(module, some_table(6, 3), CROSS_ENTROPY)
         parameters, members = some_parameters(module), some_members()
-        for batch in (shared_rows(members, range(N + 1)), own_rows(members, NULL_ROW)):
+        batches = (shared_rows(members, range(N + 1)), own_rows(members, NULL_ROW))
+        for path, batch in product(paths, batches):
             infinite = sums_of(path, parameters, batch, float("inf"))
             assert torch.equal(infinite, sums_of(path, parameters, batch, 1e8))
 
@@ -215,9 +228,10 @@ def test_records_of_any_scale_give_finite_sums(name: str, loss: Loss) -> None:
     module = module_named(name, 3)
     plain = some_table(width_of(module), 3)
     table = replace(plain, features=plain.features * 1e4)
-    path, parameters = path_for(module, table, loss), some_parameters(module)
+    paths, parameters = paths_for(module, table, loss), some_parameters(module)
     members = some_members()
-    for batch in (own_rows(members, NULL_ROW), shared_rows(members, range(N + 1))):
+    batches = (own_rows(members, NULL_ROW), shared_rows(members, range(N + 1)))
+    for path, batch in product(paths, batches):
         found = sums_of(path, parameters, batch, 1.5)
         assert bool(found.isfinite().all())
         sizes = torch.tensor([float(len(rows)) for rows in members])
@@ -298,8 +312,9 @@ def test_in_a_basis_of_the_records_sums_and_logits_are_the_same() -> None:
 
 def test_a_perceptron_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     module = module_named("relu", 3)
+    assert isinstance(module, nn.Sequential)
     table = some_table(6, 3, count=300)
-    path = path_for(module, table, CROSS_ENTROPY)
+    path = PerceptronPath(table, module, loss=CROSS_ENTROPY)
     parameters = some_parameters(module)
     rng = np.random.default_rng(0)
     members = [sorted(rng.permutation(301)[:size].tolist()) for size in (64, 65, 0, 128, 301)]
@@ -307,13 +322,13 @@ def test_a_perceptron_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> N
     whole = [sums_of(path, parameters, batch, 1.0) for batch in batches]
     monkeypatch.setattr(perceptron_path, "_BYTES_AT_ONCE", 1)
     calls = []
-    forward = PerceptronPath._forward
+    forward = DenseLayers.forward
 
-    def counted(self: PerceptronPath, parameters: Tensor, features: Tensor) -> list[Tensor]:
+    def counted(self: DenseLayers, parameters: Tensor, features: Tensor) -> list[Tensor]:
         calls.append(features.shape[-2])
         return forward(self, parameters, features)
 
-    monkeypatch.setattr(PerceptronPath, "_forward", counted)
+    monkeypatch.setattr(DenseLayers, "forward", counted)
     for batch, expected in zip(batches, whole, strict=True):
         found = sums_of(path, parameters, batch, 1.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)

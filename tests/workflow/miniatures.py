@@ -21,6 +21,7 @@ LONGEST, EVERY = 20, 10
 
 def miniature(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The same config with tiny data from a folder, short sweeps, few steps and runs."""
+    config = _without_large_models(config)
     datasets = {
         name: _tiny_dataset(dataset, folder) for name, dataset in config.get("datasets", {}).items()
     }
@@ -29,13 +30,26 @@ def miniature(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {**config, "datasets": datasets, "audits": audits, "figures": figures, "device": "cpu"}
 
 
+def _without_large_models(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without its sweeps of ResNet-18, which would take minutes."""
+    audits = {
+        name: audit for name, audit in config["audits"].items() if audit.get("model") != "resnet18"
+    }
+    figures = {}
+    for name, figure in config["figures"].items():
+        sweeps = [sweep for sweep in figure.get("sweeps", []) if sweep in audits]
+        if sweeps or "sweeps" not in figure:
+            figures[name] = figure | ({"sweeps": sweeps} if sweeps else {})
+    return {**config, "audits": audits, "figures": figures}
+
+
 def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     source = dataset["source"]
     files = {} if source == "purchase100_synthetic" else {"files": [str(FILES[source](folder))]}
     encoder = {}
     if "encoder" in dataset:
         encoder = {"encoder": str(folder / ("vit" if source == "cifar10" else "bert"))}
-    records = 40 if dataset.get("balanced", True) else 150
+    records = 40 if dataset.get("balanced", True) else 60 if source == "cifar10" else 150
     kept = {key: value for key, value in dataset.items() if key not in _DROPPED}
     size = {"max_records": 300} if source == "purchase100_synthetic" else {}
     return {**kept, **DATASET, **files, **encoder, **size, "num_records": records}
@@ -50,10 +64,17 @@ def _ends(value: object) -> object:
 
 
 def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
+    known_batches = audit.get("sampling") == "fixed" and "dataset" in audit
+    cut = _first if known_batches else _ends  # those configs have many sweeps
     tiny = {
-        key: value if key == "hidden_sizes" else _ends(value) for key, value in audit.items()
+        key: value if key in ("hidden_sizes", "canary") else cut(value)
+        for key, value in audit.items()
     } | AUDIT
-    if any(isinstance(audit.get(key), list) for key in _ALONG):
+    tiny["canary"] = _ends(audit["canary"])
+    if known_batches:
+        period = {1: 1, 5: 2, 25: 5}[audit["canary_period"]]
+        tiny |= {"batch_size": 16, "canary_period": period, "num_repeats": 1}
+    elif any(isinstance(audit.get(key), list) for key in _ALONG):
         tiny["sample_rate"] = _first(tiny["sample_rate"])  # enough for a figure along a setting
     steps = tiny["num_steps"]
     tiny["num_steps"] = [EVERY, LONGEST] if isinstance(steps, list) else LONGEST
@@ -116,7 +137,22 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
-FILES = {"cifar10": cifar10, "sst2": sst2, "purchase100": purchase100}
+def california_housing(folder: Path) -> Path:
+    """scikit-learn's archive: nine numbers a line."""
+    rng = np.random.default_rng(0)
+    path = folder / "cal_housing.tgz"
+    rows = [",".join(f"{value:.3f}" for value in rng.uniform(1, 9, 9)) for _ in range(300)]
+    with tarfile.open(path, "w:gz") as archive:
+        _add(archive, "CaliforniaHousing/cal_housing.data", "\n".join([*rows, ""]).encode())
+    return path
+
+
+FILES = {
+    "california_housing": california_housing,
+    "cifar10": cifar10,
+    "sst2": sst2,
+    "purchase100": purchase100,
+}
 
 
 def write_encoders(folder: Path) -> None:

@@ -10,7 +10,8 @@ from running import SNAKEFILE, SNAKEMAKE, printed_by
 
 ROOT = Path(__file__).parents[2]
 PAPER = sorted((ROOT / "config/pradhan").glob("*.yaml"))
-CONFIGS = [*PAPER, *sorted((ROOT / "config/replication").glob("*.yaml"))]
+CEBERE = sorted((ROOT / "config/cebere").glob("*.yaml"))
+CONFIGS = [*PAPER, *CEBERE, *sorted((ROOT / "config/replication").glob("*.yaml"))]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,11 @@ def test_dry_run(config, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("config", PAPER, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config",
+    [*PAPER, *(pytest.param(config, marks=pytest.mark.long) for config in CEBERE)],
+    ids=lambda path: path.stem,
+)
 def test_miniature(config, files, tmp_path):
     content = miniature(yaml.safe_load(config.read_text()), files)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))

@@ -85,6 +85,7 @@ EXPECTED = {
     "encoders/stage.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
     "estimation/options.py": {*ESTIMATES, "figure_score_histograms", "figure_adjacency_ratio"},
     "estimation/stage.py": ESTIMATES,
+    "landscape/options.py": DRAWING,
     "scoring/stage.py": SCORES,
     "training/mechanism_stage.py": REFERENCE,
     "training/options.py": REFERENCE,

@@ -9,10 +9,14 @@ from torch import Tensor, nn
 from dpcanary.canaries import DirectionCanary, GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradients.convolution_stages import split_module
+from dpcanary.training.gradients.convolutional import ConvolutionalPath
+from dpcanary.training.gradients.dense_layers import linear_layers
 from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath
-from dpcanary.training.gradients.perceptron import ACTIVATIONS, PerceptronPath
+from dpcanary.training.gradients.perceptron import PerceptronPath
 from dpcanary.training.gradients.rotation import spanning_basis
+from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath, is_small
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.options import Initialisation, Loss, Optimizer, Precision
 from dpcanary.training.slots import Slots
@@ -48,6 +52,8 @@ def path_of(
         num_outputs, loss = layers[-1].out_features, dpsgd.loss
         _check_outputs(num_outputs, table, loss)
         if isinstance(module, nn.Sequential):
+            if precision is Precision.FLOAT32 and is_small(layers, table.features.device):
+                return SmallPerceptronPath(table, module, loss=loss)
             return PerceptronPath(table, module, loss=loss, precision=precision)
         return LinearPath(
             table, num_outputs=num_outputs, loss=loss, precision=precision, basis=basis
@@ -57,10 +63,23 @@ def path_of(
             f"precision {precision} is for linear heads and perceptrons; use float32 for a"
             f" {type(module).__name__}"
         )
-    vectorise = table.features.device.type != "cpu"
-    path = ModulePath(module, table, dpsgd.loss, vectorise_runs=vectorise)
+    path = _path_of_layers(module, table, dpsgd.loss)
     _check_outputs(path.num_outputs, table, dpsgd.loss)
     return path
+
+
+def _path_of_layers(module: nn.Module, table: RecordTable, loss: Loss) -> GradientPath:
+    """The path of a module that is neither a linear head nor a perceptron."""
+    features = table.features
+    on_host = features.device.type == "cpu"
+    if (
+        on_host
+        and features.dtype == torch.float32
+        and isinstance(module, nn.Sequential)
+        and split_module(module, tuple(features.shape[1:]))
+    ):
+        return ConvolutionalPath(table, module, loss=loss)
+    return ModulePath(module, table, loss, vectorise_runs=not on_host)
 
 
 def basis_of(
@@ -99,10 +118,7 @@ def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 
 def _closed_form_layers(module: nn.Module) -> list[nn.Linear]:
     """The linear layers of a linear head or a perceptron; empty for any other module."""
-    layers = list(module) if type(module) is nn.Sequential else [module]
-    linear = [layer for layer in layers[::2] if _is_linear(layer)]
-    known = len(layers) == 2 * len(linear) - 1
-    return linear if known and all(type(layer) in ACTIVATIONS for layer in layers[1::2]) else []
+    return linear_layers([*module] if type(module) is nn.Sequential else [module])
 
 
 def _check_outputs(num_outputs: int, table: RecordTable, loss: Loss) -> None:

@@ -1,7 +1,8 @@
 """What every gradient path offers: clipped gradient sums of many models at once.
 
-The linear and the perceptron path have closed forms for the norm of a record's gradient. The module
-path finds the norms layer by layer, for any `torch.nn.Module`.
+The linear and the perceptron path have closed forms for the norm of a record's gradient. The
+convolutional path keeps the gradients in the few weights of its convolutions. The module path finds
+the norms layer by layer, for any `torch.nn.Module`.
 """
 
 from abc import ABC, abstractmethod
@@ -45,7 +46,8 @@ class Batch:
     Attributes:
         rows: int64 rows of the table. Shape (n,) if all runs share the records, or (runs, n) if
             each run has its own; then the null row fills up shorter batches.
-        weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0.
+        weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0. Where
+            they are the same for all runs, one row may be expanded: do not change them in place.
     """
 
     rows: Tensor

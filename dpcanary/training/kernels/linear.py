@@ -10,25 +10,10 @@ import math
 import numba
 import numpy as np
 
-from dpcanary.training.kernels.float_bits import as_float
+from dpcanary.training.kernels.elementwise import exp
 
-_I, _U, _F = np.int32, np.uint32, np.float32
+_F = np.float32
 _TOGETHER = 4  # records at a time
-
-
-@numba.njit(inline="always", fastmath=True)
-def _exp(x):
-    """Exponential in float32 by Cephes' polynomial; a library call would not vectorise."""
-    x = min(max(x, _F(-87.0)), _F(87.0))
-    n = _F(math.floor(x * _F(1.44269504088896341) + _F(0.5)))
-    r = x - n * _F(0.693359375) + n * _F(2.12194440e-4)
-    y = _F(1.9875691500e-4)
-    y = y * r + _F(1.3981999507e-3)
-    y = y * r + _F(8.3334519073e-3)
-    y = y * r + _F(4.1665795894e-2)
-    y = y * r + _F(1.6666665459e-1)
-    y = y * r + _F(5.0000001201e-1)
-    return (y * r * r + r + _F(1.0)) * as_float(_U((_I(n) + _I(127)) << _I(23)))
 
 
 @numba.njit(fastmath=True, error_model="numpy")
@@ -89,7 +74,7 @@ def _to_residuals(logits, targets, softmax):
     if not softmax:
         for j in range(records):
             for c in range(classes):
-                p = _F(1) / (_F(1) + _exp(-logits[j, c]))
+                p = _F(1) / (_F(1) + exp(-logits[j, c]))
                 logits[j, c] = (p - targets[j, c]) / _F(classes)
         return
     for j in range(records):
@@ -101,7 +86,7 @@ def _to_residuals(logits, targets, softmax):
             row[c] -= top
     flat = logits.reshape(records * classes)
     for k in range(len(flat)):
-        flat[k] = _exp(flat[k])
+        flat[k] = exp(flat[k])
     for j in range(records):
         row = logits[j]
         total = _F(0)

@@ -1,0 +1,179 @@
+"""Small convolutional networks on the host: compiled convolutions, each with its max pooling.
+
+The loss depends on one position of each pooling window. So the gradients take a quarter of the
+arithmetic of the convolutions, or less, and the gradients of single records in the few weights of
+the convolutions can be kept: one backward pass gives the norms and then the clipped sums.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpcanary.training.gradients.convolution_stages import Stage, split_module
+from dpcanary.training.gradients.dense_layers import DenseLayers
+from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
+from dpcanary.training.kernels.convolution import pooled_convolutions
+from dpcanary.training.kernels.convolution_gradients import input_gradients, record_gradients
+from dpcanary.training.losses import residuals, target_outputs
+from dpcanary.training.modules.allocation import keep_freed_memory
+from dpcanary.training.options import Loss, Precision
+
+# Records of one run that are computed at once, and the bytes of what is kept of them.
+_RECORDS_TOGETHER, _BYTES_TOGETHER = 256, 2**26
+# Runs of a block: enough to share the cost of drawing its batches.
+_RUNS_TOGETHER = 16
+
+Floats = NDArray[np.float32]
+
+
+class _Images(NamedTuple):
+    """What a stage reads and makes.
+
+    Attributes:
+        inputs: shape (records, channels in, height, width).
+        rows: the inputs that it takes, shape (n,).
+        maxima: its outputs, shape (n, channels out, height, width).
+        winners: the positions of the maxima, in the same shape.
+    """
+
+    inputs: Floats
+    rows: NDArray[np.int64]
+    maxima: Floats
+    winners: NDArray[np.int32]
+
+
+class ConvolutionalPath(GradientPath):
+    """Gradients of networks that `split_module` accepts, one run after the other.
+
+    A row of the buffer holds the parameters in the module's order.
+
+    Args:
+        table: the records; images of shape (channels, height, width).
+        module: the network.
+        loss: of each record.
+    """
+
+    name = "convolutional"
+    shared_above = math.inf  # records outside of a run's batch are not cheap
+
+    def __init__(self, table: RecordTable, module: nn.Sequential, *, loss: Loss) -> None:
+        keep_freed_memory()
+        shape = tuple(table.features.shape[1:])
+        found = split_module(module, shape)
+        assert found is not None
+        self._stages, dense = found
+        self._head = DenseLayers(dense, Precision.FLOAT32)
+        self.table, self._loss = table, loss
+        self._targets = target_outputs(table.labels, self._head.num_outputs)
+        self.num_outputs = self._head.num_outputs
+        self._convolved = sum(stage.num_parameters for stage in self._stages)
+        self.num_parameters = self._convolved + self._head.num_parameters
+        self.runs_together = _RUNS_TOGETHER
+        # Maxima, winners and slopes of every stage, and the gradient in its weights.
+        images = sum(3 * math.prod(stage.output_shape) for stage in self._stages)
+        fitting = _BYTES_TOGETHER // (4 * (images + self._convolved))
+        self._records_together = max(1, min(fitting, _RECORDS_TOGETHER))
+
+    def clipped_sums(
+        self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        """See `GradientPath`."""
+        for run, rows in enumerate(batch.rows.expand(len(parameters), -1)):
+            # Matrix products round by the alignment of their arguments. Copies are aligned alike,
+            # so that a run's sums do not depend on its place in the block.
+            own, sums = parameters[run].clone(), torch.zeros(1, self.num_parameters)
+            drawn = batch.weights[run].nonzero().squeeze(1)
+            for some in torch.split(drawn, self._records_together):
+                part = Batch(rows[some], batch.weights[run, some].unsqueeze(0))
+                self._add_sums(own, part, max_grad_norm, sums)
+            out[run] = sums[0]
+
+    def _add_sums(self, row: Tensor, batch: Batch, max_grad_norm: float, out: Tensor) -> None:
+        """Adds the sums of the run with the parameters `row` to `out`, shape (1, parameters)."""
+        head = row[None, self._convolved :]
+        images = self._forward(row, self.table.features.numpy(), batch.rows.numpy())
+        inputs = self._head.forward(head, _flat(images[-1].maxima))
+        outputs = inputs.pop()
+        slopes = residuals(outputs, self._targets[batch.rows], self._loss, dim=-1)
+        gradients = self._head.backward(head, inputs, slopes)
+        pulled = self._head.input_gradients(head, gradients[0])
+        convolved = self._backward(row, images, pulled)
+        norms = convolved.square().sum(dim=1).unsqueeze(0)
+        squares = [values.square().sum(dim=-1) for values in inputs]
+        self._head.add_squared_norms(gradients, squares, norms)
+        # A zero gradient gives C / 0 = inf, clamped to 1.
+        scales = norms.rsqrt_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
+        out[:, : self._convolved].addmm_(scales, convolved)
+        self._head.add_sums(inputs, gradients, scales, out[:, self._convolved :])
+
+    def _forward(self, row: Tensor, inputs: Floats, rows: NDArray[np.int64]) -> list[_Images]:
+        """The stages of one run, in order."""
+        found = []
+        for stage, (weights, biases) in self._weights(row):
+            shape = (len(rows), *stage.output_shape)
+            maxima = torch.empty(shape).numpy()  # aligned, unlike NumPy's own
+            images = _Images(inputs, rows, maxima, np.empty(shape, np.int32))
+            pooled_convolutions(
+                inputs, rows, weights, biases, stage.padding, stage.window, stage.relu, *images[2:]
+            )
+            found.append(images)
+            inputs, rows = images.maxima, np.arange(len(rows))
+        return found
+
+    def _backward(self, row: Tensor, images: list[_Images], pulled: Tensor) -> Tensor:
+        """Each record's gradient in the weights of the stages, shape (n, their parameters).
+
+        Args:
+            row: one run's parameters.
+            images: of `_forward`.
+            pulled: gradient in the flat outputs of the last stage, shape (1, n, width).
+        """
+        stop, found = self._convolved, torch.empty(pulled.shape[1], self._convolved)
+        slopes = pulled.numpy().reshape(images[-1].maxima.shape)
+        stages = [*zip(self._weights(row), images, strict=True)]
+        for (stage, (weights, _)), (inputs, rows, maxima, winners) in reversed(stages):
+            start = stop - stage.num_parameters
+            own, size = (slopes, maxima, winners, stage.relu), weights.shape[2:]
+            record_gradients(inputs, rows, *own, stage.padding, size, found[:, start:stop].numpy())
+            if start:  # the images themselves need no gradient
+                slopes = np.empty_like(inputs)
+                input_gradients(*own, weights, stage.padding, slopes)
+            stop = start
+        return found
+
+    def _weights(self, row: Tensor) -> Iterator[tuple[Stage, tuple[Floats, Floats]]]:
+        """Each stage with its weights and biases, views of one run's parameters."""
+        first, flat = 0, row.numpy()
+        for stage in self._stages:
+            last = first + stage.num_parameters
+            outs = stage.weight_shape[0]
+            yield (
+                stage,
+                (flat[first : last - outs].reshape(stage.weight_shape), flat[last - outs : last]),
+            )
+            first = last
+
+    def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
+        """See `GradientPath`."""
+        found = torch.empty(len(parameters), len(features), self.num_outputs)
+        for run, row in enumerate(parameters):
+            own = row.clone()  # see `clipped_sums`
+            head = own[None, self._convolved :]
+            for rows in torch.split(torch.arange(len(features)), self._records_together):
+                images = self._forward(own, features.numpy(), rows.numpy())
+                found[run, rows] = self._head.forward(head, _flat(images[-1].maxima))[-1][0]
+        return found
+
+    def bytes_per_run(self, batch_size: int) -> int:
+        """See `GradientPath`; counts the sums, since runs take turns."""
+        return 4 * self.num_parameters
+
+
+def _flat(maxima: Floats) -> Tensor:
+    """Features of the head, shape (1, n, width)."""
+    return torch.from_numpy(maxima).flatten(1).unsqueeze(0)

@@ -1,0 +1,21 @@
+"""Draws how much of epsilon is left at the last step, by noise and batch size."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.figures.amplification import draw_amplification
+from dpcanary.figures.storage import figure_parser, read_exact_summary, write_figure
+from dpcanary.program import run
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads the summary of the figure's sweeps and writes the figure."""
+    parser = figure_parser(__doc__)
+    parser.add_argument("--summary", type=Path, required=True)
+    args = parser.parse_args(argv)
+    figure, table = draw_amplification(read_exact_summary(args.summary), note=args.note)
+    write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
+
+
+if __name__ == "__main__":
+    run(main)
