@@ -28,7 +28,7 @@ include: "rules/estimation.smk"
 include: "rules/ceilings.smk"
 include: "rules/figures.smk"
 include: "rules/figures_of_attacks.smk"
-include: "rules/exact_figures.smk"
+include: "rules/figures_of_exact_laws.smk"
 include: "rules/housekeeping.smk"
 
 

@@ -19,6 +19,10 @@ FigureKind = Literal[
     "trade_off",
     "gradient_norm",
     "privacy_profile",
+    "hidden_state_by_step",
+    "hidden_state_by_threshold",
+    "amplification",
+    "loss_landscape",
 ]
 PanelSetting = Literal[
     "sample_rate",
@@ -43,10 +47,6 @@ LineSetting = Literal[
     "canary_period",
     "batch_size",
     "model",
-    "hidden_state_by_step",
-    "hidden_state_by_threshold",
-    "amplification",
-    "loss_landscape",
 ]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
 # Figures of bounds, and the column of the summary on the axis of each.

@@ -41,6 +41,8 @@ CONFIG = {
         "runs": {"kind": "epsilon_by_runs", "sweeps": ["purchases"], "num_runs": [4, 8]},
         "accuracy": {"kind": "test_accuracy", "sweeps": ["images"]},
         "histograms": {"kind": "score_histograms", "sweeps": ["drawn"]},
+        "trade_off": {"kind": "trade_off", "sweeps": ["images"], "proven": True},
+        "profile": {"kind": "privacy_profile", "sweeps": ["images"], "panels": ["model"]},
         "ratio": {
             "kind": "adjacency_ratio",
             "sample_rates": [0.5],
@@ -50,14 +52,20 @@ CONFIG = {
     },
 }
 # What follows estimates, and what follows scores: of all runs, of trained and of drawn ones.
-FIGURES = {"figure_bounds", "figure_test_accuracy", "figure_score_histograms"}
-ESTIMATES = {"estimate", "estimate_by_runs", "summarise", "figure_bounds", "figure_test_accuracy"}
+OF_SUMMARIES = {
+    "figure_bounds",
+    "figure_test_accuracy",
+    "figure_trade_off",
+    "figure_privacy_profile",
+}
+FIGURES = {*OF_SUMMARIES, "figure_score_histograms"}
+ESTIMATES = {"estimate", "estimate_by_runs", "bound_ceiling", "summarise", *OF_SUMMARIES}
 SCORES = {"score_runs", *ESTIMATES, "figure_score_histograms"}
 DRAWING = {"draw_shard", "score_runs", "estimate", "summarise", "figure_score_histograms"}
 TRAINING = {"train_shard", "score_runs", *ESTIMATES}
 CRAFTING = {"craft_canaries", *TRAINING}
 REFERENCE = {"train_reference", *CRAFTING}
-ACCOUNTS = {"account", "summarise", "figure_bounds", "figure_test_accuracy"}
+ACCOUNTS = {"account", "summarise", *OF_SUMMARIES}
 DATA = {"prepare_dataset", *REFERENCE}
 # For each module of names or settings: the rules that an edit reruns.
 EXPECTED = {
