@@ -16,7 +16,7 @@ BUSY := { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is r
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
-	@echo "make figures      the figures of Pradhan et al. at full scale: days of GPU; PROFILE=profiles/slurm"
+	@echo "make figures      the figures of both papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
 	@echo "make test         the tests, in ten minutes on two cores"
 	@echo "make test-all     the same and the long ones: whole experiments, and environments built anew"
@@ -43,7 +43,7 @@ report: demo
 
 # A profile replaces the default one.
 figures: $(READY)
-	@for config in config/pradhan/*.yaml; do \
+	@for config in config/pradhan/*.yaml config/cebere/*.yaml; do \
 		$(RUN) snakemake --cores $(CORES) $(if $(PROFILE),--profile $(PROFILE)) --configfile $$config || exit 1; \
 	done
 
