@@ -10,9 +10,9 @@ from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, row, summary_of, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures import style
 from dpcanary.figures.bounds import selected_sweeps
 from dpcanary.figures.bounds_figure import VIEWS, draw_bounds_figure
+from dpcanary.figures.style import canary_colour, variant_options
 from dpcanary.settings.figure import Figure, SweptSetting
 
 
@@ -642,7 +642,7 @@ def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
         f"{model}, k = {period}" for model in ("resnet18", "convnet") for period in (1, 5)
     ]
     for axes, part in zip(figure.axes, [parts[1], parts[0], parts[3], parts[2]], strict=True):
-        (drawn,) = _drawn(axes, style.canary_colour("random_dimension"))
+        (drawn,) = _drawn(axes, canary_colour("random_dimension"))
         assert drawn[:, 1].tolist() == _bounds(part)
     assert {*table["model"]} == {"resnet18", "convnet"}
     shared = "All audits: known batches of 128, σ = 4, C = 2, learning rate 0.01"  # noqa: RUF001
@@ -711,22 +711,19 @@ def test_variants_of_a_canary_are_lines_of_their_own() -> None:
         points = table[(table["simulation"] == simulation) & (table["ranking"] == ranking)]
         points = points[points["series"] == "audited"]
         assert drawn[:, 1].tolist() == points["epsilon"].tolist()
-    assert entries["random dimension"].get_color() == style.canary_colour("random_dimension")
+    assert entries["random dimension"].get_color() == canary_colour("random_dimension")
     assert len(_price(pd.concat(parts[:1]))) == 1
     below = " ".join(written_below(figure))
     assert "which is not valid, gives bounds" in below
 
 
 def test_a_variant_of_a_light_canary_is_darker_and_of_a_dark_one_lighter() -> None:
-    def brightness(line) -> float:
-        return sum(to_rgb(line.get_color()))
-
-    for canary, sign in (("natural", -1), ("simulated_dimension", 1)):
-        parts = [_fixed(canary=canary, initialisation=one) for one in ("fixed", "per_run")]
-        figure, _ = draw_bounds_figure(pd.concat(parts), axis="step", lines=["initialisation"])
-        lines = [line for one in figure.subfigs[-1].legends for line in one.get_lines()]
-        first, second = (line for line in lines if " (" in str(line.get_label()))
-        assert sign * (brightness(second) - brightness(first)) > 0.3
+    for canary, sign in (("worst_case", -1), ("simulated_dimension", 1)):
+        first, second = (
+            sum(to_rgb(variant_options(canary, None, "x", rank=rank, number=2)["color"]))
+            for rank in (0, 1)
+        )
+        assert sign * (second - first) > 0.3
 
 
 def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:

@@ -86,6 +86,7 @@ EXPECTED = {
     "adversaries/adversary.py": {*FIGURES, "figure_adjacency_ratio"},
     "adversaries/crafting_stage.py": CRAFTING,
     "adversaries/drawing_stage.py": DRAWING,
+    "adversaries/options.py": CRAFTING,
     "adversaries/purposes.py": DRAWING,
     "datasets/purposes.py": {"extract_features", *DATA},
     "datasets/source_stage.py": {"extract_features", *DATA},
