@@ -20,7 +20,7 @@ from dpcanary.training.stage import TrainingStage
 
 # On the host, more runs at once are not faster.
 _MOST_ON_HOST = 256
-_MOST_TESTS, _MOST_STEPS = 512, 200
+_MOST_TESTS, _MOST_STEPS = 512, 5_000
 # Records of the batches that convolutions are timed on; their time is proportional to these.
 _CONVOLVED = 32
 # Settings that do not affect the time of a step, so that one probe serves many audits.

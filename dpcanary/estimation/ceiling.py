@@ -40,7 +40,7 @@ def ceiling_of(
         ...     num_world0=2500, num_world1=2500, delta=1e-5, significance=0.05,
         ...     threshold_rule="simultaneous",
         ... )  # fmt: skip
-        >>> 6.4 < ceiling < 6.6
+        >>> 5.7 < ceiling < 5.9
         True
     """
     scores = np.arange(num_world0 + num_world1, dtype=np.float64)

@@ -125,7 +125,11 @@ def test_a_null_target_gradient_still_gets_another_label() -> None:
     [found] = mislabeled(
         Crafting(
             CraftingStage.model_construct(
-                model=ModelKind.LINEAR, model_seed=0, num_slots=1, loss=Loss.CROSS_ENTROPY
+                model=ModelKind.LINEAR,
+                model_seed=0,
+                initial_weights=None,
+                num_slots=1,
+                loss=Loss.CROSS_ENTROPY,
             ),
             Split(private, auxiliary=other, test=other),
             Reference(parameters, mean_confidence=np.zeros(1)),

@@ -62,7 +62,7 @@ class SmallPerceptronPath(PerceptronPath):
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """See `GradientPath`."""
-        rows = batch.rows.reshape(-1, batch.weights.shape[1])  # one row where runs share them
+        rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
         add_clipped_gradients(
             self._compiled_table,
             self._compiled_layers,
