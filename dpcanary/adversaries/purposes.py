@@ -12,4 +12,4 @@ class Purpose(IntEnum):
     DIMENSIONS = 13  # coordinates of gradient canaries that are drawn at random
     DIRECTIONS = 14  # directions of gradient canaries
     OTHER_LABELS = 16  # labels of canaries
-    LOSS_LANDSCAPE = 17  # direct draws of a process in a crafted loss landscape
+    LOSS_LANDSCAPE = 15  # direct draws of a process in a crafted loss landscape

@@ -13,4 +13,4 @@ class Purpose(IntEnum):
     FIXED_BATCHES = 7  # the order of records in each epoch of known batches
     OUT_OF_SPAN = 8  # a run's noise outside the span of its records
     WORLDS = 10  # the world of each slot of a run
-    SIMULATED_NOISE = 15  # DP-SGD noise of a simulated training
+    SIMULATED_NOISE = 17  # DP-SGD noise of a simulated training

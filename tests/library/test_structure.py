@@ -96,7 +96,7 @@ def test_purposes_of_streams_are_distinct():
         "training.BATCHES": 2,
         "training.NOISE": 3,
         "training.SIMULATION": 4,
-        "training.SIMULATED_NOISE": 15,
+        "training.SIMULATED_NOISE": 17,
         "adversaries.TARGETS": 12,
         "adversaries.DIMENSIONS": 13,
         "adversaries.DIRECTIONS": 14,
@@ -108,7 +108,7 @@ def test_purposes_of_streams_are_distinct():
         "datasets.SYNTHETIC_RECORDS": 9,
         "training.WORLDS": 10,
         "adversaries.PROCESS": 11,
-        "adversaries.LOSS_LANDSCAPE": 17,
+        "adversaries.LOSS_LANDSCAPE": 15,
     }
 
 

@@ -206,7 +206,7 @@ def test_streams_have_the_documented_keys() -> None:
     keys = {"RECORDS": 1, "BATCHES": 2, "NOISE": 3, "SIMULATION": 4, "WORST_CASE": 5}
     keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8, "SYNTHETIC_RECORDS": 9}
     keys |= {"WORLDS": 10, "PROCESS": 11, "TARGETS": 12, "DIMENSIONS": 13, "DIRECTIONS": 14}
-    keys |= {"SIMULATED_NOISE": 15, "OTHER_LABELS": 16, "LOSS_LANDSCAPE": 17}
+    keys |= {"LOSS_LANDSCAPE": 15, "OTHER_LABELS": 16, "SIMULATED_NOISE": 17}
     assert {purpose.name: purpose.value for purpose in EVERY_PURPOSE} == keys
     assert len(EVERY_PURPOSE) == len(keys)
     for purpose in EVERY_PURPOSE:
