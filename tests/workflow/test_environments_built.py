@@ -43,7 +43,7 @@ CONFIG = {
         "runs": {"kind": "epsilon_by_runs", "sweeps": ["head"], "num_runs": [4, 8]},
         "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
         "histograms": {"kind": "score_histograms", "sweeps": ["head"]},
-        "trade_off": {"kind": "trade_off", "sweeps": ["head"]},
+        "trade_off": {"kind": "trade_off", "sweeps": ["head"], "proven": True},
         "ratio": {
             "kind": "adjacency_ratio",
             "sample_rates": [0.5],
@@ -59,7 +59,7 @@ TURNS = {
     "data": ["prepare_dataset"],
     "accounting": ["account", "compare_adjacencies"],
     "training": ["train_shard"],
-    "estimation": ["summarise", "estimate_by_runs", "list_audits"],
+    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling", "list_audits"],
     "figures": ["all"],
 }
 # Downloads have tests of their own, against a server.
