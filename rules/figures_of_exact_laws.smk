@@ -23,10 +23,7 @@ use rule figure_bounds as figure_hidden_state with:
     params:
         code=code("figure_hidden_state"),
         note=FIGURES.setting("note"),
-        options=lambda wildcards, input: (
-            f"{option('summary', input.summary)}"
-            f" {option('axis', FIGURES.setting('axis')(wildcards))}"
-        ),
+        options=FIGURES.options("summary", settings=["axis"]),
 
 
 use rule figure_bounds as figure_amplification with:
@@ -42,7 +39,7 @@ use rule figure_bounds as figure_amplification with:
     params:
         code=code("figure_amplification"),
         note=FIGURES.setting("note"),
-        options=lambda wildcards, input: option("summary", input.summary),
+        options=FIGURES.options("summary"),
 
 
 use rule figure_amplification as figure_loss_landscape with:
@@ -58,4 +55,4 @@ use rule figure_amplification as figure_loss_landscape with:
     params:
         code=code("figure_loss_landscape"),
         note=FIGURES.setting("note"),
-        options=lambda wildcards, input: option("summary", input.summary),
+        options=FIGURES.options("summary"),

@@ -14,13 +14,14 @@ from dpcanary.accounting.options import AccountingMethod
 from dpcanary.accounting.stage import AccountingStage
 from dpcanary.accounting.trade_off import (
     ExactCurve,
+    GaussianCurve,
     curves_by_steps,
     gaussian_distance,
     largest_mu,
 )
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
-from dpcanary.gdp import gdp_delta, gdp_epsilon
+from dpcanary.gdp import gdp_epsilon
 from dpcanary.plugins import function_named
 
 # Smallest delta of the profile: far below one over any number of runs.
@@ -142,20 +143,14 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
         tables.append(points.assign(adjacency=adjacency.value))
     for curve in _exact_curves(stage, noise_multiplier, stage.record_steps[-1:]):
         tables.append(_exact_profile(curve).assign(adjacency="hidden_state"))
-        tables.append(_gaussian_profile(largest_mu(curve)).assign(adjacency="hidden_state_gdp"))
+        gaussian = GaussianCurve(largest_mu(curve))
+        tables.append(_exact_profile(gaussian).assign(adjacency="hidden_state_gdp"))
     return pd.concat(tables)[["adjacency", "delta", "epsilon"]]
 
 
 def _exact_profile(curve: ExactCurve) -> pd.DataFrame:
     epsilons = np.linspace(0.0, curve.epsilon(_PROFILE_DELTA), _PROFILE_POINTS).tolist()
     return pd.DataFrame({"delta": [curve.delta(one) for one in epsilons], "epsilon": epsilons})
-
-
-def _gaussian_profile(mu: float) -> pd.DataFrame:
-    highest = gdp_epsilon(mu=mu, delta=_PROFILE_DELTA)
-    epsilons = np.linspace(0.0, highest, _PROFILE_POINTS).tolist()
-    deltas = [gdp_delta(mu=mu, epsilon=epsilon) for epsilon in epsilons]
-    return pd.DataFrame({"delta": deltas, "epsilon": epsilons})
 
 
 def _fine_profile(

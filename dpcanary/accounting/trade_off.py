@@ -20,7 +20,7 @@ from dpcanary.accounting.pld import ComposedLoss, check_delta, composed_losses
 from dpcanary.accounting.setting import Setting
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.gdp import gdp_epsilon, gdp_mu
+from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 
 Array = NDArray[np.float64]
 
@@ -71,7 +71,7 @@ class TradeOffCurve(ABC):
 
 
 class ExactCurve(TradeOffCurve):
-    """A curve that is known exactly, from the law of what an adversary observes."""
+    """A curve that is known exactly, and with it the whole privacy profile."""
 
     @abstractmethod
     def delta(self, epsilon: float) -> float:
@@ -79,7 +79,7 @@ class ExactCurve(TradeOffCurve):
 
 
 @dataclass(frozen=True)
-class GaussianCurve(TradeOffCurve):
+class GaussianCurve(ExactCurve):
     """G_mu, the curve of N(mu, 1) in world 0 against N(0, 1) in world 1.
 
     Attributes:
@@ -91,6 +91,10 @@ class GaussianCurve(TradeOffCurve):
     def epsilon(self, delta: float) -> float:
         """See TradeOffCurve."""
         return gdp_epsilon(mu=self.mu, delta=delta)
+
+    def delta(self, epsilon: float) -> float:
+        """See ExactCurve."""
+        return gdp_delta(mu=self.mu, epsilon=epsilon)
 
     def _fnr(self, fpr: Array) -> Array:
         return np.asarray(ndtr(-ndtri(fpr) - self.mu))

@@ -96,6 +96,11 @@ class Crafting:
         shape = self.data.private.features.shape[1:]
         return module_of(self.stage, shape=shape, num_classes=self.data.num_classes)
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the audited model."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
     @cached_property
     def gradients(self) -> RecordGradients:
         """Gradients of single records at the reference model.

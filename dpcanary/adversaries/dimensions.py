@@ -1,11 +1,15 @@
 """Gradient canaries in one coordinate (Cebere et al., Algorithms 2 and 3)."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.gradient import least_updated_coordinates
+from dpcanary.adversaries.gradient import (
+    canaries_in,
+    check_slots,
+    least_updated_coordinates,
+    movement_of,
+)
 from dpcanary.adversaries.options import Ranking, Simulation
 from dpcanary.adversaries.purposes import Purpose
 from dpcanary.canaries import GradientCanary
@@ -13,7 +17,6 @@ from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.models import mechanism_of
 from dpcanary.training.options import Initialisation, Sampling
-from dpcanary.training.simulation import simulated_movement
 
 
 def random_dimensions(crafting: Crafting) -> list[GradientCanary]:
@@ -22,12 +25,10 @@ def random_dimensions(crafting: Crafting) -> list[GradientCanary]:
     Raises:
         InputError: if there are more slots than parameters.
     """
-    count = sum(parameter.numel() for parameter in crafting.module.parameters())
-    slots = crafting.stage.num_slots
-    if slots > count:
-        raise InputError(f"num_slots {slots} is more than the model's {count} parameters")
+    count, slots = crafting.num_parameters, crafting.stage.num_slots
+    check_slots(slots, num_parameters=count)
     stream = crafting.generator(Purpose.DIMENSIONS)
-    return _canaries(stream.permutation(count)[:slots].tolist(), crafting)
+    return canaries_in(stream.permutation(count)[:slots], crafting)
 
 
 def simulated_dimensions(crafting: Crafting) -> list[GradientCanary]:
@@ -41,21 +42,11 @@ def simulated_dimensions(crafting: Crafting) -> list[GradientCanary]:
     """
     stage, mechanism = crafting.stage, _simulated(crafting)
     assert stage.num_simulations is not None
-    with crafting.progress(stage.num_steps, "step") as bar:
-        moved = simulated_movement(
-            module=crafting.module,
-            records=crafting.data.private,
-            dpsgd=mechanism,
-            initialisation=stage.initialisation,
-            seed=stage.seed,
-            device=crafting.device,
-            targets=crafting.left_out,
-            num_simulations=1 if _is_deterministic(crafting) else stage.num_simulations,
-            on_progress=bar.update,
-        )
+    count = 1 if _is_deterministic(crafting) else stage.num_simulations
+    moved = movement_of(crafting, mechanism, num_simulations=count)
     ranked = moved.squared if stage.ranking is Ranking.PER_STEP else moved.final
     coordinates = least_updated_coordinates(ranked, num_slots=stage.num_slots)
-    return _canaries(coordinates.tolist(), crafting)
+    return canaries_in(coordinates, crafting)
 
 
 def _simulated(crafting: Crafting) -> DPSGD:
@@ -81,10 +72,3 @@ def _is_deterministic(crafting: Crafting) -> bool:
         and stage.sampling is Sampling.FIXED
         and stage.initialisation is not Initialisation.PER_RUN
     )
-
-
-def _canaries(coordinates: Sequence[int], crafting: Crafting) -> list[GradientCanary]:
-    return [
-        GradientCanary(coordinate, target.index)
-        for coordinate, target in zip(coordinates, crafting.targets, strict=True)
-    ]

@@ -1,6 +1,7 @@
 """Runs that are drawn from a process, without a model."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ from dpcanary.observations import Shard, shard_header
 from dpcanary.plugins import function_named
 from dpcanary.randomness import generator
 from dpcanary.worlds import parity
+
+# Runs that share a stream. A run's draws are its row there, so its index alone fixes them.
+RUNS_PER_STREAM = 1024
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,21 @@ class Drawing:
     def worlds(self) -> NDArray[np.int64]:
         """World of each run, shape (runs,)."""
         return parity(np.array(self.runs))
+
+    def streams(
+        self, purpose: int
+    ) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
+        """Each stream that the runs touch, with the rows of its runs, and their worlds.
+
+        A stream serves `RUNS_PER_STREAM` runs, so that draws are vectorised over runs. Draw for
+        all of them, and keep the rows.
+        """
+        runs, size = self.runs, RUNS_PER_STREAM
+        for index in range(runs.start // size, (runs.stop - 1) // size + 1):
+            start = index * size
+            own = np.arange(max(runs.start, start), min(runs.stop, start + size))
+            stream = generator(seed=self.stage.seed, purpose=purpose, index=index)
+            yield stream, slice(int(own[0]) - start, int(own[-1]) - start + 1), parity(own)
 
     def generator(self, run: int) -> np.random.Generator:
         """The random stream of one run, which depends on its index alone."""

@@ -6,8 +6,9 @@ from numpy.typing import NDArray
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
+from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.models import mechanism_of
-from dpcanary.training.simulation import simulated_movement
+from dpcanary.training.simulation import Movement, simulated_movement
 
 
 def least_updated(crafting: Crafting) -> list[GradientCanary]:
@@ -19,21 +20,38 @@ def least_updated(crafting: Crafting) -> list[GradientCanary]:
         InputError: if there are more slots than parameters, or the simulation diverges.
     """
     stage = crafting.stage
+    noiseless = mechanism_of(stage, record_steps=(stage.num_steps,), noise_multiplier=0.0)
+    moved = movement_of(crafting, noiseless, num_simulations=1)
+    coordinates = least_updated_coordinates(moved.absolute, num_slots=stage.num_slots)
+    return canaries_in(coordinates, crafting)
+
+
+def movement_of(crafting: Crafting, dpsgd: DPSGD, *, num_simulations: int) -> Movement:
+    """How far each parameter moves in trainings that the adversary simulates, with progress.
+
+    Raises:
+        InputError: if a simulation diverges.
+    """
+    stage = crafting.stage
     with crafting.progress(stage.num_steps, "step") as bar:
-        moved = simulated_movement(
+        return simulated_movement(
             module=crafting.module,
             records=crafting.data.private,
-            dpsgd=mechanism_of(stage, record_steps=(stage.num_steps,), noise_multiplier=0.0),
+            dpsgd=dpsgd,
             initialisation=stage.initialisation,
             seed=stage.seed,
             device=crafting.device,
             targets=crafting.left_out,
+            num_simulations=num_simulations,
             on_progress=bar.update,
         )
-    coordinates = least_updated_coordinates(moved.absolute, num_slots=stage.num_slots).tolist()
+
+
+def canaries_in(coordinates: NDArray[np.int64], crafting: Crafting) -> list[GradientCanary]:
+    """A canary in each coordinate, for the target of each slot."""
     return [
         GradientCanary(coordinate, target.index)
-        for coordinate, target in zip(coordinates, crafting.targets, strict=True)
+        for coordinate, target in zip(coordinates.tolist(), crafting.targets, strict=True)
     ]
 
 
@@ -51,8 +69,17 @@ def least_updated_coordinates(
         >>> least_updated_coordinates(np.array([0.5, 0.1, 0.3]), num_slots=2).tolist()
         [1, 2]
     """
-    if num_slots > len(movement):
-        raise InputError(
-            f"num_slots {num_slots} is more than the model's {len(movement)} parameters"
-        )
+    check_slots(num_slots, num_parameters=len(movement))
     return np.argsort(movement, kind="stable")[:num_slots]
+
+
+def check_slots(num_slots: int, *, num_parameters: int) -> None:
+    """Refuses more slots than there are coordinates.
+
+    Raises:
+        InputError: if there are fewer parameters than slots.
+    """
+    if num_slots > num_parameters:
+        raise InputError(
+            f"num_slots {num_slots} is more than the model's {num_parameters} parameters"
+        )

@@ -7,29 +7,21 @@ It is the adversary of Cebere et al., Section 6. Runs are positions on a line (s
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adversaries.drawing import Drawing
+from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
 from dpcanary.adversaries.purposes import Purpose
 from dpcanary.landscape.process import Process, process_of
-from dpcanary.randomness import generator
-from dpcanary.worlds import parity
 
 Array = NDArray[np.float64]
-
-# Runs that share a stream. A run's draws are its row there, so its index alone fixes them.
-_RUNS_PER_STREAM = 1024
 
 
 def draw_positions(drawing: Drawing) -> Array:
     """Draws the model after each recorded step, in units of C, shape (runs, steps)."""
     stage = drawing.stage
     process = process_of(stage.model_dump(), noise_multiplier=drawing.noise_multiplier)
-    runs, size = drawing.runs, _RUNS_PER_STREAM
     positions = []
-    for index in range(runs.start // size, (runs.stop - 1) // size + 1):
-        stream = generator(seed=stage.seed, purpose=Purpose.LOSS_LANDSCAPE, index=index)
-        noise = stream.standard_normal((stage.record_steps[-1], size))
-        own = np.arange(max(runs.start, index * size), min(runs.stop, (index + 1) * size))
-        positions.append(_positions(process, noise[:, own - index * size], parity(own)))
+    for stream, rows, worlds in drawing.streams(Purpose.LOSS_LANDSCAPE):
+        noise = stream.standard_normal((stage.record_steps[-1], RUNS_PER_STREAM))
+        positions.append(_positions(process, noise[:, rows], worlds))
     steps = np.array(stage.record_steps) - 1
     return np.concatenate([part[steps] for part in positions], axis=1).T
 

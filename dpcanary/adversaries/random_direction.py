@@ -12,10 +12,9 @@ _ROUNDING = 1e-6
 
 def random_directions(crafting: Crafting) -> list[DirectionCanary]:
     """Canaries of length C, in directions that are uniform on the sphere."""
-    count = sum(parameter.numel() for parameter in crafting.module.parameters())
     stream, canaries = crafting.generator(Purpose.DIRECTIONS), []
     for target in crafting.targets:
-        drawn = stream.standard_normal(count)
+        drawn = stream.standard_normal(crafting.num_parameters)
         length = crafting.stage.max_grad_norm * (1 - _ROUNDING)
         gradient = drawn * (length / np.linalg.norm(drawn))
         canaries.append(DirectionCanary(gradient.astype(np.float32), target.index))

@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from dpcanary.adversaries.drawing import Drawing
+from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
 from dpcanary.adversaries.purposes import Purpose
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator
 from dpcanary.scoring.scores import Array, ScoringContext
-from dpcanary.worlds import parity
 
-# Runs that share a stream. A run's draws are its row there, so its index alone fixes them.
-_RUNS_PER_STREAM = 1024
 # Mixture components are left out if their log-probability is this far below the largest.
 _NEGLIGIBLE = 80.0
 # Observations x components evaluated at once.
@@ -52,7 +48,7 @@ def _final_sums(drawing: Drawing) -> Array:
     noise is Gaussian, so single steps need not be drawn.
     """
     gaps = np.diff(drawing.stage.record_steps, prepend=0)
-    shape = (_RUNS_PER_STREAM, len(gaps))
+    shape = (RUNS_PER_STREAM, len(gaps))
     sums = []
     for stream, rows, signs in _streams(drawing):
         noise = stream.standard_normal(shape) * (drawing.noise_multiplier * np.sqrt(gaps))
@@ -68,7 +64,7 @@ def _transcript_ratios(drawing: Drawing) -> Array:
     """
     rate, sigma = drawing.stage.sample_rate, drawing.noise_multiplier
     last_steps = np.asarray(drawing.stage.record_steps) - 1
-    shape = (_RUNS_PER_STREAM, drawing.stage.record_steps[-1])
+    shape = (RUNS_PER_STREAM, drawing.stage.record_steps[-1])
     found = []
     for stream, rows, signs in _streams(drawing):
         noise = stream.standard_normal(shape) * sigma
@@ -83,13 +79,8 @@ def _transcript_ratios(drawing: Drawing) -> Array:
 
 def _streams(drawing: Drawing) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
     """Each stream that the runs touch, with the rows of its runs and their signs, +1 or -1."""
-    runs, size = drawing.runs, _RUNS_PER_STREAM
-    for index in range(runs.start // size, (runs.stop - 1) // size + 1):
-        start = index * size
-        own = np.arange(max(runs.start, start), min(runs.stop, start + size))
-        stream = generator(seed=drawing.stage.seed, purpose=Purpose.WORST_CASE, index=index)
-        rows = slice(int(own[0]) - start, int(own[-1]) - start + 1)
-        yield stream, rows, (1 - 2 * parity(own))[:, None]
+    for stream, rows, worlds in drawing.streams(Purpose.WORST_CASE):
+        yield stream, rows, (1 - 2 * worlds)[:, None]
 
 
 def final_sum(observed: Array, context: ScoringContext) -> Array:

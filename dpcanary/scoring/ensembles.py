@@ -6,7 +6,14 @@ import numpy as np
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.observations import Observation
-from dpcanary.scoring.scores import Array, ScoringContext, logit_confidence, logit_difference
+from dpcanary.scoring.scores import (
+    Array,
+    ScoringContext,
+    coordinate,
+    gradient_norm,
+    logit_confidence,
+    logit_difference,
+)
 from dpcanary.training.runs import EnsembleResult
 
 
@@ -14,21 +21,22 @@ def ensemble_scores(result: EnsembleResult) -> Array:
     """The default scores of trained runs, shape (runs, steps, slots). Higher means world 0.
 
     The score of a gradient canary is minus the change of the parameters along it, or minus their
-    values. The score of an
-    input canary is the logit-confidence of the target minus that of the canary. Under `add_remove`
-    and `zero_out`, where only world 0 has the canary, it is the logit-confidence of the canary.
+    values. The score of an input canary is the logit-confidence of the target minus that of the
+    canary. Under `add_remove` and `zero_out`, where only world 0 has the canary, it is the
+    logit-confidence of the canary.
     """
     dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
+    known = dpsgd.sample_rate, dpsgd.noise_multiplier, dpsgd.record_steps
+    context = ScoringContext(*known, result.canaries, adjacency=dpsgd.adjacency, loss=dpsgd.loss)
     match result.observe:
         case Observation.CHANGE | Observation.VALUE:
-            return -observed
+            return coordinate(observed, context)
         case Observation.CHANGE_AND_LENGTH:
-            return -observed[..., 0]
+            return coordinate(observed[..., 0], context)
         case Observation.GRADIENT_NORM:
-            return observed if dpsgd.adjacency is Adjacency.SUBSTITUTE else -observed
+            return gradient_norm(observed, context)
         case Observation.LOGITS if dpsgd.adjacency is Adjacency.SUBSTITUTE:
-            known = dpsgd.sample_rate, dpsgd.noise_multiplier, dpsgd.record_steps
-            return logit_difference(observed, ScoringContext(*known, result.canaries))
+            return logit_difference(observed, context)
         case Observation.LOGITS:
             return logit_confidence(observed[..., 1, :], np.array(result.canaries.labels))
         case never:

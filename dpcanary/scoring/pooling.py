@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import read_canaries
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file
@@ -15,6 +16,7 @@ from dpcanary.plugins import function_named
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext
 from dpcanary.scoring.stage import ScoringStage
+from dpcanary.training.options import Loss
 
 # Header entries in which the shards of one audit may differ.
 _MAY_DIFFER = {"device", "seconds", "software"}
@@ -53,8 +55,8 @@ def pool_scores(
             stage.record_steps,
             placed,
             stage.runs_settings,
-            adjacency=stage.adjacency,
-            loss=stage.loss,
+            adjacency=Adjacency(stage.runs_settings["adjacency"]),
+            loss=Loss(loss) if (loss := stage.runs_settings.get("loss")) else None,
         )
         found = np.asarray(score(shard.observation.astype(np.float64), context))
         if found.shape != (len(shard.run), len(shard.step), stage.num_slots):

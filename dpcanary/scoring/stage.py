@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
-from dpcanary.training.options import Loss
 
 
 class ScoringStage(ClosedModel):
@@ -16,8 +14,6 @@ class ScoringStage(ClosedModel):
 
     runs_settings: dict[str, Any]
     score_function: str
-    adjacency: Adjacency
-    loss: Loss | None
     sample_rate: float
     record_steps: tuple[int, ...]
     num_runs: int
