@@ -5,6 +5,8 @@ Accounting, upper bounds:
     trade_off_curve, Mechanism, TradeOffCurve
 Estimation, lower bounds:
     estimate_epsilon, estimate_epsilon_at_looks, EpsilonEstimate
+Estimation, lower bounds from the slots of one run:
+    estimate_epsilon_one_run, epsilon_of_guesses, Guesses, OneRunEstimate
 What an audit can show:
     test_claim, ClaimTest, expected_bound, ExpectedBound, runs_needed
 Gaussian differential privacy:
@@ -18,8 +20,8 @@ Adversaries, for your own additions:
 Threshold rules, for your own additions:
     Rule, Problem, BoundedThreshold, at_threshold
 Options; functions also take their names as strings:
-    AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation, Optimizer,
-    Precision, Sampling, ThresholdRule, WorldAssignment
+    AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation, OneRunMethod,
+    Optimizer, Precision, Sampling, ThresholdRule, WorldAssignment
 Errors:
     InputError, AccountingError
 
@@ -60,6 +62,13 @@ if TYPE_CHECKING:
     from dpcanary.estimation.estimate import (
         estimate_epsilon_at_looks as estimate_epsilon_at_looks,
     )
+    from dpcanary.estimation.one_run.bound import OneRunEstimate as OneRunEstimate
+    from dpcanary.estimation.one_run.bound import epsilon_of_guesses as epsilon_of_guesses
+    from dpcanary.estimation.one_run.estimate import (
+        estimate_epsilon_one_run as estimate_epsilon_one_run,
+    )
+    from dpcanary.estimation.one_run.guesses import Guesses as Guesses
+    from dpcanary.estimation.one_run.options import OneRunMethod as OneRunMethod
     from dpcanary.estimation.options import Conversion as Conversion
     from dpcanary.estimation.options import ThresholdRule as ThresholdRule
     from dpcanary.estimation.power import ExpectedBound as ExpectedBound
@@ -103,6 +112,10 @@ _NAMES_IN = {
     "errors": "AccountingError InputError",
     "estimation.claims": "ClaimTest test_claim",
     "estimation.estimate": "EpsilonEstimate estimate_epsilon estimate_epsilon_at_looks",
+    "estimation.one_run.bound": "OneRunEstimate epsilon_of_guesses",
+    "estimation.one_run.estimate": "estimate_epsilon_one_run",
+    "estimation.one_run.guesses": "Guesses",
+    "estimation.one_run.options": "OneRunMethod",
     "estimation.options": "Conversion ThresholdRule",
     "estimation.power": "ExpectedBound expected_bound runs_needed",
     "estimation.threshold_rules": "BoundedThreshold Problem Rule at_threshold",

@@ -1,0 +1,1 @@
+"""Lower bounds on epsilon from the slots of one run: guesses of worlds, and how many are right."""

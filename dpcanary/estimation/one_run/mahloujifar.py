@@ -1,0 +1,73 @@
+"""The bound of Mahloujifar et al. (2024) for any trade-off curve."""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from dpcanary.estimation.families import GRID, Family
+from dpcanary.estimation.one_run.guesses import Guesses
+
+Floats = NDArray[np.float64]
+
+# Beyond the last point, rates can hardly be told from 1; chords are extended.
+_QUANTILES = slice(0, int(np.searchsorted(GRID, 6.0)))
+_RATES = np.asarray(ndtr(GRID[_QUANTILES]))
+
+
+def is_refuted(guesses: Guesses, *, family: Family, theta: float, significance: float) -> bool:
+    """Whether a mechanism that satisfies f_theta guesses as well with too small a probability.
+
+    From Mahloujifar et al., Algorithm 3, for guesses between two worlds (Boglioni et al., Algorithm
+    4, with the misprints mended: counts are divided by the number of slots, and h never falls).
+
+    Args:
+        guesses: of one run, or of several.
+        family: curves that are their own inverses.
+        theta: which of them.
+        significance: the largest probability that is too small.
+    """
+    # With x = 1 - f(y), y is f(1 - x), as f is its own inverse; and f(1 - Phi(z)) is in the table.
+    inverse = np.asarray(ndtr(family.curves(np.array([theta]))[0][_QUANTILES]))
+    counts = guesses.num_slots, guesses.num_guesses, guesses.num_correct
+    slopes = np.diff(inverse) / np.diff(_RATES)
+    return bool(_is_refuted(_RATES, inverse, slopes, *counts, significance))
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _is_refuted(
+    rates: Floats,
+    inverse: Floats,
+    slopes: Floats,
+    num_slots: int,
+    num_guesses: int,
+    num_correct: int,
+    significance: float,
+) -> bool:
+    """The recursion, from the observed number of right guesses down to none.
+
+    Args:
+        rates: probabilities x, ascending.
+        inverse: the y with 1 - f(y) = x, for each x.
+        slopes: of the chords between them.
+        num_slots: m.
+        num_guesses: k.
+        num_correct: c.
+        significance: tau.
+    """
+    right = significance * num_correct / num_slots
+    wrong = significance * (num_guesses - num_correct) / num_slots
+    place = 1
+    for i in range(num_correct - 1, -1, -1):
+        while place < len(slopes) - 2 and rates[place + 1] < right:
+            place += 1
+        # The inverse is convex. So it lies above the chords beside the one over `right`.
+        before = inverse[place] + slopes[place - 1] * (right - rates[place])
+        after = inverse[place + 1] + slopes[place + 1] * (right - rates[place + 1])
+        found = max(before, after)
+        if found > wrong:
+            right += i / (num_guesses - i) * (found - wrong)
+            wrong = found
+        if right + wrong >= num_guesses / num_slots:
+            return True
+    return right + wrong >= num_guesses / num_slots

@@ -1,0 +1,271 @@
+"""Bounds from guesses in one run: published values, naive twins, ties, and refusals."""
+
+import time
+from math import exp, inf
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from dpcanary import InputError, Mechanism, estimate_epsilon_one_run, gdp_epsilon
+from dpcanary.estimation.conversions import family_of
+from dpcanary.estimation.one_run.bound import epsilon_of_guesses
+from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
+from dpcanary.estimation.one_run.order_statistic import order_statistic_p_value
+from dpcanary.estimation.options import Conversion
+
+DELTA = 1e-5
+
+
+def bound(slots: int, guessed: int, right: int, **options) -> float:
+    options = {"delta": DELTA, **options}
+    return epsilon_of_guesses(Guesses(slots, guessed, right), **options).epsilon_lower
+
+
+@pytest.mark.parametrize(("right", "epsilon"), [(260, 0.0), (300, 0.251), (450, 1.946)])
+def test_steinke_of_500_guesses(right, epsilon):
+    assert bound(1000, 500, right, method="steinke") == pytest.approx(epsilon, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("guessed", "right", "family", "epsilon"),
+    [
+        (125, 100, "direct", 0.990),
+        (500, 300, "direct", 0.244),
+        (500, 450, "direct", 1.937),
+        (125, 100, "gdp", 1.683),
+        (500, 300, "gdp", 0.520),
+    ],
+)
+def test_mahloujifar_of_500_pairs(guessed, right, family, epsilon):
+    found = bound(500, guessed, right, method="mahloujifar", family=family)
+    assert found == pytest.approx(epsilon, abs=6e-4)
+
+
+def test_mahloujifar_of_another_tool():
+    # PrivacyGuard searches a grid of noise, so its printed value is a little too small.
+    assert bound(100, 80, 70, delta=1e-6, method="mahloujifar") == pytest.approx(3.2906, rel=2e-3)
+
+
+def naive_steinke(guesses: Guesses, delta: float) -> float:
+    slots, guessed, right = guesses.num_slots, guesses.num_guesses, guesses.num_correct
+
+    def p_value(epsilon):
+        rate = exp(epsilon) / (1 + exp(epsilon))
+        tails = [float(binom.sf(right - i - 1, guessed, rate)) for i in range(slots + 1)]
+        steps = [(tails[i] - tails[0]) / i for i in range(1, slots + 1)]
+        return tails[0] + 2 * slots * delta * max(steps)
+
+    return brentq(lambda epsilon: p_value(epsilon) - 0.05, 0, 20) if p_value(0) < 0.05 else 0.0
+
+
+def naive_mahloujifar(guesses: Guesses, inverse, significance: float = 0.05) -> float:
+    slots, guessed, right = guesses.num_slots, guesses.num_guesses, guesses.num_correct
+
+    def is_refuted(theta):
+        r, h = [0.0] * (right + 1), [0.0] * (right + 1)
+        r[right] = significance * right / slots
+        h[right] = significance * (guessed - right) / slots
+        for i in range(right - 1, -1, -1):
+            h[i] = max(h[i + 1], inverse(theta, min(r[i + 1], 1.0)))
+            r[i] = r[i + 1] + i / (guessed - i) * (h[i] - h[i + 1])
+        return r[0] + h[0] >= guessed / slots
+
+    low, high = 0.0, 20.0
+    if not is_refuted(low):
+        return 0.0
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_refuted(middle) else (low, middle)
+    return low
+
+
+def gaussian_inverse(mu, x):
+    return float(ndtr(ndtri(x) - mu))
+
+
+def direct_inverse(epsilon, x):
+    """The y with min(e^eps y + delta, 1 - e^-eps (1 - delta - y)) = x."""
+    return max((x - DELTA) * exp(-epsilon), 1 - DELTA - exp(epsilon) * (1 - x), 0.0)
+
+
+ROUNDS = [
+    Guesses(40, 40, 33),
+    Guesses(40, 10, 10),
+    Guesses(200, 60, 52),
+    Guesses(1000, 500, 333),
+    Guesses(1000, 100, 49),
+    Guesses(1, 1, 1),
+]
+
+
+@pytest.mark.parametrize("guesses", ROUNDS, ids=str)
+def test_recursions_equal_their_naive_twins(guesses):
+    found = epsilon_of_guesses(guesses, delta=DELTA, method="steinke").epsilon_lower
+    assert found == pytest.approx(naive_steinke(guesses, DELTA), abs=2e-6)
+    found = epsilon_of_guesses(guesses, delta=DELTA, method="mahloujifar").mu_lower
+    assert found == pytest.approx(naive_mahloujifar(guesses, gaussian_inverse), rel=2e-4)
+    found = epsilon_of_guesses(guesses, delta=DELTA, family="direct").epsilon_lower
+    assert found == pytest.approx(naive_mahloujifar(guesses, direct_inverse), rel=2e-4)
+
+
+def test_a_large_delta_counts():
+    # As many slots as 1 / (2 delta): one failure could reveal several slots.
+    few, many = (bound(500, 500, 300, method="steinke", delta=one) for one in (1e-9, 1e-3))
+    assert naive_steinke(Guesses(500, 500, 300), 1e-3) == pytest.approx(many, abs=2e-6)
+    assert many < 0.9 * few
+
+
+def shares_of_ideal_guesses(slots: int, guessed: int, mu: float, audits: int) -> np.ndarray:
+    """Right guesses in audits of independent Gaussian slots, those of the largest ratios guessed.
+
+    Returns:
+        counts, shape (audits,).
+    """
+    rng = np.random.default_rng(5)
+    worlds = rng.choice([-1, 1], (audits, slots))
+    scores = rng.normal(worlds * mu / 2, 1.0)
+    chosen = np.argsort(-np.abs(scores), axis=1)[:, :guessed]
+    return (np.take_along_axis(scores * worlds, chosen, 1) > 0).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("slots", "guessed", "mu"), [(50, 50, 0.8), (50, 12, 0.8), (200, 50, 1.7), (30, 1, 0.5)]
+)
+def test_the_order_statistics_law_is_that_of_ideal_slots(slots, guessed, mu):
+    audits = 40_000
+    right = shares_of_ideal_guesses(slots, guessed, mu, audits)
+    family = family_of(Conversion.GDP, delta=DELTA)
+    for quantile in (0.1, 0.5, 0.9, 0.99):
+        count = max(int(np.quantile(right, quantile)), 1)
+        share = float(np.mean(right >= count))
+        error = max(np.sqrt(share * (1 - share) / audits), 1e-4)
+        expected = order_statistic_p_value(Guesses(slots, guessed, count), family=family, theta=mu)
+        assert abs(expected - share) < 4 * error
+
+
+def test_the_order_statistic_of_randomised_response():
+    # Under (epsilon, 0)-DP every slot is guessed as well as any other, whichever are guessed.
+    expected = binom.sf(70 - 1, 100, 1 / (1 + exp(-0.5)))
+    family = family_of(Conversion.DIRECT, delta=1e-300)
+    found = order_statistic_p_value(Guesses(400, 100, 70), family=family, theta=0.5)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_independence_proves_more_than_any_dependence():
+    for guesses in ROUNDS[:4]:
+        bounds = [
+            epsilon_of_guesses(guesses, delta=DELTA, method=method).epsilon_lower
+            for method in ("steinke", "mahloujifar", "order_statistic")
+        ]
+        assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("method", ["steinke", "mahloujifar", "order_statistic"])
+def test_more_right_guesses_prove_more_and_half_prove_nothing(method):
+    bounds = [bound(200, 100, right, method=method) for right in range(0, 101, 5)]
+    assert bounds == sorted(bounds)
+    assert bounds[:11] == [0.0] * 11
+    assert bounds[-1] > 2
+
+
+def test_a_hundred_thousand_slots_take_less_than_two_seconds():
+    for method in ("steinke", "mahloujifar", "order_statistic"):
+        bound(1000, 500, 300, method=method)  # compiles
+        start = time.process_time()
+        found = bound(100_000, 50_000, 45_000, method=method)
+        assert time.process_time() - start < 2
+        assert found > 2
+
+
+def test_pairs_are_guessed_by_the_size_of_their_difference():
+    ins, outs = [3.0, 1.0, 0.2, 5.0], [0.0, 3.0, 0.1, 5.0]
+    assert guess_pairs(ins, outs, num_guesses=2) == Guesses(4, 2, 1)
+    assert guess_pairs(ins, outs, num_guesses=4) == Guesses(4, 4, 2)  # a tie is wrong
+    assert guess_pairs([inf, inf], [inf, 0.0], num_guesses=2) == Guesses(2, 2, 1)
+
+
+def test_slots_are_guessed_from_both_ends():
+    ins, outs = [4.0, 3.0, -2.0], [3.5, -1.0]
+    found = guess_slots(ins, outs, positive_guesses=2, negative_guesses=2)
+    assert found == Guesses(5, 4, 2)  # in: 4.0 right, 3.5 wrong; out: -2.0 wrong, -1.0 right
+    found = guess_slots(ins, outs, positive_guesses=3, negative_guesses=0)
+    assert found == Guesses(5, 3, 2)
+
+
+def test_equal_scores_prove_nothing():
+    assert guess_slots([1.0] * 50, [1.0] * 50, positive_guesses=25, negative_guesses=25) == Guesses(
+        100, 50, 0
+    )
+    estimate = estimate_epsilon_one_run(
+        in_scores=np.zeros(100), out_scores=np.zeros(100), delta=DELTA, num_guesses=50
+    )
+    assert estimate.epsilon_lower == 0
+
+
+def test_several_numbers_share_the_significance():
+    rng = np.random.default_rng(3)
+    scores = {"in_scores": rng.normal(2, 1, 300), "out_scores": rng.normal(0, 1, 300)}
+    numbers = [50, 100, 200]
+    several = estimate_epsilon_one_run(**scores, delta=DELTA, num_guesses=numbers)
+    each = [
+        estimate_epsilon_one_run(**scores, delta=DELTA, significance=0.05 / 3, num_guesses=number)
+        for number in numbers
+    ]
+    assert several.epsilon_lower == max(one.epsilon_lower for one in each)
+    assert (several.num_choices, several.significance) == (3, 0.05)
+
+
+def test_a_bound_names_what_it_rests_on():
+    estimate = epsilon_of_guesses(Guesses(100, 50, 45), delta=DELTA)
+    assert estimate.epsilon_lower == pytest.approx(gdp_epsilon(mu=estimate.mu_lower, delta=DELTA))
+    assert "any way" in estimate.assumption
+    assert "fair coin" in estimate.assumption
+    assert "Gaussian" in estimate.assumption
+    estimate = epsilon_of_guesses(Guesses(100, 50, 45), delta=DELTA, method="order_statistic")
+    assert "nothing about the others" in estimate.assumption
+    estimate = epsilon_of_guesses(Guesses(100, 50, 45), delta=DELTA, method="steinke")
+    assert np.isnan(estimate.mu_lower)
+    assert "none on the mechanism" in estimate.assumption
+
+
+def test_exact_curves_of_sampled_training():
+    mechanism = Mechanism(
+        adjacency="substitute", sample_rate=0.25, noise_multiplier=1.0, num_steps=100
+    )
+    found = bound(500, 125, 110, family="subsampled_gaussian", mechanism=mechanism)
+    assert found == pytest.approx(bound(500, 125, 110), rel=0.1)
+    alone = Mechanism(adjacency="add_remove", sample_rate=0.25, noise_multiplier=1.0, num_steps=100)
+    with pytest.raises(InputError, match="differ between the worlds"):
+        bound(500, 125, 110, family="subsampled_gaussian", mechanism=alone)
+
+
+SCORES = {"in_scores": [2.0, 1.0, 3.0], "out_scores": [0.0, 1.0, 0.5], "delta": DELTA}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give num_guesses, or both"),
+        ({"positive_guesses": 1}, "give num_guesses, or both"),
+        ({"num_guesses": 1, "positive_guesses": 1}, "one or the other"),
+        ({"num_guesses": 4}, "there are 3 slots or pairs"),
+        ({"num_guesses": 0}, "num_guesses is 0"),
+        ({"num_guesses": []}, "num_guesses is empty"),
+        ({"num_guesses": 1.5}, "num_guesses is 1.5"),
+        ({"num_guesses": 2, "out_scores": [0.0]}, "3 in_scores and 1 out_scores"),
+        ({"num_guesses": 2, "out_scores": [0.0, np.nan, 1.0]}, r"out_scores\[1\] is NaN"),
+        ({"positive_guesses": [1, 2], "negative_guesses": [1]}, "belong together"),
+        ({"positive_guesses": -1, "negative_guesses": 2}, "positive_guesses is -1"),
+        ({"num_guesses": 2, "method": "stienke"}, "did you mean 'steinke'"),
+        ({"num_guesses": 2, "method": "steinke", "family": "gdp"}, "'direct' alone"),
+        ({"num_guesses": 2, "family": "subsampled_gaussian"}, "needs a Mechanism"),
+        ({"num_guesses": 2, "significance": 0.7}, "significance is 0.7"),
+        ({"num_guesses": 2, "delta": 0.0}, "delta is 0"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(InputError, match=message):
+        estimate_epsilon_one_run(**(SCORES | options))
