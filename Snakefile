@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.utils import min_version
 
 min_version("9.10")
@@ -12,6 +13,10 @@ report: "report/workflow.rst"
 
 
 sys.path.insert(0, workflow.basedir)
+
+from dpcanary.workflow.one_timer import keep_one_timer
+
+keep_one_timer(JobScheduler)
 
 # Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)
 if not workflow.overwrite_configfiles:

@@ -12,7 +12,8 @@ from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.error_rates import checked_scores
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.families import Family
+from dpcanary.estimation.options import GUESSED_SHARE, Conversion, ThresholdRule
 from dpcanary.estimation.significance import checked_significance
 from dpcanary.estimation.threshold_rules import Problem, Rule, threshold_rule_named
 
@@ -65,6 +66,7 @@ def estimate_epsilon(
     threshold_rule: ThresholdRule | str = ThresholdRule.COMBINED,
     threshold: float | None = None,
     mechanism: Mechanism | None = None,
+    guessed_share: float = GUESSED_SHARE,
 ) -> EpsilonEstimate:
     """Bounds epsilon from below by how well the scores tell the worlds apart.
 
@@ -87,6 +89,8 @@ def estimate_epsilon(
         threshold: only for rule `fixed`.
         mechanism: only for conversion `subsampled_gaussian`: its adjacency, sample rate and number
             of steps. Its noise is not used.
+        guessed_share: in (0, 1]; only for the rules of guesses, which need no independent scores.
+            `estimate_epsilon_one_run` takes numbers of guesses instead.
 
     Returns:
         The bound. Without signal it is exactly 0.
@@ -116,6 +120,7 @@ def estimate_epsilon(
         significance=checked_significance(significance),
         family=family_of(Conversion(conversion), delta=_checked_delta(delta), mechanism=mechanism),
         threshold=threshold,
+        guessed_share=checked_real("guessed_share", guessed_share, most=1.0, most_included=True),
     )
     return _estimate(problem, rule, str(threshold_rule), Conversion(conversion), float(delta))
 
@@ -216,5 +221,10 @@ def _estimate(
         conversion=conversion,
         threshold_rule=name,
         is_valid=rule.is_valid,
-        assumption=("" if rule.is_valid else _INVALID) + family.assumption,
+        assumption=_assumption(rule, family),
     )
+
+
+def _assumption(rule: Rule, family: Family) -> str:
+    parts = [family.assumption, rule.assumption] if rule.assumption else [family.assumption]
+    return ("" if rule.is_valid else _INVALID) + "; ".join(parts)

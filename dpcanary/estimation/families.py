@@ -45,6 +45,8 @@ class Family:
         combined: the statistics that rule `combined` takes the larger of.
         is_mu: whether theta is the mu of Gaussian differential privacy.
         largest: no theta beyond this has a curve.
+        delta: of (epsilon, delta), where theta is the epsilon.
+        is_symmetric: whether the curves are their own inverses, so that both worlds are alike.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Family:
     combined: tuple[int, ...] = (STRICT_SCAN, AUC)
     is_mu: bool = False
     largest: float = np.inf
+    delta: float | None = None
+    is_symmetric: bool = True
 
 
 def gaussian_terms(fpr: Floats, fnr: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -102,4 +106,5 @@ def direct_family(delta: float) -> Family:
         epsilon=lambda theta, delta: theta,
         strength_terms=terms,
         combined=(PUBLISHED_SCAN, STRICT_SCAN),
+        delta=delta,
     )

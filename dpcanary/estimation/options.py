@@ -35,6 +35,9 @@ class ThresholdRule(Choice):
         FIXED: a threshold given before the scores were seen. Valid.
         IN_SAMPLE: the best of all thresholds, each under bounds that hold only at that one
             threshold. Most papers report this. NOT valid at its stated significance.
+        STEINKE, MAHLOUJIFAR, ORDER_STATISTIC: a share of all slots is guessed, those with the
+            highest and the lowest scores; see `OneRunMethod`. Valid if the worlds of slots are
+            fair coins; the last one for independent slots alone.
     """
 
     COMBINED = "combined"
@@ -44,10 +47,17 @@ class ThresholdRule(Choice):
     SPLIT = "split"
     FIXED = "fixed"
     IN_SAMPLE = "in_sample"
+    STEINKE = "steinke"
+    MAHLOUJIFAR = "mahloujifar"
+    ORDER_STATISTIC = "order_statistic"
 
 
 # The rules whose statistic is compared with its simulated null distribution.
 CALIBRATED_RULES = (ThresholdRule.COMBINED, ThresholdRule.CALIBRATED, ThresholdRule.RANK_SUM)
+# Of all slots, in audits whose bound is near the largest that they can prove.
+GUESSED_SHARE = 0.25
+# The rules that guess the worlds of slots.
+GUESSING_RULES = (ThresholdRule.STEINKE, ThresholdRule.MAHLOUJIFAR, ThresholdRule.ORDER_STATISTIC)
 # Of conversion `subsampled_gaussian`.
 LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA = 1e-11, 0.01
 # Smaller ones would need too many simulations.

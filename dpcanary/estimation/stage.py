@@ -2,13 +2,14 @@
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
-from dpcanary.estimation.options import Conversion, Independence
+from dpcanary.estimation.options import GUESSED_SHARE, Conversion, Independence
 
 
 class EstimationStage(ClosedModel):
     """How scores become bounds.
 
     Attributes:
+        guessed_share: the share of all slots that rules of guesses guess.
         looks: numbers of runs of both worlds at which the bounds hold jointly; none if each bound
             holds alone.
         adjacency: audited; only `subsampled_gaussian` uses it and the three below.
@@ -22,6 +23,7 @@ class EstimationStage(ClosedModel):
     threshold_rules: tuple[str, ...]
     conversions: tuple[Conversion, ...]
     independent: Independence
+    guessed_share: float = GUESSED_SHARE
     looks: tuple[int, ...] = ()
     adjacency: Adjacency = Adjacency.SUBSTITUTE
     sample_rate: float = 1.0

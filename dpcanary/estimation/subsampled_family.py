@@ -13,6 +13,7 @@ from tqdm import tqdm
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.pld import least_delta
 from dpcanary.accounting.trade_off import TradeOffCurve, trade_off_curve
+from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.calibration.cache import cached_arrays
 from dpcanary.estimation.families import (
@@ -111,6 +112,7 @@ def _family(mechanism: Mechanism) -> Family:
         epsilon=epsilon,
         strength_terms=gaussian_terms,
         largest=float(thetas[-1]),
+        is_symmetric=mechanism.adjacency is Adjacency.SUBSTITUTE,
     )
 
 

@@ -15,7 +15,7 @@ from dpcanary.estimation.estimate import (
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.options import Conversion, Independence
+from dpcanary.estimation.options import GUESSING_RULES, Conversion, Independence, ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.scoring.score_file import AuditScores
 
@@ -34,6 +34,8 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
     Returns:
         One row per repeat, step, threshold rule and conversion, and also per slot if there are
         several slots and the bounds treat runs as independent, and per look if the stage has looks.
+        Rules of guesses pool all slots whatever is independent, and have no rows if there is one
+        slot, whose worlds are no coins. Rule `steinke` has conversion `direct` alone.
         `num_runs` counts the runs of both worlds that the bound rests on. `slot` is empty if all
         slots are pooled. `test_accuracy`, the mean over the runs, is only known at the last step.
 
@@ -41,21 +43,15 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         InputError: if all scores of a bound are of one world, or if the scores of looks end between
             two looks.
     """
-    pooled = scores.num_slots == 1 or stage.independent is Independence.SLOTS
-    choices = itertools.product(
-        range(len(scores.scores)),
-        enumerate(scores.step),
-        [None] if pooled else range(scores.num_slots),
-        stage.threshold_rules,
-        stage.conversions,
-    )
+    repeats, steps = range(len(scores.scores)), enumerate(scores.step)
+    choices = itertools.product(repeats, steps, _bounds_of_step(stage, scores.num_slots))
     if stage.looks and scores.num_runs not in stage.looks:
         known = ", ".join(map(str, stage.looks))
         raise InputError(
             f"audit {scores.audit}: {scores.num_runs} runs are none of its looks {known}"
         )
     rows = []
-    for repeat, (index, step), slot, rule, conversion in choices:
+    for repeat, (index, step), (slot, rule, conversion) in choices:
         chosen = slice(None) if slot is None else slice(slot, slot + 1)
         both = scores.of_worlds(repeat=repeat, step=index, slots=chosen)
         if min(map(len, both)) == 0:
@@ -72,8 +68,27 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         seconds=scores.header["seconds"],
     )
     if scores.num_slots > 1 and stage.independent is Independence.SLOTS:
-        table["assumption"] += f"; {_OF_SLOTS}"
+        assumes = ~table["threshold_rule"].isin(GUESSING_RULES)
+        table.loc[assumes, "assumption"] += f"; {_OF_SLOTS}"
     return table
+
+
+def _bounds_of_step(
+    stage: EstimationStage, num_slots: int
+) -> list[tuple[int | None, str, Conversion]]:
+    """The slot (None if all are pooled), rule and conversion of each bound."""
+    pooled = num_slots == 1 or stage.independent is Independence.SLOTS
+    bounds = itertools.product(
+        [None] if pooled else range(num_slots), stage.threshold_rules, stage.conversions
+    )
+    return list(
+        dict.fromkeys(
+            (None if rule in GUESSING_RULES else slot, rule, conversion)
+            for slot, rule, conversion in bounds
+            if not (rule in GUESSING_RULES and num_slots == 1)
+            and not (rule == ThresholdRule.STEINKE and conversion is not Conversion.DIRECT)
+        )
+    )
 
 
 def estimates_by_runs(
@@ -114,7 +129,7 @@ def _estimates(
         "mechanism": mechanism,
     }
     if not stage.looks:
-        return {0: estimate_epsilon(**options)}
+        return {0: estimate_epsilon(**options, guessed_share=stage.guessed_share)}
     sizes = [(look // 2, look // 2) for look in stage.looks]
     bounds = estimate_epsilon_at_looks(looks=sizes, **options)
     return dict(zip(stage.looks, bounds, strict=False))

@@ -15,7 +15,10 @@ from dpcanary.estimation.error_rates import count_errors
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
-from dpcanary.estimation.options import CALIBRATED_RULES, ThresholdRule
+from dpcanary.estimation.one_run.bound import assumption_of, theta_of_guesses
+from dpcanary.estimation.one_run.guesses import guess_slots
+from dpcanary.estimation.one_run.options import OneRunMethod
+from dpcanary.estimation.options import CALIBRATED_RULES, GUESSED_SHARE, ThresholdRule
 from dpcanary.estimation.rule_names import GROUP, threshold_rule_names
 from dpcanary.plugins import load_plugin
 
@@ -52,6 +55,7 @@ class Problem:
         looks: numbers of scores of world 0 and world 1 at all looks that hold jointly, if there
             are several.
         look: the index of this one.
+        guessed_share: the share of all slots that rules of guesses guess, half of it in each world.
     """
 
     world0_scores: Scores
@@ -61,6 +65,7 @@ class Problem:
     threshold: float | None = None
     looks: tuple[tuple[int, int], ...] = ()
     look: int = 0
+    guessed_share: float = GUESSED_SHARE
 
     @property
     def level(self) -> float:
@@ -152,6 +157,24 @@ def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:
     return scores[order[:middle]], scores[order[middle:]]
 
 
+def _guessing(method: OneRunMethod) -> Callable[[Problem], BoundedThreshold]:
+    """A rule that guesses the worlds of the slots with the highest and the lowest scores."""
+
+    def choose(problem: Problem) -> BoundedThreshold:
+        num_slots = len(problem.world0_scores) + len(problem.world1_scores)
+        each = max(1, round(problem.guessed_share * num_slots / 2))
+        guesses = guess_slots(
+            problem.world0_scores,
+            problem.world1_scores,
+            positive_guesses=each,
+            negative_guesses=min(each, num_slots - each),
+        )
+        theta = theta_of_guesses(guesses, method, problem.family, significance=problem.significance)
+        return BoundedThreshold(math.nan, math.nan, math.nan, theta)
+
+    return choose
+
+
 @dataclass(frozen=True)
 class Rule:
     """A threshold rule.
@@ -160,11 +183,14 @@ class Rule:
         choose: chooses the threshold and bounds its error rates.
         is_valid: whether the bounds hold at the problem's significance.
         has_looks: whether bounds at several looks can hold jointly.
+        assumption: what must hold of the slots, for rules of guesses. Other rules need independent
+            scores.
     """
 
     choose: Callable[[Problem], BoundedThreshold]
     is_valid: bool
     has_looks: bool = False
+    assumption: str = ""
 
 
 RULES: dict[str, Rule] = {
@@ -173,6 +199,10 @@ RULES: dict[str, Rule] = {
     ThresholdRule.SPLIT: Rule(_split, is_valid=True),
     ThresholdRule.FIXED: Rule(_fixed, is_valid=True),
     ThresholdRule.IN_SAMPLE: Rule(_in_sample, is_valid=False),
+    **{
+        method: Rule(_guessing(method), is_valid=True, assumption=assumption_of(method))
+        for method in OneRunMethod
+    },
 }
 
 

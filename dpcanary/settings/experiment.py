@@ -8,7 +8,12 @@ from pydantic import Field, WithJsonSchema, field_validator
 from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
+from dpcanary.estimation.options import (
+    GUESSED_SHARE,
+    Conversion,
+    Independence,
+    ThresholdRule,
+)
 from dpcanary.estimation.rule_names import threshold_rule_names
 from dpcanary.observations import Observation
 from dpcanary.settings.audit import Audit
@@ -41,6 +46,13 @@ class Settings(ClosedModel):
     )
     independent: Independence = Field(
         Independence.RUNS, description="which scores count as independent with several slots"
+    )
+    guessed_share: float = Field(
+        GUESSED_SHARE,
+        gt=0,
+        le=1,
+        description="share of all slots whose worlds are guessed, half of it in each world; for"
+        " threshold rules steinke, mahloujifar and order_statistic",
     )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
     data_folder: str | None = Field(

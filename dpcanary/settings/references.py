@@ -6,6 +6,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.options import (
     CALIBRATED_RULES,
+    GUESSING_RULES,
     LARGEST_EXACT_DELTA,
     LEAST_CALIBRATED_SIGNIFICANCE,
     LEAST_EXACT_DELTA,
@@ -15,6 +16,7 @@ from dpcanary.estimation.options import (
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
 from dpcanary.settings.figure import Figure
+from dpcanary.training.options import WorldAssignment
 
 # Accountants work with exp(epsilon), which overflows at 709.
 _LARGEST_TARGET = 500.0
@@ -36,6 +38,7 @@ def check_references(
     _check_rules(settings)
     for name, audit in audits.items():
         where = f"config: audit {name}"
+        _check_guesses(where, audit, settings)
         if audit.looks:
             _check_looks(where, settings.threshold_rules)
         if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
@@ -52,12 +55,35 @@ def check_references(
 
 
 def _check_rules(settings: Settings) -> None:
+    steinke = ThresholdRule.STEINKE in settings.threshold_rules
+    if steinke and Conversion.DIRECT not in settings.conversions:
+        raise InputError("config: conversions: threshold rule steinke needs direct among them")
     least = LEAST_CALIBRATED_SIGNIFICANCE
     calibrated = [rule for rule in settings.threshold_rules if rule in CALIBRATED_RULES]
     if calibrated and settings.significance < least:
         raise InputError(
             f"config: significance: threshold rule {calibrated[0]} needs at least {least:g};"
             " give threshold_rules: [simultaneous] below"
+        )
+
+
+def _check_guesses(where: str, audit: Audit, settings: Settings) -> None:
+    guessing = [rule for rule in settings.threshold_rules if rule in GUESSING_RULES]
+    if guessing and audit.worlds is WorldAssignment.HALVES:
+        raise InputError(
+            f"{where}: worlds: threshold rule {guessing[0]} counts right guesses of fair coins; it"
+            " needs coins, not halves"
+        )
+    if audit.num_slots == 1 and len(guessing) == len(settings.threshold_rules):
+        raise InputError(
+            f"{where}: num_slots is 1, and threshold rule {guessing[0]} guesses several slots; add"
+            " another rule to threshold_rules, or slots"
+        )
+    exact = Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1
+    if guessing and exact and audit.adjacency is not Adjacency.SUBSTITUTE:
+        raise InputError(
+            f"{where}: threshold rule {guessing[0]} guesses both worlds; with conversion"
+            " subsampled_gaussian it needs adjacency: substitute, where they are alike"
         )
 
 

@@ -260,7 +260,7 @@ SCORES = {"in_scores": [2.0, 1.0, 3.0], "out_scores": [0.0, 1.0, 0.5], "delta": 
         ({"positive_guesses": [1, 2], "negative_guesses": [1]}, "belong together"),
         ({"positive_guesses": -1, "negative_guesses": 2}, "positive_guesses is -1"),
         ({"num_guesses": 2, "method": "stienke"}, "did you mean 'steinke'"),
-        ({"num_guesses": 2, "method": "steinke", "family": "gdp"}, "'direct' alone"),
+        ({"num_guesses": 2, "method": "steinke", "family": "gdp"}, "only 'direct'"),
         ({"num_guesses": 2, "family": "subsampled_gaussian"}, "needs a Mechanism"),
         ({"num_guesses": 2, "significance": 0.7}, "significance is 0.7"),
         ({"num_guesses": 2, "delta": 0.0}, "delta is 0"),

@@ -7,7 +7,6 @@ from math import nan
 import numpy as np
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.conversions import family_of
@@ -92,9 +91,9 @@ def epsilon_of_guesses(
     """
     method, delta = OneRunMethod(method), checked_real("delta", delta, most=1.0)
     level = checked_significance(significance)
-    conversion = _family_of(method, family, mechanism)
+    conversion = _conversion(method, family)
     curves = family_of(conversion, delta=delta, mechanism=mechanism)
-    theta = _least_unrefuted(_refutes(guesses, method, curves, delta, level), curves.largest)
+    theta = theta_of_guesses(guesses, method, curves, significance=level)
     return OneRunEstimate(
         epsilon_lower=curves.epsilon(theta, delta),
         mu_lower=theta if curves.is_mu else nan,
@@ -104,33 +103,51 @@ def epsilon_of_guesses(
         significance=level,
         method=method,
         family=conversion,
-        assumption=f"{curves.assumption}; {_COINS}; {_DEPENDENCE[method]}",
+        assumption=f"{curves.assumption}; {assumption_of(method)}",
     )
 
 
-def _family_of(
-    method: OneRunMethod, family: Conversion | str | None, mechanism: Mechanism | None
-) -> Conversion:
-    if method is OneRunMethod.STEINKE:
-        if family not in (None, Conversion.DIRECT):
-            raise InputError(f"method 'steinke' has family 'direct' alone, not {str(family)!r}")
-        return Conversion.DIRECT
-    differs = mechanism is not None and mechanism.adjacency is not Adjacency.SUBSTITUTE
-    if mechanism is not None and differs and mechanism.sample_rate < 1:
+def assumption_of(method: OneRunMethod) -> str:
+    """What must hold of the slots, in words."""
+    return f"{_COINS}; {_DEPENDENCE[method]}"
+
+
+def theta_of_guesses(
+    guesses: Guesses, method: OneRunMethod, family: Family, *, significance: float
+) -> float:
+    """The largest theta such that it and all smaller ones are refuted, or 0 if 0 is not.
+
+    Args:
+        guesses: the slots, the guesses, and how many were right.
+        method: how the probability of as many right guesses is bounded.
+        family: the curves.
+        significance: the largest probability that refutes a theta.
+
+    Raises:
+        InputError: if the method has no bound for this family.
+    """
+    if not family.is_symmetric:
         raise InputError(
-            f"the curves of {mechanism.adjacency.value} below sample rate 1 differ between the"
-            " worlds; guesses of both worlds need family 'gdp' or 'direct'"
+            f"the curves of {family.name} differ between the worlds: guesses of both worlds need"
+            " 'gdp' or 'direct'"
         )
-    return Conversion(family or Conversion.GDP)
+    return _least_unrefuted(_refutes(guesses, method, family, significance), family.largest)
+
+
+def _conversion(method: OneRunMethod, family: Conversion | str | None) -> Conversion:
+    default = Conversion.DIRECT if method is OneRunMethod.STEINKE else Conversion.GDP
+    return Conversion(family or default)
 
 
 def _refutes(
-    guesses: Guesses, method: OneRunMethod, family: Family, delta: float, level: float
+    guesses: Guesses, method: OneRunMethod, family: Family, level: float
 ) -> Callable[[float], bool]:
     """Whether guesses are right too often for a theta."""
     match method:
         case OneRunMethod.STEINKE:
-            p_value = steinke_p_value(guesses, delta=delta)
+            if family.delta is None:
+                raise InputError(f"method 'steinke' has no bound for {family.name}, only 'direct'")
+            p_value = steinke_p_value(guesses, delta=family.delta)
             return lambda theta: p_value(theta) <= level
         case OneRunMethod.MAHLOUJIFAR:
             return lambda theta: is_refuted(guesses, family=family, theta=theta, significance=level)
