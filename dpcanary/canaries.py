@@ -39,10 +39,13 @@ class GradientCanary:
     Attributes:
         coordinate: index into the parameters, flattened in the module's order.
         target: index of the target among the private records.
+        drift: how far the parameter is expected to move without the canary, up to each recorded
+            step; none if this is not known. Scores subtract it, so that slots are alike.
     """
 
     coordinate: int
     target: int
+    drift: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,10 +135,14 @@ def read_canaries(path: Path) -> CanarySet:
     for kind in (InputCanary, GradientCanary, DirectionCanary):
         names = [*kind.__annotations__]
         if arrays.keys() == {*names, "target_label"}:
-            columns: list[list[Any]] = [
-                arrays[name].tolist() if arrays[name].ndim == 1 else [*arrays[name]]
-                for name in names
-            ]
+            columns = [_of_slots(arrays[name]) for name in names]
             canaries = tuple(kind(*values) for values in zip(*columns, strict=True))
             return CanarySet(canaries, tuple(arrays["target_label"].tolist()))
     raise InputError(f"{path} holds no canaries; delete it and run again")
+
+
+def _of_slots(values: NDArray[Any]) -> list[Any]:
+    """Each slot's part: a number, a tuple of numbers in double precision, or an array."""
+    if values.ndim == 1:
+        return list(values.tolist())
+    return [tuple(row) for row in values.tolist()] if values.dtype == np.float64 else [*values]

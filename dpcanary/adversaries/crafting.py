@@ -22,6 +22,7 @@ from dpcanary.plugins import function_named
 from dpcanary.randomness import generator
 from dpcanary.records import Records, Split
 from dpcanary.training.models import module_of
+from dpcanary.training.options import Sampling
 from dpcanary.training.reference import Reference
 
 # Takes a number of units of work and the unit's name, and gives a progress bar.
@@ -89,6 +90,13 @@ class Crafting:
         """Records that known batches leave out: under `substitute`, the targets."""
         replaces = self.stage.adjacency is Adjacency.SUBSTITUTE
         return [target.index for target in self.targets] if replaces else []
+
+    @property
+    def replaced(self) -> list[int]:
+        """Records that do not train because of the canaries."""
+        if self.stage.sampling is Sampling.FIXED:
+            return self.left_out
+        return [target.index for target in self.targets]
 
     @cached_property
     def module(self) -> nn.Module:

@@ -9,10 +9,14 @@ class CraftingStage(MechanismStage):
 
     `function` names the crafting function, as `module:name`. Settings of crafting that it does
     not use are None.
+
+    Attributes:
+        record_steps: up to which the drift of gradient canaries is foretold.
     """
 
     function: str
     num_slots: int
+    record_steps: tuple[int, ...]
     crafting_steps: int | None
     crafting_step_size: float | None
     simulation: Simulation | None

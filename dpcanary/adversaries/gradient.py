@@ -1,5 +1,7 @@
 """S2: gradient canaries (Pradhan et al., Algorithm 2; after Cebere et al., A_GC-S)."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,6 +9,7 @@ from dpcanary.adversaries.crafting import Crafting
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.drift import expected_changes
 from dpcanary.training.models import mechanism_of
 from dpcanary.training.simulation import Movement, simulated_movement
 
@@ -48,11 +51,40 @@ def movement_of(crafting: Crafting, dpsgd: DPSGD, *, num_simulations: int) -> Mo
 
 
 def canaries_in(coordinates: NDArray[np.int64], crafting: Crafting) -> list[GradientCanary]:
-    """A canary in each coordinate, for the target of each slot."""
-    return [
+    """A canary in each coordinate, for the target of each slot.
+
+    Several canaries know the drift of their coordinates, which differs between slots.
+
+    Raises:
+        InputError: if the training that tells the drift diverges.
+    """
+    canaries = [
         GradientCanary(coordinate, target.index)
         for coordinate, target in zip(coordinates.tolist(), crafting.targets, strict=True)
     ]
+    if len(canaries) == 1:
+        return canaries
+    drifts = _drifts(coordinates, crafting).T.tolist()
+    return [
+        replace(canary, drift=tuple(drift)) for canary, drift in zip(canaries, drifts, strict=True)
+    ]
+
+
+def _drifts(coordinates: NDArray[np.int64], crafting: Crafting) -> NDArray[np.float64]:
+    """Expected changes without canaries, after each recorded step, shape (steps, K)."""
+    stage = crafting.stage
+    with crafting.progress(stage.num_steps, "step") as bar:
+        return expected_changes(
+            module=crafting.module,
+            records=crafting.data.private,
+            dpsgd=mechanism_of(stage, record_steps=stage.record_steps, noise_multiplier=0.0),
+            initialisation=stage.initialisation,
+            seed=stage.seed,
+            device=crafting.device,
+            targets=crafting.replaced,
+            coordinates=coordinates,
+            on_progress=bar.update,
+        )
 
 
 def least_updated_coordinates(

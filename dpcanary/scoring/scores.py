@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import CanarySet
+from dpcanary.canaries import CanarySet, GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.options import Loss
 
@@ -51,9 +51,12 @@ def as_observed(observed: Array, context: ScoringContext) -> Array:
 def coordinate(observed: Array, context: ScoringContext) -> Array:
     """Minus the change of the parameters along each slot's canary, or minus their values.
 
-    Descent on the gradient +C, in world 0, moves the parameters down.
+    Descent on the gradient +C, in world 0, moves the parameters down. A change that is expected
+    without the canary is subtracted (`GradientCanary.drift`). It differs between slots.
     """
-    return -observed
+    canaries = context.canaries.canaries if context.canaries else ()
+    drifts = [one.drift for one in canaries if isinstance(one, GradientCanary) and one.drift]
+    return np.array(drifts).T - observed if drifts else -observed
 
 
 def cosine(observed: Array, context: ScoringContext) -> Array:

@@ -55,7 +55,7 @@ def train_reference(
         InputError: if the training diverges.
     """
     unclipped = replace(dpsgd, max_grad_norm=inf)
-    simulation = _Simulation(module, records, unclipped, initialisation, device)
+    simulation = Simulation(module, records, unclipped, initialisation, device)
     count, num_steps = len(records), dpsgd.record_steps[-1]
     rows, ones = np.arange(count), np.ones((1, count), np.float32)
     everything = torch.from_numpy(rows).to(device)
@@ -67,7 +67,7 @@ def train_reference(
         on_progress(1)
     parameters = simulation.decoded(simulation.buffer)[0].astype(np.float32)
     found = Reference(parameters, (total / num_steps).cpu().numpy())
-    _check_finite(
+    check_finite(
         "reference model, which is trained without clipping,", dpsgd, *vars(found).values()
     )
     return found
@@ -121,7 +121,7 @@ def simulated_movement(
     Raises:
         InputError: if a training diverges, or a batch has more records than there are.
     """
-    simulation = _Simulation(
+    simulation = Simulation(
         module, records, dpsgd, initialisation, device, seed=seed, count=num_simulations
     )
     batches = _simulated_batches(len(records), dpsgd, seed, targets, num_simulations)
@@ -136,7 +136,7 @@ def simulated_movement(
         on_progress(1)
     parts = absolute, squared, (before - start).abs()
     found = Movement(*(simulation.decoded(part).sum(axis=0) for part in parts))
-    _check_finite("simulated training", dpsgd, *vars(found).values())
+    check_finite("simulated training", dpsgd, *vars(found).values())
     return found
 
 
@@ -160,7 +160,7 @@ def _simulated_batches(
     return sampled
 
 
-class _Simulation:
+class Simulation:
     """Models that are trained on the private records alone.
 
     Attributes:
@@ -225,7 +225,12 @@ class _Simulation:
         return np.asarray(self._path.decode(buffer).cpu().numpy(), np.float64)
 
 
-def _check_finite(training: str, dpsgd: DPSGD, *found: NDArray[np.floating]) -> None:
+def check_finite(training: str, dpsgd: DPSGD, *found: NDArray[np.floating]) -> None:
+    """Refuses a simulated training that diverged.
+
+    Raises:
+        InputError: if a number is not finite.
+    """
     if not all(np.isfinite(values).all() for values in found):
         rate = dpsgd.learning_rate_at(0)
         raise InputError(f"the {training} diverged: lower learning_rate ({rate:g})")

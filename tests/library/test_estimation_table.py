@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import Mechanism, estimate_epsilon, estimate_epsilon_at_looks
+from dpcanary import (
+    Mechanism,
+    estimate_epsilon,
+    estimate_epsilon_at_looks,
+    estimate_epsilon_one_run,
+)
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
@@ -388,3 +393,49 @@ def test_the_exact_curves_are_those_of_the_accounted_steps() -> None:
         )
         assert row["epsilon_lower"] == expected.epsilon_lower > 0
         assert f"{steps} steps" in row["assumption"]
+
+
+def test_rules_of_guesses_pool_all_slots() -> None:
+    scores = _scores(num_slots=20)
+    rules = (ThresholdRule.MAHLOUJIFAR, ThresholdRule.STEINKE, ThresholdRule.SIMULTANEOUS)
+    stage = STAGE.model_copy(
+        update={
+            "threshold_rules": rules,
+            "conversions": (Conversion.GDP, Conversion.DIRECT),
+            "guessed_share": 0.1,
+        }
+    )
+    table = estimates_table(stage, scores)
+    last = table.query("repeat == 1 and step == 20")
+    assert last["threshold_rule"].value_counts().to_dict() == {
+        "simultaneous": 40,
+        "mahloujifar": 2,
+        "steinke": 1,
+    }
+    guessing = last[last["threshold_rule"] != "simultaneous"]
+    assert guessing["slot"].isna().all()
+    in_scores, out_scores = scores.of_worlds(repeat=1, step=1, slots=slice(None))
+    for row in guessing.itertuples():
+        expected = estimate_epsilon_one_run(
+            in_scores=in_scores,
+            out_scores=out_scores,
+            delta=1e-5,
+            method=row.threshold_rule,
+            family=row.conversion,
+            positive_guesses=100,  # of 100 runs x 20 slots
+            negative_guesses=100,
+        )
+        assert row.epsilon_lower == expected.epsilon_lower > 0
+        assert row.assumption == expected.assumption
+    assert set(guessing["conversion"]) == {"gdp", "direct"}
+    alone = estimates_table(stage, _scores())
+    assert set(alone["threshold_rule"]) == {"simultaneous"}
+
+
+def test_independent_slots_are_assumed_only_by_rules_that_need_them() -> None:
+    stage = POOLED.model_copy(
+        update={"threshold_rules": (ThresholdRule.MAHLOUJIFAR, ThresholdRule.SIMULTANEOUS)}
+    )
+    table = estimates_table(stage, _scores(num_slots=20))
+    assumes = table["assumption"].str.contains("do not influence each other")
+    assert (assumes == (table["threshold_rule"] == "simultaneous")).all()

@@ -12,6 +12,7 @@ from scipy.stats import binom
 from dpcanary import InputError, Mechanism, estimate_epsilon_one_run, gdp_epsilon
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.one_run.bound import epsilon_of_guesses
+from dpcanary.estimation.one_run.dependence import slot_dependence
 from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
 from dpcanary.estimation.one_run.order_statistic import order_statistic_p_value
 from dpcanary.estimation.options import Conversion
@@ -269,3 +270,39 @@ SCORES = {"in_scores": [2.0, 1.0, 3.0], "out_scores": [0.0, 1.0, 0.5], "delta": 
 def test_refusals(options, message):
     with pytest.raises(InputError, match=message):
         estimate_epsilon_one_run(**(SCORES | options))
+
+
+def test_slots_of_different_runs_look_independent():
+    rng = np.random.default_rng(29)
+    num_checks, refuted = 400, 0
+    for _ in range(num_checks):
+        worlds = rng.integers(0, 2, (8, 60))
+        scores = rng.normal(2.0 * (1 - worlds)) + np.linspace(-3, 3, 60)  # a drift of its own each
+        refuted += slot_dependence(scores=scores, worlds=worlds).p_value < 0.05
+    assert refuted / num_checks < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num_checks)
+
+
+def test_slots_that_share_noise_are_found_out():
+    rng = np.random.default_rng(31)
+    worlds = rng.integers(0, 2, (200, 60))
+    shared = rng.normal(size=(200, 1)) * np.sqrt(0.2)
+    found = slot_dependence(
+        scores=worlds + shared + np.sqrt(0.8) * rng.normal(size=(200, 60)), worlds=worlds
+    )
+    assert found.correlation == pytest.approx(0.2, abs=0.06)
+    assert found.p_value < 1e-6
+
+
+def test_slots_that_share_a_fate_are_found_out():
+    rng = np.random.default_rng(37)
+    worlds = rng.integers(0, 2, (20, 60))
+    fates = rng.choice([0.3, 3.0], (20, 1))
+    found = slot_dependence(scores=fates * rng.normal(size=(20, 60)), worlds=worlds)
+    assert found.correlation_of_sizes > 0.2
+    assert found.p_value < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (5,)])
+def test_dependence_needs_several_runs_and_slots(shape):
+    with pytest.raises(InputError, match="two of each"):
+        slot_dependence(scores=np.zeros(shape), worlds=np.zeros(shape, int))
