@@ -86,6 +86,7 @@ def draw_bounds_figure(
     rows = shown_rows(summary, view)
     audited, accounted = accounted_styles(view.accounted, rows["adjacency"])
     table = bounds_table(rows, replace(view, accounted=tuple(accounted)))
+    accounted = {name: one for name, one in accounted.items() if _is_finite(table, name)}
     rules = _drawn_rules(table, in_sample=in_sample)
     drawn = table[table["series"].isin(rules) | table["series"].str.startswith("accounted")]
     places = panels_of(rows, view.panel, falling=not panels)
@@ -122,6 +123,12 @@ def draw_bounds_figure(
                 _draw_audited(axes, curve, axis, options)
     _scale([axes for block in blocks for axes in block], drawn, rows[axis])
     return figure, table
+
+
+def _is_finite(table: pd.DataFrame, accounted: str) -> bool:
+    """Whether an accounted curve has a point that can be drawn."""
+    epsilons = table.loc[table["series"] == f"accounted_{accounted}", "epsilon"]
+    return bool((epsilons < float("inf")).any())
 
 
 def _drawn_rules(table: pd.DataFrame, *, in_sample: bool) -> list[str]:

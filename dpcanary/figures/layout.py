@@ -18,6 +18,7 @@ _SMALLEST_WIDTH, _LARGEST_WIDTH = 8.2, 10.2  # on a page, text of a wider figure
 _MOST_COLUMNS = 3
 _LEGEND_ROW, _NOTE_LINE, _GAP = 0.23, 0.19, 0.08
 _NOTE_CHARACTERS = 14.5  # per inch
+_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 # A note is the user's text: a dollar sign in it starts no formula.
 _NOTE_OPTIONS: dict[str, Any] = {
     "ha": "center", "va": "bottom", "fontsize": 8.5, "color": "#444444", "parse_math": False,
@@ -110,11 +111,12 @@ def _label(entry: Artist | str) -> str:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """As few lines as `width` characters allow, of about equal length; no line for no text."""
+    text = text.replace(" = ", _EQUALS)  # textwrap does not break it
     fewest = len(textwrap.wrap(text, width))
     if not fewest:
         return []
     return next(
-        lines
+        [line.replace(_EQUALS, " = ") for line in lines]
         for shorter in range(len(text) // fewest, width + 1)
         if len(lines := textwrap.wrap(text, shorter)) == fewest
     )

@@ -1,0 +1,133 @@
+"""The numbers in the text on hidden-state audits of trained models are those of the tables."""
+
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import brentq
+
+from dpcanary import estimate_epsilon, gdp_epsilon
+
+FOLDER = Path(__file__).parents[2] / "docs" / "results"
+TEXT = " ".join((FOLDER / "cebere.md").read_text().split())
+MU = sqrt(250) / 4
+
+
+def audited(figure: str, *, step: int | None = None, **settings: object) -> pd.DataFrame:
+    """The rows of the valid rule, at the last step of the table or another one."""
+    rows = pd.read_csv(FOLDER / f"cebere-{figure}.tsv", sep="\t").query("series == 'audited'")
+    for key, value in settings.items():
+        rows = rows[rows[key] == value]
+    return rows[rows["step"] == (step or rows["step"].max())]
+
+
+def accounted(figure: str, adjacency: str = "add_remove") -> float:
+    rows = pd.read_csv(FOLDER / f"cebere-{figure}.tsv", sep="\t")
+    return float(rows.query(f"series == 'accounted_{adjacency}'")["epsilon"].max())
+
+
+def epsilon(figure: str, canary: str, **settings: object) -> float:
+    rows = audited(figure, canary=canary, **settings)
+    assert len(rows) == 1
+    return float(rows["epsilon"].iloc[0])
+
+
+def plus_minus(row: pd.Series) -> str:
+    return f"{row['epsilon']:.1f} ± {row['error_bar']:.1f}".replace("± 0.", "± .")
+
+
+def share_of_mu(value: float) -> float:
+    return brentq(lambda mu: gdp_epsilon(mu=mu, delta=1e-5) - value, 0.01, 10) / MU
+
+
+def says(sentence: str) -> None:
+    assert sentence in TEXT, f"the tables say: {sentence}"
+
+
+SIMULATED = {
+    "`simulated_dimension`, noiseless, per step": ("noiseless", "per_step"),
+    "unclipped, per step": ("unclipped", "per_step"),
+    "noisy, per step": ("noisy", "per_step"),
+    "noiseless, final model": ("noiseless", "final_model"),
+    "unclipped, final model": ("unclipped", "final_model"),
+    "noisy, final model": ("noisy", "final_model"),
+}
+
+
+@pytest.mark.parametrize("label", SIMULATED)
+def test_simulated_dimensions_of_housing(label):
+    simulation, ranking = SIMULATED[label]
+    cells = [
+        audited("housing-figure4", learning_rate=rate, simulation=simulation, ranking=ranking)
+        for rate in (0.1, 0.01)
+    ]
+    says(f"| {label} | {' | '.join(plus_minus(rows.iloc[0]) for rows in cells)} |")
+
+
+@pytest.mark.parametrize(
+    ("figure", "canary"),
+    [("figure4", "random_dimension"), ("figure7", "random_direction"), ("figure4", "loss")],
+)
+def test_other_adversaries_of_housing(figure, canary):
+    cells = [
+        audited(f"housing-{figure}", canary=canary, learning_rate=rate) for rate in (0.1, 0.01)
+    ]
+    says(f"| `{canary}` | {' | '.join(plus_minus(rows.iloc[0]) for rows in cells)} |")
+
+
+def test_what_simulation_gains():
+    shown = {"learning_rate": 0.1}
+    best = epsilon("housing-figure1c", "simulated_dimension", **shown)
+    says(f"prove {share_of_mu(best):.2f} of mu".replace("0.", "."))
+    assert share_of_mu(best) > 0.93
+    assert best > epsilon("housing-figure1c", "random_dimension", **shown) + 2
+    assert best > 1.5 * epsilon("housing-figure1c", "loss", **shown)
+    rows = audited("housing-figure4", **shown).dropna(subset="simulation")
+    assert (
+        rows.query("ranking == 'per_step'")["epsilon"].min()
+        > rows.query("ranking == 'final_model'")["epsilon"].max()
+    )
+
+
+def test_periods_of_housing():
+    simulated = [
+        epsilon("housing-figure1c", "simulated_dimension", learning_rate=0.1),
+        *(
+            epsilon("housing-periods", "simulated_dimension", canary_period=k, step=250 * k)
+            for k in (5, 25)
+        ),
+    ]
+    loss = [
+        epsilon("housing-figure1c", "loss", learning_rate=0.1),
+        *(epsilon("housing-periods", "loss", canary_period=k, step=250 * k) for k in (5, 25)),
+    ]
+    first, *rest = simulated
+    says(
+        f"from {first:.1f} at k = 1 to {rest[0]:.1f} and {rest[1]:.1f} at k = 5 and 25 for a"
+        f" simulated coordinate, and from {loss[0]:.1f} to {loss[1]:.1f} and"
+        f" {loss[2]:.1f} for the loss".replace(" 0.", " .")
+    )
+    still = [gdp_epsilon(mu=MU / sqrt(k), delta=1e-5) for k in (5, 25)]
+    says(f"which gives an epsilon of {still[0]:.1f} and {still[1]:.1f}.")
+
+
+def test_substitute_audits_of_housing():
+    name = "housing-substitute"
+    says(
+        f"Accounted: epsilon {accounted(name, 'substitute'):.1f} under substitute adjacency, and"
+        f" {accounted(name):.1f} under add/remove"
+    )
+    table = pd.read_csv(FOLDER / f"cebere-{name}.tsv", sep="\t")
+    membership = table.query("series == 'accounted_add_remove'").set_index("step")["epsilon"]
+    gradients = table.query("series == 'audited' and canary != 'loss'")
+    assert (gradients["epsilon"] > gradients["step"].map(membership)).all()
+    last = gradients[gradients["step"] == 250]["epsilon"]
+    says(f"end at {last.min():.0f} to {last.max():.0f}")
+    most = estimate_epsilon(
+        world0_scores=np.arange(2500) + 1e6, world1_scores=np.arange(2500.0), delta=1e-5
+    )
+    says(f"no bound by conversion `gdp` is above {most.epsilon_lower:.1f}")
+    [loss] = [row for _, row in audited(name, canary="loss").iterrows()]
+    says(f"ends at {plus_minus(loss)}")
