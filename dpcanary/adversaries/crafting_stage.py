@@ -11,12 +11,13 @@ class CraftingStage(MechanismStage):
     not use are None.
 
     Attributes:
-        record_steps: up to which the drift of gradient canaries is foretold.
+        drift_steps: the recorded steps, up to which the drift of several gradient canaries is
+            foretold; none for other canaries, which need no drift.
     """
 
     function: str
     num_slots: int
-    record_steps: tuple[int, ...]
+    drift_steps: tuple[int, ...]
     crafting_steps: int | None
     crafting_step_size: float | None
     simulation: Simulation | None

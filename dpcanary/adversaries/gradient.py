@@ -62,7 +62,7 @@ def canaries_in(coordinates: NDArray[np.int64], crafting: Crafting) -> list[Grad
         GradientCanary(coordinate, target.index)
         for coordinate, target in zip(coordinates.tolist(), crafting.targets, strict=True)
     ]
-    if len(canaries) == 1:
+    if not crafting.stage.drift_steps:
         return canaries
     drifts = _drifts(coordinates, crafting).T.tolist()
     return [
@@ -77,7 +77,7 @@ def _drifts(coordinates: NDArray[np.int64], crafting: Crafting) -> NDArray[np.fl
         return expected_changes(
             module=crafting.module,
             records=crafting.data.private,
-            dpsgd=mechanism_of(stage, record_steps=stage.record_steps, noise_multiplier=0.0),
+            dpsgd=mechanism_of(stage, record_steps=stage.drift_steps, noise_multiplier=0.0),
             initialisation=stage.initialisation,
             seed=stage.seed,
             device=crafting.device,

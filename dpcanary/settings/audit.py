@@ -2,7 +2,7 @@
 
 from pydantic import field_validator, model_validator
 
-from dpcanary.adversaries.adversary import Adversary
+from dpcanary.adversaries.adversary import Adversary, Inserts
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.adversaries.options import Simulation
 from dpcanary.errors import suggestion
@@ -114,6 +114,11 @@ class Audit(AuditKeys):
     def is_trained(self) -> bool:
         """Whether its runs train models."""
         return self.adversary.is_trained
+
+    @property
+    def has_drift(self) -> bool:
+        """Whether scores of its slots are made alike by the drift of their coordinates."""
+        return self.num_slots > 1 and self.adversary.inserts is Inserts.GRADIENT
 
     @property
     def start(self) -> Initialisation:

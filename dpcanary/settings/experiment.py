@@ -138,6 +138,7 @@ class Experiment(ClosedModel):
             "hidden_sizes": () if "hidden_sizes" in unused else audit.hidden_sizes,
             "record_steps": audit.record_steps,
             "accounted_steps": audit.accounted_steps,
+            "drift_steps": audit.record_steps if audit.has_drift else (),
             "target_delta": self.settings.delta if audit.target_epsilon else None,
             "model_seed": self.settings.seed,
             "function": audit.adversary.function,

@@ -58,6 +58,7 @@ def stage_of(kind: str, **changes: object) -> CraftingStage:
     settings = {
         "function": "",
         "num_slots": 1,
+        "drift_steps": [],
         "crafting_steps": None,
         "crafting_step_size": None,
         "simulation": None,

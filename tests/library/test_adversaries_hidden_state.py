@@ -20,6 +20,7 @@ from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
+from dpcanary.scoring.ensembles import ensemble_scores
 from dpcanary.scoring.scores import ScoringContext, canary_loss, cosine, gradient_norm
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
@@ -44,6 +45,7 @@ DATA = some_data()
 SETTINGS = {
     "function": "x:y",
     "num_slots": 1,
+    "drift_steps": [],
     "crafting_steps": None,
     "crafting_step_size": None,
     "simulation": "noiseless",
@@ -265,6 +267,68 @@ def test_flipped_labels_keep_the_record_and_change_the_label():
         others[own].add(canary.label)
     assert all(len(labels) == CLASSES - 1 for labels in others.values())
     assert len({canary.target for canary in found}) == COUNT
+
+
+# --- drift -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+@pytest.mark.parametrize("craft", [random_dimensions, simulated_dimensions])
+def test_drift_is_that_of_a_training_without_canaries(craft, adjacency):
+    crafting = crafting_of(num_slots=3, drift_steps=[5, STEPS], adjacency=adjacency)
+    canaries = craft(crafting)
+    targets = [canary.target for canary in canaries] if adjacency == "substitute" else []
+    path = trained_by_hand(crafting, CLIP, targets)
+    for canary in canaries:
+        expected = [path[step][canary.coordinate] - path[0][canary.coordinate] for step in (5, 12)]
+        np.testing.assert_allclose(canary.drift, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_drift_of_sampled_batches_is_that_of_their_mean():
+    sampled = {"sampling": "poisson", "sample_rate": 0.25, "batch_size": None}
+    crafting = crafting_of(num_slots=2, drift_steps=[STEPS], canary_period=None, **sampled)
+    canaries = random_dimensions(crafting)
+    others = np.delete(np.arange(COUNT), [canary.target for canary in canaries])
+    start = parameters_to_vector(crafting.module.parameters()).detach().double().numpy()
+    weights = start
+    for _ in range(STEPS):
+        gradients = [record_gradient(crafting.module, weights, int(one)) for one in others]
+        clipped = [one * min(1.0, CLIP / np.linalg.norm(one)) for one in gradients]
+        weights = weights - RATE * 0.25 * np.sum(clipped, axis=0) / (0.25 * COUNT)
+    for canary in canaries:
+        expected = (weights - start)[canary.coordinate]
+        np.testing.assert_allclose(canary.drift, [expected], rtol=1e-4, atol=1e-7)
+
+
+def test_one_canary_needs_no_drift():
+    assert random_dimensions(crafting_of())[0].drift == ()
+    with pytest.raises(InputError, match="training without noise diverged"):
+        random_dimensions(crafting_of(num_slots=2, drift_steps=[STEPS], learning_rate=1e39))
+
+
+def test_scores_without_drift_tell_the_worlds_of_all_slots_apart():
+    """With little noise, all guesses around 0 are right; drift alone would make many wrong."""
+    crafting = crafting_of(num_slots=20, drift_steps=[STEPS], adjacency="substitute")
+    canaries = random_dimensions(crafting)
+    result = train_ensemble(
+        module=crafting.module,
+        records=DATA.private,
+        canary=canaries,
+        dpsgd=DPSGD(
+            0.05, CLIP, RATE, (STEPS,), sampling="fixed", batch_size=BATCH, canary_period=1
+        ),
+        runs=10,
+        seed=6,
+        initialisation="fixed",
+    )
+    scores = ensemble_scores(result)[:, 0]
+    drifts = np.array([canary.drift[0] for canary in canaries])
+    signs = 1 - 2 * result.worlds
+    assert (np.sign(scores) == signs).all()
+    assert (np.sign(scores - drifts) != signs).any()
+    for world in (1, -1):
+        of_world = signs == world
+        assert scores[of_world].std() < 0.4 * (scores - drifts)[of_world].std()
 
 
 # --- observations ------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ CANARIES = {
     "images": [InputCanary(IMAGES[k], 2 * k, k) for k in range(3)],
     "one feature": [InputCanary(DRAWS[k, :1], 0, k) for k in range(3)],
     "coordinates": [GradientCanary(10**9 + k, 5 - k) for k in range(3)],
+    "drifting": [GradientCanary(k, k, (0.1 * k, -2.5)) for k in range(3)],
     "directions": [DirectionCanary(DRAWS[k], 9 * k) for k in range(3)],
 }
 TARGET_LABELS = (4, 0, 4)
