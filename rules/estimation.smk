@@ -2,6 +2,7 @@
 
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.scoring.stage import ScoringStage
+from dpcanary.settings.figure import BY_RUNS_KINDS
 
 
 # Seconds each: not worth a place in a cluster's queue.
@@ -76,7 +77,7 @@ rule estimate_by_runs:
     log:
         f"{LOGS}/estimate_by_runs/{{figure}}/{{audit}}.log",
     wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds("epsilon_by_runs")),
+        figure=any_of(FIGURES.of_kinds(*BY_RUNS_KINDS)),
     conda:
         "../envs/estimation.yaml"
     threads: 1
@@ -85,7 +86,7 @@ rule estimate_by_runs:
     params:
         code=code("estimate_by_runs"),
         settings=AUDITS.stage_as_json(EstimationStage),
-        num_runs=FIGURES.setting("num_runs"),
+        num_runs=FIGURES.numbers_of_runs,
     message:
         "Estimating epsilon of {wildcards.audit} by its number of runs"
     shell:

@@ -7,6 +7,7 @@ localrules:
     figure_trade_off,
     figure_gradient_norm,
     figure_privacy_profile,
+    figure_models_trained,
 
 
 use rule figure_bounds as figure_score_histograms with:
@@ -78,3 +79,19 @@ use rule figure_bounds as figure_privacy_profile with:
         code=code("figure_privacy_profile"),
         note=FIGURES.setting("note"),
         options=FIGURES.options("profiles", "summary", settings=["panels"]),
+
+
+use rule figure_bounds as figure_models_trained with:
+    input:
+        program=program("figure_models_trained"),
+        summary=f"{RESULTS}/summaries/{{figure}}.tsv",
+    output:
+        **files_of_figure("figure_models_trained"),
+    log:
+        f"{LOGS}/figure_models_trained/{{figure}}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES.of_kinds("models_trained")),
+    params:
+        code=code("figure_models_trained"),
+        note=FIGURES.setting("note"),
+        options=FIGURES.options("summary", settings=["panels"]),

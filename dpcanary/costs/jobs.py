@@ -12,7 +12,7 @@ from dpcanary.costs.crafting import crafting_probe, reference_probe
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.figure import BOUNDS_KINDS, EXACT_KINDS
+from dpcanary.settings.figure import BOUNDS_KINDS, BY_RUNS_KINDS, EXACT_KINDS
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.stage import TrainingStage
 
@@ -135,7 +135,7 @@ class JobList:
                 yield _row("summarise")
             if figure.proven:
                 yield _row("bound_ceiling")
-            if figure.kind == "epsilon_by_runs":
+            if figure.kind in BY_RUNS_KINDS:
                 audits = sum(len(self.experiment.sweeps[sweep]) for sweep in figure.sweeps)
                 yield _row("estimate_by_runs", audits)
             if kind == "adjacency_ratio":

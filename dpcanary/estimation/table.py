@@ -35,7 +35,8 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         One row per repeat, step, threshold rule and conversion, and also per slot if there are
         several slots and the bounds treat runs as independent, and per look if the stage has looks.
         Rules of guesses pool all slots whatever is independent, and have no rows if there is one
-        slot, whose worlds are no coins. Rule `steinke` has conversion `direct` alone.
+        slot, whose worlds are no coins. Rule `steinke` has conversion `direct`, whichever
+        others have.
         `num_runs` counts the runs of both worlds that the bound rests on. `slot` is empty if all
         slots are pooled. `test_accuracy`, the mean over the runs, is only known at the last step.
 
@@ -81,14 +82,14 @@ def _bounds_of_step(
     bounds = itertools.product(
         [None] if pooled else range(num_slots), stage.threshold_rules, stage.conversions
     )
-    return list(
-        dict.fromkeys(
-            (None if rule in GUESSING_RULES else slot, rule, conversion)
-            for slot, rule, conversion in bounds
-            if not (rule in GUESSING_RULES and num_slots == 1)
-            and not (rule == ThresholdRule.STEINKE and conversion is not Conversion.DIRECT)
-        )
-    )
+    found = []
+    for slot, rule, conversion in bounds:
+        if rule not in GUESSING_RULES:
+            found.append((slot, rule, conversion))
+        elif num_slots > 1:
+            own = Conversion.DIRECT if rule == ThresholdRule.STEINKE else conversion
+            found.append((None, rule, own))
+    return list(dict.fromkeys(found))
 
 
 def estimates_by_runs(

@@ -1,5 +1,7 @@
 """One audit of a config, checked."""
 
+from collections.abc import Sequence
+
 from pydantic import field_validator, model_validator
 
 from dpcanary.adversaries.adversary import Adversary, Inserts
@@ -114,6 +116,11 @@ class Audit(AuditKeys):
     def is_trained(self) -> bool:
         """Whether its runs train models."""
         return self.adversary.is_trained
+
+    def fitting(self, num_runs: Sequence[int]) -> list[int]:
+        """Those numbers of first runs that give an estimate; with one slot, worlds must be even."""
+        least, step = (4, 2) if self.num_slots == 1 else (1, 1)
+        return [one for one in num_runs if least <= one <= self.num_runs and one % step == 0]
 
     @property
     def has_drift(self) -> bool:

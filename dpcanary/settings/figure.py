@@ -13,6 +13,7 @@ FigureKind = Literal[
     "epsilon_by_noise",
     "epsilon_by_runs",
     "epsilon_by_setting",
+    "models_trained",
     "test_accuracy",
     "adjacency_ratio",
     "score_histograms",
@@ -60,9 +61,11 @@ BOUNDS_KINDS = (*_AXES, "epsilon_by_setting")
 _OPTIONAL = {
     "in_sample": BOUNDS_KINDS,
     "lines": BOUNDS_KINDS,
-    "panels": (*BOUNDS_KINDS, "trade_off", "gradient_norm", "privacy_profile"),
+    "panels": (*BOUNDS_KINDS, "models_trained", "trade_off", "gradient_norm", "privacy_profile"),
     "proven": ("trade_off",),
 }
+# The kinds whose estimates use the first runs of each repeat.
+BY_RUNS_KINDS = ("epsilon_by_runs", "models_trained")
 # Figures of audits whose exact law is known, and the column on the axis of each that has one.
 _EXACT_AXES = {
     "hidden_state_by_step": "step",
@@ -71,7 +74,7 @@ _EXACT_AXES = {
 EXACT_KINDS = tuple(_EXACT_AXES)
 # The keys that a kind needs, where these are not just the sweeps.
 _NEEDED = {
-    "epsilon_by_runs": ("sweeps", "num_runs"),
+    **dict.fromkeys(BY_RUNS_KINDS, ("sweeps", "num_runs")),
     "epsilon_by_setting": ("sweeps", "setting"),
     "adjacency_ratio": ("sample_rates", "noise_multipliers", "num_steps"),
 }
@@ -90,9 +93,9 @@ class Figure(ClosedModel):
     )
     panels: tuple[PanelSetting, ...] = Field(
         (),
-        description="for figures of bounds, trade_off, gradient_norm and privacy_profile: the"
-        " audits' keys that tell panels apart; by default sample_rate and noise_multiplier, or one"
-        " panel for the last two kinds",
+        description="for figures of bounds, models_trained, trade_off, gradient_norm and"
+        " privacy_profile: the audits' keys that tell panels apart; by default sample_rate and"
+        " noise_multiplier, or one panel for the last two kinds",
     )
     lines: tuple[LineSetting, ...] = Field(
         (),
@@ -105,7 +108,9 @@ class Figure(ClosedModel):
         " audited mu, and the most that conversion direct can prove with as many models",
     )
     num_runs: tuple[Count, ...] = Field(
-        (), description="for epsilon_by_runs: the axis; each estimate uses a repeat's first runs"
+        (),
+        description="for epsilon_by_runs and models_trained: the axis; each estimate uses a"
+        " repeat's first runs. An audit with fewer runs has fewer points in models_trained",
     )
     setting: SweptSetting | None = Field(
         None, description="for epsilon_by_setting: the audits' key on the figure's axis"

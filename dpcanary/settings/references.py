@@ -55,9 +55,6 @@ def check_references(
 
 
 def _check_rules(settings: Settings) -> None:
-    steinke = ThresholdRule.STEINKE in settings.threshold_rules
-    if steinke and Conversion.DIRECT not in settings.conversions:
-        raise InputError("config: conversions: threshold rule steinke needs direct among them")
     least = LEAST_CALIBRATED_SIGNIFICANCE
     calibrated = [rule for rule in settings.threshold_rules if rule in CALIBRATED_RULES]
     if calibrated and settings.significance < least:
@@ -159,6 +156,9 @@ def _check_figure(
     if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
         raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
     for name in (name for sweep in figure.sweeps for name in sweeps[sweep]):
+        if figure.kind == "models_trained":
+            _check_models(where, figure, name, audits[name])
+            continue
         audit, most = audits[name], max(figure.num_runs, default=0)
         if most > audit.num_runs:
             raise InputError(
@@ -171,3 +171,11 @@ def _check_figure(
             )
         if figure.kind == "test_accuracy" and not audit.is_trained:
             raise InputError(f"{where}: audit {name} trains no models: it has no test accuracy")
+
+
+def _check_models(where: str, figure: Figure, name: str, audit: Audit) -> None:
+    if not audit.fitting(figure.num_runs):
+        least = "even numbers of at least 4" if audit.num_slots == 1 else "numbers"
+        raise InputError(
+            f"{where}.num_runs: none fits audit {name}, which needs {least} up to {audit.num_runs}"
+        )

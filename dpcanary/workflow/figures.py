@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.figure import BY_RUNS_KINDS
 from dpcanary.workflow.parameters import Wildcards, option
 
 
@@ -53,6 +54,11 @@ class FigureRules:
 
         return of_job
 
+    def numbers_of_runs(self, wildcards: Wildcards) -> list[int]:
+        """The numbers of first runs of a figure at which the job's audit has estimates."""
+        audit = self._experiment.audits[wildcards.audit]
+        return audit.fitting(self._figures[wildcards.figure].num_runs)
+
     def files(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's figure; `pattern` contains `{audit}`."""
         return lambda wildcards: self._files_of(pattern, self._audits(wildcards.figure))
@@ -78,7 +84,7 @@ class FigureRules:
     def estimates(self, wildcards: Wildcards) -> str:
         """The folder of the estimates in the job's table, below the results."""
         figure = wildcards.table.rpartition("/")[2]
-        by_runs = wildcards.table != "summary" and figure in self.of_kinds("epsilon_by_runs")
+        by_runs = wildcards.table != "summary" and figure in self.of_kinds(*BY_RUNS_KINDS)
         return f"estimates_by_runs/{figure}" if by_runs else "estimates"
 
     def estimates_of_table(self, wildcards: Wildcards) -> list[str]:

@@ -793,6 +793,38 @@ def test_panels_and_lines_are_settings_that_figures_can_name():
     assert get_args(LineSetting) == LINES
 
 
+def test_figures_of_models_trained_take_the_numbers_that_fit():
+    config = changed("threshold_rules", ["combined", "mahloujifar"])
+    one = config["audits"]["steps"]
+    config["audits"] = {
+        "one": one | {"num_runs": 100},
+        "many": one | {"num_slots": 8, "worlds": "coins", "num_runs": 10},
+    }
+    figure = {"kind": "models_trained", "sweeps": ["one", "many"], "num_runs": [1, 3, 10, 100]}
+    config["figures"] = {"f": figure}
+    audits = parse_experiment(config).audits
+    fitting = {name.split("-")[0]: audit.fitting([1, 3, 10, 100]) for name, audit in audits.items()}
+    assert fitting == {"one": [10, 100], "many": [1, 3, 10]}
+    config["figures"]["f"]["num_runs"] = [3]
+    message = "figures.f.num_runs: none fits audit one"
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_experiment(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"worlds": "halves"}, "worlds: threshold rule mahloujifar counts right guesses of fair"),
+        ({"num_slots": 1, "worlds": None}, "num_slots is 1, and threshold rule mahloujifar guess"),
+    ],
+)
+def test_rules_of_guesses_need_coins(changes, message):
+    config = changed("threshold_rules", ["mahloujifar"])
+    config["audits"]["steps"] |= {"num_slots": 8, "worlds": "coins"} | changes
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_experiment(config)
+
+
 def test_figures_of_several_slots_take_any_number_of_runs():
     config = with_sweep(num_slots=2)
     config["figures"] = {

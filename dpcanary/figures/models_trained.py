@@ -1,0 +1,157 @@
+"""Audited epsilon against the number of models trained, by how their slots are used."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dpcanary.errors import InputError
+from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.figures import style
+from dpcanary.figures.layout import log_ticks, make_frame
+from dpcanary.figures.notes import data_note, shared_note
+from dpcanary.figures.panels import Panel, panels_of
+
+_MECHANISM = ("sample_rate", "noise_multiplier")
+_LINE = ["num_slots", "threshold_rule", "conversion"]
+# What each rule needs of the slots of a run, and how it looks.
+_DEPENDENT, _INDEPENDENT = "any dependence", "independent slots"
+_RULES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    ThresholdRule.STEINKE: ("Steinke", _DEPENDENT, {"color": "#CC79A7", "marker": "v"}),
+    ThresholdRule.MAHLOUJIFAR: ("Mahloujifar", _DEPENDENT, {"color": "#D55E00", "marker": "s"}),
+    ThresholdRule.ORDER_STATISTIC: (
+        "order statistic", _INDEPENDENT, {"color": "#009E73", "marker": "D"},
+    ),
+}  # fmt: skip
+_OTHERS: dict[str, Any] = {"color": "#0072B2", "marker": "o"}
+_ALONE: dict[str, Any] = {"color": "#3A3A3A", "marker": "x"}
+_DASHES = ("-", "--", ":", "-.")
+
+
+@style.applied()
+def draw_models_trained(
+    summary: pd.DataFrame, *, note: str = "", panels: Sequence[str] = ()
+) -> tuple[Figure, pd.DataFrame]:
+    """Draws a line for each number of slots and valid threshold rule.
+
+    Args:
+        summary: of audits at several numbers of runs, some with several slots.
+        note: what a reader must know; printed below.
+        panels: the settings that tell panels apart; by default sample rate and noise.
+
+    Returns:
+        The figure, and its numbers: the columns of panels, num_slots, threshold_rule, conversion,
+        num_runs, `epsilon` (mean over repeats, and over slots that have bounds of their own),
+        `error_bar` (two standard errors; NaN for one repeat) and num_repeats.
+
+    Raises:
+        InputError: if there is no valid bound, or if canaries or significance differ.
+    """
+    panel = tuple(panels) or _MECHANISM
+    rows = summary[summary["is_valid"] & _is_shown(summary)]
+    if rows.empty:
+        raise InputError("the summary has no valid bound to show")
+    for column in ("canary", "delta", "significance", "adjacency"):
+        if rows[column].nunique() > 1:
+            raise InputError(f"the audits differ in {column}: show them in different figures")
+    table = _table(rows, panel)
+    looks = _looks(table)
+    places = panels_of(rows, panel, falling=True)
+    accounted = {name: style.ACCOUNTED[name] for name in ("substitute", "add_remove")}
+    figure, [grid] = make_frame(
+        num_panels=len(places),
+        panel_size=(4.6, 3.4),
+        legend=[
+            ["audited ε (lower bound):", *(Line2D([], [], **one) for one in looks.values())],
+            ["accounted ε (upper bound):", *(Line2D([], [], **one) for one in accounted.values())],
+        ],
+        notes=[
+            note,
+            _note(rows),
+            shared_note(rows, panel, needed=bool(panels)),
+            data_note(rows),
+        ],
+        labels=("models trained", f"ε at δ = {style.number(rows['delta'].iloc[0])}"),
+        sharey=True,
+    )
+    for axes, place in zip(grid, places, strict=True):
+        axes.set_title(place.title)
+        _draw_panel(axes, place, table, rows, looks)
+    return figure, table
+
+
+def _is_shown(summary: pd.DataFrame) -> "pd.Series[bool]":
+    """Conversion gdp, or direct for the rule that has no other."""
+    of_gdp = summary["conversion"] == Conversion.GDP
+    return of_gdp | (summary["threshold_rule"] == ThresholdRule.STEINKE)
+
+
+def _table(rows: pd.DataFrame, panel: Sequence[str]) -> pd.DataFrame:
+    keys = [*panel, *_LINE, "num_runs"]
+    repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
+    numbers = repeats.groupby(keys, dropna=False).agg(["mean", "sem", "size"]).reset_index()
+    return numbers.assign(sem=2 * numbers["sem"]).rename(
+        columns={"mean": "epsilon", "sem": "error_bar", "size": "num_repeats"}
+    )
+
+
+def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Keyword arguments of `plot` for each line, in the order of the legend."""
+    many = sorted({*table["num_slots"]} - {1})
+    looks = {}
+    for line in sorted({*table[_LINE].itertuples(index=False, name=None)}, key=_order):
+        slots, rule, conversion = line
+        name, assumed, options = _RULES.get(rule, (rule, _INDEPENDENT, _OTHERS))
+        if conversion != Conversion.GDP:
+            assumed = f"{assumed}, {conversion} conversion"
+        label = f"{slots} canaries in each model: {name} ({assumed})"
+        if slots == 1:
+            label, options = f"1 canary in each model: {name}", _ALONE
+        dashes = _DASHES[many.index(slots) % len(_DASHES)] if slots > 1 else "-"
+        looks[line] = options | {"label": label, "linestyle": dashes, "zorder": 3}
+    return looks
+
+
+def _order(line: tuple[Any, ...]) -> tuple[Any, ...]:
+    slots, rule, _ = line
+    return slots, rule in GUESSING_RULES, [*_RULES][::-1].index(rule) if rule in _RULES else 0
+
+
+def _draw_panel(
+    axes: Axes,
+    place: Panel,
+    table: pd.DataFrame,
+    rows: pd.DataFrame,
+    looks: dict[tuple[Any, ...], dict[str, Any]],
+) -> None:
+    accounted = place.of(rows)
+    for name in ("substitute", "add_remove"):
+        axes.axhline(accounted[f"epsilon_upper_{name}"].max(), **style.ACCOUNTED[name])
+    points = place.of(table)
+    for line, options in looks.items():
+        inside = (points[_LINE] == [*line]).all(axis=1)
+        curve = points[inside].sort_values("num_runs")
+        axes.errorbar(
+            curve["num_runs"],
+            curve["epsilon"],
+            yerr=curve["error_bar"],
+            elinewidth=1.0,
+            capsize=2.5,
+            **options,
+        )
+    axes.set_xscale("log")
+    log_ticks(axes, axis="x")
+    axes.set_ylim(bottom=0)
+    axes.tick_params(labelleft=True)
+
+
+def _note(rows: pd.DataFrame) -> str:
+    level = 100 * (1 - rows["significance"].iloc[0])
+    canary = style.canary_name(str(rows["canary"].iloc[0]))
+    return (
+        f"Canary: {canary}. Lower bounds: {level:g} % confidence for each point alone, GDP"
+        " conversion except where it says otherwise; mean ± 2 standard errors over repeats"
+    )
