@@ -7,6 +7,7 @@ Estimation, lower bounds:
     estimate_epsilon, estimate_epsilon_at_looks, EpsilonEstimate
 Estimation, lower bounds from the slots of one run:
     estimate_epsilon_one_run, epsilon_of_guesses, Guesses, OneRunEstimate
+    slot_dependence, SlotDependence
 What an audit can show:
     test_claim, ClaimTest, expected_bound, ExpectedBound, runs_needed
 Gaussian differential privacy:
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     )
     from dpcanary.estimation.one_run.bound import OneRunEstimate as OneRunEstimate
     from dpcanary.estimation.one_run.bound import epsilon_of_guesses as epsilon_of_guesses
+    from dpcanary.estimation.one_run.dependence import SlotDependence as SlotDependence
+    from dpcanary.estimation.one_run.dependence import slot_dependence as slot_dependence
     from dpcanary.estimation.one_run.estimate import (
         estimate_epsilon_one_run as estimate_epsilon_one_run,
     )
@@ -113,6 +116,7 @@ _NAMES_IN = {
     "estimation.claims": "ClaimTest test_claim",
     "estimation.estimate": "EpsilonEstimate estimate_epsilon estimate_epsilon_at_looks",
     "estimation.one_run.bound": "OneRunEstimate epsilon_of_guesses",
+    "estimation.one_run.dependence": "SlotDependence slot_dependence",
     "estimation.one_run.estimate": "estimate_epsilon_one_run",
     "estimation.one_run.guesses": "Guesses",
     "estimation.one_run.options": "OneRunMethod",
