@@ -62,7 +62,7 @@ def proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Line2D | str]
         entries.append(Line2D([], [], **proven_options(GAUSSIAN, own[0]), label=label))
     sizes = _listed([f"{len(a.world0_scores) + len(a.world1_scores):,}" for a in attacks])
     epsilons = _listed([f"{attack.proven.ceiling:.3g}" for attack in attacks if attack.proven])
-    label = f"direct: at most ε = {epsilons} with {sizes} models"
+    label = f"direct: at most ε = {epsilons} with {sizes} scores"
     ceiling = Line2D([], [], **_CEILING, label=label)
     return [entries, ["provable without it:", ceiling]]
 

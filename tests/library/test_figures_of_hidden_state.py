@@ -191,7 +191,7 @@ def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() ->
     assert ceiling["false_negative_rate"].to_numpy() == pytest.approx(np.maximum(steep, flat))
     labels = _legend(figure)
     assert "Gaussian, audited μ = 1.25" in labels
-    assert "direct: at most ε = 5 with 600 models" in labels
+    assert "direct: at most ε = 5 with 600 scores" in labels
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in written_below(
         figure
     )
