@@ -51,6 +51,20 @@ def test_the_output_of_a_record_depends_on_it_alone(make):
     assert together.std(dim=0).min() > 0
 
 
+def test_blocks_have_shortcuts():
+    """What is left where the last layer of a body gives zeros."""
+    images = torch.randn(2, 8, 4, 4)
+    block = resnet9(3, width=4)[3]
+    nn.init.zeros_(block.body[1][1].weight)
+    assert torch.equal(block(images), images)
+    images, block = torch.randn(2, 64, 4, 4), wrn16_4()[2]
+    nn.init.zeros_(block.body[1][2].gain)
+    assert torch.equal(block(images), images)
+    first = wrn16_4()[3]
+    nn.init.zeros_(first.body[1][2].gain)
+    torch.testing.assert_close(first(images), first.shortcut(images))
+
+
 def test_logits_are_scaled():
     torch.manual_seed(0)
     module = resnet9(3, width=4)
