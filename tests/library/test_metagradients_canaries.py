@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpcanary.metagradients.canaries import Metastep, OptimisedCanaries, optimise_canaries
 from dpcanary.metagradients.descent import Descent
@@ -13,6 +13,8 @@ from dpcanary.metagradients.smoothness import Smoothness, metasmoothness
 from dpcanary.metagradients.task import Task, task_of
 from dpcanary.metagradients.training import trained
 from dpcanary.records import Records
+from dpcanary.training.initialisation import initial_parameters
+from dpcanary.training.options import Initialisation
 
 SHAPE, NUM_CLASSES = (1, 6, 6), 4
 DESCENT = Descent((0.3,) * 24, momentum=0.8, weight_decay=1e-3)
@@ -141,6 +143,12 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own():
         assert not np.array_equal(*orders)
 
 
+def test_models_start_elsewhere_than_those_of_an_audit_with_the_same_seed():
+    own = initial_parameters(net(), Initialisation.PER_RUN, seed=5, runs=[0, 1, 2])
+    start = draw(1, seed=5).training.start
+    assert not any(torch.equal(start, other) for other in own)
+
+
 def test_every_canary_is_in_as_often_as_out():
     own_task = task()
     counts = np.zeros(16)
@@ -156,29 +164,37 @@ def test_the_callers_module_is_left_alone():
     optimised(module=module, num_metasteps=1)
     assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), before)
     assert torch.equal(torch.random.get_rng_state(), state)
+    own = task_of(module=module, records=DATA, canary_labels=CANARIES.labels)
+    assert own.module is not module  # which may move to another device
 
 
 # --- smoothness --------------------------------------------------------------------------------
 
 
-def smoothness(step_size: float, *, direction: Tensor | None = None) -> Smoothness:
+def smoothness(step_size: float) -> tuple[Smoothness, float]:
+    """Along random signs; and the agreement of parameters, computed plainly."""
     own_task = task_of(module=net().double(), records=DATA, canary_labels=CANARIES.labels)
     one = draw(of=own_task)
     pixels = own_task.pixels(CANARIES.features)
-    if direction is None:
-        direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], pixels.shape))
-    objective = loss_gap_objective(own_task, one.inserted)
-    return metasmoothness(
+    direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], pixels.shape))
+    found = metasmoothness(
         training=one.training,
         pixels=pixels,
         direction=direction,
         step_size=step_size,
-        objective=objective,
+        objective=loss_gap_objective(own_task, one.inserted),
     )
+    z0, z1, z2 = (
+        trained(one.training, pixels + k * step_size * direction).numpy() for k in range(3)
+    )
+    weights = np.abs(z2 - z0)
+    return found, np.average(np.sign(z1 - z0) * np.sign(z2 - z1), weights=weights)
 
 
 def test_training_is_smooth_at_small_steps():
-    small, large = smoothness(1e-4), smoothness(0.5)
+    (small, of_small), (large, of_large) = smoothness(1e-4), smoothness(0.5)
+    assert small.parameter_signs == pytest.approx(of_small, abs=1e-9)
+    assert large.parameter_signs == pytest.approx(of_large, abs=1e-9)
     assert small.gradient_cosine > 0.9999
     assert small.gradient_signs > 0.999
     assert small.parameter_signs > 0.99

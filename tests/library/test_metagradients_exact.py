@@ -201,7 +201,7 @@ def test_an_objective_may_lack_either_part():
 
 
 def test_single_precision_of_a_residual_network():
-    """ResNet-9 in miniature, with its kinks, against itself in double precision."""
+    """ResNet-9 in miniature against itself in double precision."""
     options = {"shape": (3, 32, 32), "num_steps": 6, **OPTIMISERS["nesterov"]}
 
     def net() -> nn.Module:
@@ -240,6 +240,10 @@ def test_a_repetition_is_identical():
     before = pixels.clone()
     found(training, pixels)
     assert torch.equal(pixels, before)
+    start = training.start.clone()
+    same = Training(training.task, start, training.batches, training.descent)
+    start.zero_()
+    assert torch.equal(found(same, pixels).gradient, one.gradient)
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 10, 97, 500])
