@@ -74,6 +74,15 @@ def test_the_example_of_a_module_runs(capsys):
     assert capsys.readouterr().out.splitlines() == ["(20, 2, 1)", "(20, 419)"]
 
 
+def test_the_example_of_metagradients_runs(capsys):
+    page = (DOCS / "metagradients.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(compile(block, "metagradients.md", "exec"), names)
+    assert capsys.readouterr().out == "loss gap: 0.1 at first, 4.7 at last\n"
+    assert names["gaps"][-1] == pytest.approx(4.7, abs=0.2)
+
+
 def anchors_of(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)

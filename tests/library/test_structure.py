@@ -11,6 +11,7 @@ import pytest
 from dpcanary.adversaries.purposes import Purpose as AdversaryPurpose
 from dpcanary.datasets.purposes import Purpose as DatasetPurpose
 from dpcanary.errors import InputError
+from dpcanary.metagradients.purposes import Purpose as MetagradientPurpose
 from dpcanary.training.purposes import Purpose as TrainingPurpose
 from dpcanary.training.stage import TrainingStage
 from dpcanary.workflow.code import _closure, digest_of_code, imports_of
@@ -20,6 +21,7 @@ PACKAGE = ROOT / "dpcanary"
 PURPOSES = {
     "adversaries": AdversaryPurpose,
     "datasets": DatasetPurpose,
+    "metagradients": MetagradientPurpose,
     "training": TrainingPurpose,
 }
 
@@ -90,7 +92,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 18))
+    assert sorted(numbers.values()) == list(range(1, 20))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -109,6 +111,8 @@ def test_purposes_of_streams_are_distinct():
         "training.WORLDS": 10,
         "adversaries.PROCESS": 11,
         "adversaries.LOSS_LANDSCAPE": 15,
+        "metagradients.METAGRADIENT_SPLITS": 18,
+        "metagradients.METAGRADIENT_ORDERS": 19,
     }
 
 

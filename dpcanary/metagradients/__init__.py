@@ -1,0 +1,1 @@
+"""Gradients through whole trainings, and canaries that are optimised by them."""

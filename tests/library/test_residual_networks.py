@@ -1,0 +1,103 @@
+"""ResNet-9 and WRN-16-4: their sizes, and what their layers compute."""
+
+import pytest
+import torch
+from torch import nn
+
+from dpcanary.training.initialisation import redraw
+from dpcanary.training.residual_networks import resnet9, wrn16_4
+
+
+def size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_they_have_their_published_sizes():
+    """ResNet-9 with batch norm has 6,573,130 parameters, and group norm has as many.
+
+    WRN-16-4 with batch norm has 2,748,890 (Zagoruyko and Komodakis, 2016). De et al. (2022) add a
+    gain and a bias for each of 2,256 filters, and a norm of its own to each of three shortcuts,
+    over 16, 64 and 128 channels.
+    """
+    assert size(resnet9()) == 6_573_130
+    assert size(wrn16_4()) == 2_748_890 + 2 * 2_256 + 2 * (16 + 64 + 128) == 2_753_818
+
+
+def test_the_wide_network_has_sixteen_layers():
+    """Three of them are shortcuts, as in Zagoruyko and Komodakis (2016)."""
+    found = [module for module in wrn16_4().modules() if isinstance(module, nn.Conv2d)]
+    shortcuts = [layer for layer in found if layer.kernel_size == (1, 1)]
+    assert (len(found), len(shortcuts)) == (16, 3)
+
+
+@pytest.mark.parametrize("width", [2, 4, 6, 24, 40])
+def test_widths(width: int):
+    module = resnet9(7, width=width)
+    assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert all(
+        layer.num_channels > layer.num_groups
+        for layer in module.modules()
+        if isinstance(layer, nn.GroupNorm)
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: resnet9(3, width=4), lambda: wrn16_4(3)])
+def test_the_output_of_a_record_depends_on_it_alone(make):
+    torch.manual_seed(0)
+    module = make().double()
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    together = module(images)
+    torch.testing.assert_close(module(images[1:2])[0], together[1], rtol=1e-10, atol=1e-12)
+    assert together.std(dim=0).min() > 0
+
+
+def test_blocks_have_shortcuts():
+    """What is left where the last layer of a body gives zeros."""
+    images = torch.randn(2, 8, 4, 4)
+    block = resnet9(3, width=4)[3]
+    nn.init.zeros_(block.body[1][1].weight)
+    assert torch.equal(block(images), images)
+    images, block = torch.randn(2, 64, 4, 4), wrn16_4()[2]
+    nn.init.zeros_(block.body[1][2].gain)
+    assert torch.equal(block(images), images)
+    first = wrn16_4()[3]
+    nn.init.zeros_(first.body[1][2].gain)
+    torch.testing.assert_close(first(images), first.shortcut(images))
+
+
+def test_logits_are_scaled():
+    torch.manual_seed(0)
+    module = resnet9(3, width=4)
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(module(images), 0.125 * module[:-1](images))
+
+
+def test_filters_are_standardised():
+    """Shifts and scales of a filter change nothing; its gain does."""
+    torch.manual_seed(0)
+    layer = wrn16_4()[0]
+    images = torch.randn(2, 3, 8, 8)
+    before = layer(images)
+    with torch.no_grad():
+        layer.weight.mul_(3.0).add_(0.7)
+    torch.testing.assert_close(layer(images), before, rtol=1e-4, atol=1e-5)
+    weight = layer.weight.detach().numpy().reshape(16, -1)
+    plain = (weight - weight.mean(axis=1, keepdims=True)) / weight.std(axis=1, keepdims=True)
+    plain = torch.from_numpy((plain / 27**0.5).reshape(16, 3, 3, 3))
+    expected = nn.functional.conv2d(images, plain, padding=1)
+    torch.testing.assert_close(before, expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        layer.gain.mul_(2.0)
+        layer.bias.fill_(1.0)
+    torch.testing.assert_close(layer(images), 2 * before + 1, rtol=1e-4, atol=1e-5)
+
+
+def test_all_parameters_can_be_drawn_again():
+    module = wrn16_4()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(7.0)
+    redraw(module, seed=0, run=1)
+    assert not any((parameter == 7.0).any() for parameter in module.parameters())
+    assert torch.equal(module[0].gain, torch.ones(16))
+    assert torch.equal(module[0].bias, torch.zeros(16))
