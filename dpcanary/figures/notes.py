@@ -5,7 +5,7 @@ from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
 from dpcanary.figures import style
 from dpcanary.figures.bounds import AUDITED, IN_SAMPLE
 from dpcanary.figures.looks import Looks
@@ -38,8 +38,23 @@ def bounds_note(rows: pd.DataFrame, looks: Looks) -> str:
     runs = "models" if is_trained(rows).any() else "runs"
     return (
         f"Lower bounds: {rule} rule{warning}, {_conversion(rows)}, {level:g} % confidence for"
-        f" {looks.in_words()}, R = {number_range(rows['num_runs'])} {runs}{means_in_words(rows)}"
+        f" {looks.in_words()}, R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
+        f"{means_in_words(rows)}"
     )
+
+
+def slots_in_words(rows: pd.DataFrame) -> str:
+    """What bounds assume of several slots; nothing where there is one slot.
+
+    Args:
+        rows: of the summary.
+    """
+    several = rows[rows["num_slots"] > 1]
+    if several.empty:
+        return ""
+    pooled = several["slot"].isna() & ~several["threshold_rule"].isin(GUESSING_RULES)
+    assumed = ", taken as independent" if pooled.any() else ""
+    return f" with {number_range(rows['num_slots'])} canaries in each{assumed}"
 
 
 def means_in_words(rows: pd.DataFrame, *, errors: bool = True) -> str:

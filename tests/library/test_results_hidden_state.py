@@ -131,3 +131,53 @@ def test_substitute_audits_of_housing():
     says(f"no bound by conversion `gdp` is above {most.epsilon_lower:.1f}")
     [loss] = [row for _, row in audited(name, canary="loss").iterrows()]
     says(f"ends at {plus_minus(loss)}")
+
+
+def test_periods_of_the_convnet():
+    def shown(canary, k):
+        return epsilon("convnet-figure2", canary, canary_period=k, step=250 * k)
+
+    simulated = [shown("simulated_dimension", k) for k in (1, 5, 25)]
+    says(f"| `simulated_dimension` | {' | '.join(f'{one:.1f}' for one in simulated)} |")
+    assert simulated[0] > 2 * simulated[1] > 4 * simulated[2]
+    assert share_of_mu(simulated[0]) > 0.93
+    at_random = [shown("random_dimension", k) for k in (1, 5)]
+    says(f"| `random_dimension` | {at_random[0]:.1f} | {at_random[1]:.1f} | |")
+    still = [gdp_epsilon(mu=MU / sqrt(k), delta=1e-5) for k in (1, 5, 25)]
+    says(f"| noise of all steps alone | {' | '.join(f'{one:.1f}' for one in still)} |")
+
+
+def test_clipping_of_the_convnet():
+    at_random, simulated = (
+        [epsilon("convnet-figure1a_clipping", canary, max_grad_norm=c) for c in (2, 4)]
+        for canary in ("random_dimension", "simulated_dimension")
+    )
+    says(
+        f"{at_random[0]:.1f} and {at_random[1]:.1f} for a random coordinate, {simulated[0]:.1f}"
+        f" and {simulated[1]:.1f} for a simulated one"
+    )
+
+
+def test_gradient_norms_of_the_convnet():
+    table = pd.read_csv(FOLDER / "cebere-convnet-figure8.tsv", sep="\t")
+    assert set(table["mean"].round(1)) == {1.3}
+    says("has a gradient of norm 1.3 along the whole training")
+
+
+def test_ceilings_of_the_convnet():
+    table = pd.read_csv(FOLDER / "cebere-convnet-figure6a.tsv", sep="\t")
+    ceilings = table.query("series == 'direct_ceiling'")
+    assert len(ceilings) > 0
+    says("so many scores could prove at most 5.8")
+
+
+def test_unknown_starts_of_the_convnet():
+    name, canary = "convnet-figure12", "random_dimension"
+    known = epsilon(name, canary, score="coordinate")
+    xavier, kaiming = (
+        epsilon(name, canary, initial_weights=weights) for weights in ("xavier", "kaiming")
+    )
+    says(
+        f"from {known:.1f} to {xavier:.1f} with Xavier's initial weights and to"
+        f" {kaiming:.1f} with Kaiming's".replace(" 0.", " .")
+    )
