@@ -30,6 +30,7 @@ from dpcanary.metagradients.training import trained
 from dpcanary.training.residual_networks import resnet9
 
 NUM_CANARIES, MOMENTUM, DECAY = 16, 0.9, 5e-4
+ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
 CONTENDERS = ("plain", "forward", "all states", "checkpoints")
 
 
@@ -41,11 +42,13 @@ class Case:
         width: of the first layer.
         batch_size: images of a batch; there are four times as many in all.
         steps: of the training.
+        activation: after every group norm, one of `ACTIVATIONS`.
     """
 
     width: int
     batch_size: int
     steps: int
+    activation: str
 
     def draw(self) -> Draw:
         """A training on normal images; the time depends only on their shape."""
@@ -53,7 +56,7 @@ class Case:
         count = 4 * self.batch_size - NUM_CANARIES // 2
         images = rng.standard_normal((count, 3, 32, 32), np.float32)
         task = task_of(
-            module=resnet9(width=self.width),
+            module=resnet9(width=self.width, activation=ACTIVATIONS[self.activation]),
             records=Records(images, rng.integers(0, 10, count)),
             canary_labels=rng.integers(0, 10, NUM_CANARIES),
         )
@@ -118,7 +121,7 @@ def seconds(case: Case, repeats: int) -> dict[str, list[float]]:
 def peak(case: Case, name: str) -> float:
     """Growth of the resident set in MiB; must run in a fresh process."""
     torch.set_num_threads(1)
-    contender(Case(2, 8, 2), name)()  # loads what is loaded at the first use
+    contender(Case(2, 8, 2, case.activation), name)()  # loads what is loaded at the first use
     return peak_of(contender(case, name)) / MIB
 
 
@@ -150,10 +153,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--activation", choices=[*ACTIVATIONS], default="gelu")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    rows = measured(Case(options.width, options.batch_size, options.steps), options.repeats)
+    case = Case(options.width, options.batch_size, options.steps, options.activation)
+    rows = measured(case, options.repeats)
     if options.json:
         print(json.dumps(rows, indent=2))
         return
