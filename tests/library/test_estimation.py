@@ -236,6 +236,7 @@ def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
     scores0, scores1 = gaussian_scores(2.0, 100)
     given = {"world0_scores": scores0, "world1_scores": scores1, "delta": DELTA}
     given["threshold"] = 1.0 if rule is ThresholdRule.FIXED else None
+    given["conversion"] = "direct" if rule is ThresholdRule.STEINKE else "gdp"
     by_name, by_member = (
         estimate_epsilon(**given, threshold_rule=choice) for choice in (rule.value, rule)
     )

@@ -766,3 +766,26 @@ def test_the_same_runs_twice_are_refused() -> None:
     other = _seeds(3).assign(configuration="another", audit="other")
     with pytest.raises(InputError, match="seed1 and other have the same canary"):
         draw_bounds_figure(pd.concat([_seeds(1, 2), other]), axis="step")
+
+
+@pytest.mark.parametrize(
+    ("slot", "rule", "words"),
+    [
+        (float("nan"), "simultaneous", "models with 32 canaries in each, taken as independent"),
+        (3.0, "simultaneous", "models with 32 canaries in each;"),
+        (float("nan"), "mahloujifar", "models with 32 canaries in each;"),
+    ],
+)
+def test_the_note_says_what_is_taken_of_several_canaries(slot, rule, words):
+    summary = summary_of(rules=[rule], num_slots=32, slot=slot)
+    figure, _ = draw_bounds_figure(summary, axis="step")
+    assert words in " ".join(written_below(figure))
+
+
+def test_an_accounted_curve_without_a_finite_point_is_not_in_the_legend():
+    for epsilon, is_shown in ((11.0, True), (float("inf"), False)):
+        summary = summary_of().assign(epsilon_upper_group_privacy=epsilon)
+        figure, _ = draw_bounds_figure(summary, axis="step")
+        legends = [legend for part in figure.subfigs for legend in part.legends]
+        labels = {text.get_text() for legend in legends for text in legend.get_texts()}
+        assert ("group privacy" in labels) is is_shown
