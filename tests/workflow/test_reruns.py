@@ -92,6 +92,7 @@ EXPECTED = {
     "datasets/source_stage.py": {"extract_features", *DATA},
     "datasets/stage.py": DATA,
     "encoders/stage.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
+    "estimation/one_run/options.py": ESTIMATES,
     "estimation/options.py": {*ESTIMATES, "figure_score_histograms", "figure_adjacency_ratio"},
     "estimation/stage.py": ESTIMATES,
     "landscape/options.py": DRAWING,
