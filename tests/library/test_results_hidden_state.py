@@ -181,3 +181,18 @@ def test_unknown_starts_of_the_convnet():
         f"from {known:.1f} to {xavier:.1f} with Xavier's initial weights and to"
         f" {kaiming:.1f} with Kaiming's".replace(" 0.", " .")
     )
+
+
+def test_a_pretrained_encoder():
+    at_random, simulated, loss = (
+        plus_minus(audited("pretrained-figure13", canary=canary).iloc[0])
+        for canary in ("random_dimension", "simulated_dimension", "loss")
+    )
+    says(f"is tight ({at_random} of {accounted('pretrained-figure13'):.1f})")
+    says(f"is no better ({simulated})")
+    says(f"nearly tight, too ({loss})")
+
+
+def test_nothing_is_left_to_fill_in():
+    assert "PENDING" not in TEXT
+    assert "MINUTES" not in TEXT
