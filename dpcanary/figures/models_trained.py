@@ -11,9 +11,10 @@ from matplotlib.lines import Line2D
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
 from dpcanary.figures import style
+from dpcanary.figures.accounted import accounted_styles
 from dpcanary.figures.layout import log_ticks, make_frame
 from dpcanary.figures.notes import data_note, shared_note
-from dpcanary.figures.panels import Panel, panels_of
+from dpcanary.figures.panels import panels_of
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
@@ -60,13 +61,16 @@ def draw_models_trained(
     table = _table(rows, panel)
     looks = _looks(table)
     places = panels_of(rows, panel, falling=True)
-    accounted = {name: style.ACCOUNTED[name] for name in ("substitute", "add_remove")}
+    audited, accounted = accounted_styles(("substitute", "add_remove"), rows["adjacency"])
     figure, [grid] = make_frame(
         num_panels=len(places),
         panel_size=(4.6, 3.4),
         legend=[
             ["audited ε (lower bound):", *(Line2D([], [], **one) for one in looks.values())],
-            ["accounted ε (upper bound):", *(Line2D([], [], **one) for one in accounted.values())],
+            [
+                f"accounted ε (upper bound){audited}:",
+                *(Line2D([], [], **one) for one in accounted.values()),
+            ],
         ],
         notes=[
             note,
@@ -79,7 +83,9 @@ def draw_models_trained(
     )
     for axes, place in zip(grid, places, strict=True):
         axes.set_title(place.title)
-        _draw_panel(axes, place, table, rows, looks)
+        for name, options in accounted.items():
+            axes.axhline(place.of(rows)[f"epsilon_upper_{name}"].max(), **options)
+        _draw_panel(axes, place.of(table), looks)
     return figure, table
 
 
@@ -121,16 +127,8 @@ def _order(line: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _draw_panel(
-    axes: Axes,
-    place: Panel,
-    table: pd.DataFrame,
-    rows: pd.DataFrame,
-    looks: dict[tuple[Any, ...], dict[str, Any]],
+    axes: Axes, points: pd.DataFrame, looks: dict[tuple[Any, ...], dict[str, Any]]
 ) -> None:
-    accounted = place.of(rows)
-    for name in ("substitute", "add_remove"):
-        axes.axhline(accounted[f"epsilon_upper_{name}"].max(), **style.ACCOUNTED[name])
-    points = place.of(table)
     for line, options in looks.items():
         inside = (points[_LINE] == [*line]).all(axis=1)
         curve = points[inside].sort_values("num_runs")

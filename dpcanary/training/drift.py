@@ -10,7 +10,7 @@ from torch import nn
 
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.known_batches import KnownBatches
+from dpcanary.training.known_batches import Batches, weighted_batches
 from dpcanary.training.options import Initialisation, Sampling
 from dpcanary.training.simulation import Simulation, check_finite
 
@@ -65,15 +65,10 @@ def expected_changes(
     return found
 
 
-def _mean_batches(
-    num_records: int, dpsgd: DPSGD, seed: int, targets: Sequence[int]
-) -> Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """A function of the step that gives the rows of a batch, and their weights, shape (1, rows)."""
+def _mean_batches(num_records: int, dpsgd: DPSGD, seed: int, targets: Sequence[int]) -> Batches:
     others = np.delete(np.arange(num_records), [*targets])
     if dpsgd.sampling is Sampling.FIXED:
         assert dpsgd.batch_size is not None
-        known = KnownBatches(others, batch_size=dpsgd.batch_size, seed=seed)
-        ones = np.ones((1, dpsgd.batch_size), np.float32)
-        return lambda step: (known.at(step), ones)
+        return weighted_batches(others, batch_size=dpsgd.batch_size, seed=seed, count=1)
     weights = np.full((1, len(others)), dpsgd.sample_rate, np.float32)
     return lambda step: (others, weights)

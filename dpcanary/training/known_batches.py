@@ -1,11 +1,16 @@
 """Batches of one size that every run shares and that the adversary knows."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
 from dpcanary.training.purposes import Purpose
+
+# A function of the step that gives the rows of a batch, and weights, shape (models, rows).
+Batches = Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 
 class KnownBatches:
@@ -35,3 +40,15 @@ class KnownBatches:
             stream = generator(seed=self._seed, purpose=Purpose.FIXED_BATCHES, index=epoch)
             self._epoch, self._order = epoch, stream.permutation(self._records)
         return self._order[piece * self._size : (piece + 1) * self._size]
+
+
+def weighted_batches(
+    records: NDArray[np.int64], *, batch_size: int, seed: int, count: int
+) -> Batches:
+    """Known batches in which every record has a weight of 1 in each of `count` models.
+
+    The others are the arguments of `KnownBatches`.
+    """
+    known = KnownBatches(records, batch_size=batch_size, seed=seed)
+    ones = np.ones((count, batch_size), np.float32)
+    return lambda step: (known.at(step), ones)

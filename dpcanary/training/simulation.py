@@ -17,7 +17,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
-from dpcanary.training.known_batches import KnownBatches
+from dpcanary.training.known_batches import Batches, weighted_batches
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
 from dpcanary.training.options import Initialisation, Loss, Precision, Sampling
@@ -142,14 +142,11 @@ def simulated_movement(
 
 def _simulated_batches(
     num_records: int, dpsgd: DPSGD, seed: int, targets: Sequence[int], count: int
-) -> Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """A function of the step that gives the rows of a batch, and weights (simulations, rows)."""
+) -> Batches:
     if dpsgd.sampling is Sampling.FIXED:
         assert dpsgd.batch_size is not None
         others = np.delete(np.arange(num_records), [*targets])
-        known = KnownBatches(others, batch_size=dpsgd.batch_size, seed=seed)
-        ones = np.ones((count, dpsgd.batch_size), np.float32)
-        return lambda step: (known.at(step), ones)
+        return weighted_batches(others, batch_size=dpsgd.batch_size, seed=seed, count=count)
     stream = generator(seed=seed, purpose=Purpose.SIMULATION)
 
     def sampled(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

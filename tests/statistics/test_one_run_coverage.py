@@ -18,7 +18,7 @@ SLOTS = 200
 GUESSES = {"positive_guesses": 25, "negative_guesses": 25}
 
 
-def share_above(draw, truth, *, method, family=None, num_audits=NUM_AUDITS, **guesses) -> float:
+def share_above(draw, truth, *, method, family=None, num_audits=NUM_AUDITS, delta=DELTA, **guesses):
     """Share of audits whose bound exceeds the truth.
 
     Args:
@@ -27,6 +27,7 @@ def share_above(draw, truth, *, method, family=None, num_audits=NUM_AUDITS, **gu
         method: of the bound.
         family: of the bound.
         num_audits: simulated audits.
+        delta: of the bound.
         guesses: numbers of guesses.
     """
     rng = np.random.default_rng(17)
@@ -37,7 +38,7 @@ def share_above(draw, truth, *, method, family=None, num_audits=NUM_AUDITS, **gu
         estimate = estimate_epsilon_one_run(
             in_scores=scores[worlds == 1],
             out_scores=scores[worlds == 0],
-            delta=DELTA,
+            delta=delta,
             significance=SIGNIFICANCE,
             method=method,
             family=family,
@@ -157,19 +158,14 @@ def all_or_nothing(rng, worlds):
 )
 def test_what_is_assumed_of_slots(method, breaks):
     """Each slot is (0, .5)-DP; but if one is revealed, all are."""
-    rng = np.random.default_rng(23)
-    num_audits, above = 200, 0
-    for _ in range(num_audits):
-        worlds = rng.integers(0, 2, SLOTS)
-        scores = all_or_nothing(rng, worlds)
-        estimate = estimate_epsilon_one_run(
-            in_scores=scores[worlds == 1],
-            out_scores=scores[worlds == 0],
-            delta=0.5,
-            method=method,
-            family="direct",
-            positive_guesses=SLOTS // 2,
-            negative_guesses=SLOTS // 2,
-        )
-        above += estimate.epsilon_lower > 0
-    assert above / num_audits > 0.3 if breaks else above / num_audits <= allowed(num_audits)
+    rate = share_above(
+        all_or_nothing,
+        truth=0.0,
+        method=method,
+        family="direct",
+        num_audits=200,
+        delta=0.5,
+        positive_guesses=SLOTS // 2,
+        negative_guesses=SLOTS // 2,
+    )
+    assert rate > 0.3 if breaks else rate <= allowed(200)
