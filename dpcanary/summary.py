@@ -12,13 +12,13 @@ from dpcanary.files import sha256_of_text
 
 # Settings of an audit that the summary repeats.
 _SETTINGS = (
-    "canary", "score", "adjacency", "dataset", "model", "sample_rate", "max_grad_norm",
-    "num_steps", "learning_rate", "seed",
+    "canary", "score", "adjacency", "dataset", "model", "sample_rate", "num_steps",
+    "learning_rate", "seed",
 )  # fmt: skip
 # Those that are empty where the audit does not use them.
 _IF_USED = (
-    "sampling", "batch_size", "canary_period", "initialisation", "initial_weights", "simulation",
-    "ranking", "landscape", "landscape_threshold",
+    "sampling", "batch_size", "canary_period", "max_grad_norm", "initialisation",
+    "initial_weights", "simulation", "ranking", "landscape", "landscape_threshold",
 )  # fmt: skip
 _COLUMNS = [
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",

@@ -8,6 +8,7 @@ localrules:
     figure_gradient_norm,
     figure_privacy_profile,
     figure_models_trained,
+    figure_canary_sets,
 
 
 use rule figure_bounds as figure_score_histograms with:
@@ -95,3 +96,20 @@ use rule figure_bounds as figure_models_trained with:
         code=code("figure_models_trained"),
         note=FIGURES.setting("note"),
         options=FIGURES.options("summary", settings=["panels"]),
+
+
+use rule figure_bounds as figure_canary_sets with:
+    input:
+        program=program("figure_canary_sets"),
+        scores=FIGURES.files("scores/{audit}.npz"),
+        summary=f"{RESULTS}/summaries/{{figure}}.tsv",
+    output:
+        **files_of_figure("figure_canary_sets"),
+    log:
+        f"{LOGS}/figure_canary_sets/{{figure}}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES.of_kinds("canary_sets")),
+    params:
+        code=code("figure_canary_sets"),
+        note=FIGURES.setting("note"),
+        options=FIGURES.options("scores", "summary"),

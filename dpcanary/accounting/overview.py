@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from math import nan
+from math import inf, nan
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from dpcanary.plugins import function_named
 # Smallest delta of the profile: far below one over any number of runs.
 _PROFILE_DELTA = 1e-9
 _PROFILE_POINTS, _FEW_POINTS = 300, 12
+_PROFILE = ["adjacency", "delta", "epsilon"]
 _ADJACENCIES = (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
 
 
@@ -40,9 +41,13 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     `epsilon_hidden_state` is then the epsilon of this curve, and `epsilon_hidden_state_gdp` that of
     its largest mu, which perfect audits with conversion `gdp` would state; else both are NaN.
 
+    Without noise, every epsilon is infinite and nothing else is known.
+
     Raises:
         AccountingError: if both methods refuse.
     """
+    if not noise_multiplier:
+        return _without_noise(stage)
     (substitute, add_remove), method = with_fallback(
         lambda name: [_curve(stage, noise_multiplier, each, name) for each in _ADJACENCIES],
         instead=(
@@ -74,6 +79,22 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
                 gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact
             ]
             or nan,
+        }
+    )
+
+
+def _without_noise(stage: AccountingStage) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "step": stage.record_steps,
+            "noise_multiplier": 0.0,
+            "accounting_method": "none",
+            "epsilon_upper_substitute": inf,
+            "epsilon_upper_add_remove": inf,
+            "epsilon_upper_group_privacy": inf,
+            "gaussian_distance": nan,
+            "epsilon_hidden_state": nan,
+            "epsilon_hidden_state_gdp": nan,
         }
     )
 
@@ -130,8 +151,12 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     If the losses cannot be represented on a grid, there are only a few points, from method `prv`.
     Each point is a bound, so a trade-off curve through them lies below the exact one. Where the
     exact curve of what is observed is known, `hidden_state` stands for it in place of an adjacency,
-    and `hidden_state_gdp` for the Gaussian curve of its largest mu.
+    and `hidden_state_gdp` for the Gaussian curve of its largest mu. Without noise, delta is 1 at
+    every epsilon.
     """
+    if not noise_multiplier:
+        points = pd.DataFrame({"delta": [1.0], "epsilon": [0.0]})
+        return pd.concat([points.assign(adjacency=one.value) for one in _ADJACENCIES])[_PROFILE]
     last = stage.model_copy(update={"record_steps": stage.record_steps[-1:]})
     tables = []
     for adjacency in _ADJACENCIES:
@@ -145,7 +170,7 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
         tables.append(_exact_profile(curve).assign(adjacency="hidden_state"))
         gaussian = GaussianCurve(largest_mu(curve))
         tables.append(_exact_profile(gaussian).assign(adjacency="hidden_state_gdp"))
-    return pd.concat(tables)[["adjacency", "delta", "epsilon"]]
+    return pd.concat(tables)[_PROFILE]
 
 
 def _exact_profile(curve: ExactCurve) -> pd.DataFrame:

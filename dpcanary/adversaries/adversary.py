@@ -27,13 +27,15 @@ class CraftingCost(Choice):
     """The number that the time to craft a canary is proportional to.
 
     It counts the steps of a simulated training or of a search, or the labels or auxiliary records
-    that are tried. `NOTHING` says that crafting takes no time worth counting.
+    that are tried, or the steps of all trainings that are differentiated. `NOTHING` says that
+    crafting takes no time worth counting.
     """
 
     NUM_STEPS = "num_steps"
     CRAFTING_STEPS = "crafting_steps"
     NUM_CLASSES = "num_classes"
     NUM_AUXILIARY = "num_auxiliary"
+    METAGRADIENT_STEPS = "metagradient_steps"
     NOTHING = "nothing"
 
 

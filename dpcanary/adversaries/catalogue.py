@@ -17,6 +17,7 @@ _LOGIT_DIFFERENCE = Score(
 )
 _COORDINATE = Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE)
 _VALUE = Score("value", "dpcanary.scoring.scores:coordinate", Observation.VALUE)
+_LOSS = Score("loss", "dpcanary.scoring.scores:canary_loss", Observation.LOGITS)
 _BUILT_IN = (
     Adversary(
         name="worst_case",
@@ -142,7 +143,7 @@ _BUILT_IN = (
         inserts=Inserts.RECORD,
         function="dpcanary.adversaries.flipped_label:flipped_labels",
         scores=(
-            Score("loss", "dpcanary.scoring.scores:canary_loss", Observation.LOGITS),
+            _LOSS,
             Score(
                 "gradient_norm", "dpcanary.scoring.scores:gradient_norm", Observation.GRADIENT_NORM
             ),
@@ -152,6 +153,36 @@ _BUILT_IN = (
         uses_reference=False,
         colour="#8C510A",
         marker="*",
+    ),
+    Adversary(
+        name="random_record",
+        label="random record",
+        description="a private record that is drawn at random, against nothing",
+        source="Steinke et al., 2023; Boglioni et al.",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.random_record:random_records",
+        scores=(_LOSS,),
+        adjacencies=(Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT),
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#6E6E6E",
+        marker="<",
+    ),
+    Adversary(
+        name="metagradient",
+        label="metagradient",
+        description="a private image whose pixels are optimised through whole trainings, against"
+        " nothing; against the image as it was under `substitute`",
+        source="Boglioni et al., Algorithm 5",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.metagradient:metagradient_canaries",
+        scores=(_LOSS,),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.METAGRADIENT_STEPS,
+        settings=("metagradient",),
+        uses_reference=False,
+        colour="#C2185B",
+        marker=">",
     ),
     Adversary(
         name="loss_landscape",

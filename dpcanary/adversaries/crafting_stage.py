@@ -1,6 +1,7 @@
 """Settings of the stage that crafts canaries."""
 
 from dpcanary.adversaries.options import Ranking, Simulation
+from dpcanary.metagradients.options import MetagradientSettings
 from dpcanary.training.mechanism_stage import MechanismStage
 
 
@@ -23,3 +24,4 @@ class CraftingStage(MechanismStage):
     simulation: Simulation | None
     ranking: Ranking | None
     num_simulations: int | None
+    metagradient: MetagradientSettings | None

@@ -13,6 +13,7 @@ _ROUNDING = 1e-6
 def random_directions(crafting: Crafting) -> list[DirectionCanary]:
     """Canaries of length C, in directions that are uniform on the sphere."""
     stream, canaries = crafting.generator(Purpose.DIRECTIONS), []
+    assert crafting.stage.max_grad_norm is not None  # gradients need privacy
     for target in crafting.targets:
         drawn = stream.standard_normal(crafting.num_parameters)
         length = crafting.stage.max_grad_norm * (1 - _ROUNDING)

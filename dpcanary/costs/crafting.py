@@ -33,6 +33,9 @@ def crafting_probe(stage: CraftingStage, cost: CraftingCost, shape: Shape, *, de
         return Probe(_craft, *lightened(neutral(stage), private), device, unit=cost)
     # No batches are drawn.
     alike = neutral(stage, sampling=Sampling.POISSON, sample_rate=1.0, batch_size=None)
+    if stage.metagradient is not None:
+        enough = stage.num_slots + stage.metagradient.batch_size
+        private = replace(private, num_records=min(private.num_records, enough))
     return Probe(_craft, alike, private, 1.0, device, unit=cost)
 
 
@@ -58,9 +61,14 @@ def _craft(probe: Probe) -> Seconds:
 
 def _crafted(probe: Probe, units: int) -> None:
     shape = probe.shape
-    changes = {probe.unit: units} if probe.unit in CraftingStage.model_fields else {}
+    assert isinstance(probe.stage, CraftingStage)
+    changes: dict[str, object] = {}
+    if probe.unit in CraftingStage.model_fields:
+        changes = {probe.unit: units}
+    elif probe.stage.metagradient is not None:
+        once = {"num_metasteps": 1, "num_steps": units}
+        changes = {"metagradient": probe.stage.metagradient.model_copy(update=once)}
     stage = probe.stage.model_copy(update=changes)
-    assert isinstance(stage, CraftingStage)
     module = module_of(stage, shape=shape.features, num_classes=shape.num_classes)
     start = parameters_to_vector(module.parameters()).detach().numpy()
     private = random_records(shape, max(shape.num_records, shape.num_classes))

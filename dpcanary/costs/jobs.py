@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpcanary.adversaries.adversary import CraftingCost
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.costs.crafting import crafting_probe, reference_probe
 from dpcanary.costs.shapes import shape_of
@@ -114,7 +115,9 @@ class JobList:
         assert cost is not None  # every adversary with canaries has one
         stage = self.experiment.stage(CraftingStage, audit=name)
         crafting = crafting_probe(stage, cost, shape, device=self.device)
-        amounts = {**vars(audit), **vars(shape)}  # one of them has the key that the cost names
+        # One of them has the key that the cost names.
+        amounts = {**vars(audit), **vars(shape)}
+        amounts[CraftingCost.METAGRADIENT_STEPS.value] = audit.metagradient.total_steps
         yield _row("craft_canaries", probe=crafting, units=(1, amounts.get(cost, 0)))
         training = self.experiment.stage(TrainingStage, audit=name)
         jobs, models, slots = len(audit.shards), audit.total_runs, audit.num_slots

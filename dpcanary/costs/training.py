@@ -84,7 +84,7 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
             stage,
             data=Split(private, private[:0], test),
             canaries=canaries,
-            noise_multiplier=1.0,
+            noise_multiplier=0.0 if stage.max_grad_norm is None else 1.0,
             runs=range(runs),
             inputs={},
             device=torch.device(probe.device),
@@ -111,7 +111,7 @@ def lightened(stage: Stage, shape: Shape) -> tuple[Stage, Shape, float]:
     """Stage and shape with smaller batches if the model convolves, and how many times smaller."""
     size, rate = getattr(stage, "batch_size", None), getattr(stage, "sample_rate", 1.0)
     batch = size or math.ceil(rate * shape.num_records)
-    if stage.model not in (ModelKind.CONVNET, ModelKind.RESNET18) or batch <= _CONVOLVED:
+    if stage.model in (ModelKind.LINEAR, ModelKind.MLP) or batch <= _CONVOLVED:
         return stage, shape, 1.0
     fewer = replace(shape, num_records=math.ceil(shape.num_records * _CONVOLVED / batch))
     light = stage.model_copy(update={"batch_size": _CONVOLVED}) if size else stage

@@ -31,4 +31,4 @@ def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
     """The curves of a panel: of those of the figure, membership alone has no other than its own."""
     if Adjacency.SUBSTITUTE in {*audited}:
         return styles
-    return {"add_remove": styles["add_remove"]}
+    return {name: one for name, one in styles.items() if name == "add_remove"}

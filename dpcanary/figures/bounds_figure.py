@@ -99,11 +99,14 @@ def draw_bounds_figure(
             looks.marker_legend(),
             [
                 f"accounted ε (upper bound){audited}:",
-                *(Line2D([], [], **one) for one in accounted.values()),
-            ],
+                *(Line2D([], [], **o) for o in accounted.values()),
+            ]
+            if accounted
+            else [],
         ],
         notes=[
             note,
+            "" if accounted else "There is no finite accounted ε: training is without privacy",
             bounds_note(rows, looks),
             price_note(table),
             shared_note(rows, (*view.place, *lines), needed=bool(panels)),

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,30 @@ def read_norms(scores: Sequence[Path]) -> dict[str, Norms]:
         values = np.abs(found.scores).reshape(-1, len(found.step))
         norms[found.audit] = dict(zip(found.step.tolist(), values.T, strict=True))
     return norms
+
+
+def read_loss_gaps(scores: Sequence[Path]) -> pd.DataFrame:
+    """Mean loss of canaries that are out minus that of those that are in, in nats.
+
+    Returns:
+        Columns audit, repeat, step and `loss_gap`; the mean is over all slots of all runs.
+
+    Raises:
+        InputError: if an audit has another score than `loss`, or all its slots are in one world.
+    """
+    rows = []
+    for path in scores:
+        found = read_scores(path)
+        if found.header["score"] != "loss":
+            raise InputError(f"audit {found.audit} has score {found.header['score']}, not loss")
+        for repeat, (index, step) in product(range(len(found.scores)), enumerate(found.step)):
+            # Scores are minus losses, and world 0 is in.
+            both = found.of_worlds(repeat=repeat, step=index)
+            if min(map(len, both)) == 0:
+                raise InputError(f"audit {found.audit}: all slots are in one world: add slots")
+            gap = both[0].mean() - both[1].mean()
+            rows.append({"audit": found.audit, "repeat": repeat, "step": step, "loss_gap": gap})
+    return pd.DataFrame(rows)
 
 
 def read_profiles(path: Path) -> dict[str, Profile]:

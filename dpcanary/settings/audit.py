@@ -24,9 +24,13 @@ _OF_DATA_AND_MODEL = (
     "dataset", "model", "initialisation", "initial_weights", "loss", "precision", "runs_at_once",
 )  # fmt: skip
 _OF_OPTIMIZER = ("optimizer", "learning_rate", "learning_rate_schedule")
+_OF_RESNET9 = ("width", "logit_scale")
+_OF_IMAGES = ("augmentation_multiplicity",)
+_FLAT = (ModelKind.LINEAR, ModelKind.MLP)
 _OF_MLP = ("hidden_sizes", "activation")
 _OF_CRAFTING = (
     "crafting_steps", "crafting_step_size", "simulation", "ranking", "num_simulations",
+    "metagradient",
 )  # fmt: skip
 _OF_LANDSCAPE = ("landscape", "landscape_threshold")
 
@@ -66,11 +70,21 @@ class Audit(AuditKeys):
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")
-        small = self.model in (ModelKind.LINEAR, ModelKind.MLP)
-        if self.precision is not Precision.FLOAT32 and not small:
+        if self.precision is not Precision.FLOAT32 and self.model not in _FLAT:
             raise ValueError(f"precision {self.precision} is for models linear and mlp")
+        if self.model is ModelKind.RESNET9 and self.width % 2:
+            raise ValueError(f"model resnet9 needs an even width, not {self.width}")
         if self.initialisation is Initialisation.ZEROS and self.model is not ModelKind.LINEAR:
             raise ValueError("initialisation zeros is a saddle point of every model except linear")
+        return self
+
+    @model_validator(mode="after")
+    def _noise_is_consistent(self) -> "Audit":
+        if self.noise_multiplier == 0 and self.adversary.inserts is not Inserts.RECORD:
+            raise ValueError(
+                f"noise_multiplier 0 trains without privacy, and canary {self.canary} is no record:"
+                " give it noise"
+            )
         return self
 
     @model_validator(mode="after")
@@ -151,6 +165,12 @@ class Audit(AuditKeys):
             unused |= {*_OF_DATA_AND_MODEL, *_OF_OPTIMIZER}
         if not self.is_trained or self.model is not ModelKind.MLP:
             unused |= {*_OF_MLP}
+        if not self.is_trained or self.model is not ModelKind.RESNET9:
+            unused |= {*_OF_RESNET9}
+        if not self.is_trained or self.model in _FLAT:
+            unused |= {*_OF_IMAGES}
+        if self.noise_multiplier == 0:
+            unused.add("max_grad_norm")
         if not self.is_trained or self.optimizer is not Optimizer.MOMENTUM:
             unused.add("momentum")
         return unused

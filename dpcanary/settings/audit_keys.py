@@ -9,7 +9,8 @@ from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.options import Ranking, Simulation
 from dpcanary.closed_model import ClosedModel
 from dpcanary.landscape.options import LandscapeShape
-from dpcanary.settings.fields import Count, Name, Positive
+from dpcanary.metagradients.options import MetagradientSettings
+from dpcanary.settings.fields import Count, Name, NonNegative, Positive
 from dpcanary.training.options import (
     Activation,
     Initialisation,
@@ -45,6 +46,8 @@ class AuditKeys(ClosedModel):
     model: ModelKind = Field(ModelKind.LINEAR, description="what is trained")
     hidden_sizes: tuple[Count, ...] = Field((), description="widths of an `mlp`'s hidden layers")
     activation: Activation = Field(Activation.TANH, description="between the layers of an `mlp`")
+    width: Count = Field(64, description="channels of the first layer of a `resnet9`, even")
+    logit_scale: Positive = Field(0.125, description="factor on the logits of a `resnet9`")
     initialisation: Initialisation | None = Field(
         None, description="initial parameters; by default `zeros` for `linear`, else `per_run`"
     )
@@ -60,13 +63,20 @@ class AuditKeys(ClosedModel):
     canary_period: Count | None = Field(
         None, description="with `fixed` batches, the canary is added at every k-th step"
     )
-    noise_multiplier: Positive | None = Field(
-        None, description="noise standard deviation sigma, in units of max_grad_norm"
+    noise_multiplier: NonNegative | None = Field(
+        None,
+        description="noise standard deviation sigma, in units of max_grad_norm; 0 trains without"
+        " privacy: gradients are not clipped either",
     )
     target_epsilon: Positive | None = Field(
         None, description="calibrate the noise to this epsilon under the audited adjacency"
     )
     max_grad_norm: Positive = Field(1.0, description="clipping norm C of a record's gradient")
+    augmentation_multiplicity: Count | None = Field(
+        None,
+        description="random views (flips and shifts) of each image in every step, over which its"
+        " gradient is averaged before clipping; by default the image itself",
+    )
     num_steps: Count = Field(description="training steps T")
     optimizer: Optimizer = Field(Optimizer.SGD, description="how noisy gradients are applied")
     momentum: float = Field(0.9, ge=0, lt=1, description="of optimizer `momentum`")
@@ -110,6 +120,10 @@ class AuditKeys(ClosedModel):
     )
     num_simulations: Count = Field(
         4, description="trainings that canary simulated_dimension simulates"
+    )
+    metagradient: MetagradientSettings = Field(
+        default_factory=MetagradientSettings,
+        description="how canary metagradient is made",
     )
     landscape: LandscapeShape | None = Field(
         None, description="which way the loss of canary loss_landscape pushes; by default diverging"

@@ -14,6 +14,7 @@ FigureKind = Literal[
     "epsilon_by_runs",
     "epsilon_by_setting",
     "models_trained",
+    "canary_sets",
     "test_accuracy",
     "adjacency_ratio",
     "score_histograms",

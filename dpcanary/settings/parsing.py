@@ -16,6 +16,7 @@ from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
 from dpcanary.landscape.options import LandscapeShape
 from dpcanary.landscape.process import middle
+from dpcanary.metagradients.options import MetagradientSettings
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.dataset import Dataset
@@ -193,7 +194,9 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
     place, kind, value = detail["loc"], detail["type"], detail["input"]
     key = ".".join(map(str, place))
     if kind == "extra_forbidden":
-        inner: dict[str, type[ClosedModel]] = {"datasets": Dataset, "figures": Figure}
+        inner: dict[str, type[ClosedModel]] = {
+            "datasets": Dataset, "figures": Figure, "metagradient": MetagradientSettings,
+        }  # fmt: skip
         owner = inner[str(place[0])] if len(place) > 1 else model
         known = [*owner.model_fields, *(["audits"] if owner is Settings else [])]
         return f"unknown key {key!r}; {suggestion(str(place[-1]), known)}"

@@ -153,6 +153,8 @@ def _check_figure(
     if gaussian and Conversion.GDP not in settings.conversions:
         raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
     scores = {audits[name].score for sweep in figure.sweeps for name in sweeps[sweep]}
+    if figure.kind == "canary_sets" and scores != {"loss"}:
+        raise InputError(f"{where}: it compares losses: all audits of its sweeps need score loss")
     if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
         raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
     for name in (name for sweep in figure.sweeps for name in sweeps[sweep]):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
+from dpcanary.training.augmentation import Views
 from dpcanary.training.batches import batches_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.rotation import accumulated_noise
@@ -45,8 +47,13 @@ class Block:
         )
         kind = batches_of(dpsgd, shared=dpsgd.sample_rate >= path.shared_above)
         self._batches = kind(path.table, slots, self.worlds, dpsgd, plan.seed, self._indices)
+        self._views = None
+        if multiplicity := dpsgd.augmentation_multiplicity:
+            self._views = Views(multiplicity, len(path.table.labels), plan.seed, self._indices)
         self._batch_size = dpsgd.expected_batch_size(len(plan.records))
-        self._noise_scale = dpsgd.noise_multiplier * dpsgd.max_grad_norm / self._batch_size
+        # Without noise, gradients may be unclipped, and 0 times infinity is no number.
+        norm = dpsgd.max_grad_norm if dpsgd.noise_multiplier else 0.0
+        self._noise_scale = dpsgd.noise_multiplier * norm / self._batch_size
         self._gradients = self._start = None
         if slots.has_gradients:
             signs, norm = slots.signs_in(self.worlds).to(plan.device), dpsgd.max_grad_norm
@@ -79,11 +86,16 @@ class Block:
         """Trains every run by one step."""
         dpsgd, factor, scale = self._plan.dpsgd, 1.0 / self._batch_size, self._noise_scale
         batch, inserted = self._batches.at(self.step)
+        if self._views is not None:
+            batch = replace(batch, views=self._views.at(self.step, batch.rows))
         self._plan.path.clipped_sums(self._parameters, batch, dpsgd.max_grad_norm, self._sums)
         if self._gradients is not None:
             self._gradients.add(self._sums, inserted)
-        runs = self._indices
-        self._noise.add(self._sums, factor=factor, scale=scale, runs=runs, step=self.step)
+        if scale:
+            runs = self._indices
+            self._noise.add(self._sums, factor=factor, scale=scale, runs=runs, step=self.step)
+        else:
+            self._sums *= factor
         self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(self.step)
         self._optimizer.step()
         self.step += 1

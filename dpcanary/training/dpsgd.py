@@ -31,6 +31,8 @@ class DPSGD:
         optimizer: what a noisy gradient does to the parameters.
         momentum: of Optimizer.MOMENTUM.
         loss: what a model minimises.
+        augmentation_multiplicity: views of each record, drawn at every step, over which its
+            gradient is averaged before it is clipped (De et al., 2022); 0 for the record itself.
 
     Raises:
         InputError: if a setting is out of its range, or two settings contradict each other.
@@ -48,6 +50,7 @@ class DPSGD:
     optimizer: Optimizer = Optimizer.SGD
     momentum: float = 0.9
     loss: Loss = Loss.CROSS_ENTROPY
+    augmentation_multiplicity: int = 0
 
     def __post_init__(self) -> None:
         for name, choice in _CHOICES.items():
@@ -64,6 +67,7 @@ class DPSGD:
             checked_real("learning_rate", self.learning_rate)
         checked_real("momentum", self.momentum, most=1.0, zero_included=True)
         checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
+        checked_count("augmentation_multiplicity", self.augmentation_multiplicity, least=0)
         if self.sampling is Sampling.FIXED:
             if self.batch_size is None or self.canary_period is None:
                 raise InputError("sampling fixed needs batch_size and canary_period")

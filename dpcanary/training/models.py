@@ -20,11 +20,19 @@ from dpcanary.training.options import (
     LearningRateSchedule,
     ModelKind,
 )
+from dpcanary.training.residual_networks import resnet9, wrn16_4
 
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,
     Activation.RELU: nn.ReLU,
     Activation.SIGMOID: nn.Sigmoid,
+}
+# What models take whose features are images; an empty place stands for any size.
+_IMAGES = {
+    ModelKind.CONVNET: "(3, 32, 32)",
+    ModelKind.RESNET9: "(3, 32, 32)",
+    ModelKind.RESNET18: "(3, height, width)",
+    ModelKind.WRN16_4: "(3, height, width)",
 }
 # The factor on the learning rate at a step, 0 for the first, of `total` steps.
 _FACTORS: dict[LearningRateSchedule, Callable[[int, int], float]] = {
@@ -46,12 +54,7 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
         InputError: if the features do not have the shape that the model takes.
     """
     kind, shape = stage.model, tuple(shape)
-    if kind is ModelKind.CONVNET and shape != (3, 32, 32):
-        raise InputError(f"model convnet takes images of shape (3, 32, 32), not {shape}")
-    if kind is ModelKind.RESNET18 and (len(shape) != 3 or shape[0] != 3):
-        raise InputError(f"model resnet18 takes images of shape (3, height, width), not {shape}")
-    if kind in (ModelKind.LINEAR, ModelKind.MLP) and len(shape) != 1:
-        raise InputError(f"model {kind} takes flat features, not of shape {shape}")
+    _check_shape(kind, shape)
     with torch.random.fork_rng(devices=[]):  # making layers draws from PyTorch's one generator
         match kind:
             case ModelKind.LINEAR:
@@ -63,11 +66,28 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
                 module = convnet(num_classes)
             case ModelKind.RESNET18:
                 module = resnet18(num_classes)
+            case ModelKind.RESNET9:
+                assert stage.width is not None
+                assert stage.logit_scale is not None
+                module = resnet9(num_classes, width=stage.width, logit_scale=stage.logit_scale)
+            case ModelKind.WRN16_4:
+                module = wrn16_4(num_classes)
             case never:
                 assert_never(never)
         weights = stage.initial_weights or InitialWeights.PYTORCH
         redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
     return module
+
+
+def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
+    if kind not in _IMAGES:
+        if len(shape) != 1:
+            raise InputError(f"model {kind} takes flat features, not of shape {shape}")
+        return
+    wanted = _IMAGES[kind]
+    any_size = len(shape) == 3 and shape[0] == 3 and "height" in wanted
+    if shape != (3, 32, 32) and not any_size:
+        raise InputError(f"model {kind} takes images of shape {wanted}, not {shape}")
 
 
 def _perceptron(widths: Sequence[int], activation: Activation | None) -> nn.Module:
@@ -86,13 +106,14 @@ def mechanism_of(
     return replace(
         descent_of(stage),
         noise_multiplier=noise_multiplier,
-        max_grad_norm=stage.max_grad_norm,
+        max_grad_norm=math.inf if stage.max_grad_norm is None else stage.max_grad_norm,
         record_steps=record_steps,
         sample_rate=stage.sample_rate,
         adjacency=stage.adjacency,
         sampling=stage.sampling,
         batch_size=stage.batch_size,
         canary_period=stage.canary_period,
+        augmentation_multiplicity=stage.augmentation_multiplicity or 0,
     )
 
 

@@ -11,12 +11,16 @@ class ModelKind(Choice):
         MLP: a multilayer perceptron on flat features.
         CONVNET: LeNet-5 on images of shape (3, 32, 32).
         RESNET18: ResNet-18 on images, with group norm in place of batch norm.
+        RESNET9: ResNet-9 on images of shape (3, 32, 32), of any width.
+        WRN16_4: WRN-16-4 on images, with group norm and standardised filters.
     """
 
     LINEAR = "linear"
     MLP = "mlp"
     CONVNET = "convnet"
     RESNET18 = "resnet18"
+    RESNET9 = "resnet9"
+    WRN16_4 = "wrn16_4"
 
 
 class Activation(Choice):

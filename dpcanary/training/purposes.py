@@ -14,3 +14,4 @@ class Purpose(IntEnum):
     OUT_OF_SPAN = 8  # a run's noise outside the span of its records
     WORLDS = 10  # the world of each slot of a run
     SIMULATED_NOISE = 17  # DP-SGD noise of a simulated training
+    VIEWS = 20  # flips and shifts of a run's images

@@ -39,17 +39,23 @@ class _GlobalMean(nn.Module):
 
 
 def resnet9(
-    num_classes: int = 10, *, width: int = 64, activation: type[nn.Module] = nn.GELU
+    num_classes: int = 10,
+    *,
+    width: int = 64,
+    logit_scale: float = 0.125,
+    activation: type[nn.Module] = nn.GELU,
 ) -> nn.Module:
     """ResNet-9 for 3 x 32 x 32 images: 6,573,130 parameters with ten classes and width 64.
 
     It is made for smooth training (Engstrom et al., 2025): group norm before the activation,
-    average pooling, and logits that are scaled by 1/8. The activation is our choice: with ReLU,
-    metagradients vary more from place to place (docs/metagradients.md has numbers).
+    average pooling, and scaled logits. The activation is our choice: with ReLU, metagradients vary
+    more from place to place (docs/metagradients.md has numbers).
 
     Args:
         num_classes: number of outputs.
         width: channels of the first layer, even; the last has eight times as many.
+        logit_scale: factor on the logits. With a smaller one, training needs a larger learning
+            rate.
         activation: after every group norm.
 
     Raises:
@@ -76,7 +82,7 @@ def resnet9(
         _Residual(layer(8 * width, 8 * width), layer(8 * width, 8 * width)),
         _GlobalMean(),
         nn.Linear(8 * width, num_classes),
-        _Scaled(0.125),
+        _Scaled(logit_scale),
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dpcanary.canaries import DirectionCanary, GradientCanary
 from dpcanary.errors import InputError
+from dpcanary.training.augmentation import check_augmented
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.convolution_stages import split_module
 from dpcanary.training.gradients.convolutional import ConvolutionalPath
@@ -42,6 +43,8 @@ def path_of(
     Raises:
         InputError: if no path can train the module, or not at this precision.
     """
+    if dpsgd.augmentation_multiplicity:
+        check_augmented(tuple(table.features.shape[1:]))
     layers = _closed_form_layers(module)
     if layers and not table.features.is_floating_point():
         table = replace(table, features=table.features.float())
@@ -63,23 +66,25 @@ def path_of(
             f"precision {precision} is for linear heads and perceptrons; use float32 for a"
             f" {type(module).__name__}"
         )
-    path = _path_of_layers(module, table, dpsgd.loss)
+    path = _path_of_layers(module, table, dpsgd)
     _check_outputs(path.num_outputs, table, dpsgd.loss)
     return path
 
 
-def _path_of_layers(module: nn.Module, table: RecordTable, loss: Loss) -> GradientPath:
+def _path_of_layers(module: nn.Module, table: RecordTable, dpsgd: DPSGD) -> GradientPath:
     """The path of a module that is neither a linear head nor a perceptron."""
-    features = table.features
+    features, loss = table.features, dpsgd.loss
     on_host = features.device.type == "cpu"
     if (
         on_host
+        and not dpsgd.augmentation_multiplicity
         and features.dtype == torch.float32
         and isinstance(module, nn.Sequential)
         and split_module(module, tuple(features.shape[1:]))
     ):
         return ConvolutionalPath(table, module, loss=loss)
-    return ModulePath(module, table, loss, vectorise_runs=not on_host)
+    multiplicity = dpsgd.augmentation_multiplicity
+    return ModulePath(module, table, loss, vectorise_runs=not on_host, multiplicity=multiplicity)
 
 
 def basis_of(

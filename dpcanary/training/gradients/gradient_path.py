@@ -6,6 +6,7 @@ the norms layer by layer, for any `torch.nn.Module`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -48,10 +49,31 @@ class Batch:
             each run has its own; then the null row fills up shorter batches.
         weights: float32, shape (runs, n): 1 where the record is in the run's batch, else 0. Where
             they are the same for all runs, one row may be expanded: do not change them in place.
+        views: random words of the views of each record, shape (runs, n, multiplicity), for
+            `augmentation.augmented`; None if records are not augmented.
     """
 
     rows: Tensor
     weights: Tensor
+    views: Tensor | None = None
+
+    def split(self, size: int) -> Iterator["Batch"]:
+        """Batches of at most so many records."""
+        for start in range(0, self.weights.shape[1], size):
+            yield self.part(slice(start, start + size))
+
+    def part(self, chosen: slice | Tensor) -> "Batch":
+        """Some of the records."""
+        views = None if self.views is None else self.views[:, chosen]
+        return Batch(self.rows[..., chosen], self.weights[:, chosen], views)
+
+    def of_run(self, run: int) -> "Batch":
+        """The records of one run whose weights are not 0."""
+        one = slice(run, run + 1)
+        rows = self.rows if self.rows.dim() == 1 else self.rows[run]
+        views = None if self.views is None else self.views[one]
+        own = Batch(rows, self.weights[one], views)
+        return own.part(self.weights[run].nonzero().squeeze(1))
 
 
 class GradientPath(ABC):

@@ -7,7 +7,8 @@ the first dimension splits the rows into s phases.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -43,11 +44,7 @@ def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tenso
     """
     runs, records = gradient.shape[:2]
     padded = _padded(layer, inputs.flatten(0, 1))
-    flat = gradient.flatten(0, 1)
-    one = (1,) if len(layer.kernel_size) == 1 else ()
-    geometry = _Geometry(
-        one + layer.kernel_size, one + layer.stride, one + layer.dilation, layer.groups
-    )
+    flat, geometry = gradient.flatten(0, 1), _geometry_of(layer)
     patch, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
     positions = flat[0, 0].numel()
     if keeps_gradients(positions, patch, outputs):
@@ -58,6 +55,37 @@ def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tenso
         weight = Contribution(norms, _later_sums(layer, padded, gradient))
     bias = kept(gradient.flatten(3).sum(dim=3)) if layer.bias is not None else None
     return joined(weight, bias, layer.weight.numel())
+
+
+def contribution_of_calls(
+    layer: Convolution, inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Contribution:
+    """The contribution of a convolution that is called several times.
+
+    Args:
+        layer: the convolution.
+        inputs: of each call, shape (runs, n, channels in, ...).
+        gradients: in the outputs of each call, shape (runs, n, channels out, ...).
+    """
+    runs, records = gradients[0].shape[:2]
+    geometry = _geometry_of(layer)
+    parts = (
+        _record_gradients(geometry, _padded(layer, x.flatten(0, 1)), own.flatten(0, 1))
+        for x, own in zip(inputs, gradients, strict=True)
+    )
+    total = reduce(Tensor.add_, parts)
+    weight = _kept(layer, total.view(len(total), runs, records, -1))
+    if layer.bias is None:
+        return weight
+    bias = kept(torch.stack([own.flatten(3).sum(dim=3) for own in gradients]).sum(dim=0))
+    return joined(weight, bias, layer.weight.numel())
+
+
+def _geometry_of(layer: Convolution) -> _Geometry:
+    one = (1,) if len(layer.kernel_size) == 1 else ()
+    return _Geometry(
+        one + layer.kernel_size, one + layer.stride, one + layer.dilation, layer.groups
+    )
 
 
 def _padded(layer: Convolution, inputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn.functional import group_norm, layer_norm, rms_norm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from dpcanary.training.modules.any_layer import Used, any_layer
-from dpcanary.training.modules.convolutions import convolution_contribution
+from dpcanary.training.modules.convolutions import contribution_of_calls, convolution_contribution
 from dpcanary.training.modules.outer_products import Contribution, kept, linear_contribution
 from dpcanary.training.modules.recording import Unit
 
@@ -20,6 +20,8 @@ _Rule = Callable[[nn.Module, list[Tensor], list[Tensor]], Contribution | None]
 
 # Bytes of the products of pairs of positions that are held at once.
 _BYTES_OF_PAIRS = 1 << 24
+# Copies of a layer's inputs and outputs that a step holds anyway.
+_COPIES = 4
 
 
 def contribution(
@@ -63,9 +65,17 @@ def _convolution(
     layer: nn.Module, inputs: list[Tensor], gradients: list[Tensor]
 ) -> Contribution | None:
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    if inputs[1:] or layer.weight.dim() != gradients[0].dim() - 1:
-        return None  # the patches of several calls may differ in shape
-    return convolution_contribution(layer, inputs[0], gradients[0])
+    if layer.weight.dim() != gradients[0].dim() - 1:
+        return None
+    if not inputs[1:]:
+        return convolution_contribution(layer, inputs[0], gradients[0])
+    # The gradients of several calls are kept, if they take no more memory than the calls.
+    seen = sum(
+        x[0, 0].numel() + own[0, 0].numel() for x, own in zip(inputs, gradients, strict=True)
+    )
+    if layer.weight.numel() > _COPIES * seen:
+        return None
+    return contribution_of_calls(layer, inputs, gradients)
 
 
 def _norm(layer: nn.Module, inputs: list[Tensor], gradients: list[Tensor]) -> Contribution:

@@ -14,7 +14,7 @@ from dpcanary.training.options import Loss
 
 @torch.enable_grad()
 def used_by_one(
-    recorder: Recorder, features: Tensor, labels: Tensor, loss: Loss
+    recorder: Recorder, features: Tensor, labels: Tensor, loss: Loss, *, num_views: int = 1
 ) -> list[list[Used]]:
     """The calls of each unit of the loaded model, with their gradients.
 
@@ -23,9 +23,12 @@ def used_by_one(
         features: shape (n, ...).
         labels: shape (n,).
         loss: of each record.
+        num_views: of a record; its loss is the mean over them. All records come in their first
+            view, then all in their second one, and so on. Each view becomes a call of its own.
     """
     outputs, calls = recorder.record(features)
-    return _used(recorder, calls, record_losses(outputs, labels, loss), one=True)
+    losses = record_losses(outputs, labels, loss) / num_views
+    return _used(recorder, calls, losses, one=True, num_views=num_views)
 
 
 @torch.enable_grad()
@@ -36,6 +39,8 @@ def used_by_all(
     labels: Tensor,
     loss: Loss,
     shapes: Sequence[tuple[int, ...]],
+    *,
+    num_views: int = 1,
 ) -> list[list[Used]]:
     """The calls of each unit, of all runs together.
 
@@ -46,33 +51,40 @@ def used_by_all(
         labels: shape (n,) or (runs, n).
         loss: of each record.
         shapes: of the outputs of every call, in order, for these n records and one run.
+        num_views: see `used_by_one`.
     """
     runs = len(parameters)
     zero = parameters.new_zeros(())
     shifts = [zero.expand(runs, *shape).requires_grad_() for shape in shapes]
     outputs, calls = recorder.record_runs(parameters, features, shifts, shared=labels.dim() == 1)
-    losses = record_losses(outputs, labels.expand(runs, -1), loss)
-    return _used(recorder, calls, losses, one=False)
+    losses = record_losses(outputs, labels.expand(runs, -1), loss) / num_views
+    return _used(recorder, calls, losses, one=False, num_views=num_views)
 
 
 def _used(
-    recorder: Recorder, calls: Sequence[Call], losses: Tensor, *, one: bool
+    recorder: Recorder, calls: Sequence[Call], losses: Tensor, *, one: bool, num_views: int
 ) -> list[list[Used]]:
     """Adds the gradients of the summed losses to the calls of `one` model or of all runs."""
     taps = [output for call in calls for output in call.outputs]
     total = losses.sum()
     gradients = iter(torch.autograd.grad(total, taps, allow_unused=True, materialize_grads=True))
 
-    def runs_first(x: Tensor, dim: int | None) -> Tensor:
+    def by_view(x: Tensor, dim: int | None) -> Sequence[Tensor]:
+        """Of each view, with the runs first and the records second."""
         stacked = x.unsqueeze(0) if one else x
-        return stacked if dim is None else stacked.movedim(dim + 1, 1)
+        if dim is None:
+            return [stacked] * num_views
+        moved = stacked.movedim(dim + 1, 1)
+        return moved.chunk(num_views, dim=1)
 
     used: list[list[Used]] = [[] for _ in recorder.units]
     for call in calls:
         unit = recorder.units[call.unit]
-        inputs = [runs_first(*pair) for pair in zip(call.tensors, unit.input_dims, strict=True)]
-        own = [runs_first(next(gradients), dim) for dim in unit.output_dims]
-        used[call.unit].append(Used(call, inputs, own))
+        inputs = [by_view(*pair) for pair in zip(call.tensors, unit.input_dims, strict=True)]
+        own = [by_view(next(gradients), dim) for dim in unit.output_dims]
+        for view in range(num_views):
+            of_view = [x[view] for x in inputs], [x[view] for x in own]
+            used[call.unit].append(Used(call, *of_view))
     return used
 
 

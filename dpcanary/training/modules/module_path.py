@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from dpcanary.training.augmentation import augmented
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.modules.allocation import keep_freed_memory
 from dpcanary.training.modules.layerwise import used_by_all, used_by_one, write_clipped_sums
 from dpcanary.training.modules.recording import Recorder
 from dpcanary.training.modules.supported import check_supported
+from dpcanary.training.modules.unclipped import unclipped_sums
 from dpcanary.training.modules.units import find_units, prepared
 from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
 from dpcanary.training.options import Loss
@@ -29,6 +31,8 @@ _RECORDS_TOGETHER = 512
 _BYTES_AT_ONCE = 2**29
 # Copies of a layer's inputs and outputs at a time: activations, gradients and patches.
 _COPIES = 4
+# A clipping norm that clips nothing. Infinity would take another way to the same sums.
+_VAST = 1e30
 
 
 class ModulePath(GradientPath):
@@ -43,6 +47,7 @@ class ModulePath(GradientPath):
         loss: of each record.
         vectorise_runs: whether all runs of a block take a step together, which is faster on a GPU,
             or one after the other, which is faster on a CPU.
+        multiplicity: views of a record in each step; 0 for the record itself.
 
     Attributes:
         vectorises: whether runs do take steps together; they do not if the module has operations
@@ -57,7 +62,13 @@ class ModulePath(GradientPath):
     shared_above = math.inf  # gathering is cheap here; records outside the batch are not
 
     def __init__(
-        self, module: nn.Module, table: RecordTable, loss: Loss, *, vectorise_runs: bool
+        self,
+        module: nn.Module,
+        table: RecordTable,
+        loss: Loss,
+        *,
+        vectorise_runs: bool,
+        multiplicity: int = 0,
     ) -> None:
         if table.features.device.type == "cpu":
             keep_freed_memory()
@@ -83,6 +94,7 @@ class ModulePath(GradientPath):
         for call in calls:
             unit = self._units[call.unit]
             seen = _COPIES * (sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2)
+            seen *= multiplicity or 1
             self._numbers += seen + min(unit.stop - unit.start, seen)
         self.vectorises = vectorise_runs and self._agree_together()
         self.runs_together = None if self.vectorises else 1  # turns gain nothing from more runs
@@ -100,9 +112,8 @@ class ModulePath(GradientPath):
             return
         out.zero_()
         part = torch.empty_like(out)
-        parts = torch.split(batch.rows, at_once, dim=-1), torch.split(batch.weights, at_once, dim=1)
-        for rows, weights in zip(*parts, strict=True):
-            write(parameters, Batch(rows, weights), max_grad_norm, part)
+        for some in batch.split(at_once):
+            write(parameters, some, max_grad_norm, part)
             out += part
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
@@ -134,28 +145,65 @@ class ModulePath(GradientPath):
     ) -> None:
         """Sums of one run after the other, each from the records in its batch alone."""
         recorder = self._recorder()
-        for run, rows in enumerate(batch.rows.expand(len(parameters), -1)):
-            one = slice(run, run + 1)
-            drawn = batch.weights[run].nonzero().squeeze(1)
-            if len(drawn) == 0:
+        for run in range(len(parameters)):
+            one, own = slice(run, run + 1), batch.of_run(run)
+            if not own.weights.numel():
                 out[one] = 0.0
                 continue
-            features, labels = self.table.features[rows[drawn]], self.table.labels[rows[drawn]]
             recorder.load(parameters[run])
-            used = used_by_one(recorder, features, labels, self._loss)
-            weights = batch.weights[one, drawn]
-            write_clipped_sums(recorder, parameters[one], used, weights, max_grad_norm, out[one])
+            self._write_sums(
+                recorder, parameters[one], own, max_grad_norm, out[one], together=False
+            )
 
     def _sums_together(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """Sums of all runs at once."""
-        recorder = self._recorder()
-        features, labels = self.table.features[batch.rows], self.table.labels[batch.rows]
-        records = batch.weights.shape[1]
-        shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
-        used = used_by_all(recorder, parameters, features, labels, self._loss, shapes)
+        self._write_sums(self._recorder(), parameters, batch, max_grad_norm, out, together=True)
+
+    def _write_sums(
+        self,
+        recorder: Recorder,
+        parameters: Tensor,
+        batch: Batch,
+        max_grad_norm: float,
+        out: Tensor,
+        *,
+        together: bool,
+    ) -> None:
+        """Sums of the loaded run, or of all runs together."""
+        features, labels, num_views = self._records_of(batch)
+        if math.isinf(max_grad_norm):
+            weights = batch.weights.repeat(1, num_views) / num_views
+            unclipped_sums(recorder, parameters, features, labels, weights, self._loss, out)
+            return
+        if together:
+            records = labels.shape[-1]
+            shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
+            used = used_by_all(
+                recorder, parameters, features, labels, self._loss, shapes, num_views=num_views
+            )
+        else:
+            used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
         write_clipped_sums(recorder, parameters, used, batch.weights, max_grad_norm, out)
+
+    def _records_of(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        """Features and labels of a batch, and how many views there are of each record.
+
+        All records come in their first view, then all in their second one, and so on. Shapes are
+        (views x n, ...) and (views x n,) if runs share them, else (runs, views x n, ...).
+        """
+        features, labels = self.table.features[batch.rows], self.table.labels[batch.rows]
+        if batch.views is None:
+            return features, labels, 1
+        runs, records, num_views = batch.views.shape
+        shape = features.shape[-3:]
+        each = features.expand(runs, records, *shape).reshape(-1, *shape)
+        views = augmented(each, batch.views.flatten(0, 1))
+        views = views.view(num_views, runs, records, *shape).movedim(0, 1).flatten(1, 2)
+        repeated = labels.expand(runs, -1).repeat(1, num_views)
+        alone = runs == 1 and not self.vectorises
+        return (views[0], repeated[0], num_views) if alone else (views, repeated, num_views)
 
     def _agree_together(self) -> bool:
         """Whether runs get the same sums together as in turns; some operations prevent it."""
@@ -163,9 +211,9 @@ class ModulePath(GradientPath):
         both = torch.stack([parameters, 0.9 * parameters])
         batch = Batch(torch.arange(2, device=both.device), both.new_tensor([[1, 1], [0, 1]]))
         alone, together = torch.zeros_like(both), torch.zeros_like(both)
-        self._sums_in_turns(both, batch, math.inf, alone)
+        self._sums_in_turns(both, batch, _VAST, alone)
         try:
-            self._sums_together(both, batch, math.inf, together)
+            self._sums_together(both, batch, _VAST, together)
         except RuntimeError:
             return False
         return bool((together - alone).norm() <= TOLERANCE * alone.norm())

@@ -1,0 +1,175 @@
+"""Sets of canaries in one training each: what they prove along training, and which are better."""
+
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.stats import t
+
+from dpcanary.errors import InputError
+from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.figures import style
+from dpcanary.figures.layout import make_frame
+from dpcanary.figures.notes import data_note, number_range, shared_note, slots_in_words
+
+LOSS_GAP = "loss_gap"
+_CONFIDENCE = 0.95
+_SET_UP = (
+    "sample_rate", "noise_multiplier", "model", "adjacency", "dataset", "num_slots", "num_steps",
+    "delta", "significance", "learning_rate",
+)  # fmt: skip
+
+
+@style.applied()
+def draw_canary_sets(
+    summary: pd.DataFrame, gaps: pd.DataFrame, *, note: str = ""
+) -> tuple[Figure, pd.DataFrame]:
+    """Draws a panel for the loss gap and one for each valid threshold rule, a line for each canary.
+
+    This is the form of Figure 2 of Boglioni et al. (2025), and the table is that of their Table 2,
+    with intervals for paired differences.
+
+    Args:
+        summary: of audits that differ in their canaries alone, one estimate for each repeat and
+            step.
+        gaps: columns audit, repeat, step and `loss_gap`, in nats.
+        note: what a reader must know; printed below.
+
+    Returns:
+        The figure, and its numbers: for each measure (`loss_gap`, or the threshold rule), step and
+        canary the mean over repeats, its interval `lower` to `upper` (95 %, Student's t),
+        `standard_deviation`, `median` and num_repeats. Where `compared_with` names another canary,
+        they are those of the differences between trainings of the same repeat.
+
+    Raises:
+        InputError: if audits differ in more than the canary, or there is no valid bound.
+    """
+    rows = summary[summary["is_valid"] & _is_shown(summary)]
+    if rows.empty:
+        raise InputError("the summary has no valid bound to show")
+    for column in _SET_UP:
+        if rows[column].nunique() > 1:
+            raise InputError(f"the audits differ in {column}: show them in different figures")
+    twice = rows.drop_duplicates("audit")["canary"].duplicated()
+    if twice.any():
+        raise InputError("two audits have the same canary: show them in different figures")
+    values = _values(rows, gaps)
+    table = _table(values)
+    rules = [str(rule) for rule in rows["threshold_rule"].drop_duplicates()]
+    canaries = sorted({*values["canary"]}, key=lambda name: style.catalogue_order(name, None))
+    options = {name: style.canary_options(name) for name in canaries}
+    finite = np.isfinite(rows["epsilon_upper_add_remove"]).any()
+    accounted = style.ACCOUNTED["add_remove"] | {"linestyle": "-", "label": "add/remove"}
+    figure, [panels] = make_frame(
+        num_panels=1 + len(rules),
+        panel_size=(3.4, 3.0),
+        legend=[
+            ["canaries:", *(Line2D([], [], **one) for one in options.values())],
+            ["accounted ε (upper bound):", Line2D([], [], **accounted)] if finite else [],
+        ],
+        notes=[
+            note,
+            _note(rows, finite=finite),
+            shared_note(rows, (), needed=True),
+            data_note(rows),
+        ],
+        labels=("step", ""),
+    )
+    for axes, measure in zip(panels, [LOSS_GAP, *rules], strict=True):
+        for canary in canaries:
+            own = (values["measure"] == measure) & (values["canary"] == canary)
+            _draw_line(axes, values[own], options[canary])
+        axes.set_title(_title(measure))
+        axes.set_xlim(left=0)
+        if measure == LOSS_GAP:
+            axes.set_ylabel("loss gap (nats)")
+            axes.axhline(0.0, color="#9A9A9A", linewidth=0.8, zorder=1)
+            continue
+        axes.set_ylabel(f"ε at δ = {style.number(rows['delta'].iloc[0])}")
+        if finite:
+            known = rows.drop_duplicates("step").sort_values("step")
+            axes.plot(known["step"], known["epsilon_upper_add_remove"], **accounted)
+        axes.set_ylim(bottom=0, top=max(axes.get_ylim()[1], 0.1))
+    return figure, table
+
+
+def _is_shown(summary: pd.DataFrame) -> "pd.Series[bool]":
+    """Conversion gdp, or direct for the rule that has no other."""
+    of_gdp = summary["conversion"] == Conversion.GDP
+    return of_gdp | (summary["threshold_rule"] == ThresholdRule.STEINKE)
+
+
+def _values(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Columns measure, step, canary, repeat and value."""
+    bounds = rows.rename(columns={"threshold_rule": "measure", "epsilon_lower": "value"})
+    canaries = rows.drop_duplicates("audit").set_index("audit")["canary"]
+    own = gaps.assign(measure=LOSS_GAP, canary=gaps["audit"].map(canaries))
+    own = own.rename(columns={"loss_gap": "value"}).dropna(subset="canary")
+    columns = ["measure", "step", "canary", "repeat", "value"]
+    return pd.concat([own[columns], bounds[columns]], ignore_index=True)
+
+
+def _table(values: pd.DataFrame) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for (measure, step), group in values.groupby(["measure", "step"], sort=False):
+        wide = group.pivot_table("value", index="repeat", columns="canary")
+        place = {"measure": measure, "step": step}
+        for canary in wide:
+            rows.append(place | {"canary": canary, "compared_with": ""} | _mean_of(wide[canary]))
+        for one, other in permutations(wide, 2):
+            difference = _mean_of(wide[one] - wide[other])
+            rows.append(place | {"canary": one, "compared_with": other} | difference)
+    return pd.DataFrame(rows)
+
+
+def _mean_of(values: "pd.Series[float]") -> dict[str, float]:
+    """Mean and median with an interval of the mean, which is NaN for one value."""
+    count, mean, deviation = len(values), float(values.mean()), float(values.std(ddof=1))
+    half = np.nan
+    if count > 1:
+        half = float(t.ppf((1 + _CONFIDENCE) / 2, count - 1)) * deviation / np.sqrt(count)
+    return {
+        "mean": mean,
+        "lower": mean - half,
+        "upper": mean + half,
+        "median": float(values.median()),
+        "standard_deviation": deviation,
+        "num_repeats": count,
+    }
+
+
+def _draw_line(axes: Axes, values: pd.DataFrame, options: dict[str, Any]) -> None:
+    """The mean with a band of one standard deviation, as in the paper, and every training."""
+    of_step = values.groupby("step")["value"]
+    mean, deviation = of_step.mean(), of_step.std(ddof=1).fillna(0.0)
+    colour = options["color"]
+    axes.fill_between(
+        mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0
+    )
+    axes.plot(values["step"], values["value"], ".", color=colour, alpha=0.35, markersize=3)
+    axes.plot(mean.index, mean, **options)
+
+
+def _title(measure: str) -> str:
+    if measure == LOSS_GAP:
+        return "canaries out minus in"
+    assumed = "any dependence" if measure in _DEPENDENT else "independent slots"
+    return f"{measure.replace('_', ' ')} ({assumed})"
+
+
+_DEPENDENT = tuple(rule for rule in GUESSING_RULES if rule != ThresholdRule.ORDER_STATISTIC)
+
+
+def _note(rows: pd.DataFrame, *, finite: bool) -> str:
+    level = 100 * (1 - rows["significance"].iloc[0])
+    runs, repeats = number_range(rows["num_runs"]), rows["repeat"].nunique()
+    unbounded = "" if finite else "; training without privacy has no finite upper bound"
+    return (
+        f"Lower bounds: {level:g} % confidence for each point alone, GDP conversion (Steinke:"
+        f" direct), {runs} model{'' if runs == '1' else 's'}{slots_in_words(rows)}; points:"
+        f" {repeats} repeats, lines: their mean, bands: ± 1 standard deviation{unbounded}"
+    )
