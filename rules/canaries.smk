@@ -1,4 +1,4 @@
-"""The reference model, and the canaries that are made through it."""
+"""What canaries are made from (reference models, optimised canaries), and the canaries."""
 
 from dpcanary.adversaries.crafting_stage import CraftingStage
 
@@ -29,12 +29,39 @@ rule train_reference:
         " --device {params.device} --output {output} 2> {log}"
 
 
+rule optimise_canaries:
+    input:
+        program=program("optimise_canaries"),
+        data=AUDITS.data_of_optimised,
+    output:
+        f"{RESULTS}/optimised/{{optimised}}.npz",
+    log:
+        f"{LOGS}/optimise_canaries/{{optimised}}.log",
+    conda:
+        "../envs/training.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=lambda wildcards, attempt: 1440 * attempt,
+        gpu=gpus_of(EXPERIMENT.settings.device),
+    params:
+        code=code("optimise_canaries"),
+        settings=lambda wildcards: AUDITS.optimised_stage(wildcards.optimised).to_json(),
+        device=EXPERIMENT.settings.device,
+    message:
+        "Optimising canaries {wildcards.optimised}"
+    shell:
+        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        " --device {params.device} --output {output} 2> {log}"
+
+
 rule craft_canaries:
     input:
         program=program("craft_canaries"),
         data=AUDITS.data,
         reference=AUDITS.reference,
         noise=AUDITS.crafting_noise,
+        optimised=AUDITS.optimised,
     output:
         f"{RESULTS}/canaries/{{runs}}.npz",
     log:
@@ -55,9 +82,11 @@ rule craft_canaries:
         settings=AUDITS.stage_as_json(CraftingStage),
         reference=lambda wildcards, input: option("reference", *input.reference),
         noise=lambda wildcards, input: option("noise", *input.noise),
+        optimised=lambda wildcards, input: option("optimised", *input.optimised),
         device=EXPERIMENT.settings.device,
     message:
         "Crafting the canaries of {wildcards.runs}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " {params.reference} {params.noise} --device {params.device} --output {output} 2> {log}"
+        " {params.reference} {params.noise} {params.optimised}"
+        " --device {params.device} --output {output} 2> {log}"

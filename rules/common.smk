@@ -102,6 +102,7 @@ wildcard_constraints:
     features=any_of(SOURCES.encoded),
     figure=any_of(EXPERIMENT.settings.figures),
     file=any_of(SOURCES.source_of_file),
+    optimised=any_of(AUDITS.shared_canaries),
     reference=any_of(AUDITS.references),
     runs=any_of(EXPERIMENT.first_audits),
     shard="[0-9]+",

@@ -1,4 +1,4 @@
-"""Crafts an audit's canaries, with the help of the reference model if they need it."""
+"""Crafts an audit's canaries, from what they need of earlier jobs."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.canaries import write_canaries
+from dpcanary.canaries import read_canaries, write_canaries
 from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.files import read_json
 from dpcanary.program import progress, run
@@ -21,6 +21,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--reference", type=Path, help="reference model, if canaries need it")
     parser.add_argument("--noise", type=Path, help="noise file, if it is simulated")
+    parser.add_argument("--optimised", type=Path, help="optimised canaries, if they are used")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
@@ -30,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
         reference=None if args.reference is None else read_reference(args.reference),
         device=chosen_device(args.device),
         noise_multiplier=None if args.noise is None else read_json(args.noise)["noise_multiplier"],
+        optimised=None if args.optimised is None else read_canaries(args.optimised),
         progress=progress,
     )
     write_canaries(args.output, craft_canaries(crafting))

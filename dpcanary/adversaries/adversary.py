@@ -27,15 +27,13 @@ class CraftingCost(Choice):
     """The number that the time to craft a canary is proportional to.
 
     It counts the steps of a simulated training or of a search, or the labels or auxiliary records
-    that are tried, or the steps of all trainings that are differentiated. `NOTHING` says that
-    crafting takes no time worth counting.
+    that are tried. `NOTHING` says that crafting takes no time worth counting.
     """
 
     NUM_STEPS = "num_steps"
     CRAFTING_STEPS = "crafting_steps"
     NUM_CLASSES = "num_classes"
     NUM_AUXILIARY = "num_auxiliary"
-    METAGRADIENT_STEPS = "metagradient_steps"
     NOTHING = "nothing"
 
 
@@ -75,6 +73,8 @@ class Adversary:
         cost: of crafting; None for a process.
         uses_reference: whether canaries are made with the help of the reference model. Without it,
             target records are drawn at random.
+        uses_optimised: whether canaries are optimised by a job of their own, whose result audits
+            of different trainings share.
         settings: keys of a config that this adversary's function uses and others do not.
         in_first_step: whether the canary enters the first step alone. Batches are then fixed, and
             that step alone is accounted.
@@ -94,6 +94,7 @@ class Adversary:
     adjacencies: tuple[Adjacency, ...] = (Adjacency.SUBSTITUTE,)
     cost: CraftingCost | None = None
     uses_reference: bool = True
+    uses_optimised: bool = False
     settings: tuple[str, ...] = ()
     in_first_step: bool = False
     exact: str | None = None

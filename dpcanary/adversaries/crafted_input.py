@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from dpcanary.adversaries.crafting import Crafting, Target
+from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.record_gradients import RecordGradients
+from dpcanary.adversaries.target import Target
 from dpcanary.canaries import InputCanary
 from dpcanary.errors import InputError
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
@@ -16,6 +15,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.purposes import Purpose
 from dpcanary.adversaries.record_gradients import RecordGradients
+from dpcanary.adversaries.target import Target, drawn_targets, targets_at
 from dpcanary.canaries import Canary, CanarySet, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.plugins import function_named
@@ -30,21 +30,6 @@ Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
 
 
 @dataclass(frozen=True)
-class Target:
-    """A target record, for which a canary is crafted.
-
-    Attributes:
-        index: among the private records.
-        features: shape (...).
-        label: class index.
-    """
-
-    index: int
-    features: NDArray[np.float32]
-    label: int
-
-
-@dataclass(frozen=True)
 class Crafting:
     """What canaries are made from.
 
@@ -55,6 +40,8 @@ class Crafting:
             catalogue's entry says that it is not used.
         device: where to compute.
         noise_multiplier: sigma; None unless the audit's settings say that it is simulated.
+        optimised: canaries that audits share; None unless the catalogue's entry says that they
+            are used.
         progress: makes a progress bar; by default, one that shows nothing.
     """
 
@@ -63,6 +50,7 @@ class Crafting:
     reference: Reference | None
     device: torch.device
     noise_multiplier: float | None = None
+    optimised: CanarySet | None = None
     progress: Progress = lambda total, unit: tqdm(disable=True)
 
     @cached_property
@@ -73,13 +61,8 @@ class Crafting:
         """
         private, slots = self.data.private, self.stage.num_slots
         if self.reference is None:
-            indices = self.generator(Purpose.TARGETS).permutation(len(private))[:slots]
-        else:
-            indices = self.reference.least_confident(slots)
-        return [
-            Target(int(index), private.features[index], int(private.labels[index]))
-            for index in indices
-        ]
+            return drawn_targets(private, seed=self.stage.seed, count=slots)
+        return targets_at(self.reference.least_confident(slots), private)
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """The audit's random stream for a purpose."""

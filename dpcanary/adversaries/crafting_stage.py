@@ -1,7 +1,6 @@
 """Settings of the stage that crafts canaries."""
 
 from dpcanary.adversaries.options import Ranking, Simulation
-from dpcanary.metagradients.options import MetagradientSettings
 from dpcanary.training.mechanism_stage import MechanismStage
 
 
@@ -24,4 +23,3 @@ class CraftingStage(MechanismStage):
     simulation: Simulation | None
     ranking: Ranking | None
     num_simulations: int | None
-    metagradient: MetagradientSettings | None

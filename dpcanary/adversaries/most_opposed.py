@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.adversaries.crafting import Crafting, Target, input_canary
+from dpcanary.adversaries.crafting import Crafting, input_canary
 from dpcanary.adversaries.record_gradients import RecordGradients
+from dpcanary.adversaries.target import Target
 from dpcanary.canaries import InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records

@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector
+from tqdm import tqdm
 
 from dpcanary.adversaries.adversary import CraftingCost
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.metagradient import optimised_canaries
 from dpcanary.costs.probing import Probe, Seconds
 from dpcanary.costs.shapes import Shape
 from dpcanary.costs.training import lightened, neutral, random_records
+from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.records import Split
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, module_of
@@ -33,14 +36,36 @@ def crafting_probe(stage: CraftingStage, cost: CraftingCost, shape: Shape, *, de
         return Probe(_craft, *lightened(neutral(stage), private), device, unit=cost)
     # No batches are drawn.
     alike = neutral(stage, sampling=Sampling.POISSON, sample_rate=1.0, batch_size=None)
-    if stage.metagradient is not None:
-        enough = stage.num_slots + stage.metagradient.batch_size
-        private = replace(private, num_records=min(private.num_records, enough))
     return Probe(_craft, alike, private, 1.0, device, unit=cost)
+
+
+def optimising_probe(stage: MetagradientStage, shape: Shape, *, device: str) -> Probe:
+    """The probe of optimised canaries. Its units are jobs, and steps of all trainings together."""
+    enough = min(shape.num_records, stage.num_slots + stage.metagradient.batch_size)
+    few = replace(shape, num_records=enough, num_auxiliary=0, num_test=0)
+    return Probe(_optimise, stage.model_copy(update={"seed": 0}), few, 1.0, device)
+
+
+def _optimise(probe: Probe) -> Seconds:
+    shape, stage = probe.shape, probe.stage
+    assert isinstance(stage, MetagradientStage)
+    private = random_records(shape, shape.num_records)
+
+    def optimised(steps: int) -> None:
+        short = stage.metagradient.model_copy(update={"num_metasteps": 1, "num_steps": steps})
+        optimised_canaries(
+            stage.model_copy(update={"metagradient": short}),
+            private=private,
+            device=torch.device(probe.device),
+            progress=lambda total, unit: tqdm(disable=True),
+        )
+
+    return probe.seconds_per_unit(optimised)
 
 
 def _train_reference(probe: Probe) -> Seconds:
     shape, stage = probe.shape, probe.stage
+    assert isinstance(stage, ReferenceStage)
     return probe.seconds_per_unit(
         lambda steps: train_reference(
             module=module_of(stage, shape=shape.features, num_classes=shape.num_classes),
@@ -61,14 +86,9 @@ def _craft(probe: Probe) -> Seconds:
 
 def _crafted(probe: Probe, units: int) -> None:
     shape = probe.shape
-    assert isinstance(probe.stage, CraftingStage)
-    changes: dict[str, object] = {}
-    if probe.unit in CraftingStage.model_fields:
-        changes = {probe.unit: units}
-    elif probe.stage.metagradient is not None:
-        once = {"num_metasteps": 1, "num_steps": units}
-        changes = {"metagradient": probe.stage.metagradient.model_copy(update=once)}
+    changes = {probe.unit: units} if probe.unit in CraftingStage.model_fields else {}
     stage = probe.stage.model_copy(update=changes)
+    assert isinstance(stage, CraftingStage)
     module = module_of(stage, shape=shape.features, num_classes=shape.num_classes)
     start = parameters_to_vector(module.parameters()).detach().numpy()
     private = random_records(shape, max(shape.num_records, shape.num_classes))

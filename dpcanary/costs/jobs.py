@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from dpcanary.adversaries.adversary import CraftingCost
 from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.costs.crafting import crafting_probe, reference_probe
+from dpcanary.costs.crafting import crafting_probe, optimising_probe, reference_probe
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
+from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.figure import BOUNDS_KINDS, BY_RUNS_KINDS, EXACT_KINDS
 from dpcanary.training.mechanism_stage import ReferenceStage
@@ -23,6 +23,7 @@ _SECONDS = {
     "resolve_config": 0.0,
     "prepare_dataset": 2.2,
     "train_reference": 4.7,
+    "optimise_canaries": 4.0,
     "craft_canaries": 4.0,
     "train_shard": 5.0,
     "draw_shard": 1.1,
@@ -92,6 +93,15 @@ class JobList:
         for dataset, stage in references:
             probe = reference_probe(stage, self.shapes[dataset], device=self.device)
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
+        shared = {
+            (audit.dataset, self.experiment.stage(MetagradientStage, audit=name))
+            for name, audit in self.experiment.audits.items()
+            if audit.dataset and audit.adversary.uses_optimised
+        }
+        for dataset, settings in shared:
+            probe = optimising_probe(settings, self.shapes[dataset], device=self.device)
+            units = (1, settings.metagradient.total_steps)
+            yield _row("optimise_canaries", probe=probe, units=units)
 
     def _of_audit(self, name: str) -> Iterator[Row]:
         audit, settings = self.experiment.audits[name], self.experiment.settings
@@ -115,9 +125,7 @@ class JobList:
         assert cost is not None  # every adversary with canaries has one
         stage = self.experiment.stage(CraftingStage, audit=name)
         crafting = crafting_probe(stage, cost, shape, device=self.device)
-        # One of them has the key that the cost names.
-        amounts = {**vars(audit), **vars(shape)}
-        amounts[CraftingCost.METAGRADIENT_STEPS.value] = audit.metagradient.total_steps
+        amounts = {**vars(audit), **vars(shape)}  # one of them has the key that the cost names
         yield _row("craft_canaries", probe=crafting, units=(1, amounts.get(cost, 0)))
         training = self.experiment.stage(TrainingStage, audit=name)
         jobs, models, slots = len(audit.shards), audit.total_runs, audit.num_slots

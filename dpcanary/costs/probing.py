@@ -10,8 +10,8 @@ from functools import partial
 
 import torch
 
+from dpcanary.closed_model import ClosedModel
 from dpcanary.costs.shapes import Shape
-from dpcanary.training.mechanism_stage import ReferenceStage
 
 # Seconds that a probe spends on each thing it measures, unless a single unit takes longer.
 BUDGET = 0.4
@@ -38,7 +38,7 @@ class Probe:
     """
 
     work: Callable[["Probe"], Seconds]
-    stage: ReferenceStage
+    stage: ClosedModel
     shape: Shape
     factor: float
     device: str

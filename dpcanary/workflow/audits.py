@@ -6,6 +6,7 @@ from functools import cache
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.files import sha256_of_text
+from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.settings.experiment import Experiment
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.workflow.parameters import Value, Wildcards, with_known_signature
@@ -21,9 +22,11 @@ class AuditRules:
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
         references: for each reference model that some crafting uses, an audit that it is for.
+        shared_canaries: for each file of optimised canaries, an audit that uses it.
         data: the dataset file of the job's audit.
         reference: the file of the reference model of the job's audit; none if crafting uses none.
         crafting_noise: the file of the noise that crafting simulates; none if it simulates none.
+        optimised: the file of the optimised canaries of the job's audit; none if it uses none.
         run_indices: of the job's shard.
     """
 
@@ -40,9 +43,15 @@ class AuditRules:
             for audit in trained
             if self._audits[audit].adversary.uses_reference
         }
+        self.shared_canaries = {
+            self._optimised_name(audit): audit
+            for audit in trained
+            if self._audits[audit].adversary.uses_optimised
+        }
         self.data = self.by_audit(self._data)
         self.reference = self.by_audit(self._references)
         self.crafting_noise = self.by_audit(self._crafting_noise)
+        self.optimised = self.by_audit(self._optimised)
         self.run_indices: Callable[[Wildcards], range] = with_known_signature(
             lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
         )
@@ -72,6 +81,14 @@ class AuditRules:
     def data_of_reference(self, wildcards: Wildcards) -> str:
         """The dataset file of the job's reference model."""
         return self._data(self.references[wildcards.reference])
+
+    def optimised_stage(self, optimised: str) -> MetagradientStage:
+        """The settings of the job that optimises canaries."""
+        return self._experiment.stage(MetagradientStage, audit=self.shared_canaries[optimised])
+
+    def data_of_optimised(self, wildcards: Wildcards) -> str:
+        """The dataset file of the job's optimised canaries."""
+        return self._data(self.shared_canaries[wildcards.optimised])
 
     def shards(self, wildcards: Wildcards) -> list[str]:
         """The shard files of the job's audit."""
@@ -113,12 +130,23 @@ class AuditRules:
 
     def _reference_name(self, audit: str) -> str:
         """The reference model of an audit. Audits with the same data and descent share it."""
-        settings = self._experiment.stage(ReferenceStage, audit=audit).to_json()
+        return self._shared_name(ReferenceStage, audit)
+
+    def _optimised_name(self, audit: str) -> str:
+        """The optimised canaries of an audit. Audits with the same data and seed share them."""
+        return self._shared_name(MetagradientStage, audit)
+
+    def _shared_name(self, stage: type[ReferenceStage | MetagradientStage], audit: str) -> str:
+        settings = self._experiment.stage(stage, audit=audit).to_json()
         return f"{self._audits[audit].dataset}-{sha256_of_text(settings)[:8]}"
 
     def _references(self, audit: str) -> list[str]:
         used = self._audits[audit].adversary.uses_reference
         return [f"{self._results}/reference/{self._reference_name(audit)}.npz"] if used else []
+
+    def _optimised(self, audit: str) -> list[str]:
+        used = self._audits[audit].adversary.uses_optimised
+        return [f"{self._results}/optimised/{self._optimised_name(audit)}.npz"] if used else []
 
     def _crafting_noise(self, audit: str) -> list[str]:
         runs = self._experiment.runs_of_audit[audit]

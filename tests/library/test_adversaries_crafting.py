@@ -15,11 +15,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.crafted_input import crafted_input, crafted_inputs
-from dpcanary.adversaries.crafting import Crafting, Target, craft_canaries, input_canary
+from dpcanary.adversaries.crafting import Crafting, craft_canaries, input_canary
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.gradient import least_updated, least_updated_coordinates
 from dpcanary.adversaries.most_opposed import mislabeled, natural
 from dpcanary.adversaries.record_gradients import RecordGradients
+from dpcanary.adversaries.target import Target
 from dpcanary.canaries import GradientCanary, InputCanary, canary_type
 from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
