@@ -70,6 +70,8 @@ def stage_of(kind: str, **changes: object) -> CraftingStage:
         "model_seed": 7,
         "hidden_sizes": [] if linear else [8],
         "activation": None if linear else "tanh",
+        "width": None,
+        "logit_scale": None,
         "initialisation": "zeros" if linear else "per_run",
         "loss": "cross_entropy",
         "optimizer": "sgd",
@@ -84,6 +86,7 @@ def stage_of(kind: str, **changes: object) -> CraftingStage:
         "batch_size": None,
         "canary_period": None,
         "max_grad_norm": 1.0,
+        "augmentation_multiplicity": None,
     }
     return CraftingStage.model_validate_json(json.dumps(settings | changes))
 

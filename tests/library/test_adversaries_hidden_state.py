@@ -55,6 +55,8 @@ SETTINGS = {
     "model_seed": 7,
     "hidden_sizes": [4],
     "activation": "tanh",
+    "width": None,
+    "logit_scale": None,
     "initialisation": "fixed",
     "initial_weights": "pytorch",
     "loss": "cross_entropy",
@@ -70,6 +72,7 @@ SETTINGS = {
     "batch_size": BATCH,
     "canary_period": 1,
     "max_grad_norm": CLIP,
+    "augmentation_multiplicity": None,
 }
 
 

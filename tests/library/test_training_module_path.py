@@ -493,6 +493,36 @@ def test_threads_share_a_path():
     assert torch.equal(alone, together)
 
 
+def test_a_layer_that_pytorch_vectorises_wrongly_takes_turns():
+    """The derivative of PReLU mixes runs and records up unless there are as many of both."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.PReLU(4), nn.Flatten(), nn.Linear(16, 3))
+    table = table_of(torch.randn(6, 3, 4, 4), torch.randint(0, 3, (6,)))
+    batch, parameters = Batch(torch.arange(5), torch.ones(2, 5)), parameters_of(module, 2)
+    found = []
+    for vectorise in (True, False):
+        path = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=vectorise)
+        out = torch.empty_like(parameters)
+        path.clipped_sums(parameters, batch, 0.1, out)
+        found.append(out)
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("vectorise", [False, True], ids=["in turns", "together"])
+@pytest.mark.parametrize("name", ["convnet", "norms", "text"])
+def test_sums_without_clipping_need_no_norms(name, vectorise):
+    """A norm that clips nothing takes the way of clipped sums."""
+    module, table = case(name)
+    path = ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=vectorise)
+    parameters = parameters_of(module, 3)
+    batch = Batch(torch.arange(8), torch.tensor([[1.0] * 8, [0.0] * 8, [0.5, 2.0] * 4]))
+    clipped, unclipped = torch.empty_like(parameters), torch.empty_like(parameters)
+    path.clipped_sums(parameters, batch, 1e20, clipped)
+    path.clipped_sums(parameters, batch, math.inf, unclipped)
+    assert (clipped - unclipped).norm() <= 1e-5 * clipped.norm()
+    assert not unclipped[1].any()
+
+
 def test_the_users_module_is_not_changed():
     module, table = case("norms")
     before = parameters_of(module, 0), [copy.deepcopy(p) for p in module.parameters()]

@@ -20,7 +20,7 @@ from dpcanary.training.modules.allocation import keep_freed_memory
 from dpcanary.training.modules.layerwise import used_by_all, used_by_one, write_clipped_sums
 from dpcanary.training.modules.recording import Recorder
 from dpcanary.training.modules.supported import check_supported
-from dpcanary.training.modules.unclipped import unclipped_sums
+from dpcanary.training.modules.unclipped import unclipped_sum
 from dpcanary.training.modules.units import find_units, prepared
 from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
 from dpcanary.training.options import Loss
@@ -104,8 +104,9 @@ class ModulePath(GradientPath):
     ) -> None:
         """See `GradientPath`."""
         runs, records = batch.weights.shape
-        write = self._sums_together if self.vectorises else self._sums_in_turns
-        together = runs if self.vectorises else 1
+        vectorises = self.vectorises and not math.isinf(max_grad_norm)
+        write = self._sums_together if vectorises else self._sums_in_turns
+        together = runs if vectorises else 1
         at_once = max(1, _BYTES_AT_ONCE // (4 * self._numbers * together))
         if records <= at_once:
             write(parameters, batch, max_grad_norm, out)
@@ -150,48 +151,41 @@ class ModulePath(GradientPath):
             if not own.weights.numel():
                 out[one] = 0.0
                 continue
+            features, labels, num_views = self._records_of(own, together=False)
+            if math.isinf(max_grad_norm):
+                weights = own.weights[0].repeat(num_views) / num_views
+                out[run] = unclipped_sum(
+                    recorder, parameters[run], features, labels, weights, self._loss
+                )
+                continue
             recorder.load(parameters[run])
-            self._write_sums(
-                recorder, parameters[one], own, max_grad_norm, out[one], together=False
+            used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
+            write_clipped_sums(
+                recorder, parameters[one], used, own.weights, max_grad_norm, out[one]
             )
 
     def _sums_together(
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """Sums of all runs at once."""
-        self._write_sums(self._recorder(), parameters, batch, max_grad_norm, out, together=True)
-
-    def _write_sums(
-        self,
-        recorder: Recorder,
-        parameters: Tensor,
-        batch: Batch,
-        max_grad_norm: float,
-        out: Tensor,
-        *,
-        together: bool,
-    ) -> None:
-        """Sums of the loaded run, or of all runs together."""
-        features, labels, num_views = self._records_of(batch)
-        if math.isinf(max_grad_norm):
-            weights = batch.weights.repeat(1, num_views) / num_views
-            unclipped_sums(recorder, parameters, features, labels, weights, self._loss, out)
-            return
-        if together:
-            records = labels.shape[-1]
-            shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
-            used = used_by_all(
-                recorder, parameters, features, labels, self._loss, shapes, num_views=num_views
-            )
-        else:
-            used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
+        recorder = self._recorder()
+        features, labels, num_views = self._records_of(batch, together=True)
+        records = labels.shape[-1]
+        shapes = [(*s[:dim], records, *s[dim + 1 :]) for s, dim in self._outputs]
+        used = used_by_all(
+            recorder, parameters, features, labels, self._loss, shapes, num_views=num_views
+        )
         write_clipped_sums(recorder, parameters, used, batch.weights, max_grad_norm, out)
 
-    def _records_of(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+    def _records_of(self, batch: Batch, *, together: bool) -> tuple[Tensor, Tensor, int]:
         """Features and labels of a batch, and how many views there are of each record.
 
-        All records come in their first view, then all in their second one, and so on. Shapes are
-        (views x n, ...) and (views x n,) if runs share them, else (runs, views x n, ...).
+        All records come in their first view, then all in their second one, and so on.
+
+        Returns:
+            Features of shape (views x n, ...) and labels of shape (views x n,), if the runs share
+            the records or there is one run; if runs are trained together on views or records of
+            their own, shapes (runs, views x n, ...) and (runs, views x n).
         """
         features, labels = self.table.features[batch.rows], self.table.labels[batch.rows]
         if batch.views is None:
@@ -202,18 +196,19 @@ class ModulePath(GradientPath):
         views = augmented(each, batch.views.flatten(0, 1))
         views = views.view(num_views, runs, records, *shape).movedim(0, 1).flatten(1, 2)
         repeated = labels.expand(runs, -1).repeat(1, num_views)
-        alone = runs == 1 and not self.vectorises
-        return (views[0], repeated[0], num_views) if alone else (views, repeated, num_views)
+        return (views, repeated, num_views) if together else (views[0], repeated[0], num_views)
 
     def _agree_together(self) -> bool:
         """Whether runs get the same sums together as in turns; some operations prevent it."""
         parameters = nn.utils.parameters_to_vector(self._module.parameters()).detach()
-        both = torch.stack([parameters, 0.9 * parameters])
-        batch = Batch(torch.arange(2, device=both.device), both.new_tensor([[1, 1], [0, 1]]))
-        alone, together = torch.zeros_like(both), torch.zeros_like(both)
-        self._sums_in_turns(both, batch, _VAST, alone)
+        # As many runs as records would hide that the two are mixed up.
+        runs = torch.stack([parameters, 0.9 * parameters, 0.8 * parameters])
+        weights = runs.new_tensor([[1, 1], [0, 1], [1, 0]])
+        batch = Batch(torch.arange(2, device=runs.device), weights)
+        alone, together = torch.zeros_like(runs), torch.zeros_like(runs)
+        self._sums_in_turns(runs, batch, _VAST, alone)
         try:
-            self._sums_together(both, batch, _VAST, together)
+            self._sums_together(runs, batch, _VAST, together)
         except RuntimeError:
             return False
         return bool((together - alone).norm() <= TOLERANCE * alone.norm())

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.recording import Recorder
@@ -10,33 +9,28 @@ from dpcanary.training.options import Loss
 
 
 @torch.enable_grad()
-def unclipped_sums(
+def unclipped_sum(
     recorder: Recorder,
-    parameters: Tensor,
+    row: Tensor,
     features: Tensor,
     labels: Tensor,
     weights: Tensor,
     loss: Loss,
-    out: Tensor,
-) -> None:
-    """Overwrites `out` with weighted sums of the records' gradients.
+) -> Tensor:
+    """The weighted sum of the records' gradients at one model, shape (parameters,).
+
+    Runs take turns even where they could be vectorised: trainings without clipping are few, and
+    PyTorch's own derivative is right for every module.
 
     Args:
         recorder: of the module.
-        parameters: shape (runs, parameters).
-        features: shape (n, ...) if shared by all runs, else (runs, n, ...).
-        labels: shape (n,) or (runs, n).
-        weights: shape (runs, n).
+        row: of the buffer, shape (parameters,).
+        features: shape (n, ...).
+        labels: shape (n,).
+        weights: shape (n,).
         loss: of each record.
-        out: shape (runs, parameters).
     """
-    leaf = parameters.detach().requires_grad_()
-    if len(leaf) == 1:
-        records = features if labels.dim() == 1 else features[0]
-        outputs = recorder.plain_with(leaf[0], records).unsqueeze(0)
-    else:
-        in_dims = (0, None if labels.dim() == 1 else 0)
-        outputs = vmap(recorder.plain_with, in_dims)(leaf, features)
-    losses = record_losses(outputs, labels.expand(len(leaf), -1), loss)
+    leaf = row.detach().requires_grad_()
+    losses = record_losses(recorder.plain_with(leaf, features), labels, loss)
     (gradient,) = torch.autograd.grad((losses * weights).sum(), leaf)
-    out.copy_(gradient)
+    return gradient
