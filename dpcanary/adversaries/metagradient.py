@@ -10,7 +10,8 @@ from dpcanary.canaries import CanarySet, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.metagradients.canaries import Metastep, optimise_canaries
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.options import MetagradientSettings, Start
+from dpcanary.metagradients.options import Start
+from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.records import Records
 from dpcanary.training.memory import free_bytes

@@ -11,6 +11,7 @@ from dpcanary.adversaries.adversary import CraftingCost
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.metagradient import optimised_canaries
+from dpcanary.canaries import CanarySet, InputCanary
 from dpcanary.costs.probing import Probe, Seconds
 from dpcanary.costs.shapes import Shape
 from dpcanary.costs.training import lightened, neutral, random_records
@@ -95,11 +96,14 @@ def _crafted(probe: Probe, units: int) -> None:
     # Every slot needs an auxiliary record of its own.
     candidates = units if probe.unit == CraftingCost.NUM_AUXILIARY else 0
     auxiliary = random_records(shape, max(candidates, stage.num_slots))
+    labels = private.labels[: stage.num_slots].tolist()
+    given = (InputCanary(private.features[slot], own, slot) for slot, own in enumerate(labels))
     craft_canaries(
         Crafting(
             stage=stage,
             data=Split(private, auxiliary, auxiliary[:0]),
             reference=Reference(start, np.zeros(len(private))),
             device=torch.device(probe.device),
+            optimised=CanarySet(tuple(given), tuple(labels)),
         )
     )

@@ -1,7 +1,7 @@
 """Settings of the stage that optimises canaries."""
 
 from dpcanary.closed_model import ClosedModel
-from dpcanary.metagradients.options import MetagradientSettings
+from dpcanary.metagradients.settings import MetagradientSettings
 
 
 class MetagradientStage(ClosedModel):

@@ -9,7 +9,7 @@ from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.options import Ranking, Simulation
 from dpcanary.closed_model import ClosedModel
 from dpcanary.landscape.options import LandscapeShape
-from dpcanary.metagradients.options import MetagradientSettings
+from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.settings.fields import Count, Name, NonNegative, Positive
 from dpcanary.training.options import (
     Activation,

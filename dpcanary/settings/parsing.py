@@ -16,7 +16,7 @@ from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
 from dpcanary.landscape.options import LandscapeShape
 from dpcanary.landscape.process import middle
-from dpcanary.metagradients.options import MetagradientSettings
+from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.dataset import Dataset

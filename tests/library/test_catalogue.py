@@ -78,6 +78,7 @@ def test_its_cost_can_be_measured(entry):
         assert entry.cost is None
         return
     settings = {"dataset": "d", "sample_rate": 1.0, "noise_multiplier": 1.0}
+    settings["adjacency"] = entry.adjacencies[0].value
     experiment = parse_experiment(
         {
             "experiment": "e",

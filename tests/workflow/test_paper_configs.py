@@ -11,7 +11,8 @@ from running import SNAKEFILE, SNAKEMAKE, printed_by
 ROOT = Path(__file__).parents[2]
 PAPER = sorted((ROOT / "config/pradhan").glob("*.yaml"))
 CEBERE = sorted((ROOT / "config/cebere").glob("*.yaml"))
-CONFIGS = [*PAPER, *CEBERE, *sorted((ROOT / "config/replication").glob("*.yaml"))]
+BOGLIONI = sorted((ROOT / "config/boglioni").glob("*.yaml"))
+CONFIGS = [*PAPER, *CEBERE, *BOGLIONI, *sorted((ROOT / "config/replication").glob("*.yaml"))]
 
 
 @pytest.fixture(scope="module")

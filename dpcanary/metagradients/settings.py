@@ -1,0 +1,42 @@
+"""What a config says about metagradient descent."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dpcanary.closed_model import ClosedModel
+from dpcanary.metagradients.options import Start
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+class MetagradientSettings(ClosedModel):
+    """How canary metagradient is made: by trainings of a ResNet-9 without privacy.
+
+    The defaults are for a few thousand records. Paper and code leave the descent open: it is ours.
+    """
+
+    start: Start = Field(default=Start.RECORD, description="where the descent starts")
+    num_metasteps: _Count = Field(default=50, description="trainings that are differentiated")
+    step_size: _Positive = Field(
+        default=0.1,
+        description="change of every pixel by a metastep, in units of a standardised feature",
+    )
+    width: _Count = Field(
+        default=64, description="channels of the first layer of the ResNet-9, even"
+    )
+    logit_scale: _Positive = Field(default=0.125, description="factor on its logits")
+    num_steps: _Count = Field(default=200, description="steps of each training")
+    batch_size: _Count = Field(default=128, description="records and canaries of a step")
+    learning_rate: _Positive = Field(
+        default=0.05,
+        description="of SGD with Nesterov's momentum .9 at its highest; it rises for 30 % of the"
+        " steps and falls to 0 in the others, along lines",
+    )
+    weight_decay: float = Field(default=5e-4, ge=0, allow_inf_nan=False, description="of SGD")
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all trainings together."""
+        return self.num_metasteps * self.num_steps

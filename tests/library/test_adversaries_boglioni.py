@@ -1,0 +1,178 @@
+"""The canary sets of Boglioni et al.: random records, and images optimised by metagradients."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from tqdm import tqdm
+
+from dpcanary.adversaries.catalogue import adversary
+from dpcanary.adversaries.crafting import Crafting, craft_canaries
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.metagradient import descent_of, optimised_canaries
+from dpcanary.errors import InputError
+from dpcanary.metagradients.options import Start
+from dpcanary.metagradients.settings import MetagradientSettings
+from dpcanary.metagradients.stage import MetagradientStage
+from dpcanary.records import Records, Split
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.workflow.audits import AuditRules
+
+CPU = torch.device("cpu")
+SLOTS, COUNT = 4, 12
+OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
+
+
+def images(count: int = COUNT) -> Records:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(count, 3, 32, 32)).astype(np.float32)
+    return Records(np.clip(features, -2, 2), np.arange(count) % 3)
+
+
+def experiment(**changes: object) -> Experiment:
+    audit = {
+        "canary": "metagradient",
+        "adjacency": "add_remove",
+        "dataset": "images",
+        "model": "convnet",
+        "sample_rate": 1.0,
+        "noise_multiplier": 1.0,
+        "num_steps": 4,
+        "num_runs": 4,
+        "num_slots": SLOTS,
+        "seed": 3,
+        "metagradient": OPTIONS,
+        **changes,
+    }
+    used = {key: value for key, value in audit.items() if value is not None}
+    return parse_experiment(
+        {
+            "experiment": "test",
+            "delta": 1e-5,
+            "datasets": {"images": {"source": "cifar10", "num_records": COUNT}},
+            "audits": {"one": used},
+        }
+    )
+
+
+def stage(**changes: object) -> MetagradientStage:
+    options = MetagradientSettings(**OPTIONS | changes)
+    return MetagradientStage(seed=3, num_slots=SLOTS, metagradient=options)
+
+
+@contextmanager
+def silent(total, unit):
+    yield tqdm(total=total, disable=True)
+
+
+def optimised(private: Records | None = None, **changes: object):
+    return optimised_canaries(
+        stage(**changes), private=private or images(), device=CPU, progress=silent
+    )
+
+
+def crafting(canary: str, **more: object) -> Crafting:
+    changes = {"canary": canary} | ({} if canary == "metagradient" else {"metagradient": None})
+    own = experiment(**changes).stage(CraftingStage, audit="one")
+    private = images()
+    return Crafting(own, Split(private, private[:0], private[:0]), None, CPU, **more)
+
+
+def test_random_records_are_the_targets_themselves():
+    found = craft_canaries(crafting("random_record"))
+    private = images()
+    for canary, label in zip(found.canaries, found.target_labels, strict=True):
+        np.testing.assert_array_equal(canary.features, private.features[canary.target])
+        assert canary.label == label == private.labels[canary.target]
+    assert len({canary.target for canary in found.canaries}) == SLOTS
+
+
+def test_sets_with_the_same_seed_have_the_same_targets():
+    """So that trainings with different sets are pairs."""
+    sets = [
+        craft_canaries(crafting("random_record")),
+        craft_canaries(crafting("loss")),
+        craft_canaries(crafting("metagradient", optimised=optimised())),
+    ]
+    targets = [[canary.target for canary in one.canaries] for one in sets]
+    assert targets[0] == targets[1] == targets[2]
+
+
+def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit():
+    private = images()
+    found = optimised(num_metasteps=1)
+    least, most = (getattr(private.features, name)(axis=(0, 2, 3)) for name in ("min", "max"))
+    for canary, label in zip(found.canaries, found.target_labels, strict=True):
+        moved = np.abs(canary.features - private.features[canary.target])
+        whole = np.isclose(moved, 0.2, atol=1e-6)
+        at_limit = (least == canary.features.T) | (most == canary.features.T)
+        assert (whole | at_limit.T | (moved == 0)).all()
+        assert whole.mean() > 0.8
+        assert canary.label == label
+        assert (least <= canary.features.T).all()
+        assert (most >= canary.features.T).all()
+
+
+def test_a_start_with_other_labels_has_those_of_the_mislabeled_set():
+    mislabeled = craft_canaries(crafting("loss"))
+    found = optimised(start=Start.OTHER_LABEL)
+    assert found.labels == mislabeled.labels
+    assert found.target_labels == mislabeled.target_labels
+    assert all(one != other for one, other in zip(found.labels, found.target_labels, strict=True))
+
+
+def test_the_learning_rate_rises_and_falls():
+    rates = descent_of(MetagradientSettings(num_steps=10, learning_rate=2.0)).learning_rates
+    expected = [2 / 3, 4 / 3, 2, 2, 12 / 7, 10 / 7, 8 / 7, 6 / 7, 4 / 7, 2 / 7]
+    np.testing.assert_allclose(rates, expected)
+
+
+def test_records_that_are_no_images_are_refused():
+    flat = Records(np.zeros((COUNT, 64), np.float32), np.arange(COUNT) % 3)
+    with pytest.raises(InputError, match=r"images of shape \(3, 32, 32\), not \(64,\)"):
+        optimised(flat)
+    with pytest.raises(InputError, match="needs the file of optimised canaries"):
+        craft_canaries(crafting("metagradient"))
+
+
+def test_only_membership_has_random_records():
+    with pytest.raises(
+        InputError, match="audits adjacency add_remove and zero_out, not substitute"
+    ):
+        experiment(canary="random_record", adjacency="substitute", metagradient=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_metastep": 3}, "unknown key 'metagradient.num_metastep'; did you mean"),
+        ({"step_size": 0}, r"metagradient.step_size: .* greater than 0 \(got 0\)"),
+        ({"start": "labels"}, "metagradient.start: unknown name"),
+    ],
+)
+def test_wrong_settings_of_the_descent_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        experiment(metagradient=options)
+    with pytest.raises(InputError, match=r"metagradient: its canary, .* do not use this key"):
+        experiment(canary="loss")
+
+
+def test_audits_of_other_trainings_share_optimised_canaries():
+    """They depend on data, seed, slots and their own settings, and on nothing else."""
+
+    def name(**changes: object) -> str:
+        rules = AuditRules(experiment(**changes), "results")
+        [shared] = rules.shared_canaries
+        return shared
+
+    assert name() == name(learning_rate=0.5, noise_multiplier=0.0, model="resnet9", width=4)
+    others = [
+        name(seed=4),
+        name(num_slots=6),
+        name(metagradient=OPTIONS | {"num_metasteps": 3}),
+    ]
+    assert len({name(), *others}) == 4
+    assert AuditRules(experiment(canary="loss", metagradient=None), "r").shared_canaries == {}
+    assert adversary("metagradient").uses_optimised

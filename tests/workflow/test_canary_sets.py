@@ -1,0 +1,87 @@
+"""Sets of canaries in miniature: optimised once, used with and without privacy."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from miniatures import cifar10
+from test_end_to_end import Project
+
+from dpcanary.canaries import read_canaries
+
+SHARED = {
+    "canary": ["random_record", "loss", "metagradient"],
+    "adjacency": "add_remove",
+    "dataset": "images",
+    "model": "resnet9",
+    "width": 2,
+    "num_steps": 4,
+    "record_every": 2,
+    "num_slots": 8,
+    "num_runs": 1,
+    "num_repeats": 2,
+    "sample_rate": 1.0,
+    "seed": 1,
+    "metagradient": {"num_metasteps": 2, "num_steps": 3, "batch_size": 6, "width": 2},
+}
+CONFIG = {
+    "experiment": "tiny",
+    "delta": 1e-5,
+    "threshold_rules": ["mahloujifar", "steinke"],
+    "audits": {
+        "sgd": {**SHARED, "noise_multiplier": 0.0},
+        "dp": {**SHARED, "noise_multiplier": 1.0, "augmentation_multiplicity": 2},
+    },
+    "figures": {
+        "figure2": {"kind": "canary_sets", "sweeps": ["sgd"]},
+        "table2": {"kind": "canary_sets", "sweeps": ["dp"]},
+        "steps": {"kind": "epsilon_by_step", "sweeps": ["sgd"]},
+    },
+}
+
+
+@pytest.mark.long
+def test_canary_sets_with_and_without_privacy(tmp_path: Path):
+    data, folder = tmp_path / "data", tmp_path / "project"
+    data.mkdir()
+    folder.mkdir()
+    images = {"source": "cifar10", "files": [str(cifar10(data))], "num_records": 20, "num_test": 10}
+    project = Project(folder, {**CONFIG, "datasets": {"images": images}})
+    assert project.planned()["optimise_canaries"] == 1
+    project.run()
+    assert project.planned() == {}
+
+    [shared] = project.results.glob("optimised/*.npz")
+    optimised = read_canaries(shared)
+    for sweep in ("sgd", "dp"):
+        random = read_canaries(project.results / f"canaries/{sweep}-random_record.npz")
+        own = read_canaries(project.results / f"canaries/{sweep}-metagradient.npz")
+        for one, other, start in zip(
+            own.canaries, optimised.canaries, random.canaries, strict=True
+        ):
+            np.testing.assert_array_equal(one.features, other.features)
+            assert one.target == start.target
+            assert (one.features != start.features).any()
+
+    summary = pd.read_csv(project.results / "summary.tsv", sep="\t")
+    of_sgd = summary[summary["sweep"] == "sgd"]
+    assert np.isinf(of_sgd["epsilon_upper_add_remove"]).all()
+    assert of_sgd["max_grad_norm"].isna().all()
+    assert (summary.loc[summary["sweep"] == "dp", "max_grad_norm"] == 1).all()
+    table = pd.read_csv(project.results / "figures/figure2.tsv", sep="\t")
+    assert {*table["measure"]} == {"loss_gap", "mahloujifar", "steinke"}
+    assert {*table["step"]} == {2, 4}
+
+    # More metasteps: other optimised canaries for both sweeps, and nothing for the other sets.
+    changed = yaml.safe_load((folder / "experiment.yaml").read_text())
+    for audit in changed["audits"].values():
+        audit["metagradient"]["num_metasteps"] = 3
+    project.write(changed)
+    planned = project.planned()
+    assert (planned["optimise_canaries"], planned["craft_canaries"], planned["train_shard"]) == (
+        1,
+        2,
+        2,
+    )
