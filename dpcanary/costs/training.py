@@ -61,7 +61,10 @@ def _train(probe: Probe) -> Seconds:
     runs = max(2, min(probe.runs, int(BUDGET / one)))
     some = _seconds(probe, runs, 1)
     steps = max(3, min(_MOST_STEPS, int(BUDGET / some)))
-    step = max(0.0, _seconds(probe, runs, steps) - some) / (runs * (steps - 1))
+    all_steps = _seconds(probe, runs, steps)
+    # On a busy machine, the first step may take longer than all steps do later.
+    beyond = all_steps - some if all_steps > some else all_steps
+    step = beyond / (runs * (steps - 1))
     model = max(0.0, (some - one) / (runs - 1) - step)
     tested = max(1.0, probe.shape.num_test / _MOST_TESTS)
     return max(0.0, one - model - step), model * tested, step * probe.factor

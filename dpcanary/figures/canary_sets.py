@@ -18,6 +18,8 @@ from dpcanary.figures.notes import data_note, number_range, shared_note, slots_i
 
 LOSS_GAP = "loss_gap"
 _CONFIDENCE = 0.95
+# What the paper calls a set, where the catalogue names its adversary otherwise.
+_LABELS = {"loss": {"label": "mislabeled record (loss)"}}
 _SET_UP = (
     "sample_rate", "noise_multiplier", "model", "adjacency", "dataset", "num_slots", "num_steps",
     "delta", "significance", "learning_rate",
@@ -61,7 +63,7 @@ def draw_canary_sets(
     table = _table(values)
     rules = [str(rule) for rule in rows["threshold_rule"].drop_duplicates()]
     canaries = sorted({*values["canary"]}, key=lambda name: style.catalogue_order(name, None))
-    options = {name: style.canary_options(name) for name in canaries}
+    options = {name: style.canary_options(name) | _LABELS.get(name, {}) for name in canaries}
     finite = np.isfinite(rows["epsilon_upper_add_remove"]).any()
     accounted = style.ACCOUNTED["add_remove"] | {"linestyle": "-", "label": "add/remove"}
     figure, [panels] = make_frame(
@@ -156,9 +158,9 @@ def _draw_line(axes: Axes, values: pd.DataFrame, options: dict[str, Any]) -> Non
 
 def _title(measure: str) -> str:
     if measure == LOSS_GAP:
-        return "canaries out minus in"
+        return "Loss of canaries out minus in"
     assumed = "any dependence" if measure in _DEPENDENT else "independent slots"
-    return f"{measure.replace('_', ' ')} ({assumed})"
+    return f"{measure.replace('_', ' ').capitalize()} ({assumed})"
 
 
 _DEPENDENT = tuple(rule for rule in GUESSING_RULES if rule != ThresholdRule.ORDER_STATISTIC)

@@ -277,7 +277,8 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("audits/steps/canary", "xyz", "canary: unknown name, known: worst_case, gradient, "),
         ("audits/steps/sample_rate", 0.0, "sample_rate: Input should be greater than 0"),
         ("audits/steps/sample_rate", [0.5, 1.5], "audit steps-.*-q1.5: sample_rate: .* or equal"),
-        ("audits/steps/noise_multiplier", 0, "noise_multiplier: Input should be greater than 0"),
+        ("audits/steps/noise_multiplier", -1, "noise_multiplier: Input should be greater than or"),
+        ("audits/steps/noise_multiplier", 0, "noise_multiplier 0 trains without privacy, and can"),
         ("audits/steps/noise_multiplier", float("nan"), "noise_multiplier"),
         ("audits/steps/noise_multiplier", None, "give either noise_multiplier or target_epsilon"),
         ("audits/steps/target_epsilon", 1.0, "give either noise_multiplier or target_epsilon"),
@@ -907,7 +908,7 @@ def test_config_files_are_checked_by_a_program(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"{good}: 4 audits",
-        f"{ROOT / 'config/demo.yaml'}: 27 audits",
+        f"{ROOT / 'config/demo.yaml'}: 29 audits",
     ]
     for path, message in (
         (twice, "key 'seed' is already in line 1; keep one"),

@@ -611,9 +611,11 @@ def test_jobs_without_a_probe_cost_their_constants():
 
 
 def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
-    table = table_of(experiment(a={}), device="cuda").dropna(subset="probe")
+    optimised = {"canary": "metagradient", "adjacency": "add_remove", "num_slots": 2}
+    both = experiment(a={}, b=optimised)
+    table = table_of(both, device="cuda").dropna(subset="probe")
     held = {row.rule for row in table.itertuples() if row.probe.device == "cuda"}
-    assert held == {"train_reference", "craft_canaries", "train_shard"}
+    assert held == {"train_reference", "optimise_canaries", "craft_canaries", "train_shard"}
     rules = "\n".join(
         (ROOT / "rules" / name).read_text() for name in ("canaries.smk", "training.smk")
     )

@@ -80,10 +80,13 @@ def test_means_and_paired_differences_are_those_of_scipy():
     assert "5 repeats" in below
     titles = [axes.get_title() for part in figure.subfigs for axes in part.axes]
     assert titles == [
-        "canaries out minus in",
-        "mahloujifar (any dependence)",
-        "steinke (any dependence)",
+        "Loss of canaries out minus in",
+        "Mahloujifar (any dependence)",
+        "Steinke (any dependence)",
     ]
+    legends = [legend for part in figure.subfigs for legend in part.legends]
+    labels = [text.get_text() for legend in legends for text in legend.get_texts()]
+    assert {"random record", "mislabeled record (loss)", "metagradient"} <= {*labels}
 
 
 def test_one_training_has_no_interval():

@@ -207,7 +207,7 @@ def test_streams_have_the_documented_keys() -> None:
     keys |= {"INITIALISATION": 6, "FIXED_BATCHES": 7, "OUT_OF_SPAN": 8, "SYNTHETIC_RECORDS": 9}
     keys |= {"WORLDS": 10, "PROCESS": 11, "TARGETS": 12, "DIMENSIONS": 13, "DIRECTIONS": 14}
     keys |= {"LOSS_LANDSCAPE": 15, "OTHER_LABELS": 16, "SIMULATED_NOISE": 17}
-    keys |= {"METAGRADIENT_SPLITS": 18, "METAGRADIENT_ORDERS": 19}
+    keys |= {"METAGRADIENT_SPLITS": 18, "METAGRADIENT_ORDERS": 19, "VIEWS": 20}
     assert {purpose.name: purpose.value for purpose in EVERY_PURPOSE} == keys
     assert len(EVERY_PURPOSE) == len(keys)
     for purpose in EVERY_PURPOSE:
