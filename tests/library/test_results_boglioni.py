@@ -61,6 +61,17 @@ def test_loss_gaps():
     assert words.format(*gaps) in TEXT
 
 
+def test_the_descent_from_mislabeled_canaries():
+    own = row("figure2_mislabeled", "optimised")
+    assert interval(own) in TEXT
+    better = row("figure2_mislabeled", "optimised", "mislabeled")
+    assert interval(better) in TEXT
+    assert better["lower"] > 0
+    gap = row("figure2_mislabeled", "mislabeled", "optimised", measure="loss_gap")
+    assert interval(gap) in TEXT
+    assert gap["lower"] > 0
+
+
 def test_what_50_right_guesses_prove():
     most = epsilon_of_guesses(Guesses(200, 50, 50), delta=1e-5, family="gdp").epsilon_lower
     assert f"the bound is {most:.2f}, and no bound can be higher" in TEXT
