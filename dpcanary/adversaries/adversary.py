@@ -106,6 +106,10 @@ class Adversary:
             raise InputError(f"adversary {self.name!r} needs a score and an adjacency")
         if self.is_trained != bool(self.cost):
             raise InputError(f"adversary {self.name!r}: canaries have a cost, a process has none")
+        if self.uses_optimised and "metagradient" not in self.settings:
+            raise InputError(
+                f"adversary {self.name!r} uses optimised canaries: its settings need metagradient"
+            )
         checked_name("adversary", self.name)
         for score in self.scores:
             checked_name(f"adversary {self.name!r}: score", score.name)

@@ -106,7 +106,7 @@ def draw_bounds_figure(
         ],
         notes=[
             note,
-            "" if accounted else "There is no finite accounted ε: training is without privacy",
+            "" if accounted else "No accounted ε is finite",
             bounds_note(rows, looks),
             price_note(table),
             shared_note(rows, (*view.place, *lines), needed=bool(panels)),

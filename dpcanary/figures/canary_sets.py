@@ -13,16 +13,20 @@ from scipy.stats import t
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
 from dpcanary.figures import style
+from dpcanary.figures.accounted import accounted_styles
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import data_note, number_range, shared_note, slots_in_words
 
 LOSS_GAP = "loss_gap"
+# Rules that hold however slots depend on one another.
+_DEPENDENT = tuple(rule for rule in GUESSING_RULES if rule != ThresholdRule.ORDER_STATISTIC)
 _CONFIDENCE = 0.95
 # What the paper calls a set, where the catalogue names its adversary otherwise.
 _LABELS = {"loss": {"label": "mislabeled record (loss)"}}
 _SET_UP = (
-    "sample_rate", "noise_multiplier", "model", "adjacency", "dataset", "num_slots", "num_steps",
-    "delta", "significance", "learning_rate",
+    "sampling", "sample_rate", "batch_size", "noise_multiplier", "max_grad_norm", "model",
+    "initialisation", "initial_weights", "adjacency", "dataset", "num_records", "num_slots",
+    "num_runs", "num_steps", "learning_rate", "delta", "significance", "seed",
 )  # fmt: skip
 
 
@@ -30,14 +34,14 @@ _SET_UP = (
 def draw_canary_sets(
     summary: pd.DataFrame, gaps: pd.DataFrame, *, note: str = ""
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draws a panel for the loss gap and one for each valid threshold rule, a line for each canary.
+    """Draws a panel for the loss gap and one for each valid rule that pools all slots.
 
     This is the form of Figure 2 of Boglioni et al. (2025), and the table is that of their Table 2,
     with intervals for paired differences.
 
     Args:
-        summary: of audits that differ in their canaries alone, one estimate for each repeat and
-            step.
+        summary: of audits that differ in their canaries alone. They have the same seed, so that
+            trainings of the same repeat are pairs.
         gaps: columns audit, repeat, step and `loss_gap`, in nats.
         note: what a reader must know; printed below.
 
@@ -50,12 +54,13 @@ def draw_canary_sets(
     Raises:
         InputError: if audits differ in more than the canary, or there is no valid bound.
     """
-    rows = summary[summary["is_valid"] & _is_shown(summary)]
+    rows = summary[summary["is_valid"] & _is_shown(summary) & summary["slot"].isna()]
     if rows.empty:
-        raise InputError("the summary has no valid bound to show")
+        raise InputError("the summary has no valid bound of all slots together to show")
     for column in _SET_UP:
-        if rows[column].nunique() > 1:
-            raise InputError(f"the audits differ in {column}: show them in different figures")
+        if rows[column].nunique(dropna=False) > 1:
+            instead = "give them the same" if column == "seed" else "show them in different figures"
+            raise InputError(f"the audits differ in {column}: {instead}")
     twice = rows.drop_duplicates("audit")["canary"].duplicated()
     if twice.any():
         raise InputError("two audits have the same canary: show them in different figures")
@@ -64,14 +69,20 @@ def draw_canary_sets(
     rules = [str(rule) for rule in rows["threshold_rule"].drop_duplicates()]
     canaries = sorted({*values["canary"]}, key=lambda name: style.catalogue_order(name, None))
     options = {name: style.canary_options(name) | _LABELS.get(name, {}) for name in canaries}
-    finite = np.isfinite(rows["epsilon_upper_add_remove"]).any()
-    accounted = style.ACCOUNTED["add_remove"] | {"linestyle": "-", "label": "add/remove"}
+    finite = bool(np.isfinite(rows["epsilon_upper_add_remove"]).any())
+    audited, curves = accounted_styles(("substitute", "add_remove"), rows["adjacency"])
+    accounted = curves if finite else {}
     figure, [panels] = make_frame(
         num_panels=1 + len(rules),
         panel_size=(3.4, 3.0),
         legend=[
             ["canaries:", *(Line2D([], [], **one) for one in options.values())],
-            ["accounted ε (upper bound):", Line2D([], [], **accounted)] if finite else [],
+            [
+                f"accounted ε (upper bound){audited}:",
+                *(Line2D([], [], **one) for one in accounted.values()),
+            ]
+            if finite
+            else [],
         ],
         notes=[
             note,
@@ -92,9 +103,9 @@ def draw_canary_sets(
             axes.axhline(0.0, color="#9A9A9A", linewidth=0.8, zorder=1)
             continue
         axes.set_ylabel(f"ε at δ = {style.number(rows['delta'].iloc[0])}")
-        if finite:
-            known = rows.drop_duplicates("step").sort_values("step")
-            axes.plot(known["step"], known["epsilon_upper_add_remove"], **accounted)
+        known = rows.drop_duplicates("step").sort_values("step")
+        for name, one in accounted.items():
+            axes.plot(known["step"], known[f"epsilon_upper_{name}"], **one)
         axes.set_ylim(bottom=0, top=max(axes.get_ylim()[1], 0.1))
     return figure, table
 
@@ -161,9 +172,6 @@ def _title(measure: str) -> str:
         return "Loss of canaries out minus in"
     assumed = "any dependence" if measure in _DEPENDENT else "independent slots"
     return f"{measure.replace('_', ' ').capitalize()} ({assumed})"
-
-
-_DEPENDENT = tuple(rule for rule in GUESSING_RULES if rule != ThresholdRule.ORDER_STATISTIC)
 
 
 def _note(rows: pd.DataFrame, *, finite: bool) -> str:

@@ -62,6 +62,8 @@ def draw_models_trained(
     looks = _looks(table)
     places = panels_of(rows, panel, falling=True)
     audited, accounted = accounted_styles(("substitute", "add_remove"), rows["adjacency"])
+    if not (rows[[f"epsilon_upper_{name}" for name in accounted]] < float("inf")).any(axis=None):
+        accounted = {}
     figure, [grid] = make_frame(
         num_panels=len(places),
         panel_size=(4.6, 3.4),
@@ -70,7 +72,9 @@ def draw_models_trained(
             [
                 f"accounted ε (upper bound){audited}:",
                 *(Line2D([], [], **one) for one in accounted.values()),
-            ],
+            ]
+            if accounted
+            else [],
         ],
         notes=[
             note,

@@ -102,6 +102,16 @@ class Audit(AuditKeys):
             raise ValueError("worlds alternate is for num_slots 1; use coins or halves")
         elif self.worlds is WorldAssignment.HALVES and self.num_slots % 2:
             raise ValueError("worlds halves needs an even num_slots")
+        if self.adversary.uses_optimised and self.num_slots % 2:
+            raise ValueError(
+                f"canary {self.canary} trains on half of its slots at a time: num_slots must be"
+                f" even, not {self.num_slots}"
+            )
+        if self.augmentation_multiplicity and self.adversary.inserts is Inserts.GRADIENT:
+            raise ValueError(
+                f"canary {self.canary} is no image and has no views; with"
+                " augmentation_multiplicity, use canaries that are records"
+            )
         return self
 
     @model_validator(mode="after")

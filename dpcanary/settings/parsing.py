@@ -164,6 +164,10 @@ def _combinations(sweep: str, values: Mapping[str, Any]) -> Iterator[dict[str, A
     for key in swept:
         if not values[key]:
             raise InputError(f"config: audits.{sweep}: {key}: is an empty list; give a value")
+        if any(isinstance(value, Mapping) for value in values[key]):
+            raise InputError(
+                f"config: audits.{sweep}: {key}: cannot be a list; write a sweep for each value"
+            )
     for combination in itertools.product(*(values[key] for key in swept)):
         yield dict(zip(swept, combination, strict=True))
 

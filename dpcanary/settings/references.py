@@ -18,6 +18,8 @@ from dpcanary.settings.experiment import Settings
 from dpcanary.settings.figure import Figure
 from dpcanary.training.options import WorldAssignment
 
+# Figures that show what training without privacy does not have: a profile, or a clipping norm.
+_OF_PRIVATE_TRAINING = ("privacy_profile", "gradient_norm")
 # Accountants work with exp(epsilon), which overflows at 709.
 _LARGEST_TARGET = 500.0
 
@@ -113,6 +115,14 @@ def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -
         raise InputError(
             f"{where}: num_slots: {audit.num_slots} is more than the {most} private records"
         )
+    if audit.adversary.uses_optimised:
+        trained_on = most - audit.num_slots // 2
+        if audit.num_slots == most or audit.metagradient.batch_size > trained_on:
+            raise InputError(
+                f"{where}: metagradient.batch_size: {audit.metagradient.batch_size} must be at most"
+                f" the {trained_on} records of its trainings: half of {audit.num_slots} canaries, and"
+                f" {most - audit.num_slots} others, of which there must be some"
+            )
     if audit.adjacency is Adjacency.SUBSTITUTE:
         most -= audit.num_slots  # batches are made of the other records; targets are added
     if audit.batch_size is not None and audit.batch_size > most:
@@ -153,11 +163,18 @@ def _check_figure(
     if gaussian and Conversion.GDP not in settings.conversions:
         raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
     scores = {audits[name].score for sweep in figure.sweeps for name in sweeps[sweep]}
-    if figure.kind == "canary_sets" and scores != {"loss"}:
-        raise InputError(f"{where}: it compares losses: all audits of its sweeps need score loss")
+    names = [name for sweep in figure.sweeps for name in sweeps[sweep]]
+    if figure.kind == "canary_sets":
+        _check_sets(where, [audits[name] for name in names], settings)
+    without = [name for name in names if audits[name].noise_multiplier == 0]
+    if without and (figure.axis == "noise_multiplier" or figure.kind in _OF_PRIVATE_TRAINING):
+        raise InputError(
+            f"{where}: audit {without[0]} trains without privacy, which kind {figure.kind} cannot"
+            " show: take another sweep"
+        )
     if figure.kind == "gradient_norm" and "gradient_norm" not in scores:
         raise InputError(f"{where}: no audit of its sweeps has score gradient_norm")
-    for name in (name for sweep in figure.sweeps for name in sweeps[sweep]):
+    for name in names:
         if figure.kind == "models_trained":
             _check_models(where, figure, name, audits[name])
             continue
@@ -173,6 +190,19 @@ def _check_figure(
             )
         if figure.kind == "test_accuracy" and not audit.is_trained:
             raise InputError(f"{where}: audit {name} trains no models: it has no test accuracy")
+
+
+def _check_sets(where: str, audits: Sequence[Audit], settings: Settings) -> None:
+    if {audit.score for audit in audits} != {"loss"}:
+        raise InputError(f"{where}: it compares losses: all audits of its sweeps need score loss")
+    if len({audit.seed for audit in audits}) > 1:
+        raise InputError(
+            f"{where}: its audits have seeds of their own; give them the same seed, so that their"
+            " trainings are pairs"
+        )
+    rules = settings.threshold_rules
+    if Conversion.GDP not in settings.conversions and ThresholdRule.STEINKE not in rules:
+        raise InputError(f"{where}: conversions has no gdp, whose bounds it shows")
 
 
 def _check_models(where: str, figure: Figure, name: str, audit: Audit) -> None:

@@ -150,6 +150,9 @@ def test_only_membership_has_random_records():
         ({"num_metastep": 3}, "unknown key 'metagradient.num_metastep'; did you mean"),
         ({"step_size": 0}, r"metagradient.step_size: .* greater than 0 \(got 0\)"),
         ({"start": "labels"}, "metagradient.start: unknown name"),
+        ({"width": 3}, "metagradient.width: .* multiple of 2"),
+        ({"batch_size": 11}, "metagradient.batch_size: 11 must be at most the 10 records of its"),
+        ([OPTIONS, OPTIONS], "metagradient: cannot be a list; write a sweep for each value"),
     ],
 )
 def test_wrong_settings_of_the_descent_are_named(options, message):
@@ -176,3 +179,53 @@ def test_audits_of_other_trainings_share_optimised_canaries():
     assert len({name(), *others}) == 4
     assert AuditRules(experiment(canary="loss", metagradient=None), "r").shared_canaries == {}
     assert adversary("metagradient").uses_optimised
+
+
+def test_optimised_canaries_need_an_even_number_of_slots():
+    with pytest.raises(InputError, match="num_slots must be even, not 3"):
+        experiment(num_slots=3)
+
+
+def test_gradients_have_no_views():
+    changes = {"canary": "gradient", "metagradient": None, "augmentation_multiplicity": 2}
+    with pytest.raises(InputError, match="canary gradient is no image and has no views"):
+        experiment(**changes)
+    assert experiment(augmentation_multiplicity=2).audits["one"].augmentation_multiplicity == 2
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "message"),
+    [
+        ({"kind": "canary_sets"}, {"seed": None}, "give them the same seed"),
+        (
+            {"kind": "canary_sets"},
+            {"canary": ["loss"], "score": "gradient_norm"},
+            "need score loss",
+        ),
+        ({"kind": "privacy_profile"}, {"noise_multiplier": 0.0}, "trains without privacy, which k"),
+        ({"kind": "epsilon_by_noise"}, {"noise_multiplier": [0.0, 1.0]}, "trains without privacy"),
+    ],
+)
+def test_figures_that_cannot_show_what_is_asked(figure, changes, message):
+    audit = {
+        "canary": ["random_record", "loss"],
+        "adjacency": "add_remove",
+        "dataset": "images",
+        "model": "convnet",
+        "sample_rate": 1.0,
+        "noise_multiplier": 1.0,
+        "num_steps": 4,
+        "num_runs": 4,
+        "num_slots": SLOTS,
+        "seed": 3,
+        **changes,
+    }
+    config = {
+        "experiment": "test",
+        "delta": 1e-5,
+        "datasets": {"images": {"source": "cifar10", "num_records": COUNT}},
+        "audits": {"one": {key: value for key, value in audit.items() if value is not None}},
+        "figures": {"f": {**figure, "sweeps": ["one"]}},
+    }
+    with pytest.raises(InputError, match=message):
+        parse_experiment(config)

@@ -79,6 +79,8 @@ def test_its_cost_can_be_measured(entry):
         return
     settings = {"dataset": "d", "sample_rate": 1.0, "noise_multiplier": 1.0}
     settings["adjacency"] = entry.adjacencies[0].value
+    if entry.uses_optimised:
+        settings |= {"num_slots": 2, "metagradient": {"batch_size": 8}}
     experiment = parse_experiment(
         {
             "experiment": "e",

@@ -104,9 +104,34 @@ def test_training_without_privacy_has_no_accounted_line():
     assert np.isfinite(limits).all()
 
 
-@pytest.mark.parametrize("column", ["model", "noise_multiplier", "num_slots", "delta"])
+def test_under_substitute_the_bound_is_that_of_substitution():
+    summary, gaps = tables(adjacency="substitute")
+    summary = summary[summary["canary"] != "random_record"]
+    figure, _ = draw_canary_sets(summary, gaps)
+    axes = [one for part in figure.subfigs for one in part.axes][1]
+    drawn = {float(line.get_ydata()[0]) for line in axes.lines if len(line.get_ydata()) == 2}
+    assert {10.0, 4.4} <= drawn
+
+
+def test_bounds_of_single_slots_are_not_shown():
+    with pytest.raises(InputError, match="no valid bound of all slots together"):
+        draw_canary_sets(*tables(slot=1.0))
+
+
+OTHER = {
+    "model": "convnet",
+    "noise_multiplier": 2.0,
+    "max_grad_norm": 4.0,
+    "num_slots": 10,
+    "delta": 1e-6,
+    "batch_size": 8.0,
+    "seed": 3,
+}
+
+
+@pytest.mark.parametrize("column", OTHER)
 def test_audits_that_differ_in_more_than_the_canary(column):
-    other = {"model": "convnet", "noise_multiplier": 2.0, "num_slots": 10, "delta": 1e-6}
+    other = OTHER
     summary, gaps = tables()
     summary.loc[summary["canary"] == "loss", column] = other[column]
     with pytest.raises(InputError, match=f"the audits differ in {column}"):

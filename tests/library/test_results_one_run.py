@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpcanary import gdp_epsilon
+from dpcanary import expected_bound, gdp_epsilon
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = " ".join((DOCS / "one_run.md").read_text().split())
@@ -36,3 +36,61 @@ def test_one_training_proves_more_than_the_epsilon_that_libraries_report():
     assert row["epsilon"] - row["error_bar"] > membership
     alone = TABLE.loc[(1000, 1, "combined"), "epsilon"]
     assert TABLE.loc[(1, 500, "combined"), "epsilon"] > 0.9 * alone
+
+
+CIFAR = {
+    name: pd.read_csv(DOCS / f"results/one-run-cifar10-{name}.tsv", sep="\t").set_index(
+        ["num_slots", "threshold_rule", "num_runs"]
+    )
+    for name in ("head", "mlp", "convnet")
+}
+
+
+def number(value: float) -> str:
+    return f"{value:.2f}".replace("0.", ".", 1) if value < 1 else f"{value:.2f}"
+
+
+def cell(row: "pd.Series[float]") -> str:
+    error = "" if pd.isna(row["error_bar"]) else f" ± {number(row['error_bar'])}"
+    return f"{number(row['epsilon'])}{error}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "slots", "models"),
+    [
+        ("head", "linear head", 500, (500, 1000)),
+        ("mlp", "perceptron", 500, (500,)),
+        ("convnet", "ConvNet", 200, (300,)),
+    ],
+)
+def test_the_table_of_cifar10(name, words, slots, models):
+    table = CIFAR[name]
+    alone = "; ".join(f"{count:,}: {cell(table.loc[(1, 'combined', count)])}" for count in models)
+    one = [cell(table.loc[(slots, rule, 1)]) for rule in ("mahloujifar", "combined")]
+    assert f"| {words} | {' | '.join(one)} | {alone} |" in TEXT
+
+
+def test_one_training_of_a_head_on_cifar10():
+    table, membership = CIFAR["head"], gdp_epsilon(mu=1.0, delta=1e-5)
+    any_dependence = table.loc[(500, "mahloujifar", 1)]
+    assert any_dependence["epsilon"] - any_dependence["error_bar"] > membership
+    assert any_dependence["num_repeats"] == 20
+    ratio = table.loc[(500, "combined", 1), "epsilon"] / table.loc[(1, "combined", 500), "epsilon"]
+    assert ratio >= 0.9
+    assert f"it proves {number(ratio)} of what 500 trainings" in TEXT
+    for models in (500, 1000):
+        perfect = expected_bound(mechanism=2.0, num_runs=models, delta=1e-5)
+        assert f"would prove {perfect.mean:.2f}" in TEXT or f"proves {perfect.mean:.2f}" in TEXT
+
+
+def test_the_price_of_canaries():
+    table = pd.read_csv(DOCS / "results/one-run-cifar10-presence.tsv", sep="\t")
+    accuracies = []
+    for slots, rows in table.groupby("num_slots"):
+        bounds = rows.set_index("threshold_rule")["epsilon"]
+        cells = [
+            number(bounds[rule]) if rule in bounds else "" for rule in ("mahloujifar", "combined")
+        ]
+        accuracies.append(rows["test_accuracy"].iloc[0])
+        assert f"| {slots:,} | {' | '.join(cells)} | {100 * accuracies[-1]:.1f} % |" in TEXT
+    assert accuracies == sorted(accuracies, reverse=True)
