@@ -120,8 +120,8 @@ def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -
         if audit.num_slots == most or audit.metagradient.batch_size > trained_on:
             raise InputError(
                 f"{where}: metagradient.batch_size: {audit.metagradient.batch_size} must be at most"
-                f" the {trained_on} records of its trainings: half of {audit.num_slots} canaries, and"
-                f" {most - audit.num_slots} others, of which there must be some"
+                f" the {trained_on} records of its trainings: half of {audit.num_slots} canaries,"
+                f" and {most - audit.num_slots} others, of which there must be some"
             )
     if audit.adjacency is Adjacency.SUBSTITUTE:
         most -= audit.num_slots  # batches are made of the other records; targets are added
