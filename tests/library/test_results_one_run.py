@@ -91,7 +91,7 @@ def test_the_price_of_canaries():
     for slots, rows in table.groupby("num_slots"):
         bounds = rows.set_index("threshold_rule")["epsilon"]
         cells = [
-            number(bounds[rule]) if rule in bounds else "–" for rule in ("mahloujifar", "combined")
+            number(bounds[rule]) if rule in bounds else "-" for rule in ("mahloujifar", "combined")
         ]
         accuracies.append(rows["test_accuracy"].iloc[0])
         assert f"| {slots:,} | {' | '.join(cells)} | {100 * accuracies[-1]:.1f} % |" in TEXT
