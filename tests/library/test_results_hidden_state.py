@@ -196,3 +196,26 @@ def test_a_pretrained_encoder():
 def test_nothing_is_left_to_fill_in():
     assert "PENDING" not in TEXT
     assert "MINUTES" not in TEXT
+
+
+def test_the_loss_of_the_convnet():
+    """With one canary in each of 1,000 models."""
+    found = epsilon("convnet-figure1a", "loss")
+    assert audited("convnet-figure1a")["num_runs"].tolist() == [1000]
+    says(f"`loss` proves {found:.1f} of {accounted('convnet-figure1a'):.1f} with one canary")
+    assert found < epsilon("convnet-figure2", "random_dimension", canary_period=1, step=250)
+
+
+def test_the_resnet_in_miniature():
+    figure = "resnet18-figure2a"
+    (random, simulated), (random_5, simulated_5) = (
+        [
+            epsilon(figure, canary, canary_period=period, step=16 * period)
+            for canary in ("random_dimension", "simulated_dimension")
+        ]
+        for period in (1, 5)
+    )
+    says(f"a random coordinate proves {random:.1f} and a simulated one {simulated:.1f}, and at k")
+    says(f"at k = 5 they prove {random_5:.1f} and {simulated_5:.1f}.")
+    says(f"accounted epsilon {accounted(figure):.1f}, mu = 4")
+    says(f"alone leaves {gdp_epsilon(mu=16 / sqrt(80), delta=1e-5):.1f} there")
