@@ -611,7 +611,12 @@ def test_jobs_without_a_probe_cost_their_constants():
 
 
 def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
-    optimised = {"canary": "metagradient", "adjacency": "add_remove", "num_slots": 2}
+    optimised = {
+        "canary": "metagradient",
+        "adjacency": "add_remove",
+        "num_slots": 2,
+        "metagradient": {"batch_size": 8},
+    }
     both = experiment(a={}, b=optimised)
     table = table_of(both, device="cuda").dropna(subset="probe")
     held = {row.rule for row in table.itertuples() if row.probe.device == "cuda"}
