@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from matplotlib.lines import Line2D
+
 from dpcanary.adjacency import Adjacency
 from dpcanary.figures import style
 from dpcanary.figures.wording import setting_in_words
@@ -32,3 +34,18 @@ def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
     if Adjacency.SUBSTITUTE in {*audited}:
         return styles
     return {name: one for name, one in styles.items() if name == "add_remove"}
+
+
+def accounted_legend(styles: Styles, audited: str) -> list[Line2D | str]:
+    """The group of a legend for these curves; nothing if there is none.
+
+    Args:
+        styles: of the curves.
+        audited: how the heading goes on, from `accounted_styles`.
+    """
+    if not styles:
+        return []
+    return [
+        f"accounted ε (upper bound){audited}:",
+        *(Line2D([], [], **one) for one in styles.values()),
+    ]

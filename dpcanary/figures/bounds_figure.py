@@ -11,11 +11,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.figures import style
-from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_styles
+from dpcanary.figures.accounted import (
+    Styles,
+    accounted_legend,
+    accounted_of_panel,
+    accounted_styles,
+)
 from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table
 from dpcanary.figures.layout import log_ticks, make_frame, value_ticks
 from dpcanary.figures.lines import Lines
@@ -97,12 +101,7 @@ def draw_bounds_figure(
         legend=[
             ["audited ε (lower bound):", *looks.line_legend(curves)],
             looks.marker_legend(),
-            [
-                f"accounted ε (upper bound){audited}:",
-                *(Line2D([], [], **o) for o in accounted.values()),
-            ]
-            if accounted
-            else [],
+            accounted_legend(accounted, audited),
         ],
         notes=[
             note,

@@ -11,11 +11,12 @@ from matplotlib.lines import Line2D
 from scipy.stats import t
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.estimation.options import GUESSING_RULES, ThresholdRule
 from dpcanary.figures import style
-from dpcanary.figures.accounted import accounted_styles
+from dpcanary.figures.accounted import accounted_legend, accounted_styles
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import data_note, number_range, shared_note, slots_in_words
+from dpcanary.figures.view import has_shown_conversion
 
 LOSS_GAP = "loss_gap"
 # Rules that hold however slots depend on one another.
@@ -54,7 +55,7 @@ def draw_canary_sets(
     Raises:
         InputError: if audits differ in more than the canary, or there is no valid bound.
     """
-    rows = summary[summary["is_valid"] & _is_shown(summary) & summary["slot"].isna()]
+    rows = summary[summary["is_valid"] & has_shown_conversion(summary) & summary["slot"].isna()]
     if rows.empty:
         raise InputError("the summary has no valid bound of all slots together to show")
     for column in _SET_UP:
@@ -77,12 +78,7 @@ def draw_canary_sets(
         panel_size=(3.4, 3.0),
         legend=[
             ["canaries:", *(Line2D([], [], **one) for one in options.values())],
-            [
-                f"accounted ε (upper bound){audited}:",
-                *(Line2D([], [], **one) for one in accounted.values()),
-            ]
-            if finite
-            else [],
+            accounted_legend(accounted, audited),
         ],
         notes=[
             note,
@@ -108,12 +104,6 @@ def draw_canary_sets(
             axes.plot(known["step"], known[f"epsilon_upper_{name}"], **one)
         axes.set_ylim(bottom=0, top=max(axes.get_ylim()[1], 0.1))
     return figure, table
-
-
-def _is_shown(summary: pd.DataFrame) -> "pd.Series[bool]":
-    """Conversion gdp, or direct for the rule that has no other."""
-    of_gdp = summary["conversion"] == Conversion.GDP
-    return of_gdp | (summary["threshold_rule"] == ThresholdRule.STEINKE)
 
 
 def _values(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:

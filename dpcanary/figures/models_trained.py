@@ -11,10 +11,11 @@ from matplotlib.lines import Line2D
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
 from dpcanary.figures import style
-from dpcanary.figures.accounted import accounted_styles
+from dpcanary.figures.accounted import accounted_legend, accounted_styles
 from dpcanary.figures.layout import log_ticks, make_frame
 from dpcanary.figures.notes import data_note, shared_note
 from dpcanary.figures.panels import panels_of
+from dpcanary.figures.view import has_shown_conversion
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
@@ -52,7 +53,7 @@ def draw_models_trained(
         InputError: if there is no valid bound, or if canaries or significance differ.
     """
     panel = tuple(panels) or _MECHANISM
-    rows = summary[summary["is_valid"] & _is_shown(summary)]
+    rows = summary[summary["is_valid"] & has_shown_conversion(summary)]
     if rows.empty:
         raise InputError("the summary has no valid bound to show")
     for column in ("canary", "delta", "significance", "adjacency"):
@@ -69,12 +70,7 @@ def draw_models_trained(
         panel_size=(4.6, 3.4),
         legend=[
             ["audited ε (lower bound):", *(Line2D([], [], **one) for one in looks.values())],
-            [
-                f"accounted ε (upper bound){audited}:",
-                *(Line2D([], [], **one) for one in accounted.values()),
-            ]
-            if accounted
-            else [],
+            accounted_legend(accounted, audited),
         ],
         notes=[
             note,
@@ -91,12 +87,6 @@ def draw_models_trained(
             axes.axhline(place.of(rows)[f"epsilon_upper_{name}"].max(), **options)
         _draw_panel(axes, place.of(table), looks)
     return figure, table
-
-
-def _is_shown(summary: pd.DataFrame) -> "pd.Series[bool]":
-    """Conversion gdp, or direct for the rule that has no other."""
-    of_gdp = summary["conversion"] == Conversion.GDP
-    return of_gdp | (summary["threshold_rule"] == ThresholdRule.STEINKE)
 
 
 def _table(rows: pd.DataFrame, panel: Sequence[str]) -> pd.DataFrame:

@@ -106,6 +106,12 @@ def _shown_rules(summary: pd.DataFrame) -> list[str]:
     return [*valid[:1], *others[:1]]
 
 
+def has_shown_conversion(summary: pd.DataFrame) -> "pd.Series[bool]":
+    """Conversion gdp, or direct for the rule that has no other."""
+    of_gdp = summary["conversion"] == Conversion.GDP
+    return of_gdp | (summary["threshold_rule"] == ThresholdRule.STEINKE)
+
+
 def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Whether the audits of some rows train models; the others have no number of records."""
     return rows["num_records"].notna()

@@ -162,8 +162,8 @@ def _check_figure(
     gaussian = figure.proven or figure.kind == "privacy_profile"
     if gaussian and Conversion.GDP not in settings.conversions:
         raise InputError(f"{where}: conversions has no gdp, which gives the audited curve")
-    scores = {audits[name].score for sweep in figure.sweeps for name in sweeps[sweep]}
     names = [name for sweep in figure.sweeps for name in sweeps[sweep]]
+    scores = {audits[name].score for name in names}
     if figure.kind == "canary_sets":
         _check_sets(where, [audits[name] for name in names], settings)
     without = [name for name in names if audits[name].noise_multiplier == 0]

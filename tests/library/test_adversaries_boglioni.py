@@ -31,7 +31,7 @@ def images(count: int = COUNT) -> Records:
     return Records(np.clip(features, -2, 2), np.arange(count) % 3)
 
 
-def experiment(**changes: object) -> Experiment:
+def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
     audit = {
         "canary": "metagradient",
         "adjacency": "add_remove",
@@ -53,6 +53,7 @@ def experiment(**changes: object) -> Experiment:
             "delta": 1e-5,
             "datasets": {"images": {"source": "cifar10", "num_records": COUNT}},
             "audits": {"one": used},
+            "figures": figures or {},
         }
     )
 
@@ -207,25 +208,6 @@ def test_gradients_have_no_views():
     ],
 )
 def test_figures_that_cannot_show_what_is_asked(figure, changes, message):
-    audit = {
-        "canary": ["random_record", "loss"],
-        "adjacency": "add_remove",
-        "dataset": "images",
-        "model": "convnet",
-        "sample_rate": 1.0,
-        "noise_multiplier": 1.0,
-        "num_steps": 4,
-        "num_runs": 4,
-        "num_slots": SLOTS,
-        "seed": 3,
-        **changes,
-    }
-    config = {
-        "experiment": "test",
-        "delta": 1e-5,
-        "datasets": {"images": {"source": "cifar10", "num_records": COUNT}},
-        "audits": {"one": {key: value for key, value in audit.items() if value is not None}},
-        "figures": {"f": {**figure, "sweeps": ["one"]}},
-    }
+    settings = {"canary": ["random_record", "loss"], "metagradient": None, **changes}
     with pytest.raises(InputError, match=message):
-        parse_experiment(config)
+        experiment(figures={"f": {**figure, "sweeps": ["one"]}}, **settings)
