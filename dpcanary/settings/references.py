@@ -11,6 +11,7 @@ from dpcanary.estimation.options import (
     LEAST_CALIBRATED_SIGNIFICANCE,
     LEAST_EXACT_DELTA,
     Conversion,
+    Independence,
     ThresholdRule,
 )
 from dpcanary.settings.audit import Audit
@@ -41,6 +42,7 @@ def check_references(
     for name, audit in audits.items():
         where = f"config: audit {name}"
         _check_guesses(where, audit, settings)
+        _check_single_run(where, audit, settings)
         if audit.looks:
             _check_looks(where, settings.threshold_rules)
         if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
@@ -83,6 +85,16 @@ def _check_guesses(where: str, audit: Audit, settings: Settings) -> None:
         raise InputError(
             f"{where}: threshold rule {guessing[0]} guesses both worlds; with conversion"
             " subsampled_gaussian it needs adjacency: substitute, where they are alike"
+        )
+
+
+def _check_single_run(where: str, audit: Audit, settings: Settings) -> None:
+    others = [rule for rule in settings.threshold_rules if rule not in GUESSING_RULES]
+    if audit.num_runs == 1 and others and settings.independent is Independence.RUNS:
+        raise InputError(
+            f"{where}: num_runs is 1, and threshold rule {others[0]} compares the runs of a slot in"
+            f" both worlds; give threshold_rules: [{GUESSING_RULES[1]}], which needs one run, or"
+            " set independent: slots, which assumes that slots do not influence each other"
         )
 
 

@@ -452,8 +452,6 @@ def test_slots_choose_their_worlds():
     assert single().audits["steps"].worlds is WorldAssignment.ALTERNATE
     assert single(num_slots=3).audits["steps"].worlds is WorldAssignment.COINS
     assert single(num_slots=2, worlds="halves").audits["steps"].worlds is WorldAssignment.HALVES
-    # A run of several slots can hold both worlds.
-    assert single(num_slots=100, num_runs=1).audits["steps"].total_runs == 1
     swept = single(num_slots=[1, 2]).audits
     assert [*swept] == ["steps-K1", "steps-K2"]
     told = single(num_slots=2).stage(TrainingStage, audit="steps")
@@ -824,6 +822,17 @@ def test_rules_of_guesses_need_coins(changes, message):
     config["audits"]["steps"] |= {"num_slots": 8, "worlds": "coins"} | changes
     with pytest.raises(InputError, match=re.escape(message)):
         parse_experiment(config)
+
+
+def test_a_single_run_needs_guesses_or_independent_slots():
+    config = changed("threshold_rules", ["mahloujifar", "combined"])
+    config["audits"]["steps"] |= {"num_slots": 8, "worlds": "coins", "num_runs": 1}
+    message = "num_runs is 1, and threshold rule combined compares the runs of a slot"
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_experiment(config)
+    for change in ({"independent": "slots"}, {"threshold_rules": ["mahloujifar"]}):
+        audits = parse_experiment(config | change).audits.values()
+        assert {audit.total_runs for audit in audits} == {1}
 
 
 def test_figures_of_several_slots_take_any_number_of_runs():

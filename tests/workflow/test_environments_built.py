@@ -17,7 +17,8 @@ from test_environments import ENVIRONMENTS, listed, rules, rules_by_environment
 CONFIG = {
     "experiment": "roles",
     "delta": 1e-5,
-    "threshold_rules": ["combined", "in_sample"],
+    "threshold_rules": ["combined", "in_sample", "mahloujifar"],
+    "independent": "slots",
     "audits": {
         "head": {
             "canary": ["gradient", "crafted_input", "natural"],
@@ -36,6 +37,22 @@ CONFIG = {
             "num_steps": 4,
             "num_runs": 40,
         },
+        "sets": {
+            "canary": ["loss", "metagradient"],
+            "adjacency": "add_remove",
+            "dataset": "pixels",
+            "model": "resnet9",
+            "width": 2,
+            "sample_rate": 0.5,
+            "noise_multiplier": 0.0,
+            "num_steps": 4,
+            "num_slots": 4,
+            "worlds": "coins",
+            "num_runs": 1,
+            "num_repeats": 2,
+            "seed": 1,
+            "metagradient": {"num_metasteps": 2, "num_steps": 3, "batch_size": 6, "width": 2},
+        },
     },
     "figures": {
         "steps": {"kind": "epsilon_by_step", "sweeps": ["head"]},
@@ -43,6 +60,7 @@ CONFIG = {
         "runs": {"kind": "epsilon_by_runs", "sweeps": ["head"], "num_runs": [4, 8]},
         "accuracy": {"kind": "test_accuracy", "sweeps": ["head"]},
         "histograms": {"kind": "score_histograms", "sweeps": ["head"]},
+        "sets": {"kind": "canary_sets", "sweeps": ["sets"]},
         "trade_off": {"kind": "trade_off", "sweeps": ["head"], "proven": True},
         "ratio": {
             "kind": "adjacency_ratio",
@@ -79,7 +97,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "encoder": str(made / "vit"),
         "num_records": 40,
     }
-    config = {**CONFIG, "datasets": {"images": images}}
+    pixels = {**images, "num_test": 10}
+    del pixels["encoder"]
+    config = {**CONFIG, "datasets": {"images": images, "pixels": pixels}}
     (made / "roles.yaml").write_text(yaml.safe_dump(config))
     return made
 
