@@ -6,7 +6,9 @@ from dpcanary.adversaries.crafting_stage import CraftingStage
 rule train_reference:
     input:
         program=program("train_reference"),
-        data=AUDITS.data_of_reference,
+        data=lambda wildcards: AUDITS.data_file(
+            AUDITS.reference_models.dataset_of(wildcards.reference)
+        ),
     output:
         f"{RESULTS}/reference/{{reference}}.npz",
     log:
@@ -20,7 +22,9 @@ rule train_reference:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=code("train_reference"),
-        settings=lambda wildcards: AUDITS.reference_stage(wildcards.reference).to_json(),
+        settings=lambda wildcards: AUDITS.reference_models.stage_of(
+            wildcards.reference
+        ).to_json(),
         device=EXPERIMENT.settings.device,
     message:
         "Training reference model {wildcards.reference}"
@@ -32,7 +36,9 @@ rule train_reference:
 rule optimise_canaries:
     input:
         program=program("optimise_canaries"),
-        data=AUDITS.data_of_optimised,
+        data=lambda wildcards: AUDITS.data_file(
+            AUDITS.optimised_canaries.dataset_of(wildcards.optimised)
+        ),
     output:
         f"{RESULTS}/optimised/{{optimised}}.npz",
     log:
@@ -46,7 +52,9 @@ rule optimise_canaries:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=code("optimise_canaries"),
-        settings=lambda wildcards: AUDITS.optimised_stage(wildcards.optimised).to_json(),
+        settings=lambda wildcards: AUDITS.optimised_canaries.stage_of(
+            wildcards.optimised
+        ).to_json(),
         device=EXPERIMENT.settings.device,
     message:
         "Optimising canaries {wildcards.optimised}"

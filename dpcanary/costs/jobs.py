@@ -11,10 +11,9 @@ from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.costs.crafting import crafting_probe, optimising_probe, reference_probe
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
-from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.figure import BOUNDS_KINDS, BY_RUNS_KINDS, EXACT_KINDS
-from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.settings.shared import optimised_canaries, reference_models
 from dpcanary.training.stage import TrainingStage
 
 # Seconds of one core for a job's work that no probe measures: mostly imports. Measured by
@@ -85,21 +84,15 @@ class JobList:
                 records += shape.num_source  # encoded
             # Features in single precision, and labels of 8 bytes.
             yield _row("prepare_dataset", size=records * (4 * math.prod(shape.features) + 8))
-        references = {
-            (audit.dataset, self.experiment.stage(ReferenceStage, audit=name))
-            for name, audit in self.experiment.audits.items()
-            if audit.dataset and audit.adversary.uses_reference
-        }
-        for dataset, stage in references:
-            probe = reference_probe(stage, self.shapes[dataset], device=self.device)
+        references = reference_models(self.experiment)
+        for job in references.audits:
+            stage, shape = references.stage_of(job), self.shapes[references.dataset_of(job)]
+            probe = reference_probe(stage, shape, device=self.device)
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
-        shared = {
-            (audit.dataset, self.experiment.stage(MetagradientStage, audit=name))
-            for name, audit in self.experiment.audits.items()
-            if audit.dataset and audit.adversary.uses_optimised
-        }
-        for dataset, settings in shared:
-            probe = optimising_probe(settings, self.shapes[dataset], device=self.device)
+        optimised = optimised_canaries(self.experiment)
+        for job in optimised.audits:
+            settings, shape = optimised.stage_of(job), self.shapes[optimised.dataset_of(job)]
+            probe = optimising_probe(settings, shape, device=self.device)
             units = (1, settings.metagradient.total_steps)
             yield _row("optimise_canaries", probe=probe, units=units)
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
-from dpcanary.files import sha256_of_text
-from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.settings.experiment import Experiment
-from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.settings.shared import SharedJobs, optimised_canaries, reference_models
 from dpcanary.workflow.parameters import Value, Wildcards, with_known_signature
 
 
@@ -21,8 +20,8 @@ class AuditRules:
     Attributes:
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
-        references: for each reference model that some crafting uses, an audit that it is for.
-        shared_canaries: for each file of optimised canaries, an audit that uses it.
+        reference_models: the jobs that train reference models.
+        optimised_canaries: the jobs that optimise canaries.
         data: the dataset file of the job's audit.
         reference: the file of the reference model of the job's audit; none if crafting uses none.
         crafting_noise: the file of the noise that crafting simulates; none if it simulates none.
@@ -37,21 +36,12 @@ class AuditRules:
         first = self._first.items()
         self.trained = [runs for runs, audit in first if self._audits[audit].is_trained]
         self.drawn = [runs for runs, audit in first if not self._audits[audit].is_trained]
-        trained = [self._first[runs] for runs in self.trained]
-        self.references = {
-            self._reference_name(audit): audit
-            for audit in trained
-            if self._audits[audit].adversary.uses_reference
-        }
-        self.shared_canaries = {
-            self._optimised_name(audit): audit
-            for audit in trained
-            if self._audits[audit].adversary.uses_optimised
-        }
+        self.reference_models = reference_models(experiment)
+        self.optimised_canaries = optimised_canaries(experiment)
         self.data = self.by_audit(self._data)
-        self.reference = self.by_audit(self._references)
+        self.reference = self.by_audit(self._files("reference", self.reference_models))
         self.crafting_noise = self.by_audit(self._crafting_noise)
-        self.optimised = self.by_audit(self._optimised)
+        self.optimised = self.by_audit(self._files("optimised", self.optimised_canaries))
         self.run_indices: Callable[[Wildcards], range] = with_known_signature(
             lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
         )
@@ -74,21 +64,9 @@ class AuditRules:
         """A setting of the job's audit; 0 where it is not set."""
         return self.by_audit(lambda name: getattr(self._audits[name], key) or 0)
 
-    def reference_stage(self, reference: str) -> ReferenceStage:
-        """The settings of the job that trains a reference model."""
-        return self._experiment.stage(ReferenceStage, audit=self.references[reference])
-
-    def data_of_reference(self, wildcards: Wildcards) -> str:
-        """The dataset file of the job's reference model."""
-        return self._data(self.references[wildcards.reference])
-
-    def optimised_stage(self, optimised: str) -> MetagradientStage:
-        """The settings of the job that optimises canaries."""
-        return self._experiment.stage(MetagradientStage, audit=self.shared_canaries[optimised])
-
-    def data_of_optimised(self, wildcards: Wildcards) -> str:
-        """The dataset file of the job's optimised canaries."""
-        return self._data(self.shared_canaries[wildcards.optimised])
+    def data_file(self, dataset: str | None) -> str:
+        """The file of a dataset."""
+        return f"{self._results}/data/{dataset}.npz"
 
     def shards(self, wildcards: Wildcards) -> list[str]:
         """The shard files of the job's audit."""
@@ -128,25 +106,9 @@ class AuditRules:
         found = self._audits[audit]
         return found.adversary.score(found.score).function
 
-    def _reference_name(self, audit: str) -> str:
-        """The reference model of an audit. Audits with the same data and descent share it."""
-        return self._shared_name(ReferenceStage, audit)
-
-    def _optimised_name(self, audit: str) -> str:
-        """The optimised canaries of an audit. Audits with the same data and seed share them."""
-        return self._shared_name(MetagradientStage, audit)
-
-    def _shared_name(self, stage: type[ReferenceStage | MetagradientStage], audit: str) -> str:
-        settings = self._experiment.stage(stage, audit=audit).to_json()
-        return f"{self._audits[audit].dataset}-{sha256_of_text(settings)[:8]}"
-
-    def _references(self, audit: str) -> list[str]:
-        used = self._audits[audit].adversary.uses_reference
-        return [f"{self._results}/reference/{self._reference_name(audit)}.npz"] if used else []
-
-    def _optimised(self, audit: str) -> list[str]:
-        used = self._audits[audit].adversary.uses_optimised
-        return [f"{self._results}/optimised/{self._optimised_name(audit)}.npz"] if used else []
+    def _files(self, folder: str, jobs: SharedJobs[Any]) -> Callable[[str], list[str]]:
+        """A function of an audit that gives the file of the job that it uses; none if none."""
+        return lambda audit: [f"{self._results}/{folder}/{job}.npz" for job in jobs.of_audit(audit)]
 
     def _crafting_noise(self, audit: str) -> list[str]:
         runs = self._experiment.runs_of_audit[audit]
@@ -154,4 +116,4 @@ class AuditRules:
         return [f"{self._results}/noise/{runs}.json"] if noisy else []
 
     def _data(self, audit: str) -> str:
-        return f"{self._results}/data/{self._audits[audit].dataset}.npz"
+        return self.data_file(self._audits[audit].dataset)

@@ -16,9 +16,9 @@ from dpcanary.metagradients.options import Start
 from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.records import Records, Split
+from dpcanary.settings import shared
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.workflow.audits import AuditRules
 
 CPU = torch.device("cpu")
 SLOTS, COUNT = 4, 12
@@ -167,9 +167,8 @@ def test_audits_of_other_trainings_share_optimised_canaries():
     """They depend on data, seed, slots and their own settings, and on nothing else."""
 
     def name(**changes: object) -> str:
-        rules = AuditRules(experiment(**changes), "results")
-        [shared] = rules.shared_canaries
-        return shared
+        [job] = shared.optimised_canaries(experiment(**changes)).audits
+        return job
 
     assert name() == name(learning_rate=0.5, noise_multiplier=0.0, model="resnet9", width=4)
     others = [
@@ -178,7 +177,7 @@ def test_audits_of_other_trainings_share_optimised_canaries():
         name(metagradient=OPTIONS | {"num_metasteps": 3}),
     ]
     assert len({name(), *others}) == 4
-    assert AuditRules(experiment(canary="loss", metagradient=None), "r").shared_canaries == {}
+    assert shared.optimised_canaries(experiment(canary="loss", metagradient=None)).audits == {}
     assert adversary("metagradient").uses_optimised
 
 
