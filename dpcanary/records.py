@@ -15,6 +15,7 @@ Labels = NDArray[np.int64]
 _MAX_LABEL = np.iinfo(np.int64).max
 # Prefixes of the names of each role's arrays in the file.
 _PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
+_SCALING = "scaling_"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,19 @@ def records_from(where: object, features: object, labels: object) -> Records:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """How features were standardised: less a mean, divided by a deviation.
+
+    Attributes:
+        mean: float64, of a shape that broadcasts with that of the features.
+        deviation: likewise; positive.
+    """
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Split:
     """A dataset's records by role; no record has two roles.
 
@@ -78,11 +92,13 @@ class Split:
         private: the dataset D that training protects.
         auxiliary: records known to the adversary.
         test: records for measuring accuracy.
+        scaling: of the features of all; None if it is not known.
     """
 
     private: Records
     auxiliary: Records
     test: Records
+    scaling: Scaling | None = None
 
     @property
     def num_classes(self) -> int:
@@ -97,6 +113,8 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object]) -> Non
         for role, prefix in _PREFIXES.items()
         for name, array in vars(getattr(split, role)).items()
     }
+    if split.scaling:
+        arrays |= {f"{_SCALING}{name}": array for name, array in vars(split.scaling).items()}
     write_arrays(path, header={"settings": settings}, arrays=arrays)
 
 
@@ -114,7 +132,8 @@ def read_split(path: Path) -> Split:
         }
     except KeyError:
         raise InputError(f"{path} holds no split dataset; delete it and run again") from None
-    return Split(**parts)
+    moments = [arrays[key] for key in (f"{_SCALING}mean", f"{_SCALING}deviation") if key in arrays]
+    return Split(**parts, scaling=Scaling(*moments) if moments else None)
 
 
 def integer_labels(where: str, labels: NDArray[Any]) -> Labels:

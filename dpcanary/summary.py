@@ -23,8 +23,8 @@ _IF_USED = (
 _COLUMNS = [
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
     "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
-    "num_steps", "learning_rate", "initialisation", "initial_weights", "simulation", "ranking",
-    "landscape", "landscape_threshold", "seed", "configuration", "num_slots", "num_runs",
+    "num_steps", "learning_rate", "initialisation", "initial_weights", "pretraining", "simulation",
+    "ranking", "landscape", "landscape_threshold", "seed", "configuration", "num_slots", "num_runs",
     "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
     "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
     "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
@@ -56,6 +56,7 @@ def summary_rows(
     known = experiment["audits"][audit]
     used = {key: known[key] for key in known if key not in experiment["unused_keys"][audit]}
     settings = {key: known[key] for key in _SETTINGS} | {key: used.get(key) for key in _IF_USED}
+    settings["pretraining"] = _pretraining_data(used.get("pretraining"))
     settings["configuration"] = _configuration(used)
     if settings["dataset"] is not None:
         dataset = experiment["settings"]["datasets"][settings["dataset"]]
@@ -71,6 +72,11 @@ def _configuration(settings: Mapping[str, Any]) -> str:
     """A hash of all settings except the seed: audits that share it are repeats of one another."""
     without_seed = {key: value for key, value in settings.items() if key != "seed"}
     return sha256_of_text(json.dumps(without_seed, sort_keys=True))[:12]
+
+
+def _pretraining_data(settings: Mapping[str, Any] | None) -> str | None:
+    """The name of what is pretrained on; None if nothing is."""
+    return None if settings is None else settings["dataset"] or "auxiliary records"
 
 
 def described_data(dataset: Mapping[str, Any]) -> str:

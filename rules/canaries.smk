@@ -1,14 +1,15 @@
 """What canaries are made from (reference models, optimised canaries), and the canaries."""
 
 from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.metagradients.stage import MetagradientStage
+from dpcanary.training.mechanism_stage import ReferenceStage
 
 
 rule train_reference:
     input:
         program=program("train_reference"),
-        data=lambda wildcards: AUDITS.data_file(
-            AUDITS.reference_models.dataset_of(wildcards.reference)
-        ),
+        data=AUDITS.data,
+        pretrained=AUDITS.pretrained,
     output:
         f"{RESULTS}/reference/{{reference}}.npz",
     log:
@@ -22,23 +23,20 @@ rule train_reference:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=code("train_reference"),
-        settings=lambda wildcards: AUDITS.reference_models.stage_of(
-            wildcards.reference
-        ).to_json(),
+        settings=AUDITS.stage_as_json(ReferenceStage),
+        pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
     message:
         "Training reference model {wildcards.reference}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " --device {params.device} --output {output} 2> {log}"
+        " {params.pretrained} --device {params.device} --output {output} 2> {log}"
 
 
 rule optimise_canaries:
     input:
         program=program("optimise_canaries"),
-        data=lambda wildcards: AUDITS.data_file(
-            AUDITS.optimised_canaries.dataset_of(wildcards.optimised)
-        ),
+        data=AUDITS.data,
     output:
         f"{RESULTS}/optimised/{{optimised}}.npz",
     log:
@@ -52,9 +50,7 @@ rule optimise_canaries:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=code("optimise_canaries"),
-        settings=lambda wildcards: AUDITS.optimised_canaries.stage_of(
-            wildcards.optimised
-        ).to_json(),
+        settings=AUDITS.stage_as_json(MetagradientStage),
         device=EXPERIMENT.settings.device,
     message:
         "Optimising canaries {wildcards.optimised}"
@@ -70,6 +66,7 @@ rule craft_canaries:
         reference=AUDITS.reference,
         noise=AUDITS.crafting_noise,
         optimised=AUDITS.optimised,
+        pretrained=AUDITS.pretrained,
     output:
         f"{RESULTS}/canaries/{{runs}}.npz",
     log:
@@ -91,10 +88,11 @@ rule craft_canaries:
         reference=lambda wildcards, input: option("reference", *input.reference),
         noise=lambda wildcards, input: option("noise", *input.noise),
         optimised=lambda wildcards, input: option("optimised", *input.optimised),
+        pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
     message:
         "Crafting the canaries of {wildcards.runs}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " {params.reference} {params.noise} {params.optimised}"
+        " {params.reference} {params.noise} {params.optimised} {params.pretrained}"
         " --device {params.device} --output {output} 2> {log}"

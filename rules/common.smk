@@ -103,6 +103,7 @@ wildcard_constraints:
     figure=any_of(EXPERIMENT.settings.figures),
     file=any_of(SOURCES.source_of_file),
     optimised=any_of(AUDITS.optimised_canaries.audits),
+    pretrained=any_of(AUDITS.pretrained_models.audits),
     reference=any_of(AUDITS.reference_models.audits),
     runs=any_of(EXPERIMENT.first_audits),
     shard="[0-9]+",

@@ -1,7 +1,36 @@
-"""The runs: shards of models trained in lockstep, or drawn from a process."""
+"""Pretrained models, and the runs: shards of models trained in lockstep, or drawn from a process."""
 
 from dpcanary.adversaries.drawing_stage import DrawingStage
+from dpcanary.training.mechanism_stage import PretrainingStage
 from dpcanary.training.stage import TrainingStage
+
+
+rule pretrain:
+    input:
+        program=program("pretrain"),
+        data=AUDITS.data,
+        other=AUDITS.other_data,
+    output:
+        f"{RESULTS}/pretrained/{{pretrained}}.npz",
+    log:
+        f"{LOGS}/pretrain/{{pretrained}}.log",
+    conda:
+        "../envs/training.yaml"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=lambda wildcards, attempt: 720 * attempt,
+        gpu=gpus_of(EXPERIMENT.settings.device),
+    params:
+        code=code("pretrain"),
+        settings=AUDITS.stage_as_json(PretrainingStage),
+        other=lambda wildcards, input: option("other", *input.other),
+        device=EXPERIMENT.settings.device,
+    message:
+        "Pretraining model {wildcards.pretrained}"
+    shell:
+        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        " {params.other} --device {params.device} --output {output} 2> {log}"
 
 
 rule train_shard:
@@ -10,6 +39,7 @@ rule train_shard:
         data=AUDITS.data,
         canaries=f"{RESULTS}/canaries/{{runs}}.npz",
         noise=f"{RESULTS}/noise/{{runs}}.json",
+        pretrained=AUDITS.pretrained,
     output:
         f"{RESULTS}/shards/{{runs}}/{{shard}}.npz",
     log:
@@ -32,12 +62,13 @@ rule train_shard:
             lambda wildcards: AUDITS.run_indices(wildcards).start
         ),
         num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
+        pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
     message:
         "Training {params.num} models of {wildcards.runs}, shard {wildcards.shard}"
     shell:
         "python {input.program:q} --settings {params.settings:q} --data {input.data}"
-        " --canaries {input.canaries} --noise {input.noise} --first-run {params.first}"
+        " --canaries {input.canaries} --noise {input.noise} {params.pretrained} --first-run {params.first}"
         " --num-runs {params.num} --device {params.device} --threads {threads}"
         " --runs-at-once {resources.runs_at_once}"
         " --output {output} 2> {log}"

@@ -11,6 +11,7 @@ from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.files import read_json
 from dpcanary.program import progress, run
 from dpcanary.records import read_split
+from dpcanary.training.pretrained import read_pretrained
 from dpcanary.training.reference import read_reference
 
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--reference", type=Path, help="reference model, if canaries need it")
     parser.add_argument("--noise", type=Path, help="noise file, if it is simulated")
     parser.add_argument("--optimised", type=Path, help="optimised canaries, if they are used")
+    parser.add_argument("--pretrained", type=Path, help="the model that runs start from")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
@@ -32,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
         device=chosen_device(args.device),
         noise_multiplier=None if args.noise is None else read_json(args.noise)["noise_multiplier"],
         optimised=None if args.optimised is None else read_canaries(args.optimised),
+        pretrained=read_pretrained(args.pretrained) if args.pretrained else None,
         progress=progress,
     )
     write_canaries(args.output, craft_canaries(crafting))

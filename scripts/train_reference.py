@@ -9,6 +9,7 @@ from dpcanary.program import progress, run
 from dpcanary.records import read_split
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, module_of
+from dpcanary.training.pretrained import read_pretrained
 from dpcanary.training.reference import write_reference
 from dpcanary.training.simulation import train_reference
 
@@ -18,6 +19,7 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=ReferenceStage.model_validate_json, required=True)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--pretrained", type=Path, help="the model that training starts from")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args(argv)
@@ -26,7 +28,12 @@ def main(argv: Sequence[str]) -> None:
     shape = data.private.features.shape[1:]
     with progress(stage.num_steps, "step") as bar:
         reference = train_reference(
-            module=module_of(stage, shape=shape, num_classes=data.num_classes),
+            module=module_of(
+                stage,
+                shape=shape,
+                num_classes=data.num_classes,
+                pretrained=read_pretrained(args.pretrained) if args.pretrained else None,
+            ),
             records=data.private,
             dpsgd=descent_of(stage),
             initialisation=stage.initialisation,

@@ -10,6 +10,7 @@ from dpcanary.files import read_json
 from dpcanary.observations import hashes_of, write_shard
 from dpcanary.program import progress, run
 from dpcanary.records import read_split
+from dpcanary.training.pretrained import read_pretrained
 from dpcanary.training.shard import train_shard
 from dpcanary.training.stage import TrainingStage
 
@@ -20,6 +21,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
     for name in ("--data", "--canaries", "--noise", "--output"):
         parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--pretrained", type=Path, help="the model that runs start from")
     parser.add_argument("--first-run", type=int, required=True)
     parser.add_argument("--num-runs", type=int, required=True)
     parser.add_argument("--device", choices=DEVICES, default="cpu")
@@ -27,6 +29,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs-at-once", type=int, default=0, help="0: as many as fit")
     args = parser.parse_args(argv)
     stage: TrainingStage = args.settings
+    inputs = {"data": args.data, "canaries": args.canaries, "pretrained": args.pretrained}
     with progress(args.num_runs * stage.num_steps, "model-step") as bar:
         shard = train_shard(
             stage,
@@ -34,8 +37,9 @@ def main(argv: Sequence[str]) -> None:
             canaries=read_canaries(args.canaries).canaries,
             noise_multiplier=read_json(args.noise)["noise_multiplier"],
             runs=range(args.first_run, args.first_run + args.num_runs),
-            inputs=hashes_of({"data": args.data, "canaries": args.canaries}),
+            inputs=hashes_of({role: path for role, path in inputs.items() if path}),
             device=chosen_device(args.device),
+            pretrained=read_pretrained(args.pretrained) if args.pretrained else None,
             num_threads=args.threads,
             runs_at_once=args.runs_at_once or None,
             on_progress=bar.update,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
@@ -42,6 +43,8 @@ class Crafting:
         noise_multiplier: sigma; None unless the audit's settings say that it is simulated.
         optimised: canaries that audits share; None unless the catalogue's entry says that they
             are used.
+        pretrained: the parameters that runs start from, in the module's order; None unless the
+            audit's settings say that the model is pretrained.
         progress: makes a progress bar; by default, one that shows nothing.
     """
 
@@ -51,6 +54,7 @@ class Crafting:
     device: torch.device
     noise_multiplier: float | None = None
     optimised: CanarySet | None = None
+    pretrained: NDArray[np.float32] | None = None
     progress: Progress = lambda total, unit: tqdm(disable=True)
 
     @cached_property
@@ -85,7 +89,12 @@ class Crafting:
     def module(self) -> nn.Module:
         """The audited model, with parameters that do not change from call to call."""
         shape = self.data.private.features.shape[1:]
-        return module_of(self.stage, shape=shape, num_classes=self.data.num_classes)
+        return module_of(
+            self.stage,
+            shape=shape,
+            num_classes=self.data.num_classes,
+            pretrained=self.pretrained,
+        )
 
     @property
     def num_parameters(self) -> int:

@@ -1,4 +1,4 @@
-"""Probes of reference models and of canaries, on random records."""
+"""Probes of pretrained and reference models and of canaries, on random records."""
 
 from dataclasses import replace
 
@@ -17,9 +17,10 @@ from dpcanary.costs.shapes import Shape
 from dpcanary.costs.training import lightened, neutral, random_records
 from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.records import Split
-from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.training.mechanism_stage import PretrainingStage, ReferenceStage
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.options import Sampling
+from dpcanary.training.pretraining import pretrain
 from dpcanary.training.reference import Reference
 from dpcanary.training.simulation import train_reference
 
@@ -28,6 +29,14 @@ def reference_probe(stage: ReferenceStage, shape: Shape, *, device: str) -> Prob
     """The probe of a reference model. Its units are jobs and steps."""
     private = replace(shape, num_auxiliary=0, num_test=0)
     return Probe(_train_reference, *lightened(neutral(stage), private), device)
+
+
+def pretraining_probe(stage: PretrainingStage, shape: Shape, *, device: str) -> Probe:
+    """The probe of a pretrained model. Its units are jobs and steps."""
+    few = replace(shape, num_records=stage.pretraining.batch_size, num_auxiliary=0, num_test=0)
+    told = stage.pretraining.model_copy(update={"dataset": None, "learning_rate": 1e-6})
+    alike = stage.model_copy(update={"model_seed": 0, "pretraining": told})
+    return Probe(_pretrain, alike, few, 1.0, device)
 
 
 def crafting_probe(stage: CraftingStage, cost: CraftingCost, shape: Shape, *, device: str) -> Probe:
@@ -62,6 +71,23 @@ def _optimise(probe: Probe) -> Seconds:
         )
 
     return probe.seconds_per_unit(optimised)
+
+
+def _pretrain(probe: Probe) -> Seconds:
+    shape, stage = probe.shape, probe.stage
+    assert isinstance(stage, PretrainingStage)
+    public = random_records(shape, shape.num_records)
+
+    def pretrained(steps: int) -> None:
+        short = stage.pretraining.model_copy(update={"num_steps": steps})
+        pretrain(
+            stage.model_copy(update={"pretraining": short}),
+            data=Split(public, public[:0], public[:0]),
+            public=public,
+            device=torch.device(probe.device),
+        )
+
+    return probe.seconds_per_unit(pretrained)
 
 
 def _train_reference(probe: Probe) -> Seconds:

@@ -8,12 +8,17 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.costs.crafting import crafting_probe, optimising_probe, reference_probe
+from dpcanary.costs.crafting import (
+    crafting_probe,
+    optimising_probe,
+    pretraining_probe,
+    reference_probe,
+)
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.figure import BOUNDS_KINDS, BY_RUNS_KINDS, EXACT_KINDS
-from dpcanary.settings.shared import optimised_canaries, reference_models
+from dpcanary.settings.shared import optimised_canaries, pretrained_models, reference_models
 from dpcanary.training.stage import TrainingStage
 
 # Seconds of one core for a job's work that no probe measures: mostly imports. Measured by
@@ -21,6 +26,7 @@ from dpcanary.training.stage import TrainingStage
 _SECONDS = {
     "resolve_config": 0.0,
     "prepare_dataset": 2.2,
+    "pretrain": 4.7,
     "train_reference": 4.7,
     "optimise_canaries": 4.0,
     "craft_canaries": 4.0,
@@ -64,7 +70,9 @@ class JobList:
         self.experiment, self.device = experiment, device
         self._first = experiment.first_audits
         datasets = experiment.settings.datasets
-        used = {audit.dataset for audit in experiment.audits.values()}
+        audits = experiment.audits.values()
+        used = {audit.dataset for audit in audits}
+        used |= {audit.pretraining.dataset for audit in audits if audit.pretraining}
         self.shapes = {name: shape_of(datasets[name], folder=folder) for name in used if name}
         shared = {"sweep": "(shared)", "audits": None}
         rows = [shared | row for row in (*self._before_audits(), *self._after_audits())]
@@ -89,6 +97,11 @@ class JobList:
             stage, shape = references.stage_of(job), self.shapes[references.dataset_of(job)]
             probe = reference_probe(stage, shape, device=self.device)
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
+        pretrained = pretrained_models(self.experiment)
+        for job in pretrained.audits:
+            told, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
+            probe = pretraining_probe(told, shape, device=self.device)
+            yield _row("pretrain", probe=probe, units=(1, told.pretraining.num_steps))
         optimised = optimised_canaries(self.experiment)
         for job in optimised.audits:
             settings, shape = optimised.stage_of(job), self.shapes[optimised.dataset_of(job)]

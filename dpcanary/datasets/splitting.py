@@ -9,10 +9,9 @@ from dpcanary.datasets.purposes import Purpose
 from dpcanary.datasets.source import Source, row_blocks
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
-from dpcanary.records import Records, Split
+from dpcanary.records import Records, Scaling, Split
 
 Indices = NDArray[np.int64]
-Moments = NDArray[np.float64]
 
 
 def split_records(
@@ -67,9 +66,10 @@ def split_records(
     test = _taken(source, left, "num_test", num_test, default=len(left))
     scaling = _scaling_of(records.features, auxiliary)
     return Split(
-        private=_scaled(records, private, *scaling),
-        auxiliary=_scaled(records, auxiliary, *scaling),
-        test=_scaled(test_part, test, *scaling),
+        private=_scaled(records, private, scaling),
+        auxiliary=_scaled(records, auxiliary, scaling),
+        test=_scaled(test_part, test, scaling),
+        scaling=scaling,
     )
 
 
@@ -113,7 +113,7 @@ def _taken(source: Source, left: Indices, key: str, count: int | None, default: 
     return left[:wanted]
 
 
-def _scaling_of(features: NDArray[Any], indices: Indices) -> tuple[Moments, Moments]:
+def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:
     """Mean and standard deviation of every feature, or of every channel over all its pixels.
 
     Both are float64 of shape (1, F) or (1, C, 1, 1), computed from a block of records at a time.
@@ -125,13 +125,13 @@ def _scaling_of(features: NDArray[Any], indices: Indices) -> tuple[Moments, Mome
     mean = np.asarray(total / count)
     squares = sum(((features[block] - mean) ** 2).sum(axis=axes, keepdims=True) for block in blocks)
     deviation = np.sqrt(np.asarray(squares / count))
-    return mean, np.where(deviation > 0, deviation, 1.0)
+    return Scaling(mean, np.where(deviation > 0, deviation, 1.0))
 
 
-def _scaled(records: Records, indices: Indices, mean: Moments, deviation: Moments) -> Records:
+def _scaled(records: Records, indices: Indices, scaling: Scaling) -> Records:
     """The records at these indices in single precision; only a block of them in double."""
     features = records.features
     scaled = np.empty((len(indices), *features.shape[1:]), dtype=np.float32)
     for block in row_blocks(len(indices), features.shape[1:]):
-        scaled[block] = (features[indices[block]] - mean) / deviation
+        scaled[block] = (features[indices[block]] - scaling.mean) / scaling.deviation
     return Records(scaled, records.labels[indices])

@@ -26,8 +26,8 @@ _CONFIDENCE = 0.95
 _LABELS = {"loss": {"label": "mislabeled record (loss)"}}
 _SET_UP = (
     "sampling", "sample_rate", "batch_size", "noise_multiplier", "max_grad_norm", "model",
-    "initialisation", "initial_weights", "adjacency", "dataset", "num_records", "num_slots",
-    "num_runs", "num_steps", "learning_rate", "delta", "significance", "seed",
+    "initialisation", "initial_weights", "pretraining", "adjacency", "dataset", "num_records",
+    "num_slots", "num_runs", "num_steps", "learning_rate", "delta", "significance", "seed",
 )  # fmt: skip
 
 

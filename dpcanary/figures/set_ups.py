@@ -14,7 +14,7 @@ from dpcanary.figures.wording import LINES, PANELS, settings_in_words
 _NAMED = (
     "dataset", "model", "sample_rate", "batch_size", "noise_multiplier", "adjacency",
     "canary_period", "max_grad_norm", "learning_rate", "initialisation", "initial_weights",
-    "simulation", "ranking",
+    "pretraining", "simulation", "ranking",
 )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ from dpcanary.tables import read_table
 _SUMMARY_COLUMNS = (
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
     "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
-    "num_steps", "learning_rate", "initialisation", "initial_weights", "simulation", "ranking",
-    "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step",
+    "num_steps", "learning_rate", "initialisation", "initial_weights", "pretraining", "simulation",
+    "ranking", "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step",
     "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 )  # fmt: skip

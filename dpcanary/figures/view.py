@@ -14,7 +14,7 @@ from dpcanary.figures.wording import LINES, PANELS
 # for audits that train nothing.
 _OF_TRAINING = (
     "sampling", "data", "num_records", "model", "batch_size", "canary_period", "max_grad_norm",
-    "learning_rate", "num_slots", "initialisation", "initial_weights",
+    "learning_rate", "num_slots", "initialisation", "initial_weights", "pretraining",
 )  # fmt: skip
 _OF_ALL = ("adjacency", "num_steps", "sample_rate")
 # Settings of some canaries alone.
@@ -24,7 +24,7 @@ _FOLLOW = {
     "data": ("dataset",),
     "num_records": ("dataset",),
     "num_steps": ("canary_period",),
-    "initialisation": ("model",),
+    "initialisation": ("model", "pretraining"),
     "noise_multiplier": ("sample_rate", "num_steps", "canary_period", "adjacency"),
 }
 # One audit has estimates for several values of these.

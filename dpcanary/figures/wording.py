@@ -8,11 +8,11 @@ import pandas as pd
 # Settings that can tell panels apart, and those that can tell lines of a canary apart.
 PANELS = (
     "sample_rate", "noise_multiplier", "adjacency", "model", "max_grad_norm", "canary_period",
-    "learning_rate", "batch_size", "initialisation", "dataset",
+    "learning_rate", "batch_size", "initialisation", "pretraining", "dataset",
 )  # fmt: skip
 LINES = (
-    "simulation", "ranking", "initialisation", "initial_weights", "adjacency", "learning_rate",
-    "max_grad_norm", "canary_period", "batch_size", "model",
+    "simulation", "ranking", "initialisation", "initial_weights", "pretraining", "adjacency",
+    "learning_rate", "max_grad_norm", "canary_period", "batch_size", "model",
 )  # fmt: skip
 _ADJACENCIES = {"add_remove": "add/remove", "zero_out": "zero-out"}
 _STARTS = {"zeros": "start at zero", "fixed": "fixed start", "per_run": "start of each run"}
@@ -23,6 +23,7 @@ _FORMATS = {
     "learning_rate": "learning rate {:g}",
     "batch_size": "known batches of {:g}",
     "initial_weights": "{} weights",
+    "pretraining": "pretrained on {}",
 }
 
 

@@ -21,7 +21,8 @@ from dpcanary.training.options import (
 
 # An adversary that draws a process trains no model and does not use these.
 _OF_DATA_AND_MODEL = (
-    "dataset", "model", "initialisation", "initial_weights", "loss", "precision", "runs_at_once",
+    "dataset", "model", "initialisation", "initial_weights", "pretraining", "loss", "precision",
+    "runs_at_once",
 )  # fmt: skip
 _OF_OPTIMIZER = ("optimizer", "learning_rate", "learning_rate_schedule")
 _OF_RESNET9 = ("width", "logit_scale")
@@ -76,6 +77,20 @@ class Audit(AuditKeys):
             raise ValueError(f"model resnet9 needs an even width, not {self.width}")
         if self.initialisation is Initialisation.ZEROS and self.model is not ModelKind.LINEAR:
             raise ValueError("initialisation zeros is a saddle point of every model except linear")
+        return self
+
+    @model_validator(mode="after")
+    def _start_is_consistent(self) -> "Audit":
+        if self.pretraining and self.start is not Initialisation.FIXED:
+            raise ValueError(
+                f"initialisation {self.start} starts from no pretrained parameters: drop it, or"
+                " pretraining"
+            )
+        if self.pretraining and self.pretraining.dataset == (self.dataset or ""):
+            raise ValueError(
+                f"pretraining.dataset {self.dataset} is the audited dataset, whose records are"
+                " private: drop it, and its auxiliary records are taken, or name another"
+            )
         return self
 
     @model_validator(mode="after")
@@ -154,8 +169,9 @@ class Audit(AuditKeys):
     @property
     def start(self) -> Initialisation:
         """Where runs start, with the default filled in."""
-        linear = self.model is ModelKind.LINEAR
-        return self.initialisation or (Initialisation.ZEROS if linear else Initialisation.PER_RUN)
+        if self.initialisation or self.pretraining:
+            return self.initialisation or Initialisation.FIXED
+        return Initialisation.ZEROS if self.model is ModelKind.LINEAR else Initialisation.PER_RUN
 
     @property
     def draws_start(self) -> bool:

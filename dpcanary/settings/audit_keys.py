@@ -23,6 +23,7 @@ from dpcanary.training.options import (
     Sampling,
     WorldAssignment,
 )
+from dpcanary.training.pretraining_settings import PretrainingSettings
 
 # An editor offers the names of this package and accepts those of plugins.
 CanaryName = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [*BUILT_IN]}, {"type": "string"}]})]
@@ -55,6 +56,11 @@ class AuditKeys(ClosedModel):
         None,
         description="how random initial parameters are drawn: by default as PyTorch does; not for"
         " initialisation `zeros`",
+    )
+    pretraining: PretrainingSettings | None = Field(
+        None,
+        description="how the parameters are made that all runs start from, by training on public"
+        " records; by default they are random, or zeros",
     )
     loss: Loss = Field(Loss.CROSS_ENTROPY, description="what is minimised")
     sampling: Sampling = Field(Sampling.POISSON, description="how the batch of a step is chosen")

@@ -36,6 +36,7 @@ PanelSetting = Literal[
     "learning_rate",
     "batch_size",
     "initialisation",
+    "pretraining",
     "dataset",
 ]
 LineSetting = Literal[
@@ -43,6 +44,7 @@ LineSetting = Literal[
     "ranking",
     "initialisation",
     "initial_weights",
+    "pretraining",
     "adjacency",
     "learning_rate",
     "max_grad_norm",

@@ -24,6 +24,7 @@ from dpcanary.settings.experiment import Experiment, Settings
 from dpcanary.settings.figure import Figure
 from dpcanary.settings.references import check_references
 from dpcanary.training.options import WorldAssignment
+from dpcanary.training.pretraining_settings import PretrainingSettings
 
 AnyModel = TypeVar("AnyModel", bound=ClosedModel)
 
@@ -200,6 +201,7 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         inner: dict[str, type[ClosedModel]] = {
             "datasets": Dataset, "figures": Figure, "metagradient": MetagradientSettings,
+                "pretraining": PretrainingSettings,
         }  # fmt: skip
         owner = inner[str(place[0])] if len(place) > 1 else model
         known = [*owner.model_fields, *(["audits"] if owner is Settings else [])]

@@ -47,6 +47,8 @@ def check_references(
             _check_looks(where, settings.threshold_rules)
         if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
             _check_exact_delta(where, audit, settings.delta)
+        if audit.pretraining and audit.pretraining.dataset:
+            _check_known(f"{where}: pretraining.dataset", audit.pretraining.dataset, settings)
         if audit.dataset is not None:
             _check_dataset(where, audit, audit.dataset, settings)
         if audit.target_epsilon is not None:
@@ -118,10 +120,14 @@ def _check_exact_delta(where: str, audit: Audit, delta: float) -> None:
         )
 
 
-def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:
+def _check_known(where: str, dataset: str, settings: Settings) -> None:
     if dataset not in settings.datasets:
         hint = suggestion(dataset, settings.datasets)
-        raise InputError(f"{where}: dataset: no {dataset!r}; {hint}")
+        raise InputError(f"{where}: no {dataset!r}; {hint}")
+
+
+def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -> None:
+    _check_known(f"{where}: dataset", dataset, settings)
     most = settings.datasets[dataset].num_records
     if audit.num_slots > most:
         raise InputError(

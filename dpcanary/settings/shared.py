@@ -10,7 +10,7 @@ from dpcanary.files import sha256_of_text
 from dpcanary.metagradients.stage import MetagradientStage
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment
-from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.training.mechanism_stage import PretrainingStage, ReferenceStage
 
 Stage = TypeVar("Stage", bound=ClosedModel)
 
@@ -52,6 +52,11 @@ class SharedJobs(Generic[Stage]):
         dataset = self.experiment.audits[self.audits[job]].dataset
         assert dataset is not None  # the audit trains models
         return dataset
+
+
+def pretrained_models(experiment: Experiment) -> SharedJobs[PretrainingStage]:
+    """The models that runs start from."""
+    return SharedJobs(experiment, PretrainingStage, lambda audit: audit.pretraining is not None)
 
 
 def reference_models(experiment: Experiment) -> SharedJobs[ReferenceStage]:

@@ -16,20 +16,29 @@ Batches = Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]
 class KnownBatches:
     """Pieces of a random order of the records, which is drawn anew for every epoch."""
 
-    def __init__(self, records: NDArray[np.int64], *, batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        records: NDArray[np.int64],
+        *,
+        batch_size: int,
+        seed: int,
+        purpose: Purpose = Purpose.FIXED_BATCHES,
+    ) -> None:
         """Takes what the batches are made of.
 
         Args:
             records: indices of the records, ascending.
             batch_size: records of each batch; what is left of an epoch is not used in it.
             seed: the audit's seed.
+            purpose: of the random stream.
 
         Raises:
             InputError: if there are fewer records than a batch has.
         """
         if batch_size > len(records):
             raise InputError(f"batch_size {batch_size} is more than the {len(records)} records")
-        self._records, self._size, self._seed = records, batch_size, seed
+        self._records, self._size = records, batch_size
+        self._seed, self._purpose = seed, purpose
         self._per_epoch = len(records) // batch_size
         self._epoch, self._order = -1, records
 
@@ -37,7 +46,7 @@ class KnownBatches:
         """The records of a step's batch (0 for the first), shape (batch_size,)."""
         epoch, piece = divmod(step, self._per_epoch)
         if epoch != self._epoch:
-            stream = generator(seed=self._seed, purpose=Purpose.FIXED_BATCHES, index=epoch)
+            stream = generator(seed=self._seed, purpose=self._purpose, index=epoch)
             self._epoch, self._order = epoch, stream.permutation(self._records)
         return self._order[piece * self._size : (piece + 1) * self._size]
 

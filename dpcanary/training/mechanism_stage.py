@@ -1,4 +1,4 @@
-"""Settings of the stages that train one model: the reference, and simulations of a run."""
+"""Settings of the stages that train one model: pretraining, the reference, simulations of a run."""
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
@@ -12,14 +12,15 @@ from dpcanary.training.options import (
     Optimizer,
     Sampling,
 )
+from dpcanary.training.pretraining_settings import PretrainingSettings
 
 
-class ReferenceStage(ClosedModel):
-    """A model and its descent: all settings of the reference model, trained without privacy.
+class ModelStage(ClosedModel):
+    """A model, its random parameters and its loss.
 
     `activation` is None unless the model is an `mlp`, `width` and `logit_scale` unless it is
-    a `resnet9`, `momentum` unless the optimiser has it, and `initial_weights` if training starts
-    from zeros.
+    a `resnet9`, and `initial_weights` if training starts from zeros. `pretraining` is None if the
+    parameters are random.
     """
 
     model: ModelKind
@@ -28,9 +29,24 @@ class ReferenceStage(ClosedModel):
     activation: Activation | None
     width: int | None
     logit_scale: float | None
-    initialisation: Initialisation
     initial_weights: InitialWeights | None
     loss: Loss
+    pretraining: PretrainingSettings | None
+
+
+class PretrainingStage(ModelStage):
+    """A model that is pretrained."""
+
+    pretraining: PretrainingSettings
+
+
+class ReferenceStage(ModelStage):
+    """A model and its descent: all settings of the reference model, trained without privacy.
+
+    `momentum` is None unless the optimiser has it.
+    """
+
+    initialisation: Initialisation
     optimizer: Optimizer
     momentum: float | None
     learning_rate: float

@@ -6,14 +6,17 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils import vector_to_parameters
 
 from dpcanary.errors import InputError
 from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN, redraw
-from dpcanary.training.mechanism_stage import MechanismStage, ReferenceStage
+from dpcanary.training.mechanism_stage import MechanismStage, ModelStage, ReferenceStage
 from dpcanary.training.options import (
     Activation,
     InitialWeights,
@@ -42,16 +45,25 @@ _FACTORS: dict[LearningRateSchedule, Callable[[int, int], float]] = {
 }
 
 
-def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) -> nn.Module:
-    """The module that a stage names, with parameters drawn by its `model_seed`.
+def module_of(
+    stage: ModelStage,
+    *,
+    shape: Sequence[int],
+    num_classes: int,
+    pretrained: NDArray[np.float32] | None = None,
+) -> nn.Module:
+    """The module that a stage names.
 
     Args:
         stage: names the model.
         shape: of one record's features.
         num_classes: outputs.
+        pretrained: its parameters, in the module's order; by default they are drawn by the stage's
+            `model_seed`.
 
     Raises:
-        InputError: if the features do not have the shape that the model takes.
+        InputError: if the features do not have the shape that the model takes, or the parameters
+            are not as many as the module has.
     """
     kind, shape = stage.model, tuple(shape)
     _check_shape(kind, shape)
@@ -76,7 +88,19 @@ def module_of(stage: ReferenceStage, *, shape: Sequence[int], num_classes: int) 
                 assert_never(never)
         weights = stage.initial_weights or InitialWeights.PYTORCH
         redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
+    if pretrained is not None:
+        _set_parameters(module, torch.from_numpy(pretrained))
     return module
+
+
+def _set_parameters(module: nn.Module, parameters: Tensor) -> None:
+    count = sum(parameter.numel() for parameter in module.parameters())
+    if parameters.shape != (count,):
+        raise InputError(
+            f"there are {parameters.numel()} pretrained parameters, and the module has {count};"
+            " delete their file and run again"
+        )
+    vector_to_parameters(parameters, module.parameters())
 
 
 def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
@@ -119,13 +143,22 @@ def mechanism_of(
 
 def descent_of(stage: ReferenceStage) -> DPSGD:
     """The descent of a stage on all records, without clipping and noise."""
-    factor = _FACTORS[stage.learning_rate_schedule]
     return DPSGD(
         noise_multiplier=0.0,
         max_grad_norm=math.inf,
-        learning_rate=lambda step: stage.learning_rate * factor(step, stage.num_steps),
+        learning_rate=learning_rates(
+            stage.learning_rate, stage.learning_rate_schedule, num_steps=stage.num_steps
+        ),
         record_steps=(stage.num_steps,),
         optimizer=stage.optimizer,
         momentum=stage.momentum or 0.0,
         loss=stage.loss,
     )
+
+
+def learning_rates(
+    first: float, schedule: LearningRateSchedule, *, num_steps: int
+) -> Callable[[int], float]:
+    """The learning rate at each step, 0 for the first, of a training of `num_steps`."""
+    factor = _FACTORS[schedule]
+    return lambda step: first * factor(step, num_steps)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpcanary.canaries import Canary
 from dpcanary.observations import Shard, shard_header
@@ -25,6 +26,7 @@ def train_shard(
     runs: range,
     inputs: Mapping[str, str],
     device: torch.device,
+    pretrained: NDArray[np.float32] | None = None,
     num_threads: int = 1,
     runs_at_once: int | None = None,
     on_progress: Progress = no_progress,
@@ -39,6 +41,8 @@ def train_shard(
         runs: run indices; those of one shard may all be in one world.
         inputs: hashes of the files that data and canaries come from, for the header.
         device: see `ensemble.train_ensemble`, also for the arguments below.
+        pretrained: the parameters that runs start from, in the module's order, if the stage says
+            that the model is pretrained.
         num_threads: see there.
         runs_at_once: see there.
         on_progress: see there.
@@ -49,7 +53,7 @@ def train_shard(
     start = time.perf_counter()
     shape = data.private.features.shape[1:]
     plan = make_plan(
-        module=module_of(stage, shape=shape, num_classes=data.num_classes),
+        module=module_of(stage, shape=shape, num_classes=data.num_classes, pretrained=pretrained),
         records=data.private,
         test_records=data.test,
         canaries=canaries,

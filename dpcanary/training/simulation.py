@@ -161,7 +161,8 @@ class Simulation:
     """Models that are trained on the private records alone.
 
     Attributes:
-        buffer: their parameters, shape (models, columns), in the layout of a gradient path.
+        path: computes their logits and gradients.
+        buffer: their parameters, shape (models, columns), in the layout of the path.
     """
 
     def __init__(
@@ -177,12 +178,12 @@ class Simulation:
     ) -> None:
         table, self._dpsgd = table_of(records, [], device), dpsgd
         float32 = Precision.FLOAT32
-        self._path = path_of(module, table, dpsgd=dpsgd, precision=float32, basis=None)
+        self.path = path_of(module, table, dpsgd=dpsgd, precision=float32, basis=None)
         if count == 1 and initialisation is Initialisation.PER_RUN:
             initialisation = Initialisation.FIXED
         indices = [NO_RUN - 1 - model for model in range(count)]  # no audit has so many runs
         start = initial_parameters(module, initialisation, seed=seed, runs=indices)
-        self.buffer = self._path.encode(start.to(device)).contiguous()
+        self.buffer = self.path.encode(start.to(device)).contiguous()
         self._sums = torch.empty_like(self.buffer)
         self._optimizer = optimizer_of(dpsgd, self.buffer, self._sums)
         self._noise = Noise(seed=seed)
@@ -199,7 +200,7 @@ class Simulation:
         """One step of every model on rows of the table, with weights of shape (models, rows)."""
         device, dpsgd = self.buffer.device, self._dpsgd
         batch = Batch(torch.from_numpy(rows).to(device), torch.from_numpy(weights).to(device))
-        self._path.clipped_sums(self.buffer, batch, dpsgd.max_grad_norm, self._sums)
+        self.path.clipped_sums(self.buffer, batch, dpsgd.max_grad_norm, self._sums)
         self._sums /= divisor
         if dpsgd.noise_multiplier:
             self._noise.add(
@@ -215,11 +216,11 @@ class Simulation:
 
     def logits(self, rows: Tensor) -> Tensor:
         """Those of the first model, shape (n, outputs)."""
-        return self._path.logits(self.buffer, self._path.table.features[rows])[0]
+        return self.path.logits(self.buffer, self.path.table.features[rows])[0]
 
     def decoded(self, buffer: Tensor) -> NDArray[np.float64]:
         """Rows of a buffer in the module's order, shape (models, parameters)."""
-        return np.asarray(self._path.decode(buffer).cpu().numpy(), np.float64)
+        return np.asarray(self.path.decode(buffer).cpu().numpy(), np.float64)
 
 
 def check_finite(training: str, dpsgd: DPSGD, *found: NDArray[np.floating]) -> None:

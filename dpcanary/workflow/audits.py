@@ -7,25 +7,36 @@ from typing import Any
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.shared import SharedJobs, optimised_canaries, reference_models
+from dpcanary.settings.shared import (
+    SharedJobs,
+    optimised_canaries,
+    pretrained_models,
+    reference_models,
+)
 from dpcanary.workflow.parameters import Value, Wildcards, with_known_signature
 
 
 class AuditRules:
     """Files and settings of audits. Most methods take or return functions of a job's wildcards.
 
-    A job that makes runs (noise, canaries, shards) has the wildcard `runs`, their name. Its audit
-    is the first one that uses them. Other jobs have the wildcard `audit`.
+    A job that makes runs (noise, canaries, shards) has the wildcard `runs`, their name; one that
+    audits share has the wildcard `reference`, `optimised` or `pretrained`. Its audit is the first
+    one that uses them. Other jobs have the wildcard `audit`.
 
     Attributes:
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
         reference_models: the jobs that train reference models.
         optimised_canaries: the jobs that optimise canaries.
+        pretrained_models: the jobs that pretrain models.
         data: the dataset file of the job's audit.
+        other_data: the file of the dataset that its model is pretrained on; none if it is not, or
+            not on another dataset.
         reference: the file of the reference model of the job's audit; none if crafting uses none.
         crafting_noise: the file of the noise that crafting simulates; none if it simulates none.
         optimised: the file of the optimised canaries of the job's audit; none if it uses none.
+        pretrained: the file of the model that the runs of the job's audit start from; none if it is
+            not pretrained.
         run_indices: of the job's shard.
     """
 
@@ -38,10 +49,19 @@ class AuditRules:
         self.drawn = [runs for runs, audit in first if not self._audits[audit].is_trained]
         self.reference_models = reference_models(experiment)
         self.optimised_canaries = optimised_canaries(experiment)
+        self.pretrained_models = pretrained_models(experiment)
+        self._jobs = {
+            "runs": self._first,
+            "reference": self.reference_models.audits,
+            "optimised": self.optimised_canaries.audits,
+            "pretrained": self.pretrained_models.audits,
+        }
         self.data = self.by_audit(self._data)
+        self.other_data = self.by_audit(self._other_data)
         self.reference = self.by_audit(self._files("reference", self.reference_models))
         self.crafting_noise = self.by_audit(self._crafting_noise)
         self.optimised = self.by_audit(self._files("optimised", self.optimised_canaries))
+        self.pretrained = self.by_audit(self._files("pretrained", self.pretrained_models))
         self.run_indices: Callable[[Wildcards], range] = with_known_signature(
             lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
         )
@@ -51,8 +71,7 @@ class AuditRules:
         cached = cache(function)
 
         def of_wildcards(wildcards: Wildcards) -> Value:
-            runs = getattr(wildcards, "runs", None)
-            return cached(self._first[runs] if runs else wildcards.audit)
+            return cached(self._audit_of(wildcards))
 
         return with_known_signature(of_wildcards)
 
@@ -63,10 +82,6 @@ class AuditRules:
     def setting(self, key: str) -> Callable[[Wildcards], object]:
         """A setting of the job's audit; 0 where it is not set."""
         return self.by_audit(lambda name: getattr(self._audits[name], key) or 0)
-
-    def data_file(self, dataset: str | None) -> str:
-        """The file of a dataset."""
-        return f"{self._results}/data/{dataset}.npz"
 
     def shards(self, wildcards: Wildcards) -> list[str]:
         """The shard files of the job's audit."""
@@ -116,4 +131,18 @@ class AuditRules:
         return [f"{self._results}/noise/{runs}.json"] if noisy else []
 
     def _data(self, audit: str) -> str:
-        return self.data_file(self._audits[audit].dataset)
+        return self._data_file(self._audits[audit].dataset)
+
+    def _other_data(self, audit: str) -> list[str]:
+        told = self._audits[audit].pretraining
+        return [self._data_file(told.dataset)] if told and told.dataset else []
+
+    def _data_file(self, dataset: str | None) -> str:
+        return f"{self._results}/data/{dataset}.npz"
+
+    def _audit_of(self, wildcards: Wildcards) -> str:
+        """An audit that a job is for."""
+        for wildcard, audits in self._jobs.items():
+            if name := getattr(wildcards, wildcard, None):
+                return audits[name]
+        return str(wildcards.audit)

@@ -28,7 +28,16 @@ def row(**changes: object) -> dict[str, object]:
         "max_grad_norm": 2.0,
         "num_steps": 500,
         "learning_rate": 0.01,
-        **dict.fromkeys(("sampling", "initialisation", "initial_weights", "simulation", "ranking")),
+        **dict.fromkeys(
+            (
+                "sampling",
+                "initialisation",
+                "initial_weights",
+                "pretraining",
+                "simulation",
+                "ranking",
+            )
+        ),
         **dict.fromkeys(("batch_size", "canary_period"), float("nan")),
         "dataset": "digits" if canary.is_trained else "process",
         "seed": 0,

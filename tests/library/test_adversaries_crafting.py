@@ -66,6 +66,7 @@ def stage_of(kind: str, **changes: object) -> CraftingStage:
         "ranking": None,
         "num_simulations": None,
         "initial_weights": None,
+        "pretraining": None,
         "model": kind,
         "model_seed": 7,
         "hidden_sizes": [] if linear else [8],

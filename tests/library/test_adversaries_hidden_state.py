@@ -59,6 +59,7 @@ SETTINGS = {
     "logit_scale": None,
     "initialisation": "fixed",
     "initial_weights": "pytorch",
+    "pretraining": None,
     "loss": "cross_entropy",
     "optimizer": "sgd",
     "momentum": None,

@@ -617,10 +617,17 @@ def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
         "num_slots": 2,
         "metagradient": {"batch_size": 8},
     }
-    both = experiment(a={}, b=optimised)
+    pretrained = {"pretraining": {"num_steps": 2, "batch_size": 8}}
+    both = experiment(a={}, b=optimised, c=pretrained)
     table = table_of(both, device="cuda").dropna(subset="probe")
     held = {row.rule for row in table.itertuples() if row.probe.device == "cuda"}
-    assert held == {"train_reference", "optimise_canaries", "craft_canaries", "train_shard"}
+    assert held == {
+        "pretrain",
+        "train_reference",
+        "optimise_canaries",
+        "craft_canaries",
+        "train_shard",
+    }
     rules = "\n".join(
         (ROOT / "rules" / name).read_text() for name in ("canaries.smk", "training.smk")
     )

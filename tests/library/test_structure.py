@@ -92,7 +92,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 21))
+    assert sorted(numbers.values()) == list(range(1, 22))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -107,6 +107,7 @@ def test_purposes_of_streams_are_distinct():
         "adversaries.WORST_CASE": 5,
         "training.INITIALISATION": 6,
         "training.FIXED_BATCHES": 7,
+        "training.PRETRAINING_BATCHES": 21,
         "training.OUT_OF_SPAN": 8,
         "datasets.SYNTHETIC_RECORDS": 9,
         "training.WORLDS": 10,

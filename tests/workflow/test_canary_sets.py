@@ -1,5 +1,6 @@
 """Sets of canaries in miniature: optimised once, used with and without privacy."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ SHARED = {
     "seed": 1,
     "metagradient": {"num_metasteps": 2, "num_steps": 3, "batch_size": 6, "width": 2},
 }
+PRETRAINING = {"num_steps": 3, "batch_size": 4}
 CONFIG = {
     "experiment": "tiny",
     "delta": 1e-5,
@@ -33,10 +35,19 @@ CONFIG = {
     "audits": {
         "sgd": {**SHARED, "noise_multiplier": 0.0},
         "dp": {**SHARED, "noise_multiplier": 1.0, "augmentation_multiplicity": 2},
+        "tuned": {**SHARED, "noise_multiplier": 1.0, "pretraining": PRETRAINING},
+        "tuned_other": {
+            **SHARED,
+            "canary": "mislabeled",  # with a reference model, which starts there too
+            "adjacency": "substitute",
+            "noise_multiplier": 1.0,
+            "pretraining": {**PRETRAINING, "dataset": "more"},
+        },
     },
     "figures": {
         "figure2": {"kind": "canary_sets", "sweeps": ["sgd"]},
         "table2": {"kind": "canary_sets", "sweeps": ["dp"]},
+        "table2b": {"kind": "canary_sets", "sweeps": ["tuned"]},
         "steps": {"kind": "epsilon_by_step", "sweeps": ["sgd"]},
     },
 }
@@ -48,8 +59,10 @@ def test_canary_sets_with_and_without_privacy(tmp_path: Path):
     data.mkdir()
     folder.mkdir()
     images = {"source": "cifar10", "files": [str(cifar10(data))], "num_records": 20, "num_test": 10}
-    project = Project(folder, {**CONFIG, "datasets": {"images": images}})
+    more = {**images, "num_records": 40}
+    project = Project(folder, {**CONFIG, "datasets": {"images": images, "more": more}})
     assert project.planned()["optimise_canaries"] == 1
+    assert project.planned()["pretrain"] == 2
     project.run()
     assert project.planned() == {}
 
@@ -70,12 +83,22 @@ def test_canary_sets_with_and_without_privacy(tmp_path: Path):
     assert np.isinf(of_sgd["epsilon_upper_add_remove"]).all()
     assert of_sgd["max_grad_norm"].isna().all()
     assert (summary.loc[summary["sweep"] == "dp", "max_grad_norm"] == 1).all()
+    pretrained = summary.groupby("sweep")["pretraining"].first()
+    assert (pretrained["tuned"], pretrained["tuned_other"]) == ("auxiliary records", "more")
+    assert pretrained[["sgd", "dp"]].isna().all()
+    [log] = [
+        text
+        for path in project.results.glob("logs/pretrain/*.log")
+        if "left out" in (text := path.read_text())
+    ]
+    assert re.search(r"left out [2-9][0-9] records that are private or test records", log)
     table = pd.read_csv(project.results / "figures/figure2.tsv", sep="\t")
     assert {*table["measure"]} == {"loss_gap", "mahloujifar", "steinke"}
     assert {*table["step"]} == {2, 4}
 
     # More metasteps: other optimised canaries for both sweeps, and nothing for the other sets.
     changed = yaml.safe_load((folder / "experiment.yaml").read_text())
+    del changed["audits"]["tuned"], changed["audits"]["tuned_other"], changed["figures"]["table2b"]
     for audit in changed["audits"].values():
         audit["metagradient"]["num_metasteps"] = 3
     project.write(changed)

@@ -51,6 +51,7 @@ CONFIG = {
             "num_runs": 1,
             "num_repeats": 2,
             "seed": 1,
+            "pretraining": {"num_steps": 2, "batch_size": 8},
             "metagradient": {"num_metasteps": 2, "num_steps": 3, "batch_size": 6, "width": 2},
         },
     },

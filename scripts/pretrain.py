@@ -1,0 +1,45 @@
+"""Trains the model that runs start from, on public records and without privacy."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.devices import DEVICES, chosen_device
+from dpcanary.program import progress, run
+from dpcanary.records import read_split
+from dpcanary.training.mechanism_stage import PretrainingStage
+from dpcanary.training.pretrained import write_pretrained
+from dpcanary.training.pretraining import pretrain
+from dpcanary.training.public_records import public_records
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads the split datasets and writes the pretrained model."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=PretrainingStage.model_validate_json, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="the audited dataset")
+    parser.add_argument("--other", type=Path, help="the dataset to train on, if it is another one")
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args(argv)
+    stage: PretrainingStage = args.settings
+    data = read_split(args.data)
+    public, left_out = public_records(data, read_split(args.other) if args.other else None)
+    if left_out:
+        note = f"left out {left_out} records that are private or test records of the audit"
+        print(note, file=sys.stderr)
+    with progress(stage.pretraining.num_steps, "step") as bar:
+        pretrained = pretrain(
+            stage,
+            data=data,
+            public=public,
+            device=chosen_device(args.device),
+            on_progress=bar.update,
+        )
+    print(f"accuracy on the audit's test records: {pretrained.test_accuracy:.1%}", file=sys.stderr)
+    write_pretrained(args.output, pretrained)
+
+
+if __name__ == "__main__":
+    run(main)
