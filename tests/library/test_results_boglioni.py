@@ -90,6 +90,26 @@ def test_with_privacy_nothing_is_proven():
                     assert paired["lower"] < 0 < paired["upper"]
 
 
+@pytest.mark.parametrize("canary", SETS)
+def test_the_table_of_finetuning(canary):
+    cells = []
+    for measure in ("mahloujifar", "steinke"):
+        found = row("table2b", canary, measure=measure, step=100)
+        cells.append((interval(found), number(found["median"])))
+    (one, median), (other, other_median) = cells
+    assert f"| {canary} | {one} | {median} | ." in TEXT
+    assert f"| {other} | {other_median} | ." in TEXT
+
+
+def test_differences_in_finetuning():
+    better = row("table2b", "optimised", "random", step=100)
+    assert interval(better) in TEXT
+    assert better["lower"] > 0
+    alike = row("table2b", "optimised", "mislabeled", step=100)
+    assert interval(alike) in TEXT
+    assert alike["lower"] < 0 < alike["upper"]
+
+
 def test_the_size_of_the_network():
     size = sum(parameter.numel() for parameter in resnet9(width=4).parameters())
     assert f"width 4 ({size:,} parameters)" in TEXT
