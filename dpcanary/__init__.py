@@ -2,7 +2,8 @@
 
 Accounting, upper bounds:
     account_epsilon, account_epsilon_curve, privacy_profile, calibrate_noise, EpsilonBounds,
-    trade_off_curve, Mechanism, TradeOffCurve
+    account_by_adjacency, epsilons_of, EpsilonsByAdjacency, trade_off_curve, Mechanism,
+    TradeOffCurve
 Estimation, lower bounds:
     estimate_epsilon, estimate_epsilon_at_looks, EpsilonEstimate
 Estimation, lower bounds from the slots of one run:
@@ -34,11 +35,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency as EpsilonsByAdjacency
+    from dpcanary.accounting.by_adjacency import account_by_adjacency as account_by_adjacency
     from dpcanary.accounting.calibration import calibrate_noise as calibrate_noise
     from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
     from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
+    from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
     from dpcanary.accounting.options import AccountingMethod as AccountingMethod
     from dpcanary.accounting.setting import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.trade_off import TradeOffCurve as TradeOffCurve
@@ -101,8 +105,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_IN = {
+    "accounting.by_adjacency": "EpsilonsByAdjacency account_by_adjacency",
     "accounting.calibration": "calibrate_noise",
     "accounting.epsilon": "account_epsilon account_epsilon_curve privacy_profile",
+    "accounting.of_opacus": "epsilons_of",
     "accounting.options": "AccountingMethod",
     "accounting.setting": "EpsilonBounds",
     "accounting.mechanism": "Mechanism",

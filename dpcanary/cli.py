@@ -1,0 +1,52 @@
+"""The command `dpcanary`."""
+
+import sys
+
+import typer
+
+from dpcanary.commands.account import account
+from dpcanary.commands.calibrate import calibrate
+from dpcanary.commands.estimate import estimate
+from dpcanary.commands.plan import plan
+from dpcanary.commands.statement import statement
+from dpcanary.errors import AccountingError, InputError
+
+app = typer.Typer(
+    name="dpcanary",
+    help="What does the epsilon of a differentially private training protect?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Every subcommand has --help with examples, and --json for programs.",
+)
+for command in (account, calibrate, statement, estimate, plan):
+    app.command(no_args_is_help=True)(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from dpcanary import __version__
+
+        print(f"dpcanary {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs the command line.
+
+    The exit status is 0 if all went well, 1 if a file or a value is wrong or an accountant gives no
+    number, with one message on stderr, and 2 if the command line itself is wrong.
+    """
+    try:
+        app()
+    except (InputError, AccountingError) as error:
+        sys.exit(f"error: {error}")

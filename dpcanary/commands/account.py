@@ -1,0 +1,80 @@
+"""`dpcanary account`: the epsilons of a training."""
+
+from dpcanary.commands.printing import number, print_json, print_table, print_text
+from dpcanary.commands.training_options import (
+    BatchSize,
+    Delta,
+    Epochs,
+    Json,
+    NoiseMultiplier,
+    NumRecords,
+    NumSteps,
+    SampleRate,
+    num_steps_of,
+    sample_rate_of,
+)
+
+_PROTECTS = {
+    "add_remove": "Whether a record is in the data at all (membership). Most libraries report this"
+    " one.",
+    "substitute": "What a record says, its label or any of its features, if it is known to be in"
+    " the data.",
+    "group_privacy": "The same, derived from add/remove as for a group of two records: simple, and"
+    " larger than necessary.",
+}
+
+
+def account(
+    noise_multiplier: NoiseMultiplier,
+    delta: Delta,
+    sample_rate: SampleRate = None,
+    batch_size: BatchSize = None,
+    num_records: NumRecords = None,
+    num_steps: NumSteps = None,
+    epochs: Epochs = None,
+    as_json: Json = False,
+) -> None:
+    """Print the epsilons of a training, and what each of them protects.
+
+    \b
+    Examples:
+      dpcanary account --batch-size 256 --num-records 60000 --epochs 10 \\
+                       --noise-multiplier 1.1 --delta 1e-5
+      dpcanary account --sample-rate 0.25 --num-steps 500 \\
+                       --noise-multiplier 5.574 --delta 1e-5 --json
+    """
+    rate = sample_rate_of(sample_rate, batch_size, num_records)
+    steps = num_steps_of(num_steps, epochs, rate)
+    from dpcanary.accounting.by_adjacency import account_by_adjacency
+
+    found = account_by_adjacency(
+        sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
+    )
+    epsilons = {name: getattr(found, name) for name in _PROTECTS}
+    if as_json:
+        training = {
+            "sample_rate": rate,
+            "noise_multiplier": noise_multiplier,
+            "num_steps": steps,
+            "delta": delta,
+        }
+        print_json({**training, "epsilon": epsilons, "method": found.method.value})
+        return
+    print_text(
+        f"DP-SGD with Poisson sampling: sample rate {rate:.4g}, noise multiplier"
+        f" {noise_multiplier:g}, {steps:,} steps, delta {delta:g}."
+    )
+    print()
+    print_table(
+        ("adjacency", "epsilon", "protects"),
+        [
+            (name.replace("_", "/" if name == "add_remove" else " "), number(epsilons[name]), text)
+            for name, text in _PROTECTS.items()
+        ],
+    )
+    print()
+    ratio = found.substitute / found.add_remove if found.add_remove else float("nan")
+    print_text(
+        "These are upper bounds on the true epsilons. If what records say needs protection, quote"
+        f" the substitute epsilon: it is {ratio:.1f} times the one that most libraries report."
+    )

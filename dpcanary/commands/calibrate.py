@@ -1,0 +1,87 @@
+"""`dpcanary calibrate`: the noise for a target epsilon."""
+
+from typing import Annotated
+
+import typer
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.commands.printing import number, print_json, print_table, print_text
+from dpcanary.commands.training_options import (
+    BatchSize,
+    Delta,
+    Epochs,
+    Json,
+    NumRecords,
+    NumSteps,
+    SampleRate,
+    num_steps_of,
+    sample_rate_of,
+)
+
+
+def calibrate(
+    epsilon: Annotated[float, typer.Option(help="The epsilon that must not be exceeded.")],
+    adjacency: Annotated[
+        Adjacency,
+        typer.Option(
+            help="What it protects: `substitute` the content of a record, `add_remove` its"
+            " membership. There is no default, because the answers differ by a factor of about two."
+        ),
+    ],
+    delta: Delta,
+    sample_rate: SampleRate = None,
+    batch_size: BatchSize = None,
+    num_records: NumRecords = None,
+    num_steps: NumSteps = None,
+    epochs: Epochs = None,
+    as_json: Json = False,
+) -> None:
+    """Print the least noise multiplier for a target epsilon.
+
+    \b
+    Example:
+      dpcanary calibrate --epsilon 8 --adjacency substitute --delta 1e-5 \\
+                         --batch-size 256 --num-records 60000 --epochs 10
+    """
+    rate = sample_rate_of(sample_rate, batch_size, num_records)
+    steps = num_steps_of(num_steps, epochs, rate)
+    from dpcanary.accounting.by_adjacency import account_by_adjacency
+    from dpcanary.accounting.calibration import calibrate_noise
+    from dpcanary.accounting.fallback import with_fallback
+
+    noise, method = with_fallback(
+        lambda name: calibrate_noise(
+            adjacency=adjacency,
+            epsilon=epsilon,
+            delta=delta,
+            sample_rate=rate,
+            num_steps=steps,
+            method=name,
+        ),
+        instead="choose another epsilon or delta",
+    )
+    found = account_by_adjacency(
+        sample_rate=rate, noise_multiplier=noise, num_steps=steps, delta=delta
+    )
+    epsilons = {"add_remove": found.add_remove, "substitute": found.substitute}
+    if as_json:
+        print_json(
+            {
+                "noise_multiplier": noise,
+                "adjacency": adjacency.value,
+                "sample_rate": rate,
+                "num_steps": steps,
+                "delta": delta,
+                "epsilon": epsilons,
+                "method": method.value,
+            }
+        )
+        return
+    print_text(
+        f"Noise multiplier {noise:.5g} for epsilon {epsilon:g} under"
+        f" {adjacency.value.replace('_', '/')} adjacency: sample rate {rate:.4g}, {steps:,} steps,"
+        f" delta {delta:g}."
+    )
+    print()
+    rows = [(name.replace("_", "/"), number(value)) for name, value in epsilons.items()]
+    print_table(("adjacency", "epsilon with this noise"), rows)

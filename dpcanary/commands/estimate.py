@@ -1,0 +1,197 @@
+"""`dpcanary estimate`: lower bounds from a file of scores."""
+
+from itertools import chain
+from pathlib import Path
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpcanary.commands.printing import number, print_json, print_table, print_text
+from dpcanary.commands.training_options import Delta, Json
+from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+
+if TYPE_CHECKING:
+    from dpcanary.estimation.estimate import EpsilonEstimate
+    from dpcanary.scoring.world_scores import WorldScores
+
+# Without further arguments: `fixed` needs a threshold, and the exact curves a mechanism.
+_RULES = [rule.value for rule in ThresholdRule if rule != ThresholdRule.FIXED]
+_CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
+_SLOTS = "slots do not influence each other and have the same distributions of scores"
+
+
+def estimate(
+    scores: Annotated[
+        Path,
+        typer.Argument(
+            help="A .csv, .tsv or .parquet file with a column of scores and one of worlds; an .npz"
+            " file with the same as arrays, or with arrays world0_scores and world1_scores; or"
+            " scores/<audit>.npz of an experiment.",
+        ),
+    ],
+    delta: Delta,
+    significance: Annotated[
+        float, typer.Option(help="Probability that a bound exceeds the truth.")
+    ] = 0.05,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Threshold rule; may be given several times. By default `combined`."),
+    ] = None,
+    conversion: Annotated[
+        list[Conversion] | None,
+        typer.Option(help="Family of trade-off curves; may be given several times."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All rules and conversions.")] = False,
+    score_column: Annotated[str, typer.Option(help="The column of scores.")] = "score",
+    world_column: Annotated[str, typer.Option(help="The column of worlds.")] = "world",
+    world0: Annotated[
+        str | None,
+        typer.Option(help="Which of the two worlds has high scores, if they are not 0 and 1."),
+    ] = None,
+    lower: Annotated[
+        bool, typer.Option("--lower-is-world0", help="Low scores stand for world 0, as losses do.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the scores and the bound into this .png or .pdf.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print lower bounds on epsilon from the scores of an audit, also of other people's.
+
+    A score is a number that an attack gives a model, or a record in it. High scores mean that
+    world 0 is likelier (the first dataset, or: the record is a member).
+
+    \b
+    Examples:
+      dpcanary estimate scores.csv --delta 1e-5 --plot scores.png
+      dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
+                        --world-column split --world0 member --all
+    """
+    from dpcanary.scoring.world_scores import read_world_scores
+
+    found = read_world_scores(scores, score=score_column, world=world_column, world0=world0)
+    found = found.swapped if lower else found
+    rules = [*_RULES] if every else [*(rule or [ThresholdRule.COMBINED.value])]
+    conversions = [*_CONVERSIONS] if every else [*(conversion or [Conversion.GDP])]
+    bounds = _bounds(found, rules, conversions, delta, significance)
+    ceiling = _ceiling(found, bounds[0], Conversion.DIRECT)
+    hint = _hint(found, bounds[0])
+    if plot:
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
+
+        save(draw_scores_of_worlds(found, bounds[0], name=scores.name), plot)
+    if as_json:
+        rows = [{**vars(one), "assumption": _assumption(found, one)} for one in bounds]
+        numbers = {"num_world0": len(found.world0), "num_world1": len(found.world1)}
+        print_json({**numbers, "bounds": rows, "largest_without_assumption": ceiling, "hint": hint})
+        return
+    _print(scores, found, bounds, ceiling, hint)
+    if plot:
+        print(f"\nFigure: {plot}")
+
+
+def _bounds(
+    found: "WorldScores",
+    rules: list[str],
+    conversions: list[Conversion],
+    delta: float,
+    significance: float,
+) -> "list[EpsilonEstimate]":
+    from dpcanary.estimation.estimate import estimate_epsilon
+
+    pairs = [
+        (rule, Conversion.DIRECT if rule == ThresholdRule.STEINKE else conversion)
+        for rule in rules
+        for conversion in conversions
+    ]
+    return [
+        estimate_epsilon(
+            world0_scores=found.world0,
+            world1_scores=found.world1,
+            delta=delta,
+            significance=significance,
+            threshold_rule=rule,
+            conversion=conversion,
+        )
+        for rule, conversion in dict.fromkeys(pairs)
+    ]
+
+
+def _ceiling(found: "WorldScores", bound: "EpsilonEstimate", conversion: Conversion) -> float:
+    """The most that a perfect attack proves, by the valid rule that needs no simulation."""
+    from dpcanary.estimation.ceiling import ceiling_of
+
+    return ceiling_of(
+        num_world0=len(found.world0),
+        num_world1=len(found.world1),
+        delta=bound.delta,
+        significance=bound.significance,
+        threshold_rule=ThresholdRule.SIMULTANEOUS,
+        conversion=conversion,
+    )
+
+
+def _hint(found: "WorldScores", bound: "EpsilonEstimate") -> str:
+    """What to try if the bound is 0; nothing if there is nothing to say."""
+    if bound.epsilon_lower > 0:
+        return ""
+    if _ceiling(found, bound, bound.conversion) == 0:
+        return "So few scores prove nothing, whatever they are: make more runs."
+    [other] = _bounds(
+        found.swapped,
+        [bound.threshold_rule],
+        [bound.conversion],
+        bound.delta,
+        bound.significance,
+    )
+    if other.epsilon_lower > 0:
+        return (
+            f"With the signs of all scores changed the bound would be {other.epsilon_lower:.2f}."
+            " If low scores stand for world 0, as losses do, add --lower-is-world0; decide that by"
+            " what the scores are, not by this number."
+        )
+    return (
+        "The bound is 0: these scores do not show that the worlds differ. The attack may be too"
+        " weak, or the scores too few."
+    )
+
+
+def _assumption(found: "WorldScores", bound: "EpsilonEstimate") -> str:
+    dependent = found.num_slots > 1 and bound.threshold_rule not in GUESSING_RULES
+    return f"{bound.assumption}; {_SLOTS}" if dependent else bound.assumption
+
+
+def _print(
+    path: Path, found: "WorldScores", bounds: "list[EpsilonEstimate]", ceiling: float, hint: str
+) -> None:
+    first = bounds[0]
+    print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
+    print()
+    conditions = {one: _assumption(found, one).split("; ") for one in bounds}
+    letters = dict(zip(dict.fromkeys(chain(*conditions.values())), ascii_lowercase, strict=False))
+    print_table(
+        ("rule", "conversion", "epsilon is at least", "if these hold"),
+        [
+            (
+                one.threshold_rule,
+                one.conversion.value,
+                number(one.epsilon_lower),
+                ", ".join(letters[condition] for condition in conditions[one]),
+            )
+            for one in bounds
+        ],
+    )
+    print()
+    for condition, letter in letters.items():
+        print_text(f"{letter}: {condition}")
+    print()
+    alone = " Each bound holds alone: choose one before you see them." if len(bounds) > 1 else ""
+    print_text(
+        f"At delta {first.delta:g}. A valid bound exceeds the true epsilon with a probability of at"
+        f" most {first.significance:g}.{alone} Without any assumption (rule simultaneous,"
+        f" conversion direct), a perfect attack would prove {number(ceiling)} from so many scores."
+    )
+    if hint:
+        print()
+        print_text(f"Hint: {hint}")

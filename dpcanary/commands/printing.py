@@ -1,0 +1,48 @@
+"""What subcommands print: tables for people, JSON for programs."""
+
+import json
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_WIDTH = 88
+
+
+def print_json(found: Mapping[str, Any]) -> None:
+    """Prints JSON. Numbers that are not finite become null."""
+    print(json.dumps(_plain(found), indent=2))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints columns. The last one is wrapped; the others are as wide as their texts."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)][:-1]
+    start = sum(widths) + 3 * len(widths)
+    for row in (header, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines = textwrap.wrap(row[-1], max(24, _WIDTH - start)) or [""]
+        print("   ".join([*cells, lines[0]]).rstrip())
+        for line in lines[1:]:
+            print(" " * start + line)
+
+
+def print_text(text: str) -> None:
+    """Prints a paragraph, wrapped."""
+    print(textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
+def number(value: float) -> str:
+    """A number for a table: three digits, or two after the point."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,70 @@
+"""The options that describe a training, which several subcommands share."""
+
+from math import ceil
+from typing import Annotated
+
+import typer
+
+_TRAINING = "The training"
+
+SampleRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Probability that a record enters a step's batch (Poisson sampling). Or give"
+        " --batch-size and --num-records.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+BatchSize = Annotated[
+    float | None, typer.Option(help="Expected size of a batch.", rich_help_panel=_TRAINING)
+]
+NumRecords = Annotated[
+    int | None, typer.Option(help="Records of the training data.", rich_help_panel=_TRAINING)
+]
+NumSteps = Annotated[
+    int | None,
+    typer.Option(help="Training steps. Or give --epochs.", rich_help_panel=_TRAINING),
+]
+Epochs = Annotated[
+    float | None,
+    typer.Option(
+        help="Passes over the data: epochs / sample rate steps.", rich_help_panel=_TRAINING
+    ),
+]
+NoiseMultiplier = Annotated[
+    float,
+    typer.Option(
+        help="Standard deviation of the noise, in units of the clipping norm.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def sample_rate_of(
+    sample_rate: float | None, batch_size: float | None, num_records: int | None
+) -> float:
+    """The sample rate, given itself or as expected batch size over records."""
+    parts = (batch_size, num_records)
+    if sample_rate is not None:
+        if parts != (None, None):
+            raise typer.BadParameter("give --sample-rate, or --batch-size and --num-records")
+        return sample_rate
+    if batch_size is None or num_records is None:
+        raise typer.BadParameter("give --sample-rate, or --batch-size and --num-records")
+    if not 0 < batch_size <= num_records:
+        raise typer.BadParameter(
+            f"--batch-size {batch_size:g} must be above 0 and at most --num-records {num_records}"
+        )
+    return batch_size / num_records
+
+
+def num_steps_of(num_steps: int | None, epochs: float | None, sample_rate: float) -> int:
+    """The number of steps, given itself or by epochs; a part of a step counts as one."""
+    if (num_steps is None) == (epochs is None):
+        raise typer.BadParameter("give either --num-steps or --epochs")
+    if num_steps is not None:
+        return num_steps
+    assert epochs is not None
+    return ceil(round(epochs / sample_rate, 6))

@@ -1,0 +1,132 @@
+"""Scores of two worlds from files, also from other people's audits."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dpcanary.errors import InputError, suggestion
+from dpcanary.files import read_npz
+from dpcanary.scoring.score_file import read_scores
+
+_TABLES = {
+    ".csv": lambda path: pd.read_csv(path),
+    ".tsv": lambda path: pd.read_csv(path, sep="\t"),
+    ".parquet": lambda path: pd.read_parquet(path),
+}
+_TWO = ("world0_scores", "world1_scores")
+SUFFIXES = (".npz", *_TABLES)
+
+
+@dataclass(frozen=True)
+class WorldScores:
+    """The scores of an audit by world.
+
+    Attributes:
+        world0: shape (n0,); higher means that world 0 is likelier.
+        world1: shape (n1,).
+        num_slots: scores that one run gives; 1 unless the file says otherwise.
+    """
+
+    world0: NDArray[np.float64]
+    world1: NDArray[np.float64]
+    num_slots: int = 1
+
+    @property
+    def swapped(self) -> "WorldScores":
+        """The same where lower scores stand for world 0."""
+        return WorldScores(-self.world0, -self.world1, self.num_slots)
+
+
+def read_world_scores(
+    path: Path, *, score: str = "score", world: str = "world", world0: str | None = None
+) -> WorldScores:
+    """Reads scores from a .csv, .tsv, .parquet or .npz file.
+
+    A table has a row for each score, with a column of scores and one of worlds. An .npz file has
+    the same as two arrays, or arrays `world0_scores` and `world1_scores`; or it is a score file of
+    dpcanary, of which the last step of the first repeat is taken. Worlds are 0 and 1, or two labels
+    of which `world0` names one.
+
+    Args:
+        path: the file.
+        score: the column or array of scores.
+        world: that of worlds.
+        world0: the label of world 0, in which high scores are expected, such as `member`.
+
+    Raises:
+        InputError: if the file or a column is missing, or holds something else.
+    """
+    if path.suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
+    if not path.is_file():
+        raise InputError(f"{path} does not exist")
+    columns: dict[str, Any]
+    if path.suffix == ".npz":
+        columns = dict(read_npz(path))
+        if "header" in columns:
+            own = read_scores(path)
+            first, second = own.of_worlds(repeat=0, step=-1)
+            return WorldScores(first, second, num_slots=own.num_slots)
+        if {*_TWO} <= {*columns}:
+            first, second = (_scores(path, name, columns[name]) for name in _TWO)
+            return WorldScores(first, second)
+    else:
+        columns = _columns(path)
+    for name in (score, world):
+        if name not in columns:
+            raise InputError(f"{path} has no {name!r}; {suggestion(name, columns)}")
+    scores = _scores(path, score, columns[score])
+    if len(columns[world]) != len(scores):
+        raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")
+    is_world0 = _is_world0(path, world, np.asarray(columns[world]), world0)
+    return WorldScores(scores[is_world0], scores[~is_world0])
+
+
+def _columns(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        table = _TABLES[path.suffix](path)
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from None
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
+def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        scores = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{path}: {name} holds something that is no number") from None
+    if scores.ndim != 1:
+        raise InputError(f"{path}: {name} has shape {scores.shape}; it must have one score per run")
+    if np.isnan(scores).any():
+        first = int(np.flatnonzero(np.isnan(scores))[0])
+        raise InputError(f"{path}: {name} is missing or NaN in row {first + 1}")
+    return scores
+
+
+def _is_world0(path: Path, name: str, values: NDArray[Any], label: str | None) -> NDArray[np.bool_]:
+    worlds = [_as_text(value) for value in values.tolist()]
+    known = sorted({*worlds})
+    if label is None:
+        if not {*known} <= {"0", "1"}:
+            raise InputError(
+                f"{path}: {name} holds {', '.join(known[:4])}, not 0 and 1; say which of them is"
+                " world 0, in which high scores are expected"
+            )
+        label = "0"
+    elif label not in known:
+        raise InputError(f"{path}: {name} is never {label!r}; {suggestion(label, known)}")
+    if len(known) != 2:
+        raise InputError(f"{path}: {name} must hold two worlds, not {', '.join(known[:4])}")
+    return np.array([one == label for one in worlds])
+
+
+def _as_text(value: object) -> str:
+    """Truth values and whole numbers, also those stored as fractions, as 0, 1, and so on."""
+    if isinstance(value, bool | int | float) and float(value).is_integer():
+        return str(int(value))
+    return value.decode() if isinstance(value, bytes) else str(value)

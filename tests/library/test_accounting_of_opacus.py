@@ -1,0 +1,113 @@
+"""Epsilons under each adjacency, also of trainings with Opacus."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.accountants import PRVAccountant
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpcanary import account_by_adjacency, account_epsilon, epsilons_of
+from dpcanary.accounting.options import AccountingMethod
+from dpcanary.errors import InputError
+
+DELTA = 1e-5
+
+
+def trained(noise_multiplier: float = 1.3, epochs: int = 3):
+    """A model that Opacus has trained: its privacy engine and its optimizer."""
+    records = TensorDataset(torch.randn(100, 4), torch.randint(0, 2, (100,)))
+    model = nn.Linear(4, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = PrivacyEngine(accountant="prv")
+        model, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(records, batch_size=20),
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=1.0,
+        )
+        for _ in range(epochs):
+            for features, labels in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(features), labels).backward()
+                optimizer.step()
+    return engine, optimizer
+
+
+def test_a_finished_training_is_accounted_under_each_adjacency():
+    engine, _ = trained()
+    found = epsilons_of(engine, delta=DELTA)
+    own = engine.get_epsilon(DELTA)
+    # Opacus bounds from above with an error of .01; ours is tighter.
+    assert own - 0.03 < found.add_remove < own + 1e-3
+    known = {"sample_rate": 0.2, "noise_multiplier": 1.3, "num_steps": 15, "delta": DELTA}
+    assert found == account_by_adjacency(**known)
+    for name in ("add_remove", "substitute"):
+        upper = account_epsilon(**known, adjacency=name).upper
+        assert getattr(found, name) == pytest.approx(upper, rel=1e-9)
+    assert found.add_remove < found.substitute < found.group_privacy
+    assert found.method is AccountingMethod.PLD
+
+
+def test_a_planned_training_is_accounted_from_its_optimizer():
+    engine, optimizer = trained(epochs=0)
+    planned = epsilons_of(optimizer, sample_rate=0.2, num_steps=15, delta=DELTA)
+    done, _ = trained()
+    assert planned == epsilons_of(done, delta=DELTA)
+    with pytest.raises(InputError, match="an optimizer does not know its sample rate and number"):
+        epsilons_of(optimizer, delta=DELTA)
+    with pytest.raises(InputError, match="has accounted no step yet: give the optimizer"):
+        epsilons_of(engine, delta=DELTA)
+
+
+def test_more_steps_than_were_done():
+    engine, _ = trained()
+    longer = epsilons_of(engine, num_steps=150, delta=DELTA)
+    assert longer.substitute > epsilons_of(engine, delta=DELTA).substitute
+
+
+def test_trainings_that_cannot_be_accounted_are_refused():
+    engine, _ = trained()
+    engine.accountant.history.append((2.0, 0.2, 5))
+    with pytest.raises(
+        InputError, match=r"noise or sample rate changed in the training \(2 phases"
+    ):
+        epsilons_of(engine, delta=DELTA)
+    with pytest.raises(InputError, match="of Opacus, not Linear"):
+        epsilons_of(nn.Linear(2, 2), delta=DELTA)
+
+
+def test_without_sampling_the_three_are_known_in_closed_form():
+    """Gaussian mechanisms: with twice the sensitivity, twice the mu."""
+    found = account_by_adjacency(
+        sample_rate=1.0, noise_multiplier=22.37, num_steps=500, delta=DELTA
+    )
+    for adjacency, epsilon in (
+        ("add_remove", found.add_remove),
+        ("substitute", found.substitute),
+    ):
+        exact = account_epsilon(
+            adjacency=adjacency,
+            sample_rate=1.0,
+            noise_multiplier=22.37,
+            num_steps=500,
+            delta=DELTA,
+            method="closed_form",
+        )
+        assert epsilon == pytest.approx(exact.estimate, rel=1e-4)
+
+
+def test_where_the_first_accountant_refuses_the_other_one_accounts():
+    found = account_by_adjacency(
+        sample_rate=1e-3, noise_multiplier=0.6, num_steps=100_000, delta=DELTA
+    )
+    assert found.method is AccountingMethod.PRV
+    assert math.isnan(found.group_privacy)
+    accountant = PRVAccountant()
+    accountant.history = [(0.6, 1e-3, 100_000)]
+    assert found.add_remove == pytest.approx(accountant.get_epsilon(DELTA), rel=0.02)

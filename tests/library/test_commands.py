@@ -1,0 +1,340 @@
+"""The command line: what it prints, its JSON, its errors, and how fast it starts."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dpcanary import account_epsilon, calibrate_noise, estimate_epsilon, runs_needed
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adjacency import Adjacency
+from dpcanary.cli import app
+from dpcanary.errors import InputError
+from dpcanary.scoring.score_file import AuditScores, write_scores
+
+DOCS = Path(__file__).parents[2] / "docs"
+TRAINING = ["--sample-rate", "0.25", "--num-steps", "500", "--delta", "1e-5"]
+NOISE = ["--noise-multiplier", "5.574"]
+
+
+def printed(*arguments: str) -> str:
+    """What the command prints; errors of the library are raised."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def as_json(*arguments: str):
+    return json.loads(printed(*arguments, "--json"))
+
+
+def refused(*arguments: str) -> str:
+    """What the command says of a wrong command line, without line breaks and frames."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 2
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", done.output).split())
+
+
+def scores_of(mu: float, count: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1.0, count), rng.normal(0.0, 1.0, count)
+
+
+def table_of(mu: float = 2.0, count: int = 500) -> pd.DataFrame:
+    world0, world1 = scores_of(mu, count)
+    return pd.DataFrame(
+        {"score": np.concatenate([world0, world1]), "world": np.repeat([0, 1], count)}
+    )
+
+
+# Documents
+
+
+def documented() -> list[tuple[str, str]]:
+    """The commands in console blocks of the documents, with their output."""
+    found = []
+    for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+        for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.DOTALL):
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, output = part.split("\n", 1)
+                found.append((command, output))
+    return found
+
+
+@pytest.mark.parametrize(("command", "output"), documented())
+def test_documented_commands_print_what_the_documents_say(command, output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table_of().to_csv("scores.csv", index=False)
+    name, *arguments = shlex.split(command)
+    assert name == "dpcanary"
+    assert printed(*arguments) == output
+
+
+def test_there_are_documented_commands():
+    assert len(documented()) >= 4
+
+
+# Accounting
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        TRAINING,
+        ["--batch-size", "50", "--num-records", "200", "--epochs", "125", "--delta", "1e-5"],
+        ["--sample-rate", "0.25", "--epochs", "124.9", "--delta", "1e-5"],
+    ],
+)
+def test_account_is_the_accountant(training):
+    found = as_json("account", *training, *NOISE)
+    known = {"sample_rate": 0.25, "noise_multiplier": 5.574, "num_steps": 500, "delta": 1e-5}
+    assert known.items() <= found.items()
+    for name, method in (("add_remove", "pld"), ("substitute", "pld")):
+        bounds = account_epsilon(**known, adjacency=name, method=method)
+        assert found["epsilon"][name] == pytest.approx(bounds.upper, rel=1e-9)
+    group = account_epsilon(**known, adjacency="substitute", method="group_privacy")
+    assert found["epsilon"]["group_privacy"] == pytest.approx(group.upper, rel=1e-9)
+
+
+def test_calibrated_noise_reaches_the_epsilon_that_was_named():
+    for adjacency in ("add_remove", "substitute"):
+        found = as_json("calibrate", "--epsilon", "8", "--adjacency", adjacency, *TRAINING)
+        known = {"sample_rate": 0.25, "num_steps": 500, "delta": 1e-5, "adjacency": adjacency}
+        assert found["noise_multiplier"] == pytest.approx(calibrate_noise(epsilon=8, **known))
+        assert found["epsilon"][adjacency] == pytest.approx(8, rel=1e-3)
+        assert found["epsilon"][adjacency] <= 8
+
+
+def test_calibrate_does_not_guess_the_adjacency():
+    assert "Missing option '--adjacency'" in refused("calibrate", "--epsilon", "8", *TRAINING)
+
+
+def test_a_statement_rounds_up_and_warns_of_a_large_delta():
+    training = ["--batch-size", "50", "--num-records", "200", "--num-steps", "500", *NOISE]
+    text = " ".join(printed("statement", *training, "--delta", "1e-5", "--unit", "one X").split())
+    epsilons = as_json("account", *training, "--delta", "1e-5")["epsilon"]
+    for name in ("add_remove", "substitute"):
+        [told] = [
+            float(one)
+            for one in re.findall(r"\(([\d.]+), 1e-05\)", text)
+            if abs(float(one) - epsilons[name]) < 0.0101
+        ]
+        assert told >= epsilons[name]
+    assert "One record is one X." in text
+    assert "on 200 records" in text
+    assert "Warning" not in text
+    assert "Poisson" in text
+    large = printed("statement", *training, "--delta", "1e-2")
+    assert "Warning: delta 0.01 is not below 1 / 200" in " ".join(large.split())
+    assert "at most 1e-3" in " ".join(large.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num-steps", "3"], "give --sample-rate, or --batch-size and --num-records"),
+        (["--sample-rate", ".1", "--batch-size", "3", "--epochs", "1"], "give --sample-rate, or"),
+        (["--batch-size", "3", "--epochs", "1"], "give --sample-rate, or --batch-size and"),
+        (["--sample-rate", ".1"], "give either --num-steps or --epochs"),
+        (["--sample-rate", ".1", "--epochs", "1", "--num-steps", "3"], "give either --num-steps"),
+        (["--batch-size", "9", "--num-records", "5", "--epochs", "1"], "--batch-size 9 must be"),
+    ],
+)
+def test_trainings_that_are_not_clear_are_refused(arguments, message):
+    assert message in refused("account", *NOISE, "--delta", "1e-5", *arguments)
+
+
+# Estimates
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "npz", "worlds.npz", "labels.csv"])
+def test_estimates_from_every_kind_of_file(kind, tmp_path):
+    path, options = tmp_path / f"scores.{kind}", []
+    table, (world0, world1) = table_of(), scores_of(2.0, 500)
+    if kind == "npz":
+        np.savez(path, score=table["score"], world=table["world"])
+    elif kind == "worlds.npz":
+        np.savez(path, world0_scores=world0, world1_scores=world1)
+    elif kind == "parquet":
+        table.to_parquet(path)
+    elif kind == "labels.csv":
+        named = pd.DataFrame(
+            {"loss": -table["score"], "split": np.where(table["world"] == 0, "member", "other")}
+        )
+        named.sample(frac=1.0, random_state=0).to_csv(path, index=False)
+        options = ["--score-column", "loss", "--world-column", "split", "--world0", "member"]
+        options.append("--lower-is-world0")
+    else:
+        table.to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
+    found = as_json("estimate", str(path), "--delta", "1e-5", *options)
+    direct = estimate_epsilon(world0_scores=world0, world1_scores=world1, delta=1e-5)
+    [bound] = found["bounds"]
+    assert bound["epsilon_lower"] == pytest.approx(direct.epsilon_lower)
+    assert bound["assumption"] == direct.assumption
+    assert (found["num_world0"], found["num_world1"]) == (500, 500)
+    assert found["hint"] == ""
+
+
+def test_estimates_from_the_score_file_of_an_audit(tmp_path):
+    """The last step of the first repeat, with all slots."""
+    path, rng = tmp_path / "audit.npz", np.random.default_rng(0)
+    world = rng.integers(0, 2, (2, 40, 3)).astype(np.uint8)
+    scores = rng.normal(size=(2, 40, 3, 2)) + 3.0 * (1 - world[..., None]) * np.array([0.0, 1.0])
+    header = {
+        "audit": "a", "canary": "c", "score": "s", "sample_rate": 1.0, "noise_multiplier": 1.0,
+        "batch_size": None, "seconds": 1.0,
+    }  # fmt: skip
+    accuracy = np.ones((2, 40), np.float32)
+    write_scores(path, AuditScores(header, np.array([5, 10]), scores, world, accuracy))
+    found = as_json("estimate", str(path), "--delta", "1e-5", "--rule", "simultaneous")
+    last, of_world = scores[0, :, :, 1], world[0]
+    own = estimate_epsilon(
+        world0_scores=last[of_world == 0],
+        world1_scores=last[of_world == 1],
+        delta=1e-5,
+        threshold_rule="simultaneous",
+    )
+    [bound] = found["bounds"]
+    assert bound["epsilon_lower"] == pytest.approx(own.epsilon_lower)
+    assert bound["epsilon_lower"] > 0
+    assert "slots do not influence each other" in bound["assumption"]
+
+
+def test_all_rules_are_those_of_the_library(tmp_path):
+    path = tmp_path / "scores.csv"
+    table_of().to_csv(path, index=False)
+    world0, world1 = scores_of(2.0, 500)
+    bounds = as_json("estimate", str(path), "--delta", "1e-5", "--all")["bounds"]
+    assert len(bounds) == 17
+    for bound in bounds:
+        known = {key: bound[key] for key in ("delta", "significance", "threshold_rule")}
+        own = estimate_epsilon(
+            world0_scores=world0, world1_scores=world1, conversion=bound["conversion"], **known
+        )
+        assert bound["epsilon_lower"] == pytest.approx(own.epsilon_lower)
+        assert bound["is_valid"] == (bound["threshold_rule"] != "in_sample")
+    text = " ".join(printed("estimate", str(path), "--delta", "1e-5", "--all").split())
+    assert "NOT a valid bound" in text
+    assert "Each bound holds alone: choose one before you see them." in text
+
+
+def test_hints_where_the_bound_is_0(tmp_path):
+    path = tmp_path / "scores.csv"
+
+    def hint(table: pd.DataFrame) -> str:
+        table.to_csv(path, index=False)
+        found = as_json("estimate", str(path), "--delta", "1e-5")
+        assert found["bounds"][0]["epsilon_lower"] == 0
+        return found["hint"]
+
+    table = table_of()
+    assert "add --lower-is-world0" in hint(table.assign(score=-table["score"]))
+    assert "make more runs" in hint(table_of(9.0, 2))
+    assert "do not show that the worlds differ" in hint(table_of(0.0, 100))
+
+
+def test_plots_of_scores(tmp_path):
+    path = tmp_path / "scores.csv"
+    table_of().to_csv(path, index=False)
+    for name, start in (("plot.png", b"\x89PNG"), ("plot.pdf", b"%PDF")):
+        printed("estimate", str(path), "--delta", "1e-5", "--plot", str(tmp_path / name))
+        assert (tmp_path / name).read_bytes().startswith(start)
+    with pytest.raises(InputError, match=r"figures are \.png or \.pdf files"):
+        printed("estimate", str(path), "--delta", "1e-5", "--plot", str(tmp_path / "plot.gif"))
+    assert not (tmp_path / "plot.gif").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ({"scores": [1.0], "world": [0]}, [], "has no 'score'; did you mean 'scores'"),
+        ({"score": [1.0], "label": [0]}, [], "has no 'world'; known: score, label"),
+        ({"score": ["a", "b"], "world": [0, 1]}, [], "score holds something that is no number"),
+        ({"score": [1.0, None], "world": [0, 1]}, [], "score is missing or NaN in row 2"),
+        ({"score": [1, 2], "world": ["in", "out"]}, [], "world holds in, out, not 0 and 1"),
+        (
+            {"score": [1, 2], "world": ["in", "out"]},
+            ["--world0", "inn"],
+            "world is never 'inn'; did you mean 'in'",
+        ),
+        ({"score": [1, 2, 3], "world": ["a", "b", "c"]}, ["--world0", "a"], "must hold two worlds"),
+        ({"score": [1, 2], "world": [0, 0]}, [], "must hold two worlds, not 0"),
+    ],
+)
+def test_files_of_scores_that_are_wrong_are_refused(table, options, message, tmp_path):
+    path = tmp_path / "scores.csv"
+    pd.DataFrame(table).to_csv(path, index=False)
+    with pytest.raises(InputError, match=re.escape(message)):
+        printed("estimate", str(path), "--delta", "1e-5", *options)
+
+
+def test_files_that_are_no_scores_are_refused(tmp_path):
+    for name, message in (("a.txt", "not from '.txt'"), ("a.csv", "does not exist")):
+        with pytest.raises(InputError, match=message):
+            printed("estimate", str(tmp_path / name), "--delta", "1e-5")
+    (tmp_path / "b.parquet").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        printed("estimate", str(tmp_path / "b.parquet"), "--delta", "1e-5")
+
+
+# Plans
+
+
+def test_a_plan_is_the_power_of_the_library():
+    training = ["--sample-rate", "1", "--num-steps", "500", "--noise-multiplier", "22.37"]
+    found = as_json("plan", *training, "--delta", "1e-5", "--num-runs", "1000")
+    mechanism = Mechanism(
+        adjacency=Adjacency.SUBSTITUTE, sample_rate=1.0, noise_multiplier=22.37, num_steps=500
+    )
+    exceed = found["epsilon"]["add_remove"]
+    assert found["exceed"] == exceed
+    assert found["runs_needed"]["0.8"] == runs_needed(
+        mechanism=mechanism, exceed=exceed, delta=1e-5
+    )
+    assert 8.9 < found["expected_bound"]["1000"]["mean"] < 9.4
+
+
+# As a program
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from dpcanary.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_help_loads_nothing_heavy():
+    """So it prints at once."""
+    code = (
+        "import sys; from dpcanary.cli import app; app(['--help'], standalone_mode=False);"
+        "heavy = {'numpy', 'scipy', 'torch', 'pandas', 'matplotlib', 'pydantic'} & {*sys.modules};"
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("account", "calibrate", "statement", "estimate", "plan"):
+        assert name in done.stdout
+
+
+def test_accounting_does_not_load_what_trains():
+    code = (
+        "import sys; from dpcanary.cli import app;"
+        f"app({['account', *TRAINING, *NOISE]!r}, standalone_mode=False);"
+        "sys.exit(', '.join(sorted({'torch', 'matplotlib', 'pandas'} & {*sys.modules})) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_errors_are_one_line_and_an_exit_status():
+    done = run("account", *TRAINING, "--noise-multiplier", "-1")
+    assert done.returncode == 1
+    assert done.stderr == "error: noise_multiplier is -1.0; it must be a finite number above 0\n"
+    assert run("acount").returncode == 2
+    assert run("--version").stdout.startswith("dpcanary 0.")
