@@ -15,6 +15,8 @@ Gaussian differential privacy:
     gdp_delta, gdp_epsilon, gdp_mu
 Training of many models, each on one of two neighbouring datasets:
     train_ensemble, ensemble_scores, EnsembleResult, DPSGD, Records
+Audits of a training loop of your own:
+    audit_opacus, OwnAudit, loss_difference
 Canaries, in which the two datasets differ:
     InputCanary, GradientCanary, DirectionCanary
 Adversaries, for your own additions:
@@ -89,6 +91,9 @@ if TYPE_CHECKING:
     from dpcanary.gdp import gdp_epsilon as gdp_epsilon
     from dpcanary.gdp import gdp_mu as gdp_mu
     from dpcanary.observations import Observation as Observation
+    from dpcanary.own_training.audit import audit_opacus as audit_opacus
+    from dpcanary.own_training.result import OwnAudit as OwnAudit
+    from dpcanary.own_training.scores import loss_difference as loss_difference
     from dpcanary.records import Records as Records
     from dpcanary.scoring.ensembles import ensemble_scores as ensemble_scores
     from dpcanary.scoring.scores import ScoringContext as ScoringContext
@@ -131,6 +136,9 @@ _NAMES_IN = {
     "estimation.threshold_rules": "BoundedThreshold Problem Rule at_threshold",
     "gdp": "gdp_delta gdp_epsilon gdp_mu",
     "observations": "Observation",
+    "own_training.audit": "audit_opacus",
+    "own_training.result": "OwnAudit",
+    "own_training.scores": "loss_difference",
     "records": "Records",
     "scoring.ensembles": "ensemble_scores",
     "scoring.scores": "ScoringContext",

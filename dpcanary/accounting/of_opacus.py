@@ -32,7 +32,7 @@ def epsilons_of(
             Opacus, or if it does not know what is not given.
         AccountingError: see `account_by_adjacency`.
     """
-    noise_multiplier, known_rate, known_steps = _known(privacy_engine_or_optimizer)
+    noise_multiplier, known_rate, known_steps = accounted_steps(privacy_engine_or_optimizer)
     rate = known_rate if sample_rate is None else sample_rate
     steps = known_steps if num_steps is None else num_steps
     if noise_multiplier is None:
@@ -50,8 +50,15 @@ def epsilons_of(
     )
 
 
-def _known(found: Any) -> tuple[float | None, float | None, int | None]:
-    """The noise multiplier, sample rate and number of steps that an object of Opacus knows."""
+def accounted_steps(
+    privacy_engine_or_optimizer: Any,
+) -> tuple[float | None, float | None, int | None]:
+    """The noise multiplier, sample rate and number of steps that an object of Opacus knows.
+
+    Raises:
+        InputError: if noise or sample rate changed in the training, or it is no object of Opacus.
+    """
+    found = privacy_engine_or_optimizer
     if hasattr(found, "noise_multiplier"):
         return float(found.noise_multiplier), None, None
     history = getattr(getattr(found, "accountant", None), "history", None)

@@ -12,6 +12,7 @@ from dpcanary.adversaries.purposes import Purpose as AdversaryPurpose
 from dpcanary.datasets.purposes import Purpose as DatasetPurpose
 from dpcanary.errors import InputError
 from dpcanary.metagradients.purposes import Purpose as MetagradientPurpose
+from dpcanary.own_training.purposes import Purpose as OwnTrainingPurpose
 from dpcanary.training.purposes import Purpose as TrainingPurpose
 from dpcanary.training.stage import TrainingStage
 from dpcanary.workflow.code import _closure, digest_of_code, imports_of
@@ -22,6 +23,7 @@ PURPOSES = {
     "adversaries": AdversaryPurpose,
     "datasets": DatasetPurpose,
     "metagradients": MetagradientPurpose,
+    "own_training": OwnTrainingPurpose,
     "training": TrainingPurpose,
 }
 
@@ -92,7 +94,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 22))
+    assert sorted(numbers.values()) == list(range(1, 23))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -106,6 +108,7 @@ def test_purposes_of_streams_are_distinct():
         "adversaries.OTHER_LABELS": 16,
         "adversaries.WORST_CASE": 5,
         "training.INITIALISATION": 6,
+        "own_training.OWN_TRAINING": 22,
         "training.FIXED_BATCHES": 7,
         "training.PRETRAINING_BATCHES": 21,
         "training.OUT_OF_SPAN": 8,

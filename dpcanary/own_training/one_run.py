@@ -1,0 +1,95 @@
+"""One training of the user's own, with a seed of its own."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpcanary.accounting.of_opacus import accounted_steps
+from dpcanary.errors import InputError
+from dpcanary.own_training.purposes import Purpose
+from dpcanary.randomness import generator
+
+# Takes a seed and a world. Gives a score, or a score and Opacus's privacy engine.
+Train = Callable[[int, int], Any]
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """What is kept of a run.
+
+    Attributes:
+        run: its index; even ones are in world 0, odd ones in world 1.
+        score: higher means that world 0 is likelier.
+        seconds: that it took.
+        noise_multiplier: as Opacus has accounted it; None if the training did not return its
+            privacy engine.
+        sample_rate: likewise.
+        num_steps: likewise.
+    """
+
+    run: int
+    score: float
+    seconds: float
+    noise_multiplier: float | None = None
+    sample_rate: float | None = None
+    num_steps: int | None = None
+
+    @property
+    def world(self) -> int:
+        """0 or 1."""
+        return self.run % 2
+
+    @property
+    def mechanism(self) -> tuple[float | None, float | None, int | None]:
+        """What Opacus has accounted: noise multiplier, sample rate and number of steps."""
+        return self.noise_multiplier, self.sample_rate, self.num_steps
+
+
+def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
+    """Trains one model.
+
+    The generators of Python, NumPy and PyTorch are seeded for this run before, so that a training
+    that draws from them, as Opacus does for its noise, differs from run to run.
+
+    Args:
+        train: the user's function.
+        run: the index of the run, which fixes its world and its randomness.
+        seed: of the audit.
+
+    Raises:
+        InputError: if the function fails, or returns no score.
+    """
+    world = run % 2
+    own = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
+    random.seed(own)
+    np.random.seed(own % 2**32)  # noqa: NPY002 - user code may draw from it
+    torch.manual_seed(own)
+    start = time.perf_counter()
+    try:
+        returned = train(own % 2**31, world)
+    except Exception as error:
+        raise InputError(
+            f"run {run} (world {world}) failed: {type(error).__name__}: {error}"
+        ) from error
+    seconds = time.perf_counter() - start
+    score, engine = returned if isinstance(returned, tuple) else (returned, None)
+    known = accounted_steps(engine) if engine is not None else (None, None, None)
+    return OwnRun(run, _checked_score(score, run), seconds, *known)
+
+
+def _checked_score(score: Any, run: int) -> float:
+    try:
+        found = float(score)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"run {run}: the training returned {score!r:.60}; it must return a score, or a score"
+            " and Opacus's privacy engine"
+        ) from None
+    if np.isnan(found):
+        raise InputError(f"run {run}: the score is NaN; has the training diverged?")
+    return found

@@ -1,0 +1,138 @@
+"""The result of an audit of the user's own training."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.claims import ClaimTest, test_claim
+from dpcanary.estimation.estimate import EpsilonEstimate
+from dpcanary.scoring.world_scores import WorldScores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class OwnAudit:
+    """What an audit of a training has found. `print` shows it as text.
+
+    Attributes:
+        scores: of all models, by world.
+        estimate: the lower bound on epsilon, with its assumption.
+        adjacency: in what the worlds differ.
+        mechanism: noise multiplier, sample rate and steps as Opacus accounted them; None if the
+            training did not return its privacy engine.
+        seconds: of all trainings together.
+    """
+
+    scores: WorldScores
+    estimate: EpsilonEstimate
+    adjacency: Adjacency
+    mechanism: tuple[float, float, int] | None
+    seconds: float
+
+    @cached_property
+    def accounted(self) -> EpsilonsByAdjacency | None:
+        """The upper bounds of what Opacus accounted; None if it is not known, or not private.
+
+        Raises:
+            AccountingError: if no accountant gives a number.
+        """
+        if self.mechanism is None or self.mechanism[0] == 0:
+            return None
+        noise_multiplier, sample_rate, num_steps = self.mechanism
+        return account_by_adjacency(
+            sample_rate=sample_rate,
+            noise_multiplier=noise_multiplier,
+            num_steps=num_steps,
+            delta=self.estimate.delta,
+        )
+
+    @cached_property
+    def claim(self) -> ClaimTest | None:
+        """The test that the training is as private as it was accounted; None if that is not known.
+
+        A small p-value says that the training leaks more, for example by a bug.
+        """
+        if self.accounted is None or self.mechanism is None:
+            return None
+        noise_multiplier, sample_rate, num_steps = self.mechanism
+        return test_claim(
+            world0_scores=self.scores.world0,
+            world1_scores=self.scores.world1,
+            mechanism=Mechanism(
+                adjacency=self.adjacency,
+                sample_rate=sample_rate,
+                noise_multiplier=noise_multiplier,
+                num_steps=num_steps,
+            ),
+        )
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row: the bound with all that it rests on, and the accounted epsilons."""
+        upper = {"substitute": float("nan"), "add_remove": float("nan")}
+        if self.accounted:
+            upper = {name: getattr(self.accounted, name) for name in upper}
+        return pd.DataFrame(
+            [
+                {
+                    "adjacency": self.adjacency.value,
+                    "num_runs": len(self.scores.world0) + len(self.scores.world1),
+                    **vars(self.estimate),
+                    **{f"epsilon_upper_{name}": value for name, value in upper.items()},
+                    "p_value": self.claim.p_value if self.claim else float("nan"),
+                    "seconds": self.seconds,
+                }
+            ]
+        )
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """The scores, the error rates that they reach, and the bound; also into a file."""
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
+
+        figure = draw_scores_of_worlds(self.scores, self.estimate, name="own training")
+        if path is not None:
+            save(figure, Path(path))
+        return figure
+
+    def __str__(self) -> str:
+        bound = self.estimate
+        name = self.adjacency.value.replace("_", "/")
+        lines = [
+            f"{len(self.scores.world0):,} models of world 0 and {len(self.scores.world1):,} of"
+            f" world 1, {self.seconds:,.0f} seconds of training",
+            f"proven:    epsilon >= {bound.epsilon_lower:.2f} under {name} adjacency, at delta"
+            f" {bound.delta:g} ({1 - bound.significance:.0%} confidence; rule"
+            f" {bound.threshold_rule}, conversion {bound.conversion.value})",
+            f"if this holds: {bound.assumption}",
+        ]
+        try:
+            lines += self._accounted_lines()
+        except (AccountingError, InputError) as error:
+            lines.append(f"accounted: no number ({error})")
+        return "\n".join(lines)
+
+    def _accounted_lines(self) -> list[str]:
+        if self.mechanism is None:
+            return ["accounted: not known; return (score, privacy_engine) from the training"]
+        if self.accounted is None or self.claim is None:
+            return ["accounted: the training added no noise, so no epsilon is finite"]
+        p_value = self.claim.p_value
+        verdict = (
+            "the training leaks more than was accounted: look for a bug"
+            if p_value < self.estimate.significance
+            else "nothing speaks against what was accounted"
+        )
+        return [
+            f"accounted: epsilon <= {self.accounted.substitute:.2f} under substitute adjacency,"
+            f" {self.accounted.add_remove:.2f} under add/remove",
+            f"p = {p_value:.2g}: {verdict}",
+        ]

@@ -1,0 +1,284 @@
+"""Audits of a user's own training loop: randomness, resuming, bounds, and real Opacus."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpcanary import audit_opacus, estimate_epsilon, gdp_epsilon, loss_difference
+from dpcanary.errors import InputError
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+DELTA = 1e-5
+MU = 2.0
+
+
+def gaussian(seed: int, world: int) -> float:
+    """A training whose trade-off curve is known. It draws from PyTorch's generator, as Opacus."""
+    assert seed >= 0
+    return float(torch.randn(())) + MU * (world == 0)
+
+
+def from_numpy(seed: int, world: int) -> float:
+    return float(np.random.default_rng(seed).normal()) + MU * (world == 0)
+
+
+def audit(train, folder: Path, *, num_runs: int = 40, **options):
+    return audit_opacus(
+        train,
+        **{"num_runs": num_runs, "delta": DELTA, "folder": folder, "num_workers": 1} | options,
+    )
+
+
+# Randomness
+
+
+@pytest.mark.parametrize("train", [gaussian, from_numpy])
+def test_runs_do_not_depend_on_processes_or_order(train, tmp_path):
+    one = audit(train, tmp_path / "one", num_runs=12)
+    two = audit(train, tmp_path / "two", num_runs=12, num_workers=2)
+    audit(train, tmp_path / "three", num_runs=4)
+    three = audit(train, tmp_path / "three", num_runs=12)
+    for other in (two, three):
+        np.testing.assert_array_equal(one.scores.world0, other.scores.world0)
+        np.testing.assert_array_equal(one.scores.world1, other.scores.world1)
+    assert len({*one.scores.world0, *one.scores.world1}) == 12
+    seeded = audit(train, tmp_path / "four", num_runs=12, seed=1)
+    assert not {*seeded.scores.world0} & {*one.scores.world0}
+
+
+def test_all_generators_that_a_training_may_draw_from_are_seeded(tmp_path):
+    drawn: list[tuple[float, ...]] = []
+
+    def train(seed: int, world: int) -> float:
+        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(()))))  # noqa: NPY002
+        return drawn[-1][0]
+
+    audit(train, tmp_path / "one", num_runs=6)
+    audit(train, tmp_path / "two", num_runs=6)
+    assert drawn[:6] == drawn[6:]
+    assert len({value for values in drawn for value in values}) == 18
+
+
+# Bounds
+
+
+def test_the_bound_is_that_of_the_scores(tmp_path):
+    found = audit(gaussian, tmp_path, num_runs=400)
+    direct = estimate_epsilon(
+        world0_scores=found.scores.world0, world1_scores=found.scores.world1, delta=DELTA
+    )
+    assert found.estimate == direct
+    assert 4 < found.estimate.epsilon_lower < gdp_epsilon(mu=MU, delta=DELTA)
+    assert found.accounted is None
+    assert found.claim is None
+    assert "return (score, privacy_engine) from the training" in str(found)
+    [row] = found.summary.to_dict("records")
+    assert row["epsilon_lower"] == direct.epsilon_lower
+    assert row["num_runs"] == 400
+    assert math.isnan(row["epsilon_upper_substitute"])
+    found.plot(tmp_path / "scores.png")
+    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
+
+
+def engine_of(*history: tuple[float, float, int]) -> SimpleNamespace:
+    return SimpleNamespace(accountant=SimpleNamespace(history=[*history]))
+
+
+@pytest.mark.parametrize(("claimed", "holds"), [(2.0, True), (1.0, False)])
+def test_the_claim_of_the_accountant_is_tested(claimed, holds, tmp_path):
+    """Four steps at sample rate 1 have mu = 2 sqrt(4) / sigma under substitution."""
+
+    def train(seed: int, world: int):
+        return gaussian(seed, world), engine_of((4 / claimed, 1.0, 4))
+
+    found = audit(train, tmp_path, num_runs=600)
+    for epsilon, mu in (
+        (found.accounted.substitute, claimed),
+        (found.accounted.add_remove, claimed / 2),
+    ):
+        assert epsilon == pytest.approx(gdp_epsilon(mu=mu, delta=DELTA), rel=1e-4)
+    assert (found.claim.p_value < 0.001) != holds
+    assert ("leaks more than was accounted" in str(found)) != holds
+    [row] = found.summary.to_dict("records")
+    assert row["epsilon_upper_substitute"] == found.accounted.substitute
+    assert row["p_value"] == found.claim.p_value
+
+
+def test_a_training_without_noise_has_no_accounted_epsilon(tmp_path):
+    found = audit(lambda seed, world: (gaussian(seed, world), engine_of((0.0, 1.0, 4))), tmp_path)
+    assert found.accounted is None
+    assert "the training added no noise" in str(found)
+
+
+# With Opacus
+
+SIGMA, STEPS = 4.0, 8
+# The target's gradient is clipped, and another label turns it round; all others are 0.
+FEATURES = torch.zeros(20, 1)
+FEATURES[0] = 100.0
+
+
+def opacus(seed: int, world: int, *, noise_factor: float = 1.0):
+    """The worst case of a substitution, trained by Opacus: mu = 2 sqrt(steps) / sigma."""
+    warnings.simplefilter("ignore")
+    labels = torch.zeros(20, dtype=torch.int64)
+    labels[0] = world
+    model = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+        data_loader=DataLoader(TensorDataset(FEATURES, labels), batch_size=20),
+        noise_multiplier=SIGMA,
+        max_grad_norm=1.0,
+    )
+    add_noise = optimizer.add_noise
+
+    def scaled_noise() -> None:
+        """Of another scale than is accounted, if there is a factor."""
+        optimizer.noise_multiplier *= noise_factor
+        add_noise()
+        optimizer.noise_multiplier /= noise_factor
+
+    optimizer.add_noise = scaled_noise
+    for _ in range(STEPS):
+        for features, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(features), targets).backward()
+            optimizer.step()
+    record = FEATURES[0] / 100
+    return loss_difference(model, record0=(record, 0), record1=(record, 1)), engine
+
+
+def buggy(seed: int, world: int):
+    return opacus(seed, world, noise_factor=0.6)
+
+
+def test_an_audit_of_opacus_is_nearly_tight_and_finds_a_bug(tmp_path):
+    mu = 2 * math.sqrt(STEPS) / SIGMA
+    right = audit(opacus, tmp_path / "right", num_runs=300, num_workers=2)
+    assert right.mechanism == (SIGMA, 1.0, STEPS)
+    assert right.accounted.substitute == pytest.approx(gdp_epsilon(mu=mu, delta=DELTA), rel=1e-3)
+    assert right.accounted.add_remove == pytest.approx(
+        gdp_epsilon(mu=mu / 2, delta=DELTA), rel=1e-3
+    )
+    bound = right.estimate.epsilon_lower
+    assert right.accounted.add_remove < bound < right.accounted.substitute
+    assert right.claim.p_value > 0.01
+    wrong = audit(buggy, tmp_path / "wrong", num_runs=300, num_workers=2)
+    assert wrong.accounted == right.accounted
+    assert wrong.claim.p_value < 0.001
+
+
+def test_loss_difference():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+    features = torch.randn(2, 3)
+    model.eval()
+    losses = [
+        float(
+            nn.functional.cross_entropy(model(features[i : i + 1]), torch.tensor([label])).detach()
+        )
+        for i, label in ((0, 2), (1, 3))
+    ]
+    model.train()
+    own, other = (features[0], 2), (features[1], 3)
+    both = loss_difference(model, record0=own, record1=other)
+    assert both == pytest.approx(losses[1] - losses[0], abs=1e-6)
+    assert loss_difference(model, record0=own) == pytest.approx(-losses[0], abs=1e-6)
+    assert model.training
+
+
+# Resuming
+
+
+def test_finished_runs_are_not_trained_again(tmp_path):
+    trained: list[int] = []
+
+    def train(seed: int, world: int) -> float:
+        if len(trained) == 7:
+            raise KeyboardInterrupt
+        trained.append(world)
+        return gaussian(seed, world)
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(train, tmp_path, num_runs=10)
+    journal = tmp_path / "runs.jsonl"
+    with journal.open("a") as file:
+        file.write('{"run": 7, "sco')  # killed while writing
+    trained.clear()
+    audit(train, tmp_path, num_runs=10)
+    assert len(trained) == 3
+    audit(train, tmp_path, num_runs=10)
+    assert len(trained) == 3
+    assert [json.loads(line)["run"] for line in journal.read_text().splitlines()[1:]] == [
+        *range(10)
+    ]
+
+
+def test_runs_of_other_trainings_do_not_mix(tmp_path):
+    audit(gaussian, tmp_path, num_runs=4)
+    for options in ({"train": from_numpy}, {"train": gaussian, "seed": 1}):
+        with pytest.raises(InputError, match="holds runs of another seed, or of another version"):
+            audit(folder=tmp_path, num_runs=4, **options)
+    (tmp_path / "runs.jsonl").write_text("nothing\n")
+    with pytest.raises(InputError, match="is no journal of runs"):
+        audit(gaussian, tmp_path, num_runs=4)
+
+
+# Errors
+
+
+def test_trainings_that_cannot_be_audited_are_refused(tmp_path):
+    def seeded(seed: int, world: int) -> float:
+        torch.manual_seed(0)
+        return gaussian(seed, world)
+
+    def failing(seed: int, world: int) -> float:
+        if world == 1:
+            raise RuntimeError("no such file")
+        return 0.0
+
+    def changing(seed: int, world: int):
+        return gaussian(seed, world), engine_of((1.0 + world, 1.0, 4))
+
+    cases = {
+        "seeded": (seeded, "all 20 runs of world 0 have the score .*seeds its generators"),
+        "failing": (failing, r"run 1 \(world 1\) failed: RuntimeError: no such file"),
+        "changing": (changing, "the trainings were not accounted alike"),
+        "text": (lambda seed, world: "high", "the training returned 'high'; it must return a"),
+        "nan": (lambda seed, world: math.nan, "run 0: the score is NaN"),
+    }
+    for name, (train, message) in cases.items():
+        with pytest.raises(InputError, match=message):
+            audit(train, tmp_path / name)
+    with pytest.raises(InputError, match="num_runs is 5; it must be even"):
+        audit(gaussian, tmp_path / "odd", num_runs=5)
+
+
+# The documented example
+
+
+def test_the_example(tmp_path):
+    program = str(EXAMPLES / "audit_opacus.py")
+    done = subprocess.run(
+        [sys.executable, program, "8"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4 models of world 0 and 4 of world 1" in done.stdout
+    assert "accounted: epsilon <= 7.44 under substitute adjacency, 3.50 under add/remove" in (
+        done.stdout
+    )
+    assert (tmp_path / "opacus_audit/scores.png").exists()
