@@ -14,12 +14,15 @@ report: "report/workflow.rst"
 
 sys.path.insert(0, workflow.basedir)
 
+from dpcanary.workflow.endings import print_failure, print_success
 from dpcanary.workflow.one_timer import keep_one_timer
 
 keep_one_timer(JobScheduler)
 
 # Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)
 if not workflow.overwrite_configfiles:
+    if workflow.is_main_process:
+        print("No --configfile is given: this is the demo.", file=sys.stderr)
 
     configfile: f"{workflow.basedir}/config/demo.yaml"
 
@@ -35,6 +38,14 @@ include: "rules/figures.smk"
 include: "rules/figures_of_attacks.smk"
 include: "rules/figures_of_exact_laws.smk"
 include: "rules/housekeeping.smk"
+
+
+onsuccess:
+    print_success(Path(RESULTS), workflow.dag_settings.targets)
+
+
+onerror:
+    print_failure(Path(LOGS))
 
 
 rule all:

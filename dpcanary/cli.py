@@ -8,6 +8,7 @@ from dpcanary.commands.account import account
 from dpcanary.commands.calibrate import calibrate
 from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
+from dpcanary.commands.results import results
 from dpcanary.commands.statement import statement
 from dpcanary.errors import AccountingError, InputError
 
@@ -19,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Every subcommand has --help with examples, and --json for programs.",
 )
-for command in (account, calibrate, statement, estimate, plan):
+for command in (account, calibrate, statement, estimate, plan, results):
     app.command(no_args_is_help=True)(command)
 
 

@@ -35,6 +35,9 @@ try:
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
+if workflow.resource_settings.cores == 0:
+    raise WorkflowError("--cores 0 runs no job; give at least --cores 1")
+
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
 RESOLVED_CONFIG = f"{RESULTS}/experiment.json"

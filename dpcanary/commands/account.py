@@ -1,6 +1,5 @@
 """`dpcanary account`: the epsilons of a training."""
 
-from dpcanary.commands.printing import number, print_json, print_table, print_text
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
@@ -13,6 +12,7 @@ from dpcanary.commands.training_options import (
     num_steps_of,
     sample_rate_of,
 )
+from dpcanary.printing import number, print_json, print_table, print_text
 
 _PROTECTS = {
     "add_remove": "Whether a record is in the data at all (membership). Most libraries report this"

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.commands.printing import number, print_json, print_table, print_text
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
@@ -17,6 +16,7 @@ from dpcanary.commands.training_options import (
     num_steps_of,
     sample_rate_of,
 )
+from dpcanary.printing import number, print_json, print_table, print_text
 
 
 def calibrate(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcanary.commands.printing import number, print_json, print_table, print_text
 from dpcanary.commands.training_options import Delta, Json
 from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.printing import number, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from dpcanary.estimation.estimate import EpsilonEstimate

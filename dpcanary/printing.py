@@ -1,4 +1,4 @@
-"""What subcommands print: tables for people, JSON for programs."""
+"""What commands print: tables for people, JSON for programs."""
 
 import json
 import math

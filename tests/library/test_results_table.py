@@ -1,0 +1,127 @@
+"""The table of results, and what a user reads at the end of a run."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from summaries import row, summary_of
+from typer.testing import CliRunner
+
+from dpcanary.cli import app
+from dpcanary.errors import InputError
+from dpcanary.results_table import in_words, read_results, results_table
+from dpcanary.tables import write_table
+from dpcanary.workflow.endings import failures, print_failure, print_success
+
+
+def one(epsilon: float, **changes: object) -> dict[str, object]:
+    base = {"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0, **changes}
+    return row(**base, epsilon_lower=epsilon)
+
+
+def test_bounds_are_averaged_and_none_is_picked():
+    summary = pd.DataFrame(
+        [
+            one(2.0, repeat=0),
+            one(4.0, repeat=1),
+            one(9.0, repeat=0, threshold_rule="in_sample"),  # not valid
+            one(9.0, repeat=0, conversion="direct"),
+            one(9.0, repeat=0, step=100),  # before the last step
+            one(9.0, repeat=0, num_runs=100, num_looks=2),  # before the last look
+        ]
+    )
+    [found] = results_table(summary).to_dict("records")
+    assert found == {
+        "audit": "gradient-1.0-2.0",
+        "canary": "gradient",
+        "runs": 1000,
+        "rule": "simultaneous",
+        "proven": 3.0,
+        "add_remove": 4.4,
+        "substitute": 10.0,
+    }
+
+
+def test_seeds_and_slots_of_a_set_up_are_one_row():
+    seeds = [one(5.0, audit=f"a{seed}", seed=seed, configuration="same") for seed in range(3)]
+    slots = [one(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
+    found = results_table(pd.DataFrame(seeds + slots))
+    assert found[["audit", "proven"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
+
+
+def test_rules_without_the_gaussian_family_have_rows():
+    table = results_table(
+        pd.DataFrame([one(2.0, threshold_rule="steinke", conversion="direct"), one(3.0)])
+    )
+    assert dict(zip(table["rule"], table["proven"], strict=True)) == {
+        "steinke": 2.0,
+        "simultaneous": 3.0,
+    }
+
+
+def test_a_summary_in_words():
+    table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
+    assert in_words(table).startswith("1 of 2 bounds exceed the add/remove epsilon")
+    assert in_words(table.assign(proven=1.0)).startswith("No bound exceeds its add/remove epsilon")
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    write_table(folder / "summary.tsv", summary_of())
+    return folder
+
+
+def test_the_command_prints_the_table(tmp_path):
+    folder = written(tmp_path / "results/x")
+    table = read_results(folder)
+    done = CliRunner().invoke(app, ["results", str(folder)], catch_exceptions=False)
+    for found in table.itertuples():
+        [line] = [
+            line
+            for line in done.output.splitlines()
+            if line.startswith(f"{found.audit} ") and line.endswith(found.rule)
+        ]
+        assert f" {found.proven:.2f} " in line
+    as_json = CliRunner().invoke(app, ["results", str(folder), "--json"], catch_exceptions=False)
+    assert len(json.loads(as_json.output)["audits"]) == len(table)
+    with pytest.raises(InputError, match="does not exist"):
+        CliRunner().invoke(app, ["results", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_finished_run_ends_with_its_results(tmp_path, capsys):
+    folder = written(tmp_path / "results")
+    print_success(folder, [])
+    text = capsys.readouterr().out
+    assert "add/remove" in text
+    assert f"Figures: {folder}/figures/" in text
+    print_success(folder, {"all"})
+    assert capsys.readouterr().out == text
+    print_success(folder, ["list_audits"])
+    print_success(tmp_path, [])
+    assert capsys.readouterr().out == ""
+    (folder / "summary.tsv").write_text("audit\nold\n")
+    print_success(folder, [])
+    assert "no table of results" in capsys.readouterr().out
+
+
+def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
+    logs = tmp_path / "logs"
+    (logs / "train_shard/mine").mkdir(parents=True)
+    (logs / "estimate").mkdir()
+    bad = logs / "train_shard/mine/00003.log"
+    bad.write_text("0 %\nwarning: slow\nerror: run 7 diverged: lower learning_rate\n")
+    (logs / "estimate/fine.log").write_text("100 %\n")
+    old = logs / "estimate/old.log"
+    old.write_text("error: of an earlier run\n")
+    os.utime(old, (1000, 1000))
+    assert failures(logs, since=2000) == [
+        "train_shard/mine/00003: run 7 diverged: lower learning_rate"
+    ]
+    print_failure(logs)
+    text = capsys.readouterr().out
+    assert "What went wrong:" in text
+    assert "run 7 diverged" in text
+    assert "an earlier run" not in text
+    assert "The same command goes on from here" in text
