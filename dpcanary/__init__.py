@@ -16,7 +16,7 @@ Gaussian differential privacy:
 Training of many models, each on one of two neighbouring datasets:
     train_ensemble, ensemble_scores, EnsembleResult, DPSGD, Records
 Audits of a training loop of your own:
-    audit_opacus, OwnAudit, loss_difference
+    audit_opacus, OwnAudit, loss_difference, check_mechanism, MechanismCheck
 Canaries, in which the two datasets differ:
     InputCanary, GradientCanary, DirectionCanary
 Adversaries, for your own additions:
@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from dpcanary.gdp import gdp_delta as gdp_delta
     from dpcanary.gdp import gdp_epsilon as gdp_epsilon
     from dpcanary.gdp import gdp_mu as gdp_mu
+    from dpcanary.mechanism_check.check import MechanismCheck as MechanismCheck
+    from dpcanary.mechanism_check.check import check_mechanism as check_mechanism
     from dpcanary.observations import Observation as Observation
     from dpcanary.own_training.audit import audit_opacus as audit_opacus
     from dpcanary.own_training.result import OwnAudit as OwnAudit
@@ -135,6 +137,7 @@ _NAMES_IN = {
     "estimation.power": "ExpectedBound expected_bound runs_needed",
     "estimation.threshold_rules": "BoundedThreshold Problem Rule at_threshold",
     "gdp": "gdp_delta gdp_epsilon gdp_mu",
+    "mechanism_check.check": "MechanismCheck check_mechanism",
     "observations": "Observation",
     "own_training.audit": "audit_opacus",
     "own_training.result": "OwnAudit",

@@ -6,6 +6,7 @@ import typer
 
 from dpcanary.commands.account import account
 from dpcanary.commands.calibrate import calibrate
+from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
 from dpcanary.commands.results import results
@@ -20,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Every subcommand has --help with examples, and --json for programs.",
 )
-for command in (account, calibrate, statement, estimate, plan, results):
+for command in (account, calibrate, statement, estimate, plan, check, results):
     app.command(no_args_is_help=True)(command)
 
 
@@ -45,7 +46,8 @@ def main() -> None:
     """Runs the command line.
 
     The exit status is 0 if all went well, 1 if a file or a value is wrong or an accountant gives no
-    number, with one message on stderr, and 2 if the command line itself is wrong.
+    number, with one message on stderr, 2 if the command line itself is wrong, and 3 if `check` has
+    found an error.
     """
     try:
         app()

@@ -11,6 +11,7 @@ import pytest
 from dpcanary.adversaries.purposes import Purpose as AdversaryPurpose
 from dpcanary.datasets.purposes import Purpose as DatasetPurpose
 from dpcanary.errors import InputError
+from dpcanary.mechanism_check.purposes import Purpose as MechanismCheckPurpose
 from dpcanary.metagradients.purposes import Purpose as MetagradientPurpose
 from dpcanary.own_training.purposes import Purpose as OwnTrainingPurpose
 from dpcanary.training.purposes import Purpose as TrainingPurpose
@@ -22,6 +23,7 @@ PACKAGE = ROOT / "dpcanary"
 PURPOSES = {
     "adversaries": AdversaryPurpose,
     "datasets": DatasetPurpose,
+    "mechanism_check": MechanismCheckPurpose,
     "metagradients": MetagradientPurpose,
     "own_training": OwnTrainingPurpose,
     "training": TrainingPurpose,
@@ -94,7 +96,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 23))
+    assert sorted(numbers.values()) == list(range(1, 24))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -108,6 +110,7 @@ def test_purposes_of_streams_are_distinct():
         "adversaries.OTHER_LABELS": 16,
         "adversaries.WORST_CASE": 5,
         "training.INITIALISATION": 6,
+        "mechanism_check.MECHANISM_CHECK": 23,
         "own_training.OWN_TRAINING": 22,
         "training.FIXED_BATCHES": 7,
         "training.PRETRAINING_BATCHES": 21,

@@ -1,0 +1,1 @@
+"""Is a training loop the mechanism that its accountant assumes? Measured, not read."""

@@ -1,0 +1,131 @@
+"""The check of a training loop against the mechanism that is accounted for it."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dpcanary.checks import checked_count, checked_real
+from dpcanary.errors import InputError
+from dpcanary.mechanism_check.findings import Finding, findings_of
+from dpcanary.mechanism_check.measurements import Plan, Train, measure
+from dpcanary.mechanism_check.probes import LARGE, Settings
+from dpcanary.program import progress
+
+
+@dataclass(frozen=True)
+class MechanismCheck:
+    """The result of `check_mechanism`. `print` shows it as text.
+
+    Attributes:
+        findings: one for each property that the accountant assumes.
+        significance: probability that a right mechanism fails any of them, at most.
+        num_trainings: that were run.
+    """
+
+    findings: tuple[Finding, ...]
+    significance: float
+    num_trainings: int
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing speaks against any property."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """A row for each property."""
+        return pd.DataFrame([vars(finding) for finding in self.findings])
+
+    def __str__(self) -> str:
+        width = max(len(finding.name) for finding in self.findings)
+        lines = []
+        for one in self.findings:
+            mark = "ok  " if one.holds else "FAIL"
+            lines.append(f"{mark}  {one.name:<{width}}  {one.measured}")
+            if not one.holds:
+                lines += [f"      expected: {one.expected}", f"      meaning:  {one.meaning}"]
+        failed = sum(not finding.holds for finding in self.findings)
+        verdict = (
+            f"{failed} of {len(self.findings)} properties do not hold: the accounted epsilon is not"
+            " that of this training."
+            if failed
+            else "Nothing speaks against the mechanism that is accounted."
+        )
+        level = (
+            f"A right mechanism fails with a probability of at most {self.significance:g}."
+            f" {self.num_trainings} short trainings."
+        )
+        return "\n".join([*lines, "", verdict, level])
+
+
+def check_mechanism(
+    train: Train,
+    *,
+    sample_rate: float = 0.1,
+    noise_multiplier: float = 1.0,
+    max_grad_norm: float = 1.0,
+    learning_rate: float = 0.1,
+    num_records: int = 200,
+    num_trainings: int = 50,
+    significance: float = 0.001,
+    seed: int = 0,
+) -> MechanismCheck:
+    """Checks by measurement that a training loop is the mechanism that accountants assume.
+
+    The loop trains small probes for one or two steps. Their gradients are known, so the updates
+    show which records were drawn, how they were clipped and divided, and the noise. The gradients
+    of one dataset are 0, so that its updates are noise alone; another is trained almost without
+    noise.
+
+    Args:
+        train: your loop: `train(module, dataset, settings)` trains the module in place by SGD with
+            cross-entropy loss on a `TensorDataset` of vectors and labels, for
+            `settings.num_steps` steps, with the sample rate, noise multiplier, clipping norm and
+            learning rate of the settings. It may ignore `settings.seed`, unless it seeds its
+            generators itself.
+        sample_rate: to check at; expected batch sizes should be whole numbers.
+        noise_multiplier: likewise.
+        max_grad_norm: likewise.
+        learning_rate: likewise, constant.
+        num_records: of the probes' datasets; even.
+        num_trainings: of each of four kinds.
+        significance: probability that a right mechanism fails any property, at most (Bonferroni;
+            tests of normal approximations are about exact).
+        seed: from which the trainings' seeds are derived.
+
+    Raises:
+        InputError: if an argument is out of range, or a training fails.
+    """
+    num_records = checked_count("num_records", num_records, least=20)
+    if num_records % 2:
+        raise InputError(f"num_records is {num_records}; it must be even")
+    settings = Settings(
+        sample_rate=checked_real("sample_rate", sample_rate, most=1.0),
+        noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
+        max_grad_norm=checked_real("max_grad_norm", max_grad_norm),
+        learning_rate=checked_real("learning_rate", learning_rate),
+        num_steps=1,
+        seed=0,
+    )
+    _check_small_steps(settings, num_records)
+    plan = Plan(
+        settings,
+        num_records=num_records,
+        num_trainings=checked_count("num_trainings", num_trainings, least=10),
+        seed=checked_count("seed", seed, least=0),
+    )
+    level = checked_real("significance", significance, most=0.5)
+    with progress(plan.total, "training") as bar:
+        found = measure(train, plan, bar.update)
+    findings = findings_of(found, sample_rate=settings.sample_rate, significance=level)
+    return MechanismCheck(tuple(findings), level, plan.total)
+
+
+def _check_small_steps(settings: Settings, num_records: int) -> None:
+    """One step must not change the gradients of the next one much."""
+    moved = settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * num_records)
+    if 2 * moved * LARGE * settings.max_grad_norm > 1:
+        raise InputError(
+            f"learning_rate {settings.learning_rate:g} is too large for a probe with max_grad_norm"
+            f" {settings.max_grad_norm:g}: lower one of them"
+        )
