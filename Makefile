@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	@if [ -t 1 ]; then BARS="--logger rich"; fi; $(SNAKEMAKE) $$BARS || $(BUSY)
-	@echo "Done: results/demo/summary.tsv and results/demo/figures/"
+	@echo "Done. Again: .venv/bin/dpcanary results results/demo"
 
 report: demo
 	@$(SNAKEMAKE) --report results/demo/report.html || $(BUSY)
