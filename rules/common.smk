@@ -15,6 +15,7 @@ from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import digest_of_code
 from dpcanary.workflow.figures import FigureRules
 from dpcanary.workflow.parameters import option, with_known_signature
+from dpcanary.workflow.python import path_of_python
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -46,9 +47,11 @@ FIGURES = FigureRules(EXPERIMENT, RESULTS)
 DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
 SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
 
-# Jobs find the library by this, installed or not; and what the user's own path holds.
+# Jobs find the library by this, installed or not; and what the user's own path holds. With
+# --sdm conda, `python` is that of the rule's environment.
 shell.prefix(
-    f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}"
+    ("" if workflow.deployment_settings.deployment_method else path_of_python())
+    + f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}"
     "${{PYTHONPATH:+:$PYTHONPATH}}; "
 )
 

@@ -17,6 +17,7 @@ import yaml
 from running import SNAKEMAKE, environment, printed_by
 
 from dpcanary.files import read_arrays, sha256_of_file
+from dpcanary.results_table import read_results
 
 ROOT = Path(__file__).parents[2]
 TINY = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
@@ -241,6 +242,35 @@ def wait_until(condition, seconds: float = 400.0) -> None:
         time.sleep(0.02)
 
 
+def test_a_run_ends_with_its_results(project):
+    (project.results / "figures/epsilon_by_noise.png").unlink()
+    header = r"audit +canary +runs +proven +add/remove +substitute +rule"
+    printed = project.run()
+    assert re.search(header, printed)
+    for audit in read_results(project.results)["audit"]:
+        assert f"\n{audit} " in printed
+    assert not re.search(header, project.run("list_audits"))
+
+
+def test_snakemake_needs_no_activated_environment(project):
+    """Jobs find this `python`, although the path has none, or one that knows nothing."""
+    target = "results/tiny/noise/full_batch.json"
+    (project.folder / target).unlink()
+    command = project.command(target)
+    path = {**os.environ, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        command, cwd=project.folder, env=path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project.folder / target).exists()
+
+
+def test_no_cores_are_refused(project):
+    command = [*SNAKEMAKE, "--cores", "0", "--configfile", "experiment.yaml"]
+    printed = printed_by(command, project.folder, fails=True)
+    assert "--cores 0 runs no job; give at least --cores 1" in printed
+
+
 def test_a_damaged_shard_is_named_and_its_audit_alone_stops(project):
     shard = project.results / "shards/full_batch/00001.npz"
     scores = project.results / "scores/full_batch.npz"
@@ -248,7 +278,9 @@ def test_a_damaged_shard_is_named_and_its_audit_alone_stops(project):
     shard.write_bytes(whole[:-30])
     scores.unlink()
     printed = project.run("results/tiny/scores/full_batch.npz", fails=True)
-    assert "shards/full_batch/00001.npz is not a whole .npz file" in printed
+    reason = r"score_runs/full_batch: .*shards/full_batch/00001.npz is not a whole .npz file"
+    assert re.search(rf"What went wrong:\n  {reason}", printed)
+    assert "The same command goes on from here" in printed
     assert not scores.exists()
     shard.write_bytes(whole)
     os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
