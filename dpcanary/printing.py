@@ -3,9 +3,17 @@
 import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, floor
 from typing import Any
 
+# Adjacencies, and the bound that follows from one of them, in words.
+ADJACENCIES = {
+    "add_remove": "add/remove",
+    "zero_out": "zero-out",
+    "substitute": "substitute",
+    "group_privacy": "group privacy",
+}
 _WIDTH = 88
 
 
@@ -42,7 +50,24 @@ def print_text(text: str) -> None:
 
 
 def number(value: float) -> str:
-    """A number for a table: three digits, or two after the point."""
+    """A number for a table, with two digits after the point."""
+    return _with_two_digits(value, round)
+
+
+def rounded_up(value: float) -> str:
+    """An upper bound for a table: a smaller number would be no bound."""
+    return _with_two_digits(value, ceil)
+
+
+def rounded_down(value: float) -> str:
+    """A lower bound for a table: a larger number would be no bound."""
+    return _with_two_digits(value, floor)
+
+
+def _with_two_digits(value: float, whole: Callable[[float], int]) -> str:
     if math.isnan(value):
         return "-"
-    return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if math.isinf(value):
+        return "inf"
+    # A bound that is a number of two digits, but for the rounding of floats, is that number.
+    return f"{whole(round(100 * value, 6)) / 100:,.2f}"

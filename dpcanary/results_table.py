@@ -1,21 +1,22 @@
 """The results of an experiment in a few columns: what is proven, beside what is accounted."""
 
+from itertools import chain
 from pathlib import Path
+from string import ascii_lowercase
 
 import pandas as pd
 
 from dpcanary.estimation.options import Conversion
-from dpcanary.printing import number, print_table, print_text
+from dpcanary.printing import print_table, print_text, rounded_down, rounded_up
 from dpcanary.tables import read_table
 
-COLUMNS = (
-    "audit", "canary", "runs", "rule", "proven", "add_remove", "substitute",
-)  # fmt: skip
 _MOST_ROWS = 40
-_SHARED = ["sweep", "configuration", "canary", "score"]
+# Which conversion is shown, if there are several.
+_CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
+_SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
 # What a summary must have.
 _NEEDED = (
-    *_SHARED, "audit", "step", "num_runs", "threshold_rule", "conversion", "is_valid",
+    *_SET_UP, "audit", "step", "num_runs", "conversion", "is_valid", "assumption", "significance",
     "epsilon_lower", "epsilon_upper_add_remove", "epsilon_upper_substitute",
 )  # fmt: skip
 
@@ -30,68 +31,28 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         summary: of an experiment.
 
     Returns:
-        Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `proven` (the mean
-        lower bound on epsilon), and the accounted epsilons `add_remove` and `substitute`.
+        Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `proven`
+        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, and the
+        accounted epsilons `add_remove` and `substitute`.
     """
-    gdp = summary["conversion"] == Conversion.GDP
-    has_gdp = gdp.groupby([summary["audit"], summary["threshold_rule"]]).transform("any")
-    rows = summary[summary["is_valid"] & (gdp | ~has_gdp)]
+    rows = summary[summary["is_valid"]]
+    ranks = rows["conversion"].map([*_CONVERSIONS].index)
+    rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
     for key in ("step", "num_runs"):
         rows = rows[rows[key] == rows.groupby("audit")[key].transform("max")]
-    groups = rows.groupby([*_SHARED, "threshold_rule"], sort=False, dropna=False)
-    found = groups.agg(
+    found = rows.groupby(_SET_UP, sort=False, dropna=False).agg(
         audit=("audit", "first"),
         canary=("canary", "first"),
         runs=("num_runs", "first"),
         rule=("threshold_rule", "first"),
+        conversion=("conversion", "first"),
         proven=("epsilon_lower", "mean"),
+        bounds=("epsilon_lower", "size"),
         add_remove=("epsilon_upper_add_remove", "first"),
         substitute=("epsilon_upper_substitute", "first"),
+        assumption=("assumption", "first"),
     )
-    return found.reset_index(drop=True)[[*COLUMNS]]
-
-
-def in_words(table: pd.DataFrame) -> str:
-    """What a table of results shows, in one or two sentences."""
-    above = table[table["proven"] > table["add_remove"]]
-    rules = ", ".join(dict.fromkeys(table["rule"]))
-    valid = "Each bound exceeds the truth with a probability of at most the significance."
-    if above.empty:
-        return f"No bound exceeds its add/remove epsilon (rule {rules}). {valid}"
-    return (
-        f"{len(above)} of {len(table)} bounds exceed the add/remove epsilon, which is what most"
-        f" libraries report (rule {rules}). {valid}"
-    )
-
-
-def print_results(folder: Path) -> None:
-    """Prints the table of an experiment's results, and what it shows.
-
-    Raises:
-        InputError: if there is no summary in the folder, or an old one.
-    """
-    table = read_results(folder)
-    rows = table.head(_MOST_ROWS).to_dict("records")
-    print_table(
-        ("audit", "canary", "runs", "proven", "add/remove", "substitute", "rule"),
-        [
-            (
-                row["audit"],
-                row["canary"].replace("_", " "),
-                f"{row['runs']:,}",
-                *(number(row[name]) for name in ("proven", "add_remove", "substitute")),
-                row["rule"],
-            )
-            for row in rows
-        ],
-    )
-    if len(table) > len(rows):
-        print(f"... and {len(table) - len(rows)} more in {folder / 'summary.tsv'}")
-    print()
-    print_text(
-        "proven: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
-        f" accounted upper bounds. {in_words(table)}"
-    )
+    return found.reset_index(drop=True)
 
 
 def read_results(folder: Path) -> pd.DataFrame:
@@ -101,3 +62,51 @@ def read_results(folder: Path) -> pd.DataFrame:
         InputError: if there is no summary in the folder, or an old one.
     """
     return results_table(read_table(folder / "summary.tsv", columns=_NEEDED))
+
+
+def print_results(folder: Path) -> None:
+    """Prints the table of an experiment's results, and what it rests on.
+
+    Raises:
+        InputError: if there is no summary in the folder, or an old one.
+    """
+    table = read_results(folder)
+    shown = table.head(_MOST_ROWS)
+    conditions = [text.split("; ") for text in shown["assumption"]]
+    letters = dict(zip(dict.fromkeys(chain(*conditions)), ascii_lowercase, strict=False))
+    print_table(
+        ("audit", "canary", "runs", "proven", "add/remove", "substitute", "rule", "if"),
+        [
+            (
+                row["audit"],
+                row["canary"].replace("_", " "),
+                f"{row['runs']:,}",
+                rounded_down(row["proven"]),
+                rounded_up(row["add_remove"]),
+                rounded_up(row["substitute"]),
+                row["rule"],
+                ", ".join(letters[one] for one in own),
+            )
+            for row, own in zip(shown.to_dict("records"), conditions, strict=True)
+        ],
+    )
+    if len(table) > len(shown):
+        print(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
+    print()
+    for condition, letter in letters.items():
+        print_text(f"{letter}: {condition}")
+    print()
+    print_text(in_words(table))
+
+
+def in_words(table: pd.DataFrame) -> str:
+    """What a table of results shows, and how it must be read."""
+    above = int((table["proven"] > table["add_remove"]).sum())
+    means = " A number that stands for several repeats, slots or seeds is their mean."
+    return (
+        "proven: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
+        f" accounted upper bounds. {above} of {len(table)} exceed the add/remove epsilon, which is"
+        " what most libraries report. Each single bound exceeds the truth with a probability of at"
+        " most the significance, if its assumptions hold."
+        + (means if (table["bounds"] > 1).any() else "")
+    )

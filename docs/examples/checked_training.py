@@ -15,7 +15,7 @@ def train(module, dataset, settings):
     module, optimizer, loader = engine.make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=settings.learning_rate),
-        data_loader=DataLoader(dataset, batch_size=int(settings.sample_rate * len(dataset))),
+        data_loader=DataLoader(dataset, batch_size=round(settings.sample_rate * len(dataset))),
         noise_multiplier=settings.noise_multiplier,
         max_grad_norm=settings.max_grad_norm,
     )

@@ -55,12 +55,17 @@ def privacy_statement(
         f" {__version__}."
     )
     fifth = (
+        "This holds if each batch is a Poisson sample, the noisy sum is divided by a constant (not"
+        " by the size of the batch that was drawn), and the noise comes from a generator that"
+        " nobody can predict."
+    )
+    sixth = (
         "Not covered: a person who has several records in the data; hyperparameters, early stopping"
         " or other choices that were made by looking at the same data; statistics of the data that"
-        " were published or used without noise; and batches that were not drawn by Poisson"
-        " sampling, such as shuffled ones."
+        " were published or used without noise; public data that the model was pretrained on; and"
+        " the rounding of floating-point noise."
     )
-    return [first, second, third, fourth, *_warnings(delta, num_records), fifth]
+    return [first, second, third, fourth, fifth, *_warnings(delta, num_records), sixth]
 
 
 def _warnings(delta: float, num_records: int | None) -> list[str]:

@@ -12,7 +12,7 @@ from dpcanary.commands.training_options import (
     num_steps_of,
     sample_rate_of,
 )
-from dpcanary.printing import number, print_json, print_table, print_text
+from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
 
 _PROTECTS = {
     "add_remove": "Whether a record is in the data at all (membership). Most libraries report this"
@@ -67,14 +67,14 @@ def account(
     print()
     print_table(
         ("adjacency", "epsilon", "protects"),
-        [
-            (name.replace("_", "/" if name == "add_remove" else " "), number(epsilons[name]), text)
-            for name, text in _PROTECTS.items()
-        ],
+        [(ADJACENCIES[name], rounded_up(epsilons[name]), text) for name, text in _PROTECTS.items()],
     )
     print()
-    ratio = found.substitute / found.add_remove if found.add_remove else float("nan")
+    times = ""
+    if found.add_remove > 0:
+        ratio = found.substitute / found.add_remove
+        times = f": it is {ratio:.1f} times the one that most libraries report"
     print_text(
         "These are upper bounds on the true epsilons. If what records say needs protection, quote"
-        f" the substitute epsilon: it is {ratio:.1f} times the one that most libraries report."
+        f" the substitute epsilon{times}."
     )

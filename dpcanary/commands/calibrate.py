@@ -1,5 +1,6 @@
 """`dpcanary calibrate`: the noise for a target epsilon."""
 
+from math import ceil
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from dpcanary.commands.training_options import (
     num_steps_of,
     sample_rate_of,
 )
-from dpcanary.printing import number, print_json, print_table, print_text
+from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
 
 
 def calibrate(
@@ -64,6 +65,8 @@ def calibrate(
         sample_rate=rate, noise_multiplier=noise, num_steps=steps, delta=delta
     )
     epsilons = {"add_remove": found.add_remove, "substitute": found.substitute}
+    if adjacency is Adjacency.ZERO_OUT:  # for DP-SGD it has the values of add/remove
+        epsilons = {"zero_out": found.add_remove, **epsilons}
     if as_json:
         print_json(
             {
@@ -78,10 +81,10 @@ def calibrate(
         )
         return
     print_text(
-        f"Noise multiplier {noise:.5g} for epsilon {epsilon:g} under"
-        f" {adjacency.value.replace('_', '/')} adjacency: sample rate {rate:.4g}, {steps:,} steps,"
+        f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f} for epsilon {epsilon:g} under"
+        f" {ADJACENCIES[adjacency]} adjacency: sample rate {rate:.4g}, {steps:,} steps,"
         f" delta {delta:g}."
     )
     print()
-    rows = [(name.replace("_", "/"), number(value)) for name, value in epsilons.items()]
+    rows = [(ADJACENCIES[name], rounded_up(value)) for name, value in epsilons.items()]
     print_table(("adjacency", "epsilon with this noise"), rows)

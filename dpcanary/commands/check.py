@@ -28,6 +28,9 @@ def check(
     noise_multiplier: Annotated[float, typer.Option(help="To check at.")] = 1.0,
     max_grad_norm: Annotated[float, typer.Option(help="To check at.")] = 1.0,
     learning_rate: Annotated[float, typer.Option(help="To check at.")] = 0.1,
+    num_records: Annotated[
+        int, typer.Option(help="Of the small datasets; more for a small sample rate.")
+    ] = 200,
     num_trainings: Annotated[
         int, typer.Option(help="Short trainings of each of four kinds; more find smaller errors.")
     ] = 50,
@@ -44,7 +47,7 @@ def check(
 
     \b
     Example:
-      dpcanary check my_training:train --max-grad-norm 1.5 --sample-rate 0.05
+      dpcanary check my_training:train --max-grad-norm 1.5 --sample-rate 0.01 --num-records 1000
     """
     train = _loaded(training)
     from dpcanary.mechanism_check.check import check_mechanism
@@ -55,6 +58,7 @@ def check(
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
         learning_rate=learning_rate,
+        num_records=num_records,
         num_trainings=num_trainings,
         significance=significance,
         seed=seed,
@@ -76,8 +80,10 @@ def _loaded(place: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module), name, None)
-    except ImportError as error:
-        raise InputError(f"{module} cannot be imported from {Path.cwd()}: {error}") from None
+    except Exception as error:
+        raise InputError(
+            f"{module} cannot be imported from {Path.cwd()}: {type(error).__name__}: {error}"
+        ) from error
     if not callable(found):
         raise InputError(f"{module} has no function {name!r}")
     return found

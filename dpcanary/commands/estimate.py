@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcanary.commands.training_options import Delta, Json
-from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
-from dpcanary.printing import number, print_json, print_table, print_text
+from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.printing import print_json, print_table, print_text, rounded_down
 
 if TYPE_CHECKING:
     from dpcanary.estimation.estimate import EpsilonEstimate
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 # Without further arguments: `fixed` needs a threshold, and the exact curves a mechanism.
 _RULES = [rule.value for rule in ThresholdRule if rule != ThresholdRule.FIXED]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
-_SLOTS = "slots do not influence each other and have the same distributions of scores"
+# The others are valid whatever scores have in common.
+_INDEPENDENT = (
+    "the scores are independent: one of each training, or of slots that do not influence each other"
+)
+_ANY_DEPENDENCE = (ThresholdRule.STEINKE, ThresholdRule.MAHLOUJIFAR)
 
 
 def estimate(
@@ -52,6 +56,14 @@ def estimate(
     lower: Annotated[
         bool, typer.Option("--lower-is-world0", help="Low scores stand for world 0, as losses do.")
     ] = False,
+    one_run: Annotated[
+        bool,
+        typer.Option(
+            "--one-run",
+            help="The scores are of records in one training, each in or out by a fair coin: by"
+            " default rule `mahloujifar`, which allows any dependence between them.",
+        ),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the scores and the bound into this .png or .pdf.")
     ] = None,
@@ -66,13 +78,14 @@ def estimate(
     Examples:
       dpcanary estimate scores.csv --delta 1e-5 --plot scores.png
       dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
-                        --world-column split --world0 member --all
+                        --world-column split --world0 member --one-run
     """
     from dpcanary.scoring.world_scores import read_world_scores
 
     found = read_world_scores(scores, score=score_column, world=world_column, world0=world0)
     found = found.swapped if lower else found
-    rules = [*_RULES] if every else [*(rule or [ThresholdRule.COMBINED.value])]
+    default = ThresholdRule.MAHLOUJIFAR if one_run else ThresholdRule.COMBINED
+    rules = [*_RULES] if every else [*(rule or [default.value])]
     conversions = [*_CONVERSIONS] if every else [*(conversion or [Conversion.GDP])]
     bounds = _bounds(found, rules, conversions, delta, significance)
     ceiling = _ceiling(found, bounds[0], Conversion.DIRECT)
@@ -82,7 +95,7 @@ def estimate(
 
         save(draw_scores_of_worlds(found, bounds[0], name=scores.name), plot)
     if as_json:
-        rows = [{**vars(one), "assumption": _assumption(found, one)} for one in bounds]
+        rows = [{**vars(one), "assumption": _assumption(one)} for one in bounds]
         numbers = {"num_world0": len(found.world0), "num_world1": len(found.world1)}
         print_json({**numbers, "bounds": rows, "largest_without_assumption": ceiling, "hint": hint})
         return
@@ -157,9 +170,9 @@ def _hint(found: "WorldScores", bound: "EpsilonEstimate") -> str:
     )
 
 
-def _assumption(found: "WorldScores", bound: "EpsilonEstimate") -> str:
-    dependent = found.num_slots > 1 and bound.threshold_rule not in GUESSING_RULES
-    return f"{bound.assumption}; {_SLOTS}" if dependent else bound.assumption
+def _assumption(bound: "EpsilonEstimate") -> str:
+    needed = bound.threshold_rule not in _ANY_DEPENDENCE
+    return f"{bound.assumption}; {_INDEPENDENT}" if needed else bound.assumption
 
 
 def _print(
@@ -168,7 +181,7 @@ def _print(
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
     print()
-    conditions = {one: _assumption(found, one).split("; ") for one in bounds}
+    conditions = {one: _assumption(one).split("; ") for one in bounds}
     letters = dict(zip(dict.fromkeys(chain(*conditions.values())), ascii_lowercase, strict=False))
     print_table(
         ("rule", "conversion", "epsilon is at least", "if these hold"),
@@ -176,7 +189,7 @@ def _print(
             (
                 one.threshold_rule,
                 one.conversion.value,
-                number(one.epsilon_lower),
+                rounded_down(one.epsilon_lower),
                 ", ".join(letters[condition] for condition in conditions[one]),
             )
             for one in bounds
@@ -189,8 +202,9 @@ def _print(
     alone = " Each bound holds alone: choose one before you see them." if len(bounds) > 1 else ""
     print_text(
         f"At delta {first.delta:g}. A valid bound exceeds the true epsilon with a probability of at"
-        f" most {first.significance:g}.{alone} Without any assumption (rule simultaneous,"
-        f" conversion direct), a perfect attack would prove {number(ceiling)} from so many scores."
+        f" most {first.significance:g}.{alone} Without an assumption on the mechanism"
+        " (rule simultaneous, conversion direct), a perfect attack would prove"
+        f" {rounded_down(ceiling)} from so many scores."
     )
     if hint:
         print()

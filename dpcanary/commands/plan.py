@@ -17,6 +17,7 @@ from dpcanary.commands.training_options import (
     num_steps_of,
     sample_rate_of,
 )
+from dpcanary.errors import InputError
 from dpcanary.printing import number, print_json, print_table, print_text
 
 _POWERS = (0.5, 0.8, 0.95)
@@ -72,6 +73,11 @@ def plan(
         num_steps=steps,
     )
     goal = known.add_remove if exceed is None else exceed
+    if goal == 0:
+        raise InputError(
+            f"the add/remove epsilon is 0 at delta {delta:g}, so there is nothing to exceed: lower"
+            " delta, or give --exceed"
+        )
     needed = {
         power: runs_needed(mechanism=mechanism, exceed=goal, delta=delta, significance=significance,
                            power=power)

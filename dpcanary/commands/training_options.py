@@ -1,6 +1,6 @@
 """The options that describe a training, which several subcommands share."""
 
-from math import ceil
+from math import ceil, inf
 from typing import Annotated
 
 import typer
@@ -46,10 +46,11 @@ def sample_rate_of(
     sample_rate: float | None, batch_size: float | None, num_records: int | None
 ) -> float:
     """The sample rate, given itself or as expected batch size over records."""
-    parts = (batch_size, num_records)
     if sample_rate is not None:
-        if parts != (None, None):
-            raise typer.BadParameter("give --sample-rate, or --batch-size and --num-records")
+        if batch_size is not None:
+            raise typer.BadParameter("give --sample-rate or --batch-size, not both")
+        if not 0 < sample_rate <= 1:
+            raise typer.BadParameter(f"--sample-rate {sample_rate:g} must be above 0 and at most 1")
         return sample_rate
     if batch_size is None or num_records is None:
         raise typer.BadParameter("give --sample-rate, or --batch-size and --num-records")
@@ -67,4 +68,6 @@ def num_steps_of(num_steps: int | None, epochs: float | None, sample_rate: float
     if num_steps is not None:
         return num_steps
     assert epochs is not None
+    if not 0 < epochs < inf:
+        raise typer.BadParameter(f"--epochs {epochs:g} must be a finite number above 0")
     return ceil(round(epochs / sample_rate, 6))

@@ -83,11 +83,13 @@ def check_mechanism(
             `settings.num_steps` steps, with the sample rate, noise multiplier, clipping norm and
             learning rate of the settings. It may ignore `settings.seed`, unless it seeds its
             generators itself.
-        sample_rate: to check at; expected batch sizes should be whole numbers.
+        sample_rate: to check at. The expected batch size must be a whole number, at least 10. For
+            loops with Opacus, its inverse must be one too: Opacus takes the rate
+            1 / number of batches.
         noise_multiplier: likewise.
         max_grad_norm: likewise.
         learning_rate: likewise, constant.
-        num_records: of the probes' datasets; even.
+        num_records: of the probes' datasets; even. More are needed for a small sample rate.
         num_trainings: of each of four kinds.
         significance: probability that a right mechanism fails any property, at most (Bonferroni;
             tests of normal approximations are about exact).
@@ -107,6 +109,7 @@ def check_mechanism(
         num_steps=1,
         seed=0,
     )
+    _check_batch_size(settings, num_records)
     _check_small_steps(settings, num_records)
     plan = Plan(
         settings,
@@ -121,11 +124,22 @@ def check_mechanism(
     return MechanismCheck(tuple(findings), level, plan.total)
 
 
+def _check_batch_size(settings: Settings, num_records: int) -> None:
+    size = settings.sample_rate * num_records
+    if round(size) < 10 or abs(size - round(size)) > 1e-6:
+        raise InputError(
+            f"sample_rate {settings.sample_rate:g} of {num_records} records is an expected batch of"
+            f" {size:g}; it must be a whole number, at least 10: change sample_rate, or num_records"
+            f" to a multiple of {10 / settings.sample_rate:g}"
+        )
+
+
 def _check_small_steps(settings: Settings, num_records: int) -> None:
     """One step must not change the gradients of the next one much."""
     moved = settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * num_records)
     if 2 * moved * LARGE * settings.max_grad_norm > 1:
         raise InputError(
             f"learning_rate {settings.learning_rate:g} is too large for a probe with max_grad_norm"
-            f" {settings.max_grad_norm:g}: lower one of them"
+            f" {settings.max_grad_norm:g} and batches of {settings.sample_rate * num_records:g}:"
+            " lower it"
         )

@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, chi2, f, normaltest
 
 from dpcanary.mechanism_check.measurements import Array, Measurements
+from dpcanary.mechanism_check.purposes import Purpose
+from dpcanary.randomness import generator
 
 # Relative deviations of what is not random; single precision has 1e-7, small updates less.
 _EXACT = 1e-3
+# Of batch sizes: enough for p-values far below the level of one property.
+_BLOCKS, _SIMULATIONS_AT_ONCE = 10, 10_000
 # Parts are in units of a gradient's norm; the least of these is 1e-2.
 _PRESENT = 1e-4
 
@@ -77,15 +81,23 @@ def _sampling_rate(found: Measurements, sample_rate: float) -> tuple[str, float]
 
 
 def _batch_sizes(found: Measurements, sample_rate: float) -> tuple[str, float]:
-    """Binomial sizes are about normal, so their squared deviations are about chi-squared."""
+    """Squared deviations of the sizes, among those of simulated binomial numbers."""
     sizes, count = _participation(found.parts).sum(axis=1), found.parts.shape[1]
-    variance = count * sample_rate * (1 - sample_rate)
-    text = f"standard deviation {sizes.std():.2f} of {sqrt(variance):.2f}"
-    squares = float(((sizes - count * sample_rate) ** 2).sum())
-    if variance == 0:
-        return text, float(squares == 0)
-    law = chi2(len(sizes))
-    return text, _two_sided(law.cdf(squares / variance), law.sf(squares / variance))
+    deviation = sqrt(count * sample_rate * (1 - sample_rate))
+    text = f"standard deviation {sizes.std():.2f} of {deviation:.2f}"
+
+    def squares(drawn: NDArray[np.int64]) -> Array:
+        total: Array = ((drawn - count * sample_rate) ** 2).sum(axis=-1)
+        return total
+
+    stream, own = generator(seed=0, purpose=Purpose.BATCH_SIZES), float(squares(sizes))
+    below = above = 1  # itself (Barnard, 1963)
+    for _ in range(_BLOCKS):
+        drawn = stream.binomial(count, sample_rate, (_SIMULATIONS_AT_ONCE, len(sizes)))
+        simulated = squares(drawn)
+        below += int((simulated <= own).sum())
+        above += int((simulated >= own).sum())
+    return text, min(1.0, 2 * min(below, above) / (_BLOCKS * _SIMULATIONS_AT_ONCE + 1))
 
 
 def _both_steps(found: Measurements, sample_rate: float) -> tuple[str, float]:

@@ -7,3 +7,4 @@ class Purpose(IntEnum):
     """Part of every stream's key: never reuse or change a number, in any package."""
 
     MECHANISM_CHECK = 23  # the seeds of trainings on probes
+    BATCH_SIZES = 24  # simulated batch sizes, which measured ones are compared with

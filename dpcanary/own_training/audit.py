@@ -1,22 +1,23 @@
 """Audits of a training loop of the user's own, as a black box."""
 
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
+from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
-from dpcanary.estimation.estimate import estimate_epsilon
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.estimate import (
+    EpsilonEstimate,
+    estimate_epsilon,
+    estimate_epsilon_at_looks,
+)
+from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
 from dpcanary.own_training.journal import Journal
-from dpcanary.own_training.one_run import OwnRun, Train, train_one
+from dpcanary.own_training.one_run import OwnRun, Train
+from dpcanary.own_training.processes import num_cores, train_all
 from dpcanary.own_training.result import OwnAudit
 from dpcanary.program import progress
 from dpcanary.scoring.world_scores import WorldScores
@@ -36,12 +37,16 @@ def audit_opacus(
     significance: float = 0.05,
     threshold_rule: ThresholdRule | str = ThresholdRule.COMBINED,
     conversion: Conversion | str = Conversion.GDP,
+    looks: Sequence[int] = (),
 ) -> OwnAudit:
     """Audits a training loop of your own: it is run many times, as it is.
 
     This is slow, and honest: nothing of the training is replaced or assumed. Finished runs are kept
-    in the folder, so the same call goes on after an interruption, and a larger `num_runs` trains
-    only the rest.
+    in the folder, so the same call goes on after an interruption.
+
+    Fix `num_runs` beforehand. Whoever looks at a bound and then trains more models, until it is
+    high enough, has no valid bound; the folder remembers the looks, and the result says so. If you
+    want to look several times, name all numbers of runs as `looks` before the first one.
 
     Args:
         train: trains one model and gives its score, or its score and Opacus's `PrivacyEngine`:
@@ -59,76 +64,105 @@ def audit_opacus(
         seed: from which the runs' seeds are derived.
         num_workers: processes side by side, each with one thread; by default one per core.
         significance: of the bound.
-        threshold_rule: see `estimate_epsilon`.
-        conversion: see `estimate_epsilon`; not `subsampled_gaussian`.
+        threshold_rule: see `estimate_epsilon`; no rule of guesses, whose worlds are coins.
+        conversion: `gdp` or `direct`; see `estimate_epsilon`.
+        looks: even numbers of runs that rise, at which bounds are looked at and hold jointly;
+            `num_runs` must be one of them.
 
     Raises:
         InputError: if an argument is out of range, a training fails (names the run; finished ones
-            are kept), the runs of a world are all alike, or trainings were accounted differently.
+            are kept), the runs of both worlds are all alike, or trainings were accounted
+            differently.
     """
     num_runs = checked_count("num_runs", num_runs, least=4)
     if num_runs % 2:
         raise InputError(f"num_runs is {num_runs}; it must be even, for two worlds")
-    seed, delta = checked_count("seed", seed, least=0), checked_real("delta", delta, most=1.0)
-    workers = checked_count("num_workers", num_workers or _cores())
+    seed, adjacency = checked_count("seed", seed, least=0), Adjacency(adjacency)
+    workers = checked_count("num_workers", num_workers or num_cores())
+    options = {
+        "delta": delta,
+        "significance": significance,
+        "threshold_rule": threshold_rule,
+        "conversion": conversion,
+    }
+    looks = _checked_looks(num_runs, looks)
+    _check_options(options, looks)
     journal = Journal(Path(folder) / JOURNAL, train=train, seed=seed)
-    missing = [run for run in range(num_runs) if run not in journal.runs]
-    _train(train, missing, seed=seed, workers=min(workers, len(missing)), journal=journal)
-    runs = [journal.runs[run] for run in range(num_runs)]
-    scores = _scores(runs)
+    try:
+        _train(train, journal, num_runs=num_runs, seed=seed, workers=workers)
+        runs = [journal.runs[run] for run in range(num_runs)]
+        scores, mechanism = _scores(runs), _accounted(runs)
+        estimate = _estimate(scores, options, looks)
+        unplanned = [one for one in journal.looks if one != num_runs and one not in looks]
+        journal.add_look(num_runs)
+    finally:
+        journal.close()
+    if unplanned:
+        listed = ", ".join(f"{one:,}" for one in unplanned)
+        note = f"NOT a valid bound (the audit was looked at before, with {listed} runs); "
+        estimate = replace(estimate, is_valid=False, assumption=note + estimate.assumption)
     return OwnAudit(
         scores=scores,
-        estimate=estimate_epsilon(
-            world0_scores=scores.world0,
-            world1_scores=scores.world1,
-            delta=delta,
-            significance=significance,
-            threshold_rule=threshold_rule,
-            conversion=conversion,
-        ),
-        adjacency=Adjacency(adjacency),
-        mechanism=_accounted(runs),
+        estimate=estimate,
+        adjacency=adjacency,
+        mechanism=mechanism,
         seconds=sum(run.seconds for run in runs),
     )
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _checked_looks(num_runs: int, looks: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(checked_count("looks", look, least=4) for look in looks)
+    if any(look % 2 for look in found) or [*found] != sorted({*found}):
+        raise InputError(f"looks are {[*found]}; they must be even numbers of runs that rise")
+    if found and num_runs not in found:
+        raise InputError(f"num_runs {num_runs} must be one of the looks")
+    return found
 
 
-def _train(train: Train, runs: Sequence[int], *, seed: int, workers: int, journal: Journal) -> None:
-    one = partial(train_one, train, seed=seed)
-    with progress(len(runs), "model") as bar:
-        if workers <= 1:
-            for run in runs:
-                journal.add(one(run=run))
-                bar.update()
-            return
-        # Forked processes would share the state of PyTorch's threads.
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread)
-        try:
-            for done in as_completed([pool.submit(one, run=run) for run in runs]):
-                journal.add(done.result())
-                bar.update()
-        finally:
-            pool.shutdown(cancel_futures=True)
+def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
+    """Before hours of training: a bound from a few made-up scores shows what is wrong."""
+    if options["threshold_rule"] in GUESSING_RULES:
+        raise InputError(
+            f"threshold_rule {options['threshold_rule']!s} guesses fair coins, and the worlds of"
+            " these runs take turns: give another one, such as combined"
+        )
+    made_up = WorldScores(np.array([2.0, 3.0]), np.array([0.0, 1.0]))
+    _estimate(made_up, options, (4, *looks[1:]) if looks else ())
 
 
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
+def _train(train: Train, journal: Journal, *, num_runs: int, seed: int, workers: int) -> None:
+    missing = [run for run in range(num_runs) if run not in journal.runs]
+    with progress(len(missing), "model") as bar:
+
+        def on_run(run: OwnRun) -> None:
+            journal.add(run)
+            bar.update()
+
+        workers = min(workers, len(missing))
+        train_all(train, missing, seed=seed, num_workers=workers, on_run=on_run)
+
+
+def _estimate(
+    scores: WorldScores, options: dict[str, object], looks: Sequence[int]
+) -> EpsilonEstimate:
+    known = {"world0_scores": scores.world0, "world1_scores": scores.world1, **options}
+    if not looks:
+        return estimate_epsilon(**known)  # type: ignore[arg-type]
+    sizes = [(look // 2, look // 2) for look in looks]
+    return estimate_epsilon_at_looks(looks=sizes, **known)[-1]  # type: ignore[arg-type]
 
 
 def _scores(runs: Sequence[OwnRun]) -> WorldScores:
-    worlds = [np.array([run.score for run in runs if run.world == world]) for world in (0, 1)]
-    for world, scores in enumerate(worlds):
-        if len(scores) > 1 and np.ptp(scores) == 0:
-            raise InputError(
-                f"all {len(scores)} runs of world {world} have the score {scores[0]:g}: either the"
-                " training seeds its generators with a constant, or the score does not depend on"
-                " the model"
-            )
-    world0, world1 = worlds
+    world0, world1 = (
+        np.array([run.score for run in runs if run.world == world]) for world in (0, 1)
+    )
+    if len({*world0}) == len({*world1}) == 1:
+        raise InputError(
+            f"all {len(world0)} runs of world 0 have the score {world0[0]:g}, and all of world 1"
+            f" {world1[0]:g}: the training seeds its generators with a constant, or adds no noise,"
+            " or the score does not depend on the model. If the attack gives a yes or no and is"
+            " always right, let it give a probability"
+        )
     return WorldScores(world0, world1)
 
 

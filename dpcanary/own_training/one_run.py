@@ -77,7 +77,14 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
             f"run {run} (world {world}) failed: {type(error).__name__}: {error}"
         ) from error
     seconds = time.perf_counter() - start
-    score, engine = returned if isinstance(returned, tuple) else (returned, None)
+    score, engine = (
+        returned
+        if isinstance(returned, tuple) and len(returned) == 2
+        else (
+            returned,
+            None,
+        )
+    )
     known = accounted_steps(engine) if engine is not None else (None, None, None)
     return OwnRun(run, _checked_score(score, run), seconds, *known)
 

@@ -1,6 +1,6 @@
 """The result of an audit of the user's own training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.claims import ClaimTest, test_claim
 from dpcanary.estimation.estimate import EpsilonEstimate
+from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ class OwnAudit:
     def claim(self) -> ClaimTest | None:
         """The test that the training is as private as it was accounted; None if that is not known.
 
-        A small p-value says that the training leaks more, for example by a bug.
+        A small p-value says that the training leaks more, for example by a bug. Like the bound, it
+        is valid if the number of runs, or all looks, were fixed beforehand.
         """
         if self.accounted is None or self.mechanism is None:
             return None
         noise_multiplier, sample_rate, num_steps = self.mechanism
-        return test_claim(
+        found = test_claim(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
             mechanism=Mechanism(
@@ -74,6 +76,8 @@ class OwnAudit:
                 num_steps=num_steps,
             ),
         )
+        # Bonferroni: each look has a test of its own.
+        return replace(found, p_value=min(1.0, found.p_value * self.estimate.num_looks))
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -106,12 +110,14 @@ class OwnAudit:
     def __str__(self) -> str:
         bound = self.estimate
         name = self.adjacency.value.replace("_", "/")
+        confidence = f"{1 - bound.significance:.0%} confidence; " if bound.is_valid else ""
         lines = [
             f"{len(self.scores.world0):,} models of world 0 and {len(self.scores.world1):,} of"
             f" world 1, {self.seconds:,.0f} seconds of training",
-            f"proven:    epsilon >= {bound.epsilon_lower:.2f} under {name} adjacency, at delta"
-            f" {bound.delta:g} ({1 - bound.significance:.0%} confidence; rule"
-            f" {bound.threshold_rule}, conversion {bound.conversion.value})",
+            f"{'proven:   ' if bound.is_valid else 'NOT VALID:'} epsilon >="
+            f" {rounded_down(bound.epsilon_lower)} under {name} adjacency, at delta"
+            f" {bound.delta:g} ({confidence}rule {bound.threshold_rule}, conversion"
+            f" {bound.conversion.value})",
             f"if this holds: {bound.assumption}",
         ]
         try:
@@ -132,7 +138,7 @@ class OwnAudit:
             else "nothing speaks against what was accounted"
         )
         return [
-            f"accounted: epsilon <= {self.accounted.substitute:.2f} under substitute adjacency,"
-            f" {self.accounted.add_remove:.2f} under add/remove",
+            f"accounted: epsilon <= {rounded_up(self.accounted.substitute)} under substitute"
+            f" adjacency, {rounded_up(self.accounted.add_remove)} under add/remove",
             f"p = {p_value:.2g}: {verdict}",
         ]

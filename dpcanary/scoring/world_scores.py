@@ -109,7 +109,8 @@ def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _is_world0(path: Path, name: str, values: NDArray[Any], label: str | None) -> NDArray[np.bool_]:
-    worlds = [_as_text(value) for value in values.tolist()]
+    raw = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
+    worlds = raw if label in raw else [_as_text(value) for value in values.tolist()]
     known = sorted({*worlds})
     if label is None:
         if not {*known} <= {"0", "1"}:

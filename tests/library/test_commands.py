@@ -112,6 +112,20 @@ def test_calibrated_noise_reaches_the_epsilon_that_was_named():
         assert found["epsilon"][adjacency] <= 8
 
 
+def test_printed_noise_and_epsilons_are_rounded_to_the_safe_side():
+    text = printed("calibrate", "--epsilon", "8", "--adjacency", "zero_out", *TRAINING)
+    noise = float(re.search(r"Noise multiplier ([\d.]+) for", text).group(1))
+    assert "under zero-out adjacency" in " ".join(text.split())
+    known = {"sample_rate": 0.25, "num_steps": 500, "delta": 1e-5, "adjacency": "zero_out"}
+    assert account_epsilon(**known, noise_multiplier=noise).upper <= 8
+    exact = as_json("account", *TRAINING, *NOISE)["epsilon"]
+    shown = re.findall(
+        r"^\S.*?\s{3,}([\d.]+) ", printed("account", *TRAINING, *NOISE), re.MULTILINE
+    )
+    for value, told in zip(exact.values(), shown, strict=True):
+        assert value <= float(told) < value + 0.01
+
+
 def test_calibrate_does_not_guess_the_adjacency():
     assert "Missing option '--adjacency'" in refused("calibrate", "--epsilon", "8", *TRAINING)
 
@@ -140,7 +154,12 @@ def test_a_statement_rounds_up_and_warns_of_a_large_delta():
     ("arguments", "message"),
     [
         (["--num-steps", "3"], "give --sample-rate, or --batch-size and --num-records"),
-        (["--sample-rate", ".1", "--batch-size", "3", "--epochs", "1"], "give --sample-rate, or"),
+        (
+            ["--sample-rate", ".1", "--batch-size", "3", "--epochs", "1"],
+            "or --batch-size, not both",
+        ),
+        (["--sample-rate", "0", "--epochs", "1"], "--sample-rate 0 must be above 0 and at most 1"),
+        (["--sample-rate", ".1", "--epochs", "nan"], "--epochs nan must be a finite number above"),
         (["--batch-size", "3", "--epochs", "1"], "give --sample-rate, or --batch-size and"),
         (["--sample-rate", ".1"], "give either --num-steps or --epochs"),
         (["--sample-rate", ".1", "--epochs", "1", "--num-steps", "3"], "give either --num-steps"),
@@ -177,7 +196,7 @@ def test_estimates_from_every_kind_of_file(kind, tmp_path):
     direct = estimate_epsilon(world0_scores=world0, world1_scores=world1, delta=1e-5)
     [bound] = found["bounds"]
     assert bound["epsilon_lower"] == pytest.approx(direct.epsilon_lower)
-    assert bound["assumption"] == direct.assumption
+    assert bound["assumption"].startswith(f"{direct.assumption}; the scores are independent")
     assert (found["num_world0"], found["num_world1"]) == (500, 500)
     assert found["hint"] == ""
 
@@ -204,7 +223,7 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     [bound] = found["bounds"]
     assert bound["epsilon_lower"] == pytest.approx(own.epsilon_lower)
     assert bound["epsilon_lower"] > 0
-    assert "slots do not influence each other" in bound["assumption"]
+    assert "or of slots that do not influence each other" in bound["assumption"]
 
 
 def test_all_rules_are_those_of_the_library(tmp_path):
@@ -223,6 +242,27 @@ def test_all_rules_are_those_of_the_library(tmp_path):
     text = " ".join(printed("estimate", str(path), "--delta", "1e-5", "--all").split())
     assert "NOT a valid bound" in text
     assert "Each bound holds alone: choose one before you see them." in text
+
+
+def test_scores_of_one_training_need_no_independence(tmp_path):
+    path = tmp_path / "scores.csv"
+    table_of().to_csv(path, index=False)
+    [bound] = as_json("estimate", str(path), "--delta", "1e-5", "--one-run")["bounds"]
+    assert bound["threshold_rule"] == "mahloujifar"
+    assert "slots may depend on one another in any way" in bound["assumption"]
+    assert "independent" not in bound["assumption"]
+    every = as_json("estimate", str(path), "--delta", "1e-5", "--all")["bounds"]
+    dependent = [one for one in every if "the scores are independent" not in one["assumption"]]
+    assert {one["threshold_rule"] for one in dependent} == {"steinke", "mahloujifar"}
+
+
+def test_truth_values_name_worlds(tmp_path):
+    path, table = tmp_path / "scores.parquet", table_of()
+    table.assign(world=table["world"] == 0).to_parquet(path)
+    of_true = as_json("estimate", str(path), "--delta", "1e-5", "--world0", "True")
+    table.to_csv(tmp_path / "plain.csv", index=False)
+    plain = as_json("estimate", str(tmp_path / "plain.csv"), "--delta", "1e-5")
+    assert of_true["bounds"][0]["epsilon_lower"] == plain["bounds"][0]["epsilon_lower"] > 0
 
 
 def test_hints_where_the_bound_is_0(tmp_path):
@@ -299,6 +339,15 @@ def test_a_plan_is_the_power_of_the_library():
         mechanism=mechanism, exceed=exceed, delta=1e-5
     )
     assert 8.9 < found["expected_bound"]["1000"]["mean"] < 9.4
+
+
+def test_a_plan_without_anything_to_exceed_is_refused():
+    training = ["--sample-rate", "1", "--num-steps", "1", "--noise-multiplier", "1e6"]
+    with pytest.raises(InputError, match="there is nothing to exceed: lower delta, or give"):
+        printed("plan", *training, "--delta", "0.1")
+    text = printed("account", *training, "--delta", "0.1")
+    assert "nan" not in text
+    assert "quote the substitute epsilon." in " ".join(text.split())
 
 
 # As a program

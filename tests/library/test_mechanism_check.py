@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 from dpcanary import DPSGD, InputCanary, Records, check_mechanism, train_ensemble
 from dpcanary.cli import app
 from dpcanary.errors import InputError
+from dpcanary.mechanism_check.findings import _batch_sizes
+from dpcanary.mechanism_check.measurements import Measurements
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
@@ -158,6 +160,7 @@ def test_planted_bugs_are_found_by_name(bug, names):
         {"max_grad_norm": 0.1, "learning_rate": 1.0, "noise_multiplier": 5.0},
         {"max_grad_norm": 3.0, "learning_rate": 0.01, "sample_rate": 0.5},
         {"num_records": 100, "num_trainings": 20, "seed": 3},
+        {"num_records": 1000, "num_trainings": 20, "sample_rate": 0.01},
     ],
 )
 def test_a_right_loop_passes_at_other_settings(changes):
@@ -187,12 +190,28 @@ def test_right_loops_fail_at_most_at_the_stated_rate():
     assert max(by_name.values()) < 0.2, by_name
 
 
+def test_batch_sizes_at_a_small_rate_are_tested_at_their_level():
+    """Where squared deviations of binomial numbers are far from chi-squared."""
+    rng = np.random.default_rng(0)
+    p_values = []
+    for _ in range(300):
+        parts = (rng.random((20, 400)) < 0.005).astype(float)
+        zeros = np.zeros((20, 4))
+        found = Measurements(zeros, zeros, parts, parts, np.ones(400))
+        p_values.append(_batch_sizes(found, 0.005)[1])
+    error = 3 * np.sqrt(0.05 * 0.95 / 300)
+    assert np.mean(np.array(p_values) <= 0.05) < 0.05 + error
+
+
 def test_checks_that_cannot_be_made_are_refused():
     def broken(module, dataset, settings):
         raise KeyError("input_ids")
 
     with pytest.raises(InputError, match=r"failed on a probe \(KeyError: 'input_ids'\); it must"):
         check_mechanism(broken)
+    for wrong in ({"sample_rate": 0.004}, {"sample_rate": 0.123}):
+        with pytest.raises(InputError, match="it must be a whole number, at least 10"):
+            check_mechanism(dpsgd, **wrong)
     with pytest.raises(InputError, match="learning_rate 100 is too large for a probe"):
         check_mechanism(dpsgd, learning_rate=100.0)
     with pytest.raises(InputError, match="num_records is 21; it must be even"):

@@ -5,9 +5,12 @@ import math
 import random
 import subprocess
 import sys
+import time
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +19,15 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import audit_opacus, estimate_epsilon, gdp_epsilon, loss_difference
+from dpcanary import (
+    audit_opacus,
+    estimate_epsilon,
+    estimate_epsilon_at_looks,
+    gdp_epsilon,
+    loss_difference,
+)
 from dpcanary.errors import InputError
+from dpcanary.own_training.journal import Journal
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 DELTA = 1e-5
@@ -41,6 +51,25 @@ def audit(train, folder: Path, *, num_runs: int = 40, **options):
     )
 
 
+def scaled(seed: int, world: int, *, factor: float) -> float:
+    return factor * gaussian(seed, world)
+
+
+class Scaled:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, seed: int, world: int) -> float:
+        return self.factor * gaussian(seed, world)
+
+
+def slow_or_failing(seed: int, world: int) -> float:
+    if world == 1:
+        raise RuntimeError("at once")
+    time.sleep(1.0)
+    return gaussian(seed, world)
+
+
 # Randomness
 
 
@@ -48,8 +77,8 @@ def audit(train, folder: Path, *, num_runs: int = 40, **options):
 def test_runs_do_not_depend_on_processes_or_order(train, tmp_path):
     one = audit(train, tmp_path / "one", num_runs=12)
     two = audit(train, tmp_path / "two", num_runs=12, num_workers=2)
-    audit(train, tmp_path / "three", num_runs=4)
-    three = audit(train, tmp_path / "three", num_runs=12)
+    audit(train, tmp_path / "three", num_runs=4, looks=[4, 12])
+    three = audit(train, tmp_path / "three", num_runs=12, looks=[4, 12])
     for other in (two, three):
         np.testing.assert_array_equal(one.scores.world0, other.scores.world0)
         np.testing.assert_array_equal(one.scores.world1, other.scores.world1)
@@ -223,16 +252,75 @@ def test_finished_runs_are_not_trained_again(tmp_path):
     assert len(trained) == 3
     audit(train, tmp_path, num_runs=10)
     assert len(trained) == 3
-    assert [json.loads(line)["run"] for line in journal.read_text().splitlines()[1:]] == [
-        *range(10)
-    ]
+    entries = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+    assert [entry["run"] for entry in entries if "run" in entry] == [*range(10)]
+    assert [entry["look"] for entry in entries if "look" in entry] == [10]
+
+
+def test_runs_that_finish_after_a_failure_are_kept(tmp_path):
+    with pytest.raises(InputError, match=r"run 1 \(world 1\) failed: RuntimeError: at once"):
+        audit(slow_or_failing, tmp_path, num_runs=40, num_workers=2)
+    entries = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()[1:]]
+    assert 0 in {entry["run"] for entry in entries}
+    assert len(entries) < 39  # those that had not begun were not trained
+
+
+def test_a_journal_whose_beginning_was_not_written_is_a_new_one(tmp_path):
+    (tmp_path / "runs.jsonl").write_text('{"seed": 0, "trai')
+    assert audit(gaussian, tmp_path, num_runs=4).scores.world0.size == 2
+
+
+def test_two_audits_do_not_write_one_journal(tmp_path):
+    journal = Journal(tmp_path / "runs.jsonl", train=gaussian, seed=0)
+    with pytest.raises(InputError, match="another audit writes to"):
+        audit(gaussian, tmp_path, num_runs=4)
+    journal.close()
+    audit(gaussian, tmp_path, num_runs=4)
+
+
+# Looks
+
+
+def test_looks_that_were_not_planned_are_no_valid_bounds(tmp_path):
+    first = audit(gaussian, tmp_path, num_runs=100)
+    assert first.estimate.is_valid
+    assert audit(gaussian, tmp_path, num_runs=100).estimate == first.estimate  # the same again
+    more = audit(gaussian, tmp_path, num_runs=200)
+    assert not more.estimate.is_valid
+    assert "NOT a valid bound (the audit was looked at before, with 100 runs)" in str(more)
+    assert "NOT VALID: epsilon >=" in str(more)
+    assert "proven" not in str(more)
+
+
+def test_planned_looks_hold_jointly(tmp_path):
+    options = {"looks": [100, 200]}
+    one, two = (audit(gaussian, tmp_path, num_runs=count, **options) for count in (100, 200))
+    assert one.estimate.is_valid
+    assert two.estimate.is_valid
+    assert two.estimate.num_looks == 2
+    sizes = [(50, 50), (100, 100)]
+    known = {"world0_scores": two.scores.world0, "world1_scores": two.scores.world1}
+    jointly = estimate_epsilon_at_looks(looks=sizes, delta=DELTA, **known)
+    assert [one.estimate, two.estimate] == jointly
 
 
 def test_runs_of_other_trainings_do_not_mix(tmp_path):
     audit(gaussian, tmp_path, num_runs=4)
-    for options in ({"train": from_numpy}, {"train": gaussian, "seed": 1}):
+    audit(partial(scaled, factor=1.0), tmp_path / "partial", num_runs=4)
+    audit(Scaled(1.0), tmp_path / "object", num_runs=4)
+    for folder, options in (
+        (tmp_path, {"train": from_numpy}),
+        (tmp_path, {"train": gaussian, "seed": 1}),
+        (tmp_path / "partial", {"train": partial(scaled, factor=2.0)}),
+        (tmp_path / "object", {"train": Scaled(2.0)}),
+    ):
         with pytest.raises(InputError, match="holds runs of another seed, or of another version"):
-            audit(folder=tmp_path, num_runs=4, **options)
+            audit(folder=folder, num_runs=4, **options)
+    audit(Scaled(1.0), tmp_path / "object", num_runs=4)
+    without_source: dict[str, Any] = {}
+    exec("def train(seed, world): return 0.0", without_source)
+    with pytest.raises(InputError, match="has no source that can be read"):
+        audit(without_source["train"], tmp_path / "none", num_runs=4)
     (tmp_path / "runs.jsonl").write_text("nothing\n")
     with pytest.raises(InputError, match="is no journal of runs"):
         audit(gaussian, tmp_path, num_runs=4)
@@ -256,6 +344,7 @@ def test_trainings_that_cannot_be_audited_are_refused(tmp_path):
 
     cases = {
         "seeded": (seeded, "all 20 runs of world 0 have the score .*seeds its generators"),
+        "three": (lambda seed, world: (1.0, 2.0, 3.0), "the training returned .* it must return a"),
         "failing": (failing, r"run 1 \(world 1\) failed: RuntimeError: no such file"),
         "changing": (changing, "the trainings were not accounted alike"),
         "text": (lambda seed, world: "high", "the training returned 'high'; it must return a"),
@@ -264,8 +353,46 @@ def test_trainings_that_cannot_be_audited_are_refused(tmp_path):
     for name, (train, message) in cases.items():
         with pytest.raises(InputError, match=message):
             audit(train, tmp_path / name)
-    with pytest.raises(InputError, match="num_runs is 5; it must be even"):
-        audit(gaussian, tmp_path / "odd", num_runs=5)
+    with pytest.raises(InputError, match="other processes cannot import the training"):
+        audit(lambda seed, world: 0.0, tmp_path / "lambda", num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_runs": 5}, "num_runs is 5; it must be even"),
+        ({"adjacency": "add-remove"}, "add-remove"),
+        ({"conversion": "exact"}, "exact"),
+        ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
+        ({"significance": 2.0}, "significance"),
+        ({"delta": 0.0}, "delta"),
+        ({"threshold_rule": "best"}, "best"),
+        ({"threshold_rule": "fixed"}, "threshold"),
+        ({"threshold_rule": "mahloujifar"}, "guesses fair coins, and the worlds of these runs"),
+        ({"looks": [10, 20]}, "num_runs 40 must be one of the looks"),
+        ({"looks": [40, 21]}, "even numbers of runs that rise"),
+    ],
+)
+def test_wrong_arguments_are_found_before_anything_is_trained(options, message, tmp_path):
+    def train(seed: int, world: int) -> float:
+        raise AssertionError("trained")
+
+    with pytest.raises(ValueError, match=message):
+        audit(train, tmp_path, **options)
+    assert not (tmp_path / "runs.jsonl").exists()
+
+
+def test_an_invalid_rule_proves_nothing(tmp_path):
+    found = str(audit(gaussian, tmp_path, threshold_rule="in_sample"))
+    assert "NOT VALID: epsilon >=" in found
+    assert "confidence" not in found
+
+
+def test_perfect_scores_of_one_world_are_no_error(tmp_path):
+    def train(seed: int, world: int) -> float:
+        return 10.0 if world == 0 else gaussian(seed, world)
+
+    assert audit(train, tmp_path).estimate.epsilon_lower > 1
 
 
 # The documented example
@@ -278,7 +405,7 @@ def test_the_example(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "4 models of world 0 and 4 of world 1" in done.stdout
-    assert "accounted: epsilon <= 7.44 under substitute adjacency, 3.50 under add/remove" in (
+    assert "accounted: epsilon <= 7.45 under substitute adjacency, 3.51 under add/remove" in (
         done.stdout
     )
     assert (tmp_path / "opacus_audit/scores.png").exists()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from math import floor
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +19,7 @@ from dpcanary.workflow.endings import failures, print_failure, print_success
 
 def one(epsilon: float, **changes: object) -> dict[str, object]:
     base = {"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0, **changes}
-    return row(**base, epsilon_lower=epsilon)
+    return {"assumption": "independence; a curve", **row(**base, epsilon_lower=epsilon)}
 
 
 def test_bounds_are_averaged_and_none_is_picked():
@@ -38,9 +39,12 @@ def test_bounds_are_averaged_and_none_is_picked():
         "canary": "gradient",
         "runs": 1000,
         "rule": "simultaneous",
+        "conversion": "gdp",
         "proven": 3.0,
+        "bounds": 2,
         "add_remove": 4.4,
         "substitute": 10.0,
+        "assumption": "independence; a curve",
     }
 
 
@@ -61,15 +65,24 @@ def test_rules_without_the_gaussian_family_have_rows():
     }
 
 
+def test_conversions_are_not_averaged():
+    several = ("direct", "subsampled_gaussian")
+    rows = [one(2.0 + 6 * index, conversion=name) for index, name in enumerate(several)]
+    [found] = results_table(pd.DataFrame(rows)).to_dict("records")
+    assert (found["conversion"], found["proven"]) == ("subsampled_gaussian", 8.0)
+
+
 def test_a_summary_in_words():
     table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
-    assert in_words(table).startswith("1 of 2 bounds exceed the add/remove epsilon")
-    assert in_words(table.assign(proven=1.0)).startswith("No bound exceeds its add/remove epsilon")
+    assert "1 of 2 exceed the add/remove epsilon" in in_words(table)
+    assert "is their mean" not in in_words(table)
+    assert "is their mean" in in_words(table.assign(bounds=5))
+    assert "0 of 2 exceed the add/remove epsilon" in in_words(table.assign(proven=1.0))
 
 
 def written(folder: Path) -> Path:
     folder.mkdir(parents=True)
-    write_table(folder / "summary.tsv", summary_of())
+    write_table(folder / "summary.tsv", summary_of().assign(assumption="independence; a curve"))
     return folder
 
 
@@ -81,9 +94,11 @@ def test_the_command_prints_the_table(tmp_path):
         [line] = [
             line
             for line in done.output.splitlines()
-            if line.startswith(f"{found.audit} ") and line.endswith(found.rule)
+            if line.startswith(f"{found.audit} ") and f" {found.rule} " in line
         ]
-        assert f" {found.proven:.2f} " in line
+        assert f" {floor(100 * found.proven) / 100:.2f} " in line
+        assert line.endswith(" a, b")
+    assert "a: independence\nb: a curve\n" in done.output
     as_json = CliRunner().invoke(app, ["results", str(folder), "--json"], catch_exceptions=False)
     assert len(json.loads(as_json.output)["audits"]) == len(table)
     with pytest.raises(InputError, match="does not exist"):

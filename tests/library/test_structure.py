@@ -96,7 +96,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 24))
+    assert sorted(numbers.values()) == list(range(1, 25))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -110,6 +110,7 @@ def test_purposes_of_streams_are_distinct():
         "adversaries.OTHER_LABELS": 16,
         "adversaries.WORST_CASE": 5,
         "training.INITIALISATION": 6,
+        "mechanism_check.BATCH_SIZES": 24,
         "mechanism_check.MECHANISM_CHECK": 23,
         "own_training.OWN_TRAINING": 22,
         "training.FIXED_BATCHES": 7,
