@@ -196,6 +196,7 @@ def buggy(seed: int, world: int):
     return opacus(seed, world, noise_factor=0.6)
 
 
+@pytest.mark.long
 def test_an_audit_of_opacus_is_nearly_tight_and_finds_a_bug(tmp_path):
     mu = 2 * math.sqrt(STEPS) / SIGMA
     right = audit(opacus, tmp_path / "right", num_runs=300, num_workers=2)
@@ -398,6 +399,7 @@ def test_perfect_scores_of_one_world_are_no_error(tmp_path):
 # The documented example
 
 
+@pytest.mark.long
 def test_the_example(tmp_path):
     program = str(EXAMPLES / "audit_opacus.py")
     done = subprocess.run(
