@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from dpcanary import DPSGD, InputCanary, Records, check_mechanism, train_ensemble
 from dpcanary.cli import app
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check.findings import _batch_sizes
 from dpcanary.mechanism_check.measurements import Measurements
+from dpcanary.mechanism_check.properties import batch_sizes
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
@@ -198,7 +198,7 @@ def test_batch_sizes_at_a_small_rate_are_tested_at_their_level():
         parts = (rng.random((20, 400)) < 0.005).astype(float)
         zeros = np.zeros((20, 4))
         found = Measurements(zeros, zeros, parts, parts, np.ones(400))
-        p_values.append(_batch_sizes(found, 0.005)[1])
+        p_values.append(batch_sizes(found, 0.005)[1])
     error = 3 * np.sqrt(0.05 * 0.95 / 300)
     assert np.mean(np.array(p_values) <= 0.05) < 0.05 + error
 

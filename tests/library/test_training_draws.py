@@ -208,6 +208,8 @@ def test_streams_have_the_documented_keys() -> None:
     keys |= {"WORLDS": 10, "PROCESS": 11, "TARGETS": 12, "DIMENSIONS": 13, "DIRECTIONS": 14}
     keys |= {"LOSS_LANDSCAPE": 15, "OTHER_LABELS": 16, "SIMULATED_NOISE": 17}
     keys |= {"METAGRADIENT_SPLITS": 18, "METAGRADIENT_ORDERS": 19, "VIEWS": 20}
+    keys |= {"PRETRAINING_BATCHES": 21, "OWN_TRAINING": 22, "MECHANISM_CHECK": 23}
+    keys |= {"BATCH_SIZES": 24}
     assert {purpose.name: purpose.value for purpose in EVERY_PURPOSE} == keys
     assert len(EVERY_PURPOSE) == len(keys)
     for purpose in EVERY_PURPOSE:

@@ -35,6 +35,7 @@ _AUDIT = {
     "canary_period": None,
     "initialisation": "zeros",
     "initial_weights": None,
+    "pretraining": None,
     "simulation": None,
     "ranking": None,
     "seed": 0,
