@@ -4,7 +4,9 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from math import ceil, floor
+from string import ascii_lowercase
 from typing import Any
 
 # Adjacencies, and the bound that follows from one of them, in words.
@@ -42,6 +44,22 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("   ".join([*cells, lines[0]]).rstrip())
         for line in lines[1:]:
             print(" " * start + line)
+
+
+def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Stands letters for the parts of conditions, which `; ` divides.
+
+    Returns:
+        For each condition its letters, and a line for each letter that says what it stands for.
+
+    Example:
+        >>> lettered(["one; two", "two"])
+        (['a, b', 'b'], ['a: one', 'b: two'])
+    """
+    parts = [condition.split("; ") for condition in conditions]
+    letters = dict(zip(dict.fromkeys(chain(*parts)), ascii_lowercase, strict=False))
+    of_each = [", ".join(letters[part] for part in own) for own in parts]
+    return of_each, [f"{letter}: {part}" for part, letter in letters.items()]
 
 
 def print_text(text: str) -> None:

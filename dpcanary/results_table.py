@@ -1,13 +1,11 @@
 """The results of an experiment in a few columns: what is proven, beside what is accounted."""
 
-from itertools import chain
 from pathlib import Path
-from string import ascii_lowercase
 
 import pandas as pd
 
 from dpcanary.estimation.options import Conversion
-from dpcanary.printing import print_table, print_text, rounded_down, rounded_up
+from dpcanary.printing import lettered, print_table, print_text, rounded_down, rounded_up
 from dpcanary.tables import read_table
 
 _MOST_ROWS = 40
@@ -72,8 +70,7 @@ def print_results(folder: Path) -> None:
     """
     table = read_results(folder)
     shown = table.head(_MOST_ROWS)
-    conditions = [text.split("; ") for text in shown["assumption"]]
-    letters = dict(zip(dict.fromkeys(chain(*conditions)), ascii_lowercase, strict=False))
+    letters, meanings = lettered([*shown["assumption"]])
     print_table(
         ("audit", "canary", "runs", "proven", "add/remove", "substitute", "rule", "if"),
         [
@@ -85,16 +82,16 @@ def print_results(folder: Path) -> None:
                 rounded_up(row["add_remove"]),
                 rounded_up(row["substitute"]),
                 row["rule"],
-                ", ".join(letters[one] for one in own),
+                own,
             )
-            for row, own in zip(shown.to_dict("records"), conditions, strict=True)
+            for row, own in zip(shown.to_dict("records"), letters, strict=True)
         ],
     )
     if len(table) > len(shown):
         print(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
     print()
-    for condition, letter in letters.items():
-        print_text(f"{letter}: {condition}")
+    for meaning in meanings:
+        print_text(meaning)
     print()
     print_text(in_words(table))
 

@@ -9,8 +9,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    num_steps_of,
-    sample_rate_of,
+    rate_and_steps,
 )
 from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
 
@@ -43,8 +42,7 @@ def account(
       dpcanary account --sample-rate 0.25 --num-steps 500 \\
                        --noise-multiplier 5.574 --delta 1e-5 --json
     """
-    rate = sample_rate_of(sample_rate, batch_size, num_records)
-    steps = num_steps_of(num_steps, epochs, rate)
+    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
 
     found = account_by_adjacency(

@@ -14,8 +14,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    num_steps_of,
-    sample_rate_of,
+    rate_and_steps,
 )
 from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
 
@@ -44,8 +43,7 @@ def calibrate(
       dpcanary calibrate --epsilon 8 --adjacency substitute --delta 1e-5 \\
                          --batch-size 256 --num-records 60000 --epochs 10
     """
-    rate = sample_rate_of(sample_rate, batch_size, num_records)
-    steps = num_steps_of(num_steps, epochs, rate)
+    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.calibration import calibrate_noise
     from dpcanary.accounting.fallback import with_fallback

@@ -1,15 +1,13 @@
 """`dpcanary estimate`: lower bounds from a file of scores."""
 
-from itertools import chain
 from pathlib import Path
-from string import ascii_lowercase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpcanary.commands.training_options import Delta, Json
 from dpcanary.estimation.options import Conversion, ThresholdRule
-from dpcanary.printing import print_json, print_table, print_text, rounded_down
+from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
 
 if TYPE_CHECKING:
     from dpcanary.estimation.estimate import EpsilonEstimate
@@ -181,8 +179,7 @@ def _print(
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
     print()
-    conditions = {one: _assumption(one).split("; ") for one in bounds}
-    letters = dict(zip(dict.fromkeys(chain(*conditions.values())), ascii_lowercase, strict=False))
+    letters, meanings = lettered([_assumption(one) for one in bounds])
     print_table(
         ("rule", "conversion", "epsilon is at least", "if these hold"),
         [
@@ -190,14 +187,14 @@ def _print(
                 one.threshold_rule,
                 one.conversion.value,
                 rounded_down(one.epsilon_lower),
-                ", ".join(letters[condition] for condition in conditions[one]),
+                own,
             )
-            for one in bounds
+            for one, own in zip(bounds, letters, strict=True)
         ],
     )
     print()
-    for condition, letter in letters.items():
-        print_text(f"{letter}: {condition}")
+    for meaning in meanings:
+        print_text(meaning)
     print()
     alone = " Each bound holds alone: choose one before you see them." if len(bounds) > 1 else ""
     print_text(

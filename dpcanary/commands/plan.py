@@ -14,8 +14,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    num_steps_of,
-    sample_rate_of,
+    rate_and_steps,
 )
 from dpcanary.errors import InputError
 from dpcanary.printing import number, print_json, print_table, print_text
@@ -57,8 +56,7 @@ def plan(
       dpcanary plan --sample-rate 1 --num-steps 500 --noise-multiplier 22.37 --delta 1e-5 \\
                     --num-runs 1000 --seconds-per-run 30
     """
-    rate = sample_rate_of(sample_rate, batch_size, num_records)
-    steps = num_steps_of(num_steps, epochs, rate)
+    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.mechanism import Mechanism
     from dpcanary.estimation.power import expected_bound, runs_needed

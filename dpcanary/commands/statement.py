@@ -13,8 +13,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    num_steps_of,
-    sample_rate_of,
+    rate_and_steps,
 )
 from dpcanary.printing import print_json, print_text
 
@@ -45,8 +44,7 @@ def statement(
       dpcanary statement --batch-size 256 --num-records 60000 --epochs 10 \\
                          --noise-multiplier 1.1 --delta 1e-5 --unit "one image"
     """
-    rate = sample_rate_of(sample_rate, batch_size, num_records)
-    steps = num_steps_of(num_steps, epochs, rate)
+    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.statement import privacy_statement
 

@@ -42,7 +42,19 @@ Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def sample_rate_of(
+def rate_and_steps(
+    sample_rate: float | None,
+    batch_size: float | None,
+    num_records: int | None,
+    num_steps: int | None,
+    epochs: float | None,
+) -> tuple[float, int]:
+    """The sample rate and the number of steps, each given itself or by what it follows from."""
+    rate = _sample_rate_of(sample_rate, batch_size, num_records)
+    return rate, _num_steps_of(num_steps, epochs, rate)
+
+
+def _sample_rate_of(
     sample_rate: float | None, batch_size: float | None, num_records: int | None
 ) -> float:
     """The sample rate, given itself or as expected batch size over records."""
@@ -61,7 +73,7 @@ def sample_rate_of(
     return batch_size / num_records
 
 
-def num_steps_of(num_steps: int | None, epochs: float | None, sample_rate: float) -> int:
+def _num_steps_of(num_steps: int | None, epochs: float | None, sample_rate: float) -> int:
     """The number of steps, given itself or by epochs; a part of a step counts as one."""
     if (num_steps is None) == (epochs is None):
         raise typer.BadParameter("give either --num-steps or --epochs")

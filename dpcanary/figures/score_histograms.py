@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, ordered, settings_of
@@ -61,11 +62,22 @@ def draw_score_histograms(
     return figure, pd.concat(tables, ignore_index=True)
 
 
-def _histogram_table(attack: Attack) -> pd.DataFrame:
-    """Counts of both worlds' scores in the same bins, whose number follows Rice's rule."""
-    scores = np.concatenate([attack.world0_scores, attack.world1_scores])
+def bin_edges(
+    world0_scores: NDArray[np.float64], world1_scores: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Edges of bins for the scores of both worlds, whose number follows Rice's rule.
+
+    Infinite scores have no bin.
+    """
+    scores = np.concatenate([world0_scores, world1_scores])
     bins = int(np.clip(2 * np.cbrt(len(scores)), _FEWEST_BINS, _MOST_BINS))
-    edges = np.histogram_bin_edges(scores, bins)
+    edges: NDArray[np.float64] = np.histogram_bin_edges(scores[np.isfinite(scores)], bins)
+    return edges
+
+
+def _histogram_table(attack: Attack) -> pd.DataFrame:
+    """Counts of both worlds' scores in the same bins."""
+    edges = bin_edges(attack.world0_scores, attack.world1_scores)
     return pd.DataFrame(
         {
             "audit": attack.audit,

@@ -16,12 +16,12 @@ from dpcanary.figures import style
 from dpcanary.figures.attacks import Profile
 from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve
 from dpcanary.figures.layout import make_frame
+from dpcanary.figures.score_histograms import bin_edges
 from dpcanary.files import write_atomically
 from dpcanary.scoring.world_scores import WorldScores
 
 SUFFIXES = (".png", ".pdf")
 _MEASURED, _BOUND = "#0072B2", "#B2182B"
-_FEWEST_BINS, _MOST_BINS = 10, 50
 _GRID = 400
 
 
@@ -76,9 +76,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _draw_histogram(axes: Axes, scores: WorldScores) -> None:
-    both = np.concatenate([scores.world0, scores.world1])
-    bins = int(np.clip(2 * np.cbrt(len(both)), _FEWEST_BINS, _MOST_BINS))
-    edges = np.histogram_bin_edges(both[np.isfinite(both)], bins)
+    edges = bin_edges(scores.world0, scores.world1)
     for part, colour in zip((scores.world0, scores.world1), style.WORLD_COLOURS, strict=True):
         counts, _ = np.histogram(part, edges)
         axes.stairs(counts, edges, fill=True, color=colour, alpha=0.55, linewidth=0)

@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from dpcanary.printing import ADJACENCIES
+
 # Settings that can tell panels apart, and those that can tell lines of a canary apart.
 PANELS = (
     "sample_rate", "noise_multiplier", "adjacency", "model", "max_grad_norm", "canary_period",
@@ -14,7 +16,6 @@ LINES = (
     "simulation", "ranking", "initialisation", "initial_weights", "pretraining", "adjacency",
     "learning_rate", "max_grad_norm", "canary_period", "batch_size", "model",
 )  # fmt: skip
-_ADJACENCIES = {"add_remove": "add/remove", "zero_out": "zero-out"}
 _STARTS = {"zeros": "start at zero", "fixed": "fixed start", "per_run": "start of each run"}
 _FORMATS = {
     "noise_multiplier": "σ = {:.3g}",  # noqa: RUF001
@@ -52,7 +53,7 @@ def setting_in_words(key: str, settings: Mapping[str, Any]) -> str:
     if key in _FORMATS:
         return _FORMATS[key].format(value)
     if key == "adjacency":
-        return _ADJACENCIES.get(value, str(value))
+        return ADJACENCIES.get(value, str(value))
     return _STARTS[value] if key == "initialisation" else str(value).replace("_", " ")
 
 

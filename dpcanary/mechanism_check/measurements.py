@@ -1,16 +1,15 @@
 """Updates of short trainings on the probes."""
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
 
 from dpcanary.errors import InputError
+from dpcanary.global_generators import seed_global_generators
 from dpcanary.mechanism_check.probes import (
     LARGE,
     SMALL,
@@ -110,9 +109,7 @@ def _moved(
 ) -> Array:
     own = generator(seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=run)
     seed = int(own.integers(2**31))
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the user's code may draw from it
-    torch.manual_seed(seed)
+    seed_global_generators(seed)
     probe = Probe(plan.num_records)
     try:
         train(probe, records, replace(settings, seed=seed))

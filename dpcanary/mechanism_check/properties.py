@@ -23,6 +23,12 @@ def _participation(parts: Array) -> NDArray[np.bool_]:
     return parts > _PRESENT
 
 
+def _usual_part(parts: Array) -> float:
+    """The median part of records in a batch; 1 if there is none."""
+    present = parts[_participation(parts)]
+    return float(np.median(present)) if present.size else 1.0
+
+
 def sampling_rate(found: Measurements, sample_rate: float) -> tuple[str, float]:
     """The share of records that are in a batch, among binomial numbers."""
     drawn = _participation(found.parts)
@@ -53,8 +59,7 @@ def batch_sizes(found: Measurements, sample_rate: float) -> tuple[str, float]:
 def both_steps(found: Measurements, sample_rate: float) -> tuple[str, float]:
     """Of clipped records, whose parts add up to about 0, 1 or 2 of the usual part."""
     clipped = found.parts[:, 0::2]
-    single = np.median(clipped[clipped > _PRESENT]) if (clipped > _PRESENT).any() else 1.0
-    both = found.parts_of_two[:, 0::2] > 1.5 * single
+    both = found.parts_of_two[:, 0::2] > 1.5 * _usual_part(clipped)
     test = binomtest(int(both.sum()), both.size, sample_rate**2)
     return f"{both.mean():.5f} of {sample_rate**2:.5f}", float(test.pvalue)
 
@@ -67,9 +72,7 @@ def normalisation(found: Measurements, sample_rate: float) -> tuple[str, float]:
 def clipping(found: Measurements, sample_rate: float) -> tuple[str, float]:
     """Of clipped records, over those that are not clipped: normalisation does not matter then."""
     large, small = found.parts[:, 0::2], found.parts[:, 1::2] / found.norms[1::2]
-    own = np.array(
-        [np.median(row[row > _PRESENT]) if (row > _PRESENT).any() else 1.0 for row in small]
-    )
+    own = np.array([_usual_part(row) for row in small])
     return _exact(large / own[:, None], np.ones(large.shape[1]))
 
 

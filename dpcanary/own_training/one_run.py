@@ -1,16 +1,15 @@
 """One training of the user's own, with a seed of its own."""
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from dpcanary.accounting.of_opacus import accounted_steps
 from dpcanary.errors import InputError
+from dpcanary.global_generators import seed_global_generators
 from dpcanary.own_training.purposes import Purpose
 from dpcanary.randomness import generator
 
@@ -66,9 +65,7 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
     """
     world = run % 2
     own = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
-    random.seed(own)
-    np.random.seed(own % 2**32)  # noqa: NPY002 - user code may draw from it
-    torch.manual_seed(own)
+    seed_global_generators(own)
     start = time.perf_counter()
     try:
         returned = train(own % 2**31, world)
@@ -77,14 +74,9 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
             f"run {run} (world {world}) failed: {type(error).__name__}: {error}"
         ) from error
     seconds = time.perf_counter() - start
-    score, engine = (
-        returned
-        if isinstance(returned, tuple) and len(returned) == 2
-        else (
-            returned,
-            None,
-        )
-    )
+    score, engine = returned, None
+    if isinstance(returned, tuple) and len(returned) == 2:
+        score, engine = returned
     known = accounted_steps(engine) if engine is not None else (None, None, None)
     return OwnRun(run, _checked_score(score, run), seconds, *known)
 

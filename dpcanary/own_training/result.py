@@ -13,7 +13,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.claims import ClaimTest, test_claim
 from dpcanary.estimation.estimate import EpsilonEstimate
-from dpcanary.printing import rounded_down, rounded_up
+from dpcanary.printing import ADJACENCIES, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class OwnAudit:
 
     def __str__(self) -> str:
         bound = self.estimate
-        name = self.adjacency.value.replace("_", "/")
+        name = ADJACENCIES[self.adjacency]
         confidence = f"{1 - bound.significance:.0%} confidence; " if bound.is_valid else ""
         lines = [
             f"{len(self.scores.world0):,} models of world 0 and {len(self.scores.world1):,} of"
