@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: dpcanary needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[workflow,test]"
+	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[slurm,test]"
 	touch $@
 
 demo: $(READY)

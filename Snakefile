@@ -12,19 +12,21 @@ min_version("9.10")
 report: "report/workflow.rst"
 
 
-sys.path.insert(0, workflow.basedir)
-
 from dpcanary.workflow.endings import print_failure, print_success
 from dpcanary.workflow.one_timer import keep_one_timer
 
 keep_one_timer(JobScheduler)
 
+FOLDER = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
+# As a `module` of another workflow, the config comes from there: docs/other_workflows.md.
+IS_MAIN = FOLDER == Path(workflow.basedir)
+
 # Without --configfile, the demo. (A plain `configfile:` would be merged into the user's own.)
-if not workflow.overwrite_configfiles:
+if IS_MAIN and not workflow.overwrite_configfiles:
     if workflow.is_main_process:
         print("No --configfile is given: this is the demo.", file=sys.stderr)
 
-    configfile: f"{workflow.basedir}/config/demo.yaml"
+    configfile: f"{FOLDER}/config/demo.yaml"
 
 
 include: "rules/common.smk"
@@ -49,7 +51,6 @@ onerror:
 
 
 rule all:
-    default_target: True
     input:
         f"{RESULTS}/summary.tsv",
         expand(

@@ -22,7 +22,7 @@ rule train_reference:
         runtime=lambda wildcards, attempt: 60 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        code=code("train_reference"),
+        code=code_of_training("train_reference"),
         settings=AUDITS.stage_as_json(ReferenceStage),
         pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
@@ -49,7 +49,7 @@ rule optimise_canaries:
         runtime=lambda wildcards, attempt: 1440 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        code=code("optimise_canaries"),
+        code=code_of_training("optimise_canaries"),
         settings=AUDITS.stage_as_json(MetagradientStage),
         device=EXPERIMENT.settings.device,
     message:
@@ -82,7 +82,11 @@ rule craft_canaries:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=AUDITS.by_audit(
-            lambda audit: code("craft_canaries", AUDITS.function(audit))
+            lambda audit: code(
+                "craft_canaries",
+                AUDITS.function(audit),
+                *AUDITS.own_functions(audit),
+            )
         ),
         settings=AUDITS.stage_as_json(CraftingStage),
         reference=lambda wildcards, input: option("reference", *input.reference),

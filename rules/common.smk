@@ -4,7 +4,6 @@ import functools
 import gc
 import os
 import re
-import shlex
 import shutil
 
 from dpcanary.datasets.catalogue import read_catalogue
@@ -14,8 +13,9 @@ from dpcanary.settings.parsing import parse_experiment
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import digest_of_code
 from dpcanary.workflow.figures import FigureRules
+from dpcanary.workflow.location import LIBRARY, is_clone
 from dpcanary.workflow.parameters import option, with_known_signature
-from dpcanary.workflow.python import path_of_python
+from dpcanary.workflow.python import path_of_python, python_path
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -23,21 +23,36 @@ from snakemake.exceptions import WorkflowError
 # would be a tenth of the time that it takes to plan them.
 gc.set_threshold(100_000, 50, 1000)
 
-ROOT = Path(workflow.basedir)
 # Short paths where it is run as the README says, whole ones elsewhere.
-BASE = Path() if Path.cwd() == ROOT else ROOT
+BASE = Path() if Path.cwd() == FOLDER else FOLDER
 CATALOGUE_PATH = BASE / "config/datasets.yaml"
 
 try:
-    for path in workflow.overwrite_configfiles:
+    for path in workflow.overwrite_configfiles if IS_MAIN else []:
         read_config(Path(path))  # more strictly than Snakemake has read it
     EXPERIMENT = parse_experiment(config)
-    CATALOGUE = read_catalogue(ROOT / "config/datasets.yaml")
+    CATALOGUE = read_catalogue(FOLDER / "config/datasets.yaml")
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
+if workflow.deployment_settings.deployment_method and not is_clone():
+    raise WorkflowError(
+        "environments of rules (--sdm conda) need a clone of dpcanary, and this is an installed"
+        " package: run without them, or use the Snakefile of a clone"
+    )
 if workflow.resource_settings.cores == 0:
     raise WorkflowError("--cores 0 runs no job; give at least --cores 1")
+
+# Jobs find this Python by it (with --sdm conda, that of the rule's environment) and this library,
+# and models of the user's own in the folder that they run in.
+CONDA = bool(workflow.deployment_settings.deployment_method)
+OWN_CODE = [Path.cwd()] if EXPERIMENT.has_own_functions else []
+sys.path += map(str, OWN_CODE)
+shell.prefix(
+    ("" if CONDA else path_of_python())
+    + "set -euo pipefail; "
+    + python_path(own=OWN_CODE)
+)
 
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
@@ -46,14 +61,6 @@ AUDITS = AuditRules(EXPERIMENT, RESULTS)
 FIGURES = FigureRules(EXPERIMENT, RESULTS)
 DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
 SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
-
-# Jobs find the library by this, installed or not; and what the user's own path holds. With
-# --sdm conda, `python` is that of the rule's environment.
-shell.prefix(
-    ("" if workflow.deployment_settings.deployment_method else path_of_python())
-    + f"set -euo pipefail; export PYTHONPATH={shlex.quote(workflow.basedir)}"
-    "${{PYTHONPATH:+:$PYTHONPATH}}; "
-)
 
 
 def program(rule):
@@ -68,7 +75,14 @@ def code(rule, *functions):
     As a parameter it stands for dozens of modules: as inputs, Snakemake would look at each of
     them for every job.
     """
-    return digest_of_code(ROOT / "scripts" / f"{rule}.py", ROOT, functions=functions)
+    return digest_of_code(
+        FOLDER / "scripts" / f"{rule}.py", LIBRARY, functions=functions
+    )
+
+
+def code_of_training(rule):
+    """The same, with the code of the model where that is the user's own."""
+    return AUDITS.by_audit(lambda audit: code(rule, *AUDITS.own_functions(audit)))
 
 
 def gpus_of(device):

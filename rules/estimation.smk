@@ -119,9 +119,12 @@ rule summarise:
         code=code("summarise"),
         sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
         estimates=FIGURES.estimates,
+        # Not RESULTS: as a module, the workflow may have a prefix.
+        results=lambda wildcards, input: os.path.dirname(input.experiment),
     message:
         "Summarising the audits of {wildcards.table}"
     shell:
         "python {input.program:q} --experiment {input.experiment} --sweeps {params.sweeps}"
-        f" --estimates {RESULTS}/{{params.estimates}} --accounting {RESULTS}/accounting"
+        " --estimates {params.results}/{params.estimates}"
+        " --accounting {params.results}/accounting"
         " --output {output} 2> {log}"

@@ -22,7 +22,7 @@ rule pretrain:
         runtime=lambda wildcards, attempt: 720 * attempt,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        code=code("pretrain"),
+        code=code_of_training("pretrain"),
         settings=AUDITS.stage_as_json(PretrainingStage),
         other=lambda wildcards, input: option("other", *input.other),
         device=EXPERIMENT.settings.device,
@@ -56,7 +56,7 @@ rule train_shard:
         # A resource, since no result depends on it; 0 for as many runs as fit.
         runs_at_once=AUDITS.setting("runs_at_once"),
     params:
-        code=code("train_shard"),
+        code=code_of_training("train_shard"),
         settings=AUDITS.stage_as_json(TrainingStage),
         first=with_known_signature(
             lambda wildcards: AUDITS.run_indices(wildcards).start

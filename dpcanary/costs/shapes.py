@@ -80,7 +80,7 @@ def _num_features(encoder: str, folder: Path | None) -> int:
 
 def _own_source(dataset: Dataset) -> KnownSource:
     """A user's own file, whose shape is known only after reading."""
-    own = load_source(dataset.source)
+    own = load_source(dataset.source, label_column=dataset.label_column)
     test = None if own.test is None else len(own.test)
     shape = own.training.features.shape[1:]
     return KnownSource(len(own.training), test, shape, own.num_classes, max_files=1)

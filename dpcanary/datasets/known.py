@@ -37,4 +37,4 @@ KNOWN_SOURCES = {
     "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
     "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
 }
-OWN_SUFFIXES = (".npz", ".parquet")  # of a user's own files
+OWN_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv")  # of a user's own files

@@ -1,21 +1,15 @@
-"""A user's own data: arrays in an .npz file, or a table in a .parquet file."""
+"""A user's own data as arrays in an .npz file."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpcanary.datasets.archives import reading
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
 from dpcanary.records import Records, integer_labels, records_from
-
-_LOG = logging.getLogger(__name__)
 
 
 def read_arrays_of(path: Path) -> Source:
@@ -39,67 +33,9 @@ def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
     if numbers.dtype.kind not in "fiub":
         raise InputError(f"{path}: {features} must be real numbers, not {numbers.dtype}")
     checked = integer_labels(f"{path}: {labels}", arrays[labels])
-    return records_from(path, _as_numbers(numbers), checked)
+    return records_from(path, as_numbers(numbers), checked)
 
 
-def read_parquet(path: Path) -> Source:
-    """Reads a table with an integer column `label`; every other column is a feature.
-
-    A pandas index that was saved with the table is left out.
-
-    Raises:
-        InputError: if the file is damaged, a column is not numeric, or a value is missing.
-    """
-    with reading(path):
-        try:
-            table = pq.read_table(path)
-        except pa.ArrowInvalid as error:
-            raise InputError(f"{path} is no whole .parquet file: {error}") from None
-    table = _without_index(path, table)
-    names = table.column_names
-    if names.count("label") != 1 or len(names) == 1:
-        raise InputError(
-            f"{path} must have one column 'label', and others; its columns are {_listed(names)}"
-        )
-    label = table.column("label")
-    if not pa.types.is_integer(label.type):
-        raise InputError(f"{path}: labels must be integers from 0; column 'label' is {label.type}")
-    labels = integer_labels(str(path), _values(path, "label", label))
-    table = table.drop_columns(["label"])
-    columns = zip(table.column_names, table.columns, strict=True)
-    features = np.column_stack([_values(path, name, column) for name, column in columns])
-    return Source(str(path), Records(features, labels))
-
-
-def _without_index(path: Path, table: Any) -> Any:
-    """Drops the columns of a pandas index: they only number the records."""
-    listed = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    index = [name for name in table.column_names if name in listed]
-    if index:
-        _LOG.warning("%s: its index is no feature and is left out: %s", path, _listed(index))
-    return table.drop_columns(index)
-
-
-def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
-    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    if not any(is_kind(column.type) for is_kind in kinds):
-        raise InputError(
-            f"{path}: column {name!r} is not numeric but {column.type}; drop it, or turn it into"
-            " numbers"
-        )
-    finite = np.isfinite(column.cast(pa.float64(), safe=False).to_numpy())
-    if not finite.all():
-        raise InputError(
-            f"{path}: record {np.argmin(finite)} has no finite value in column {name!r}; fix or"
-            " drop it"
-        )
-    return _as_numbers(column.to_numpy())
-
-
-def _as_numbers(array: NDArray[Any]) -> NDArray[Any]:
+def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Truth values as bytes 0 and 1; numbers as they are."""
     return array.astype(np.uint8) if array.dtype.kind == "b" else array
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

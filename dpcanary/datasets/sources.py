@@ -8,7 +8,8 @@ import numpy as np
 from dpcanary.datasets.cifar10 import read_cifar10
 from dpcanary.datasets.housing import read_california_housing
 from dpcanary.datasets.known import KNOWN_SOURCES, OWN_SUFFIXES
-from dpcanary.datasets.own_files import read_arrays_of, read_parquet
+from dpcanary.datasets.own_files import read_arrays_of
+from dpcanary.datasets.own_tables import read_own_table
 from dpcanary.datasets.purchase100 import read_purchase100
 from dpcanary.datasets.source import Source
 from dpcanary.datasets.source_stage import SourceStage
@@ -59,6 +60,7 @@ def load_records(
         max_records=stage.max_records,
         num_test=stage.num_test,
         seed=stage.seed,
+        label_column=stage.label_column,
     )
 
 
@@ -69,23 +71,25 @@ def load_source(
     max_records: int | None = None,
     num_test: int | None = None,
     seed: int = 0,
+    label_column: str = "label",
 ) -> Source:
     """Reads or generates the records of a source.
 
     Args:
-        source: one of `known.KNOWN_SOURCES`, or the path of a user's .npz or .parquet file.
+        source: one of `known.KNOWN_SOURCES`, or the path of a user's own file.
         files: the source's download, or local files in its place (the training part, then the test
             part if there is one).
         max_records: keep only the first records of the training part.
         num_test: keep only the first records of the source's own test part.
         seed: of a source that is drawn at random.
+        label_column: of a user's own table.
 
     Raises:
         InputError: if the source is unknown, or its files are missing or invalid.
     """
     known = KNOWN_SOURCES.get(source)
     if known is None:
-        found = _own(source, files).first(max_records=max_records, num_test=num_test)
+        found = _own(source, files, label_column).first(max_records=max_records, num_test=num_test)
         _check_classes(found)
         return found
     if len(files) < min(known.max_files, 1):
@@ -98,17 +102,17 @@ def load_source(
     return found.first(max_records=max_records, num_test=num_test)
 
 
-def _own(source: str, files: Sequence[Path]) -> Source:
+def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
     suffix = Path(source).suffix
     if suffix not in OWN_SUFFIXES:
         raise InputError(
             f"unknown dataset source {source!r}; {suggestion(source, KNOWN_SOURCES)} (or give the"
-            f" path of an {' or '.join(OWN_SUFFIXES)} file)"
+            f" path of a file: {', '.join(OWN_SUFFIXES)})"
         )
     if len(files) > 1:
         raise InputError(f"source {source} is read from 1 file; {len(files)} are given")
     [path] = files or [Path(source)]
-    return read_parquet(path) if suffix == ".parquet" else read_arrays_of(path)
+    return read_arrays_of(path) if suffix == ".npz" else read_own_table(path, label_column)
 
 
 def _check_classes(source: Source) -> None:

@@ -11,6 +11,7 @@ from dpcanary.errors import suggestion
 from dpcanary.observations import Observation
 from dpcanary.settings.audit_keys import AuditKeys
 from dpcanary.settings.sampling import check_sampling
+from dpcanary.training.model_names import is_own
 from dpcanary.training.options import (
     Initialisation,
     ModelKind,
@@ -171,7 +172,14 @@ class Audit(AuditKeys):
         """Where runs start, with the default filled in."""
         if self.initialisation or self.pretraining:
             return self.initialisation or Initialisation.FIXED
+        if is_own(self.model):
+            return Initialisation.FIXED
         return Initialisation.ZEROS if self.model is ModelKind.LINEAR else Initialisation.PER_RUN
+
+    @property
+    def own_functions(self) -> list[str]:
+        """The function that makes its model, if that is the user's own."""
+        return [str(self.model)] if self.is_trained and is_own(self.model) else []
 
     @property
     def draws_start(self) -> bool:

@@ -11,6 +11,7 @@ from dpcanary.closed_model import ClosedModel
 from dpcanary.landscape.options import LandscapeShape
 from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.settings.fields import Count, Name, NonNegative, Positive
+from dpcanary.training.model_names import ModelName
 from dpcanary.training.options import (
     Activation,
     Initialisation,
@@ -44,13 +45,20 @@ class AuditKeys(ClosedModel):
         " else `coins`",
     )
     dataset: Name | None = Field(None, description="from `datasets`; worst_case needs none")
-    model: ModelKind = Field(ModelKind.LINEAR, description="what is trained")
+    model: ModelName = Field(
+        ModelKind.LINEAR,
+        description="what is trained: a kind, or a function of your own without arguments that"
+        " makes a `torch.nn.Module`, as `package.module:function`; it is looked up in the folder"
+        " that you run in, too",
+    )
     hidden_sizes: tuple[Count, ...] = Field((), description="widths of an `mlp`'s hidden layers")
     activation: Activation = Field(Activation.TANH, description="between the layers of an `mlp`")
     width: Count = Field(64, description="channels of the first layer of a `resnet9`, even")
     logit_scale: Positive = Field(0.125, description="factor on the logits of a `resnet9`")
     initialisation: Initialisation | None = Field(
-        None, description="initial parameters; by default `zeros` for `linear`, else `per_run`"
+        None,
+        description="initial parameters; by default `zeros` for `linear`, `fixed` for a model of"
+        " your own, else `per_run`",
     )
     initial_weights: InitialWeights | None = Field(
         None,

@@ -14,9 +14,10 @@ class Dataset(ClosedModel):
     source: str = Field(
         description=f"a known source ({', '.join(f'`{name}`' for name in KNOWN_SOURCES)}), or the"
         " path of an .npz file with arrays `features` (records x features, or records x channels x"
-        " height x width) and `labels` (records, integers from 0), or of a .parquet file with a"
-        " column `label` and a column per feature"
+        " height x width) and `labels` (records, integers from 0), or of a .parquet, .csv or .tsv"
+        " table with a column of labels and a column per feature"
     )
+    label_column: str = Field("label", description="the column of labels in a table of your own")
     files: tuple[str, ...] = Field(
         (),
         max_length=2,
@@ -48,7 +49,7 @@ class Dataset(ClosedModel):
         is_own_file = self.source.endswith(OWN_SUFFIXES)
         if self.source not in KNOWN_SOURCES and not is_own_file:
             raise ValueError(
-                f"source {self.source!r} is not the path of an {' or '.join(OWN_SUFFIXES)} file;"
+                f"source {self.source!r} is not the path of a file ({', '.join(OWN_SUFFIXES)});"
                 f" {suggestion(self.source, KNOWN_SOURCES)}"
             )
         if self.files and (self.is_generated or is_own_file):

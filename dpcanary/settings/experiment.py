@@ -100,6 +100,11 @@ class Experiment(ClosedModel):
     unused_keys: dict[Name, tuple[str, ...]]
 
     @property
+    def has_own_functions(self) -> bool:
+        """Whether any audit has a model of the user's own."""
+        return any(audit.own_functions for audit in self.audits.values())
+
+    @property
     def first_audits(self) -> dict[str, str]:
         """For each name of runs, the first audit that uses them."""
         first: dict[str, str] = {}

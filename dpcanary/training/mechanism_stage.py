@@ -2,13 +2,13 @@
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
+from dpcanary.training.model_names import ModelName
 from dpcanary.training.options import (
     Activation,
     Initialisation,
     InitialWeights,
     LearningRateSchedule,
     Loss,
-    ModelKind,
     Optimizer,
     Sampling,
 )
@@ -23,7 +23,7 @@ class ModelStage(ClosedModel):
     parameters are random.
     """
 
-    model: ModelKind
+    model: ModelName
     model_seed: int
     hidden_sizes: tuple[int, ...]
     activation: Activation | None

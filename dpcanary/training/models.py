@@ -23,6 +23,7 @@ from dpcanary.training.options import (
     LearningRateSchedule,
     ModelKind,
 )
+from dpcanary.training.own_model import own_module
 from dpcanary.training.residual_networks import resnet9, wrn16_4
 
 _ACTIVATIONS = {
@@ -59,38 +60,47 @@ def module_of(
         shape: of one record's features.
         num_classes: outputs.
         pretrained: its parameters, in the module's order; by default they are drawn by the stage's
-            `model_seed`.
+            `model_seed`, and those of a user's own model are as its function makes them.
 
     Raises:
-        InputError: if the features do not have the shape that the model takes, or the parameters
-            are not as many as the module has.
+        InputError: if the features do not have the shape that the model takes, the parameters are
+            not as many as the module has, or a user's own model cannot be made.
     """
     kind, shape = stage.model, tuple(shape)
-    _check_shape(kind, shape)
-    with torch.random.fork_rng(devices=[]):  # making layers draws from PyTorch's one generator
-        match kind:
-            case ModelKind.LINEAR:
-                module: nn.Module = nn.Linear(shape[0], num_classes)
-            case ModelKind.MLP:
-                widths = [shape[0], *stage.hidden_sizes, num_classes]
-                module = _perceptron(widths, stage.activation)
-            case ModelKind.CONVNET:
-                module = convnet(num_classes)
-            case ModelKind.RESNET18:
-                module = resnet18(num_classes)
-            case ModelKind.RESNET9:
-                assert stage.width is not None
-                assert stage.logit_scale is not None
-                module = resnet9(num_classes, width=stage.width, logit_scale=stage.logit_scale)
-            case ModelKind.WRN16_4:
-                module = wrn16_4(num_classes)
-            case never:
-                assert_never(never)
+    if isinstance(kind, ModelKind):
+        _check_shape(kind, shape)
+        with torch.random.fork_rng(devices=[]):  # layers draw from PyTorch's one generator
+            module = _known_module(kind, stage, shape=shape, num_classes=num_classes)
+    else:
+        module = own_module(kind, seed=stage.model_seed, shape=shape, num_classes=num_classes)
+    if isinstance(kind, ModelKind) or stage.initial_weights:
         weights = stage.initial_weights or InitialWeights.PYTORCH
         redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
     if pretrained is not None:
         _set_parameters(module, torch.from_numpy(pretrained))
     return module
+
+
+def _known_module(
+    kind: ModelKind, stage: ModelStage, *, shape: tuple[int, ...], num_classes: int
+) -> nn.Module:
+    match kind:
+        case ModelKind.LINEAR:
+            return nn.Linear(shape[0], num_classes)
+        case ModelKind.MLP:
+            return _perceptron([shape[0], *stage.hidden_sizes, num_classes], stage.activation)
+        case ModelKind.CONVNET:
+            return convnet(num_classes)
+        case ModelKind.RESNET18:
+            return resnet18(num_classes)
+        case ModelKind.RESNET9:
+            assert stage.width is not None
+            assert stage.logit_scale is not None
+            return resnet9(num_classes, width=stage.width, logit_scale=stage.logit_scale)
+        case ModelKind.WRN16_4:
+            return wrn16_4(num_classes)
+        case never:
+            assert_never(never)
 
 
 def _set_parameters(module: nn.Module, parameters: Tensor) -> None:

@@ -107,6 +107,10 @@ class AuditRules:
         """The function that crafts an audit's canaries, or draws its runs."""
         return self._audits[audit].adversary.function
 
+    def own_functions(self, audit: str) -> list[str]:
+        """The function that makes an audit's model, if that is the user's own."""
+        return self._audits[audit].own_functions
+
     def calibration(self, audit: str) -> list[str]:
         """The function that calibrates an audit's noise; none where the config gives the noise."""
         return [CALIBRATION] if self._audits[audit].noise_multiplier is None else []

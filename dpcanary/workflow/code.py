@@ -37,11 +37,13 @@ def imports_of(program: Path, root: Path) -> list[str]:
 def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) -> str:
     """A hash of all code that a program's result depends on, except for the program itself.
 
+    `root` is the folder that contains the library; the program may be elsewhere.
     As a parameter of a rule, it makes jobs run again after their code has changed. It depends on
     the names and contents of these files only. They include `functions` that the program gets by
     name, as `package.module:name`, with what these import of their own package.
     """
-    files = {path: root / path for path in imports_of(program, root)[1:]}
+    imported = _closure([program], {_PACKAGE: root}) - {program}
+    files = {str(path.relative_to(root)): path for path in imported}
     plugins = [
         point.value
         for module, group in _LOADERS.items()

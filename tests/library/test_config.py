@@ -681,7 +681,10 @@ def test_the_demo_is_the_one_that_the_readme_describes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "cifar"}, "not the path of an .npz or .parquet file; did you mean 'cifar10'"),
+        (
+            {"source": "cifar"},
+            "not the path of a file (.npz, .parquet, .csv, .tsv); did you mean 'cifar10'",
+        ),
         ({"files": ["a.npz"]}, "source digits is not read from other files"),
         ({"encoder_revision": "abc"}, "encoder_revision needs an encoder"),
     ],

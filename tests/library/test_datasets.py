@@ -271,7 +271,9 @@ def test_a_class_only_in_the_test_part_of_a_users_file_is_refused(source, label)
 
 def test_features_of_a_known_source_may_lack_a_class(tmp_path):
     """Its classes are numbered without gaps, but the first records may lack some."""
-    stage = SourceStage(source="cifar10", max_records=4, num_test=None, seed=0)
+    stage = SourceStage(
+        source="cifar10", label_column="label", max_records=4, num_test=None, seed=0
+    )
     records = Records(np.random.default_rng(0).normal(size=(4, 2)), [6, 9, 9, 4])
     write_arrays(tmp_path / "features.npz", header={}, arrays=vars(records))
     encoded = load_records(stage, files=[], features=tmp_path / "features.npz")
@@ -382,6 +384,34 @@ def test_bad_tables_are_named(table, tmp_path, change, message):
     table.drop(columns=[name for name in change if change[name] is None]).to_parquet(path)
     with pytest.raises(InputError, match=message):
         load_source(str(path))
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [(".csv", ","), (".tsv", "\t")])
+def test_text_tables_are_read_as_parquet_is(table, tmp_path, suffix, separator):
+    table.to_csv(tmp_path / f"mine{suffix}", sep=separator, index=False)
+    table.to_parquet(tmp_path / "mine.parquet", index=False)
+    one, other = (load_source(str(tmp_path / f"mine{end}")) for end in (suffix, ".parquet"))
+    np.testing.assert_allclose(one.training.features, other.training.features)
+    np.testing.assert_array_equal(one.training.labels, other.training.labels)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_labels_may_be_texts_in_a_column_of_any_name(table, tmp_path, suffix):
+    names = np.array(["setosa", "versicolor", "virginica"])
+    classes = np.arange(len(table)) % 3
+    own = table.drop(columns="label").assign(species=names[classes])
+    path = tmp_path / f"mine{suffix}"
+    own.to_csv(path, index=False) if suffix == ".csv" else own.to_parquet(path)
+    source = load_source(str(path), label_column="species")
+    np.testing.assert_array_equal(source.training.labels, classes)
+    assert source.class_names == tuple(names)
+    assert source.training.features.shape == (len(table), table.shape[1] - 1)
+    with pytest.raises(InputError, match=r"one column 'label', and others; .*label_column"):
+        load_source(str(path))
+    own.loc[4, "species"] = None
+    own.to_parquet(tmp_path / "mine.parquet")
+    with pytest.raises(InputError, match="record 4 has no label in column 'species'"):
+        load_source(str(tmp_path / "mine.parquet"), label_column="species")
 
 
 def test_a_damaged_table_is_named(table, tmp_path):

@@ -12,8 +12,11 @@ from dpcanary.errors import InputError
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, mechanism_of, module_of
-from dpcanary.training.options import Loss, Optimizer, Sampling
+from dpcanary.training.options import Initialisation, Loss, Optimizer, Sampling
 from dpcanary.training.stage import TrainingStage
+
+
+SHAPE: dict = {"shape": (6,), "num_classes": 3}
 
 
 def stage(**changes: object) -> TrainingStage:
@@ -49,6 +52,75 @@ def test_perceptrons_have_the_layers_that_were_asked_for():
     deep = module_of(stage(model="mlp", hidden_sizes=[5, 4, 3]), shape=(6,), num_classes=2)
     assert [layer.out_features for layer in deep if isinstance(layer, nn.Linear)] == [5, 4, 3, 2]
     assert isinstance(module_of(stage(), shape=(6,), num_classes=2), nn.Linear)
+
+
+OWN = """
+import torch
+from torch import nn
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def no_module():
+    return 3
+
+
+def fails():
+    raise KeyError("weights")
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_models.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_models"
+
+
+def test_a_users_own_model_is_made_by_its_function(own):
+    told = stage(model=f"{own}:perceptron")
+    first = module_of(told, shape=(6,), num_classes=3)
+    assert torch.equal(flat(first), flat(module_of(told, shape=(6,), num_classes=3)))
+    assert told.initialisation is Initialisation.FIXED
+    # Drawn by us, it is the perceptron of the same layers that a config may name.
+    drawn = module_of(stage(model=f"{own}:perceptron", initial_weights="kaiming"), **SHAPE)
+    known = {"model": "mlp", "hidden_sizes": [8], "initialisation": "fixed"}
+    twin = module_of(stage(**known, initial_weights="kaiming"), **SHAPE)
+    assert torch.equal(flat(drawn), flat(twin))
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "message"),
+    [
+        ("none", (6,), "there is no function 'own_models:none'"),
+        ("no_module", (6,), r"own_models:no_module returns no torch\.nn\.Module"),
+        ("fails", (6,), "own_models:fails fails: KeyError: 'weights'"),
+        ("perceptron", (7,), r"cannot take records of shape \(7,\)"),
+    ],
+)
+def test_what_is_wrong_with_a_users_own_model_is_said(own, function, shape, message):
+    with pytest.raises(InputError, match=message):
+        module_of(stage(model=f"{own}:{function}"), shape=shape, num_classes=3)
+
+
+def test_a_users_own_model_needs_an_output_per_class(own):
+    with pytest.raises(InputError, match=r"for 4 classes it must be \(2, 4\)"):
+        module_of(stage(model=f"{own}:perceptron"), shape=(6,), num_classes=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "convnt"}, "model: unknown name, did you mean 'convnet'"),
+        ({"model": "a:b", "hidden_sizes": [3]}, "hidden_sizes: .* do not use this key"),
+        ({"model": "a:b", "initialisation": "zeros"}, "saddle point"),
+    ],
+)
+def test_configs_of_own_models_are_checked(changes, message):
+    with pytest.raises(InputError, match=message):
+        stage(**changes)
 
 
 def test_features_of_another_shape_than_the_model_takes_are_refused():
