@@ -5,12 +5,6 @@ VENV := .venv
 READY := $(VENV)/.ready
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
-# One demo at a time: the kernel takes this lock back when its holder is killed, so that no stale
-# lock of Snakemake's stands in the way of the next one. Beside it, do not start Snakemake by hand
-# on the same config. Where there is no flock, a killed run must be unlocked: Snakemake says how.
-GUARD := $(shell command -v flock >/dev/null && echo "flock --nonblock --conflict-exit-code 75 .make.lock")
-SNAKEMAKE = $(RUN) $(GUARD) snakemake $(if $(GUARD),--nolock) --cores $(CORES) --configfile config/demo.yaml
-BUSY := { status=$$?; [ $$status -ne 75 ] || echo "error: another make demo is running here" >&2; exit $$status; }
 
 .PHONY: help demo report test test-all test-cluster lint figures replication bench bench-gpu clean
 help:
@@ -34,23 +28,22 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	@if [ -t 1 ]; then BARS="--logger rich"; fi; $(SNAKEMAKE) $$BARS || $(BUSY)
-	@echo "Done. Again: .venv/bin/dpcanary results results/demo"
+	@$(RUN) dpcanary run config/demo.yaml --cores $(CORES)
+	@echo "Again: .venv/bin/dpcanary results results/demo; as a page: make report"
 
 report: demo
-	@$(SNAKEMAKE) --report results/demo/report.html || $(BUSY)
-	@echo "Open results/demo/report.html in a browser"
+	@$(RUN) dpcanary report results/demo
 
 # A profile replaces the default one.
 figures: $(READY)
 	@for config in config/pradhan/*.yaml config/cebere/*.yaml; do \
-		$(RUN) snakemake --cores $(CORES) $(if $(PROFILE),--profile $(PROFILE)) --configfile $$config || exit 1; \
+		$(RUN) dpcanary run $$config $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) || exit 1; \
 	done
 
 replication: $(READY)
 	@[ -n "$$DPCANARY_DATA" ] || { echo "error: set DPCANARY_DATA to the folder with the data; see docs/data.md" >&2; exit 1; }
 	@for config in config/replication/*.yaml; do \
-		$(RUN) snakemake --cores $(CORES) --configfile $$config || exit 1; \
+		$(RUN) dpcanary run $$config --cores $(CORES) || exit 1; \
 	done
 
 PYTEST = $(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder

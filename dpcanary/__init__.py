@@ -15,6 +15,8 @@ Gaussian differential privacy:
     gdp_delta, gdp_epsilon, gdp_mu
 Training of many models, each on one of two neighbouring datasets:
     train_ensemble, ensemble_scores, EnsembleResult, DPSGD, Records
+Audits of your own data and models, by the workflow:
+    audit, AuditResults
 Audits of a training loop of your own:
     audit_opacus, OwnAudit, loss_difference, check_mechanism, MechanismCheck
 Canaries, in which the two datasets differ:
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from dpcanary.adversaries.crafting import Crafting as Crafting
     from dpcanary.adversaries.crafting import input_canary as input_canary
     from dpcanary.adversaries.drawing import Drawing as Drawing
+    from dpcanary.audits.audit import audit as audit
+    from dpcanary.audits.results import AuditResults as AuditResults
     from dpcanary.canaries import DirectionCanary as DirectionCanary
     from dpcanary.canaries import GradientCanary as GradientCanary
     from dpcanary.canaries import InputCanary as InputCanary
@@ -124,6 +128,8 @@ _NAMES_IN = {
     "adversaries.adversary": "Adversary CraftingCost Inserts Score",
     "adversaries.crafting": "Crafting input_canary",
     "adversaries.drawing": "Drawing",
+    "audits.audit": "audit",
+    "audits.results": "AuditResults",
     "canaries": "DirectionCanary GradientCanary InputCanary",
     "errors": "AccountingError InputError",
     "estimation.claims": "ClaimTest test_claim",

@@ -5,11 +5,15 @@ import sys
 import typer
 
 from dpcanary.commands.account import account
+from dpcanary.commands.audit import audit
 from dpcanary.commands.calibrate import calibrate
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
+from dpcanary.commands.init import init
 from dpcanary.commands.plan import plan
+from dpcanary.commands.report import report
 from dpcanary.commands.results import results
+from dpcanary.commands.run import run
 from dpcanary.commands.statement import statement
 from dpcanary.errors import AccountingError, InputError
 
@@ -21,8 +25,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Every subcommand has --help with examples, and --json for programs.",
 )
-for command in (account, calibrate, statement, estimate, plan, check, results):
+for command in (account, calibrate, statement, estimate, plan, check, audit, init, report, results):
     app.command(no_args_is_help=True)(command)
+# What it does not know are options of Snakemake.
+app.command(
+    no_args_is_help=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(run)
 
 
 def _version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,21 +65,37 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         InputError: if the file is missing, truncated, damaged, holds objects, or has no header.
     """
     arrays = read_npz(path)
+    header = arrays.pop("header", None)
+    return _parsed(path, header), arrays
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Only the header of a file of `write_arrays`.
+
+    Raises:
+        InputError: see `read_arrays`.
+    """
+    return _parsed(path, read_npz(path, names=("header",)).get("header"))
+
+
+def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:
     try:
-        return json.loads(arrays.pop("header").tobytes()), arrays
-    except (KeyError, ValueError):
+        found: dict[str, Any] = json.loads(b"" if header is None else header.tobytes())
+        return found
+    except ValueError:
         raise InputError(f"{path} was not written by dpcanary: it has no header") from None
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz; pickled objects are refused.
+def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz, or those with these names; pickled objects are refused.
 
     Raises:
         InputError: if the file is missing, truncated, damaged or holds objects.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
+            wanted = [name for name in content.files if names is None or name in names]
+            return {name: content[name] for name in wanted}
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:

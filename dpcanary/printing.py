@@ -36,14 +36,20 @@ def _plain(value: Any) -> Any:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns. The last one is wrapped; the others are as wide as their texts."""
+    print("\n".join(table_lines(header, rows)))
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of such a table."""
+    found = []
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)][:-1]
     start = sum(widths) + 3 * len(widths)
     for row in (header, *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines = textwrap.wrap(row[-1], max(24, _WIDTH - start)) or [""]
-        print("   ".join([*cells, lines[0]]).rstrip())
-        for line in lines[1:]:
-            print(" " * start + line)
+        found.append("   ".join([*cells, lines[0]]).rstrip())
+        found += [" " * start + line for line in lines[1:]]
+    return found
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -64,7 +70,12 @@ def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def print_text(text: str) -> None:
     """Prints a paragraph, wrapped."""
-    print(textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False))
+    print(wrapped(text))
+
+
+def wrapped(text: str) -> str:
+    """A paragraph with line breaks."""
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def number(value: float) -> str:

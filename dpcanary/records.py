@@ -16,6 +16,7 @@ _MAX_LABEL = np.iinfo(np.int64).max
 # Prefixes of the names of each role's arrays in the file.
 _PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
 _SCALING = "scaling_"
+_ROWS = "private_rows"
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,14 @@ class Split:
         auxiliary: records known to the adversary.
         test: records for measuring accuracy.
         scaling: of the features of all; None if it is not known.
+        private_rows: for each private record, its row in the source; None if it is not known.
     """
 
     private: Records
     auxiliary: Records
     test: Records
     scaling: Scaling | None = None
+    private_rows: NDArray[np.int64] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -115,6 +118,8 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object]) -> Non
     }
     if split.scaling:
         arrays |= {f"{_SCALING}{name}": array for name, array in vars(split.scaling).items()}
+    if split.private_rows is not None:
+        arrays[_ROWS] = split.private_rows
     write_arrays(path, header={"settings": settings}, arrays=arrays)
 
 
@@ -133,7 +138,8 @@ def read_split(path: Path) -> Split:
     except KeyError:
         raise InputError(f"{path} holds no split dataset; delete it and run again") from None
     moments = [arrays[key] for key in (f"{_SCALING}mean", f"{_SCALING}deviation") if key in arrays]
-    return Split(**parts, scaling=Scaling(*moments) if moments else None)
+    scaling = Scaling(*moments) if moments else None
+    return Split(**parts, scaling=scaling, private_rows=arrays.get(_ROWS))
 
 
 def integer_labels(where: str, labels: NDArray[Any]) -> Labels:

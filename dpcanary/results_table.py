@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpcanary.estimation.options import Conversion
-from dpcanary.printing import lettered, print_table, print_text, rounded_down, rounded_up
+from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
 from dpcanary.tables import read_table
 
 _MOST_ROWS = 40
@@ -68,10 +68,19 @@ def print_results(folder: Path) -> None:
     Raises:
         InputError: if there is no summary in the folder, or an old one.
     """
-    table = read_results(folder)
+    print("\n".join(results_lines(read_results(folder), folder)))
+
+
+def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
+    """The same as lines of text.
+
+    Args:
+        table: of `results_table`.
+        folder: where all of it is.
+    """
     shown = table.head(_MOST_ROWS)
     letters, meanings = lettered([*shown["assumption"]])
-    print_table(
+    lines = table_lines(
         ("audit", "canary", "runs", "proven", "add/remove", "substitute", "rule", "if"),
         [
             (
@@ -88,12 +97,8 @@ def print_results(folder: Path) -> None:
         ],
     )
     if len(table) > len(shown):
-        print(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
-    print()
-    for meaning in meanings:
-        print_text(meaning)
-    print()
-    print_text(in_words(table))
+        lines.append(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
+    return [*lines, "", *map(wrapped, meanings), "", wrapped(in_words(table))]
 
 
 def in_words(table: pd.DataFrame) -> str:

@@ -70,6 +70,7 @@ def split_records(
         auxiliary=_scaled(records, auxiliary, scaling),
         test=_scaled(test_part, test, scaling),
         scaling=scaling,
+        private_rows=private,
     )
 
 

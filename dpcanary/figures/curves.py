@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import beta
 
 from dpcanary.estimation.error_rates import count_errors
 from dpcanary.figures.attacks import Profile
@@ -46,6 +47,42 @@ def measured_error_curve(world0_scores: Array, world1_scores: Array) -> tuple[Ar
     """
     counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
     return counts.false_positives / counts.num_world1, counts.false_negatives / counts.num_world0
+
+
+def confidence_band(
+    world0_scores: Array, world1_scores: Array, *, confidence: float = 0.95
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Where the true error rates may lie, for each point of `measured_error_curve` alone.
+
+    Both rates of a threshold lie between their bounds with this confidence, by the interval of
+    Clopper and Pearson (1934) for each and Bonferroni's correction for the two.
+
+    Args:
+        world0_scores: shape (n0,).
+        world1_scores: shape (n1,).
+        confidence: in (0, 1).
+
+    Returns:
+        The lower and the upper bounds, each as (false positive rates, false negative rates).
+    """
+    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
+    tail = (1.0 - confidence) / 4
+    sides = [
+        _clopper_pearson(errors, trials, tail)
+        for errors, trials in (
+            (counts.false_positives, counts.num_world1),
+            (counts.false_negatives, counts.num_world0),
+        )
+    ]
+    [fpr, fnr] = sides
+    return (fpr[0], fnr[0]), (fpr[1], fnr[1])
+
+
+def _clopper_pearson(errors: NDArray[np.int64], trials: int, tail: float) -> tuple[Array, Array]:
+    with np.errstate(invalid="ignore"):
+        low = beta.ppf(tail, errors, trials - errors + 1)
+        high = beta.ppf(1.0 - tail, errors + 1, trials - errors)
+    return np.where(errors == 0, 0.0, low), np.where(errors == trials, 1.0, high)
 
 
 def thinned(

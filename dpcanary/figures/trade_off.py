@@ -14,7 +14,12 @@ from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_styles
 from dpcanary.figures.attacks import MECHANISM, Attack, Profile, ordered
-from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve, thinned
+from dpcanary.figures.curves import (
+    accounted_false_negative_rate,
+    confidence_band,
+    measured_error_curve,
+    thinned,
+)
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import shared_note
 from dpcanary.figures.panels import panels_of
@@ -24,9 +29,10 @@ _ADJACENCIES = ("substitute", "add_remove")
 _COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
 _MOST_POINTS = 400
 _NOTE = (
-    "Measured: the first repeat's models after the last step, without confidence bounds; the lowest"
-    " rates depend on single models, and rates of 0 are not shown"
+    "Measured: the first repeat's models after the last step; bands: 95 % confidence for each point"
+    " alone; rates of 0 are not shown"
 )
+_BAND = ("confidence_low", "confidence_high")
 
 
 @style.applied()
@@ -123,6 +129,10 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
         fpr, fnr = fpr[seen], fnr[seen]
         kept = thinned(fpr, fnr, most=_MOST_POINTS)
         curves.append(("measured", attack.canary, attack.audit, fpr[kept], fnr[kept]))
+        band = confidence_band(attack.world0_scores, attack.world1_scores)
+        for name, rates_of_band in zip(_BAND, band, strict=True):
+            x, y = (np.maximum(values[seen][kept], 0.5 * lowest) for values in rates_of_band)
+            curves.append((name, attack.canary, attack.audit, x, y))
     parts = [pd.DataFrame(dict(zip(_COLUMNS, curve, strict=True))) for curve in curves]
     table = pd.concat(parts, ignore_index=True)
     return table[table["false_negative_rate"] >= lowest * 0.5].copy()
@@ -152,7 +162,7 @@ def _draw_panel(
             axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
         axes.plot(x, y, **options)
     for (series, audit), curve in table.groupby(["series", "audit"], dropna=False, sort=False):
-        if str(series).startswith("accounted"):
+        if str(series).startswith("accounted") or series in _BAND:
             continue
         [*found] = [attack for attack in panel if attack.audit == audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
@@ -160,9 +170,19 @@ def _draw_panel(
             axes.plot(x, y, **style.EXACT[str(series).removeprefix("exact_")])
         elif series == "measured":
             axes.plot(x, y, markevery=0.12, **style.canary_options(*found[0].series))
+            _draw_band(axes, table[table["audit"] == audit], found[0].canary)
         else:
             axes.plot(x, y, **proven_options(str(series), found[0] if found else None))
     if any(str(series).startswith("exact_") for series in table["series"]):
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))  # what differs then is the middle of the curves
     else:
         axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))
+
+
+def _draw_band(axes: Axes, curves: pd.DataFrame, canary: str) -> None:
+    """The region between the lower and the upper bounds of the rates."""
+    low, high = (curves[curves["series"] == name] for name in _BAND)
+    outline = pd.concat([low, high[::-1]])[["false_positive_rate", "false_negative_rate"]]
+    axes.fill(
+        *outline.to_numpy().T, color=style.canary_colour(canary), alpha=0.14, linewidth=0, zorder=1
+    )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OwnAudit:
     """What an audit of a training has found. `print` shows it as text.
 
@@ -106,6 +106,34 @@ class OwnAudit:
         if path is not None:
             save(figure, Path(path))
         return figure
+
+    def report(self, path: Path | str, *, name: str = "own training") -> None:
+        """Writes the report: one HTML page that works offline.
+
+        Args:
+            path: the file.
+            name: of the training, for the page.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
+        from dpcanary.reports.of_own_audit import report_of_own_audit
+        from dpcanary.reports.page import write_report
+
+        page = report_of_own_audit(
+            name=name,
+            scores=self.scores,
+            estimate=self.estimate,
+            adjacency=self.adjacency,
+            mechanism=self.mechanism,
+            accounted=self.accounted,
+            seconds=self.seconds,
+            findings=self._accounted_lines(),
+        )
+        write_report(Path(path), page)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         bound = self.estimate

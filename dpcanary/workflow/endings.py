@@ -1,5 +1,6 @@
 """What a user reads at the end of a run: the results, or why jobs failed."""
 
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,19 +32,23 @@ def print_success(results: Path, targets: Iterable[str]) -> None:
 
 
 def print_failure(logs: Path) -> None:
-    """Prints the reasons of failed jobs again, which stand far above, and how to go on.
+    """Prints the reasons of failed jobs again, on stderr, and how to go on.
 
     Args:
         logs: the folder of the jobs' logs.
     """
     reasons = failures(logs, since=_STARTED)
     if reasons:
-        print("\nWhat went wrong:")
+        _say("\nWhat went wrong:")
         for reason in reasons[:_MOST]:
-            print(f"  {reason}")
+            _say(f"  {reason}")
         if len(reasons) > _MOST:
-            print(f"  ... and {len(reasons) - _MOST} more jobs")
-    print("\nThe same command goes on from here: what is finished is kept.")
+            _say(f"  ... and {len(reasons) - _MOST} more jobs")
+    _say("\nThe same command goes on from here: what is finished is kept.")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def failures(logs: Path, *, since: float) -> list[str]:

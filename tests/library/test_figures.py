@@ -2,12 +2,17 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from summaries import written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import Attack, Profile
-from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve, thinned
+from dpcanary.figures.curves import (
+    accounted_false_negative_rate,
+    confidence_band,
+    measured_error_curve,
+    thinned,
+)
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
@@ -65,6 +70,19 @@ def test_measured_curve_counts_as_a_loop_does() -> None:
     assert fnr.tolist() == [sum(s < t for s in world0) / 60 for t in thresholds]
 
 
+def test_confidence_bands_are_exact_binomial_intervals() -> None:
+    rng = np.random.default_rng(4)
+    world0, world1 = rng.normal(1, 1, 40).round(1), rng.normal(-1, 1, 30).round(1)
+    low, high = confidence_band(world0, world1, confidence=0.9)
+    for index, threshold in enumerate(sorted(set(world0))):
+        for side, (errors, trials) in enumerate(
+            [(sum(world1 >= threshold), 30), (sum(world0 < threshold), 40)]
+        ):
+            exact = binomtest(int(errors), trials).proportion_ci(0.95, method="exact")
+            assert low[side][index] == pytest.approx(exact.low)
+            assert high[side][index] == pytest.approx(exact.high)
+
+
 def test_thinning_keeps_ends_and_shape() -> None:
     rng = np.random.default_rng(3)
     # One world's scores are skewed, so that the two axes need different points.
@@ -85,7 +103,7 @@ def test_thinning_keeps_ends_and_shape() -> None:
 def test_trade_off_table_holds_measured_and_accounted_curves() -> None:
     attacks = [_attack(), _attack("natural", audit="natural-1")]
     figure, table = draw_trade_off(attacks)
-    measured = table[table["audit"] == "natural-1"]
+    measured = table[(table["audit"] == "natural-1") & (table["series"] == "measured")]
     world0, world1 = attacks[1].world0_scores, attacks[1].world1_scores
     rates = [(np.mean(world1 >= t), np.mean(world0 < t)) for t in sorted(world0)]
     expected = [pair for pair in rates if min(pair) > 0]

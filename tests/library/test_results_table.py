@@ -135,7 +135,7 @@ def test_a_failed_run_ends_with_the_reasons(tmp_path, capsys):
         "train_shard/mine/00003: run 7 diverged: lower learning_rate"
     ]
     print_failure(logs)
-    text = capsys.readouterr().out
+    text = capsys.readouterr().err
     assert "What went wrong:" in text
     assert "run 7 diverged" in text
     assert "an earlier run" not in text

@@ -15,7 +15,6 @@ from dpcanary.training.models import descent_of, mechanism_of, module_of
 from dpcanary.training.options import Initialisation, Loss, Optimizer, Sampling
 from dpcanary.training.stage import TrainingStage
 
-
 SHAPE: dict = {"shape": (6,), "num_classes": 3}
 
 

@@ -1,0 +1,94 @@
+"""An audit of the user's own data, from a script or a notebook."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpcanary.audits.config import config_of, name_of, write_config
+from dpcanary.audits.data import audited_data, saved_arrays
+from dpcanary.audits.results import AuditResults
+from dpcanary.audits.running import run_config
+from dpcanary.errors import InputError
+
+CONFIG = "audit.yaml"
+
+
+def audit(
+    features: Any,
+    labels: Any = None,
+    *,
+    delta: float,
+    num_steps: int,
+    canary: str | Sequence[str] = "gradient",
+    num_runs: int = 1000,
+    name: str | None = None,
+    num_records: int | None = None,
+    label_column: str = "label",
+    significance: float = 0.05,
+    device: str = "auto",
+    seed: int = 0,
+    folder: Path | str = ".",
+    cores: int | None = None,
+    **keys: Any,
+) -> AuditResults:
+    """Audits DP-SGD on your data: trains many models on two neighbouring datasets.
+
+    It writes a config and runs the workflow on it. What is finished is kept, so the same call goes
+    on after an interruption, and a second one only reads the results.
+
+    Args:
+        features: an array (records x features, or records x channels x height x width), the path
+            of a .npz, .parquet, .csv or .tsv file, or `digits`.
+        labels: integers from 0, one per record, if features are an array.
+        delta: of (epsilon, delta)-DP.
+        num_steps: training steps.
+        canary: in what the two datasets differ; several give an audit each. See
+            docs/vocabulary.md.
+        num_runs: models of each audit, half of them in each world.
+        name: of the experiment; by default that of the file.
+        num_records: private records; by default half of all.
+        label_column: of a table.
+        significance: probability that a bound exceeds the truth.
+        device: `cpu`, `cuda`, or `auto` for a GPU if there is one.
+        seed: from which all randomness is derived.
+        folder: results go to `<folder>/results/<name>/`.
+        cores: jobs side by side; by default all cores of this machine.
+        **keys: of an audit, as in a config: `sample_rate` (1 by default), `noise_multiplier` or
+            `target_epsilon`, `max_grad_norm`, `learning_rate`, `model`, `hidden_sizes`, `num_slots`
+            and others.
+
+    Raises:
+        InputError: if an argument is wrong, or a job fails.
+
+    Example:
+        >>> from dpcanary import audit
+        >>> results = audit("digits", delta=1e-5, target_epsilon=10.0, num_steps=100,
+        ...                 learning_rate=0.05)  # doctest: +SKIP
+        >>> results.plot()  # doctest: +SKIP
+    """
+    root = Path(folder).resolve()
+    is_path = isinstance(features, str | Path)
+    if is_path == (labels is not None):
+        raise InputError("give features and labels as arrays, or the path of a file alone")
+    own_name = name or (name_of(str(features)) if is_path else "audit")
+    results = root / "results" / own_name
+    if is_path:  # in the config, paths are relative to the folder
+        is_file = Path(features).exists() and root != Path.cwd()
+        source = str(Path(features).resolve()) if is_file else str(features)
+    else:
+        source = saved_arrays(results / "arrays.npz", features, labels)
+    data = audited_data(source, label_column=label_column, num_records=num_records)
+    config = config_of(
+        data,
+        name=own_name,
+        shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
+        keys={
+            "canary": canary if isinstance(canary, str) else [*canary],
+            "num_steps": num_steps,
+            "num_runs": num_runs,
+            **({} if "sampling" in keys else {"sample_rate": 1.0}),
+            **keys,
+        },
+    )
+    write_config(results / CONFIG, config, by="dpcanary.audit")
+    return AuditResults(run_config(results / CONFIG, folder=root, cores=cores))

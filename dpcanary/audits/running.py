@@ -1,0 +1,103 @@
+"""Runs the workflow on a config, with progress, and goes on where it was stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from filelock import FileLock, Timeout
+
+from dpcanary.errors import InputError
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.workflow.location import SNAKEFILE
+
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def run_config(
+    config: Path,
+    *,
+    folder: Path | None = None,
+    targets: Sequence[str] = (),
+    cores: int | None = None,
+    options: Sequence[str] = (),
+    prints_results: bool = True,
+) -> Path:
+    """Runs what a config asks for. What is finished is kept, so the same call goes on.
+
+    Only one run of an experiment at a time: the lock is one of the kernel's, which a killed run
+    gives back. Snakemake's own, which it does not, is not used.
+
+    Args:
+        config: the file.
+        folder: where results go; by default the working directory.
+        targets: rules or files; by default all results.
+        cores: by default all of this machine.
+        options: more options of Snakemake, such as `--profile`.
+        prints_results: whether the table at the end goes to stdout, or to stderr as all else does.
+
+    Returns:
+        The folder of the results.
+
+    Raises:
+        InputError: if the config is wrong, the experiment is already running, or a job fails. The
+            reasons of failed jobs are printed.
+        KeyboardInterrupt: if it was interrupted.
+    """
+    folder = folder or Path.cwd()
+    experiment = parse_experiment(read_config(config))
+    results = folder / "results" / experiment.settings.experiment
+    results.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
+        *("--configfile", str(config.resolve())),
+        *("--logger", "dpcanary", "--nolock"),
+        *(["--cores", str(cores or os.cpu_count() or 1)] if "--profile" not in options else []),
+        *options,
+    ]
+    try:
+        with FileLock(results / ".lock", timeout=0):
+            status = _status(command, folder, None if prints_results else sys.stderr)
+    except Timeout:
+        raise InputError(f"another run works on {results}; wait for it, or stop it") from None
+    if status:
+        raise InputError(f"{config.name} has not been finished; see above")
+    return results
+
+
+def _status(command: Sequence[str], folder: Path, stdout: TextIO | None) -> int:
+    """Runs Snakemake in a session of its own, so that an interruption reaches it only once."""
+    with (
+        _ended_like_interrupted(),
+        subprocess.Popen(command, cwd=folder, stdout=stdout, start_new_session=True) as child,
+    ):
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+            child.wait()
+            raise
+
+
+@contextmanager
+def _ended_like_interrupted() -> Iterator[None]:
+    """While inside, a closed terminal and `kill` interrupt this process, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

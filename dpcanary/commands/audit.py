@@ -1,0 +1,182 @@
+"""`dpcanary audit`: audits the user's own data or model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.commands.training_options import Cores, Delta, Json
+from dpcanary.errors import InputError
+
+_DATA, _TRAINING, _ATTACK = "The data", "The training", "The attack"
+
+
+def audit(
+    features: Annotated[
+        str,
+        typer.Option(
+            help="A .npz file with arrays features and labels, or a .parquet, .csv or .tsv table"
+            " with a column of labels; or `digits`, which is bundled.",
+            rich_help_panel=_DATA,
+        ),
+    ],
+    delta: Delta,
+    num_steps: Annotated[int, typer.Option(help="Training steps.", rich_help_panel=_TRAINING)],
+    label_column: Annotated[
+        str, typer.Option(help="The column of labels of a table.", rich_help_panel=_DATA)
+    ] = "label",
+    num_records: Annotated[
+        int | None,
+        typer.Option(
+            help="Private records, which training protects; by default half of all. The others"
+            " serve the adversary and the test.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    canary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="In what the two datasets differ: gradient (the strongest), crafted_input,"
+            " mislabeled, natural, or another of docs/vocabulary.md; may be given several times."
+            " By default gradient and mislabeled.",
+            rich_help_panel=_ATTACK,
+        ),
+    ] = None,
+    num_runs: Annotated[
+        int, typer.Option(help="Models of each audit.", rich_help_panel=_ATTACK)
+    ] = 1000,
+    num_slots: Annotated[
+        int | None,
+        typer.Option(
+            help="Canaries in each model; with hundreds, one model may do.",
+            rich_help_panel=_ATTACK,
+        ),
+    ] = None,
+    adjacency: Annotated[
+        Adjacency, typer.Option(help="The audited neighbouring relation.", rich_help_panel=_ATTACK)
+    ] = Adjacency.SUBSTITUTE,
+    sample_rate: Annotated[
+        float, typer.Option(help="Rate of Poisson sampling.", rich_help_panel=_TRAINING)
+    ] = 1.0,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the noise, in units of the clipping norm.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    target_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Or: calibrate the noise to this epsilon under the audited adjacency.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    max_grad_norm: Annotated[
+        float, typer.Option(help="Clipping norm.", rich_help_panel=_TRAINING)
+    ] = 1.0,
+    learning_rate: Annotated[float, typer.Option(rich_help_panel=_TRAINING)] = 0.01,
+    optimizer: Annotated[
+        str, typer.Option(help="sgd, momentum or adam.", rich_help_panel=_TRAINING)
+    ] = "sgd",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="linear, mlp, convnet, resnet18 and others, or a function of your own that"
+            " returns a torch.nn.Module: my_package:build_model.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = "linear",
+    hidden_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Width of a hidden layer of an mlp; once per layer.", rich_help_panel=_TRAINING
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Results go to results/NAME/; by default the file's name.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="From which all randomness is derived.")] = 0,
+    significance: Annotated[
+        float, typer.Option(help="Probability that a bound exceeds the truth.")
+    ] = 0.05,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    cores: Cores = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Only time a few models, and print what all will cost.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Audit DP-SGD on your own data or model: how much does it reveal about one record?
+
+    Trains many models on two datasets that differ in one record, tells them apart, and prints what
+    this proves beside the accounted epsilons. Writes a config, results/NAME/audit.yaml, which
+    `dpcanary run` takes. The same command goes on after an interruption.
+
+    \b
+    Examples:
+      dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100
+      dpcanary audit --features patients.csv --label-column diagnosis --sample-rate 0.25 \\
+                     --noise-multiplier 5.6 --delta 1e-5 --num-steps 500 --canary gradient
+      dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
+                     --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
+    """
+    from dpcanary.audits.audit import CONFIG
+    from dpcanary.audits.config import config_of, name_of, write_config
+    from dpcanary.audits.data import audited_data
+
+    _check_model(model)
+    data = audited_data(features, label_column=label_column, num_records=num_records)
+    own_name = name or name_of(features)
+    canaries = canary or ["gradient", "mislabeled"]
+    config = config_of(
+        data,
+        name=own_name,
+        shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
+        keys={
+            "canary": canaries if len(canaries) > 1 else canaries[0],
+            "adjacency": adjacency.value,
+            "num_slots": num_slots,
+            "model": model,
+            "hidden_sizes": hidden_size,
+            "sample_rate": sample_rate,
+            "noise_multiplier": noise_multiplier,
+            "target_epsilon": target_epsilon,
+            "max_grad_norm": max_grad_norm,
+            "num_steps": num_steps,
+            "optimizer": optimizer,
+            "learning_rate": learning_rate,
+            "num_runs": num_runs,
+        },
+    )
+    path = Path("results") / own_name / CONFIG
+    write_config(path, config, by="dpcanary audit")
+    typer.echo(f"{data.described}\nConfig: {path}", err=True)
+    _run(path, cost=cost, cores=cores, as_json=as_json)
+
+
+def _check_model(model: str) -> None:
+    """Says at once if a function of the user's own cannot be found."""
+    if ":" not in model:
+        return
+    import sys
+
+    from dpcanary.plugins import function_named
+
+    sys.path.append(str(Path.cwd()))
+    try:
+        function_named(model)
+    except InputError as error:
+        raise InputError(f"--model {model}: {error} Modules here are found, too.") from None
+
+
+def _run(config: Path, *, cost: bool, cores: int | None, as_json: bool) -> None:
+    from dpcanary.audits.running import run_config
+    from dpcanary.printing import print_json
+    from dpcanary.results_table import read_results
+
+    targets = ["estimate_cost"] if cost else []
+    results = run_config(config, targets=targets, cores=cores, prints_results=not as_json)
+    if as_json and not cost:
+        print_json({"results": str(results), "audits": read_results(results).to_dict("records")})

@@ -1,0 +1,91 @@
+"""What each set-up of an experiment proves, beside what is accounted: one row each."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from dpcanary.errors import InputError
+from dpcanary.figures import style
+from dpcanary.figures.layout import make_frame
+
+MOST_ROWS = 16
+_ROW_HEIGHT = 0.42
+_MARKS: dict[str, dict[str, Any]] = {
+    "add_remove": {"color": "black", "linestyle": (0, (2, 1)), "linewidth": 2.2},
+    "substitute": {"color": "black", "linestyle": "-", "linewidth": 2.2},
+}
+_PROTECTS = {
+    "add_remove": "accounted, add/remove: whether a record is there",
+    "substitute": "accounted, substitute: what it says",
+}
+
+
+@style.applied()
+def draw_overview(table: pd.DataFrame) -> Figure:
+    """Draws a bar for each row, up to the proven epsilon, and a mark for each accounted one.
+
+    Args:
+        table: of `results_table.results_table`; the first 16 rows are shown.
+
+    Raises:
+        InputError: if the table is empty.
+    """
+    if table.empty:
+        raise InputError("there is no valid bound to show")
+    shown = table.head(MOST_ROWS)
+    legend = [
+        Patch(color="#8FB8DE", label="proven by attack: epsilon is at least this"),
+        *(Line2D([], [], label=_PROTECTS[kind], **look) for kind, look in _MARKS.items()),
+    ]
+    left_out = len(table) - len(shown)
+    notes = ["Proven bounds are those after the last step; the table says what they assume"]
+    if left_out:
+        notes.append(f"{left_out} more set-ups are in the table")
+    figure, [[axes]] = make_frame(
+        num_panels=1,
+        panel_size=(7.4, 0.75 + _ROW_HEIGHT * len(shown)),
+        legend=[legend],
+        notes=notes,
+    )
+    _draw_rows(axes, shown)
+    return figure
+
+
+def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
+    names = _names(table)
+    largest = table[["proven", "add_remove", "substitute"]].max().max()
+    for place, row in enumerate(table.to_dict("records")):
+        colour = style.canary_colour(row["canary"])
+        axes.barh(place, row["proven"], height=0.62, color=colour, alpha=0.75)
+        axes.annotate(
+            f"{row['proven']:.2f}",
+            (row["proven"], place),
+            xytext=(-4 if row["proven"] > 0.12 * largest else 4, 0),
+            textcoords="offset points",
+            ha="right" if row["proven"] > 0.12 * largest else "left",
+            va="center",
+            fontsize=9,
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0},
+        )
+        for kind, look in _MARKS.items():
+            axes.vlines(row[kind], place - 0.42, place + 0.42, **look)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, 1.06 * largest)
+    axes.set_xlabel("epsilon")
+    axes.grid(axis="y", visible=False)
+
+
+def _names(table: pd.DataFrame) -> list[str]:
+    """The canaries, or the audits where a canary or a rule comes twice."""
+    canaries = [style.canary_name(canary) for canary in table["canary"]]
+    if len({*canaries}) == len(canaries):
+        return canaries
+    audits = [*table["audit"]]
+    if len({*audits}) == len(audits):
+        return audits
+    return [f"{audit}, {rule}" for audit, rule in zip(audits, table["rule"], strict=True)]

@@ -1,0 +1,1 @@
+"""The report of an audit: one HTML page that works offline."""

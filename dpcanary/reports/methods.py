@@ -1,0 +1,103 @@
+"""The methods of an audit as text for a paper, with references."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+_REFERENCES = {
+    "abadi": "M. Abadi et al. Deep Learning with Differential Privacy. CCS 2016.",
+    "pradhan": "S. Pradhan et al. Beyond Membership: Limitations of Add/Remove Adjacency in"
+    " Differential Privacy.",
+    "cebere": "T. Cebere et al. Tighter Privacy Auditing of DP-SGD in the Hidden State Threat"
+    " Model. ICLR 2025.",
+    "boglioni": "M. Boglioni et al. Optimizing Canaries for Privacy Auditing with Metagradient"
+    " Descent.",
+    "steinke": "T. Steinke, M. Nasr and M. Jagielski. Privacy Auditing with One (1) Training Run."
+    " NeurIPS 2023.",
+    "mahloujifar": "S. Mahloujifar, L. Melis and K. Chaudhuri. Auditing f-Differential Privacy in"
+    " One Run. 2024.",
+    "nasr": "M. Nasr et al. Tight Auditing of Differentially Private Machine Learning. USENIX"
+    " Security 2023.",
+    "dong": "J. Dong, A. Roth and W. J. Su. Gaussian Differential Privacy. JRSS-B 84 (2022).",
+    "koskela": "A. Koskela, J. Jälkö and A. Honkela. Computing Tight Differential Privacy"
+    " Guarantees Using FFT. AISTATS 2020.",
+    "gopi": "S. Gopi, Y. T. Lee and L. Wutschitz. Numerical Composition of Differential Privacy."
+    " NeurIPS 2021.",
+}
+
+
+@dataclass
+class Methods:
+    """Paragraphs, and the references that they cite in the order of their first citation."""
+
+    paragraphs: list[str] = field(default_factory=list)
+    _cited: list[str] = field(default_factory=list)
+
+    def add(self, *sentences: str) -> None:
+        """Adds a paragraph. `{key}` in a sentence cites a reference."""
+        text = " ".join(sentence for sentence in sentences if sentence)
+        self.paragraphs.append(text.format_map(_Citations(self._cited)))
+
+    @property
+    def references(self) -> list[str]:
+        """The cited references."""
+        return [_REFERENCES[key] for key in self._cited]
+
+
+class _Citations(dict[str, str]):
+    def __init__(self, cited: list[str]) -> None:
+        super().__init__()
+        self._cited = cited
+
+    def __missing__(self, key: str) -> str:
+        _REFERENCES[key]  # an unknown key is an error
+        if key not in self._cited:
+            self._cited.append(key)
+        return f"[{self._cited.index(key) + 1}]"
+
+
+def cited_source(source: str) -> str:
+    """The citations of an adversary's source, such as "Pradhan et al., S2; Cebere et al."."""
+    known = {"Pradhan": "{pradhan}", "Cebere": "{cebere}", "Boglioni": "{boglioni}"}
+    return ", ".join(citation for name, citation in known.items() if name in source)
+
+
+def accounting_sentence(methods: Iterable[str]) -> str:
+    """How upper bounds were computed."""
+    by = {
+        "pld": "privacy loss distributions {koskela}",
+        "prv": "privacy random variables {gopi}",
+        "closed_form": "the closed form of the Gaussian mechanism {dong}",
+    }
+    used = [text for method, text in by.items() if method in {*methods}]
+    return f"Upper bounds on epsilon were computed by {' and '.join(used)}." if used else ""
+
+
+def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[str]:
+    """How scores became lower bounds."""
+    of_rules = {
+        "combined": "the larger of two statistics, the best of all thresholds and the area under"
+        " the error curve, jointly compared with their distribution under the least favourable"
+        " scores, so that the bound is valid although the threshold is chosen on the same scores",
+        "calibrated": "the best of all thresholds, compared with its exact null distribution",
+        "rank_sum": "the area under the error curve, compared with its exact null distribution",
+        "simultaneous": "a band that holds for all thresholds at once",
+        "split": "the threshold is chosen on one half of the scores and used on the other",
+        "steinke": "the number of right guesses, however the canaries of a training influence each"
+        " other {steinke}",
+        "mahloujifar": "the number of right guesses, however the canaries of a training influence"
+        " each other {mahloujifar}",
+        "order_statistic": "the number of right guesses, for independent canaries {mahloujifar}",
+    }
+    of_conversions = {
+        "gdp": "the largest mu of Gaussian differential privacy that the error rates allow was"
+        " converted to epsilon {nasr} {dong}; this assumes a Gaussian trade-off curve",
+        "direct": "error rates were converted by the definition of (epsilon, delta)-differential"
+        " privacy alone",
+        "subsampled_gaussian": "error rates were compared with the exact curves of the subsampled"
+        " Gaussian mechanism",
+    }
+    return [
+        *(f"Threshold rule {one}: {of_rules[one]}." for one in rules if one in of_rules),
+        *(f"Conversion {one}: {of_conversions[one]}." for one in conversions
+          if one in of_conversions),
+    ]  # fmt: skip

@@ -1,0 +1,230 @@
+"""The report of an experiment, from its results folder."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dpcanary.adversaries.catalogue import adversary, adversary_names
+from dpcanary.canaries import read_canaries
+from dpcanary.errors import InputError
+from dpcanary.figures.overview import draw_overview
+from dpcanary.figures.style import canary_name
+from dpcanary.files import read_header, sha256_of_file
+from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
+from dpcanary.records import read_split
+from dpcanary.reports.captions import caption_of, png_of
+from dpcanary.reports.methods import (
+    Methods,
+    accounting_sentence,
+    bound_sentences,
+    cited_source,
+)
+from dpcanary.reports.page import Headline, Picture, Report, Row
+from dpcanary.results_table import in_words, results_table
+from dpcanary.settings.experiment import Experiment, read_experiment
+from dpcanary.tables import read_table
+
+_COLUMNS = ("audit", "canary", "models", "proven", "add/remove", "substitute", "rule", "if")
+# The canaries whose audit is on the first screen, if there is one: the strongest that audits
+# everyone's training, not the one with the largest bound.
+_FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
+
+
+def report_of_experiment(folder: Path) -> Report:
+    """What a report says of an experiment.
+
+    Args:
+        folder: of the results.
+
+    Raises:
+        InputError: if it has no results, or they are of another version.
+    """
+    experiment = read_experiment(folder / "experiment.json")
+    summary = read_table(folder / "summary.tsv")
+    table = results_table(summary)
+    if table.empty:
+        raise InputError(f"{folder}: there is no valid bound to report")
+    letters, meanings = lettered([*table["assumption"]])
+    last = summary.drop_duplicates("audit", keep="last").set_index("audit")
+    methods = _methods(experiment, table, last)
+    return Report(
+        title=experiment.settings.experiment,
+        headline=_headline(experiment, table, last),
+        columns=_COLUMNS,
+        rows=[
+            Row(_cells(row, own), [*_details(experiment, folder, row["audit"], last)])
+            for row, own in zip(table.to_dict("records"), letters, strict=True)
+        ],
+        notes=[*meanings, in_words(table)],
+        pictures=[*_pictures(experiment, folder, table)],
+        data=[*_data(experiment, folder)],
+        provenance=[*_provenance(experiment, folder)],
+        methods=methods.paragraphs,
+        references=methods.references,
+    )
+
+
+def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Headline:
+    known = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
+    ranks = table["canary"].map(known.index)
+    row = table[ranks == ranks.min()].iloc[0]
+    audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
+    adjacency = str(settings["adjacency"])
+    several = " Several bounds of it are averaged." if row["bounds"] > 1 else ""
+    chosen = (
+        f"Of {len(table)} rows of the table this is the first with canary"
+        f" {canary_name(row['canary'])}: it was not chosen by its result. Each bound holds alone."
+    )
+    sampling = (
+        f"sample rate {settings['sample_rate']:.4g}"
+        if audit.batch_size is None
+        else f"batches of {audit.batch_size:,} records"
+    )
+    model = f"{audit.model}, " if audit.is_trained else ""
+    return Headline(
+        training=f"DP-SGD, {model}{sampling}, noise multiplier"
+        f" {settings['noise_multiplier']:.4g}, {audit.num_steps:,} steps.",
+        attack=f"{row['runs']:,} models with the {canary_name(row['canary'])} canary"
+        if audit.is_trained
+        else f"{row['runs']:,} draws of the {canary_name(row['canary'])}",
+        adjacency=ADJACENCIES[adjacency],
+        delta=experiment.settings.delta,
+        confidence=f"{1 - experiment.settings.significance:.0%}".replace("%", " %"),
+        proven=row["proven"],
+        assumption=row["assumption"],
+        substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
+        add_remove=row["add_remove"],
+        chosen=(chosen if len(table) > 1 else "") + several,
+    )
+
+
+def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
+    return [
+        row["audit"],
+        canary_name(row["canary"]),
+        f"{row['runs']:,}",
+        rounded_down(row["proven"]),
+        rounded_up(row["add_remove"]),
+        rounded_up(row["substitute"]),
+        f"{row['rule']}, {row['conversion']}",
+        letters,
+    ]
+
+
+def _details(
+    experiment: Experiment, folder: Path, audit: str, last: pd.DataFrame
+) -> Iterator[tuple[str, str]]:
+    """Settings that the audit uses, and what was measured."""
+    unused = {*experiment.unused_keys[audit]}
+    for key, value in experiment.audits[audit].model_dump(mode="json").items():
+        if key not in unused and value not in (None, [], {}) and not isinstance(value, dict):
+            yield key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    row = last.loc[audit]
+    yield "noise multiplier", f"{row['noise_multiplier']:.6g}"
+    if row["test_accuracy"] == row["test_accuracy"]:
+        yield "test accuracy", f"{row['test_accuracy']:.1%}"
+    if row["seconds"] == row["seconds"]:
+        yield "seconds of training", f"{row['seconds']:,.1f}"
+    yield from _targets(experiment, folder, audit)
+
+
+def _targets(experiment: Experiment, folder: Path, audit: str) -> Iterator[tuple[str, str]]:
+    """Which records of the user's file the targets are."""
+    canaries = folder / "canaries" / f"{experiment.runs_of_audit[audit]}.npz"
+    data = folder / "data" / f"{experiment.audits[audit].dataset}.npz"
+    if not (canaries.exists() and data.exists()):
+        return
+    found, rows = read_canaries(canaries), read_split(data).private_rows
+    targets = [canary.target for canary in found.canaries]
+    if rows is None:
+        return
+    listed = ", ".join(str(rows[target]) for target in targets[:5])
+    more = f" and {len(targets) - 5} more" if len(targets) > 5 else ""
+    label = f" (label {found.target_labels[0]})" if len(targets) == 1 else ""
+    yield "target record", f"row {listed}{more} of the source, counted from 0{label}"
+
+
+def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iterator[Picture]:
+    yield Picture(
+        "What is proven and what is accounted",
+        png_of(draw_overview(table)),
+        ["One row per set-up of the table above, after the last step."],
+    )
+    for name, figure in experiment.settings.figures.items():
+        path = folder / "figures" / f"{name}.png"
+        if path.exists():
+            yield Picture(name.replace("_", " "), path.read_bytes(), caption_of(figure.kind))
+
+
+def _data(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
+    for name, dataset in experiment.settings.datasets.items():
+        path = folder / "data" / f"{name}.npz"
+        if not path.exists():
+            continue
+        split = read_split(path)
+        shape = " x ".join(map(str, split.private.features.shape[1:]))
+        yield (
+            name,
+            f"{dataset.source}: {len(split.private):,} private records of {shape} features,"
+            f" {split.num_classes} classes; {len(split.auxiliary):,} auxiliary records of the"
+            f" adversary, {len(split.test):,} test records. Features are standardised by the"
+            " auxiliary records.",
+        )
+    if not experiment.settings.datasets:
+        yield "data", "none: nothing is trained"
+
+
+def _provenance(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
+    headers = [read_header(path) for path in sorted((folder / "shards").glob("*/*.npz"))]
+    seconds = sum(header.get("seconds", 0.0) for header in headers)
+    software = {f"{k} {v}" for one in headers for k, v in one.get("software", {}).items()}
+    yield "training", f"{seconds:,.0f} seconds in {len(headers):,} jobs"
+    devices = sorted({str(header.get("device", "cpu")) for header in headers})
+    yield "devices", ", ".join(devices) or "none"
+    yield "software", ", ".join(sorted(software)) or "not recorded"
+    yield "seed", str(experiment.settings.seed)
+    for name in ("summary.tsv", "experiment.json"):
+        yield f"SHA-256 of {name}", sha256_of_file(folder / name)
+    for path in sorted((folder / "data").glob("*.npz")):
+        yield f"SHA-256 of data/{path.name}", sha256_of_file(path)
+
+
+def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Methods:
+    methods, rows = Methods(), last.loc[[*table["audit"]]]
+    adjacencies = [ADJACENCIES[name] for name in rows["adjacency"].unique()]
+    methods.add(
+        "We audited DP-SGD {abadi} by attack, with dpcanary. Many models were trained on two"
+        f" neighbouring datasets under {' and '.join(adjacencies)} adjacency, a score told apart"
+        " which of the two a model was trained on, and the success of the scores gave a lower bound"
+        " on epsilon {pradhan}.",
+        *_settings_in_words(experiment, rows),
+    )
+    for canary in dict.fromkeys(table["canary"]):
+        entry = adversary(canary)
+        cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
+        methods.add(f"Canary {entry.label}: {entry.description.replace('`', '')}{cited}.")
+    methods.add(
+        f"Bounds hold at delta {experiment.settings.delta:g} with significance"
+        f" {experiment.settings.significance:g} each.",
+        *bound_sentences([*dict.fromkeys(table["rule"])], [*dict.fromkeys(table["conversion"])]),
+        accounting_sentence([*rows["accounting_method"].unique()]),
+    )
+    return methods
+
+
+def _settings_in_words(experiment: Experiment, rows: pd.DataFrame) -> Sequence[str]:
+    told = {
+        "sample rate": rows["sample_rate"],
+        "noise multiplier": rows["noise_multiplier"],
+        "steps": rows["num_steps"],
+        "clipping norm": rows["max_grad_norm"].dropna(),
+    }
+    values = [
+        f"{name} {' and '.join(f'{value:.4g}' for value in sorted(column.unique()))}"
+        for name, column in told.items()
+        if 0 < column.nunique() <= 4
+    ]
+    data = [*rows["data"].unique()]
+    return (f"Data: {', '.join(map(str, data))}. Settings: {'; '.join(values)}.",)

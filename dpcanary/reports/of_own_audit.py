@@ -1,0 +1,134 @@
+"""The report of an audit of the user's own training loop."""
+
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+
+import numpy as np
+
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.adjacency import Adjacency
+from dpcanary.estimation.estimate import EpsilonEstimate
+from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+from dpcanary.printing import ADJACENCIES, rounded_down, rounded_up
+from dpcanary.reports.captions import png_of
+from dpcanary.reports.methods import Methods, accounting_sentence, bound_sentences
+from dpcanary.reports.page import Headline, Picture, Report, Row
+from dpcanary.scoring.world_scores import WorldScores
+
+_PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
+
+
+def report_of_own_audit(
+    *,
+    name: str,
+    scores: WorldScores,
+    estimate: EpsilonEstimate,
+    adjacency: Adjacency,
+    mechanism: tuple[float, float, int] | None,
+    accounted: EpsilonsByAdjacency | None,
+    seconds: float,
+    findings: list[str],
+) -> Report:
+    """What a report says of such an audit.
+
+    Args:
+        name: of the training.
+        scores: of all models.
+        estimate: the lower bound from them.
+        adjacency: in what the worlds differ.
+        mechanism: noise multiplier, sample rate and steps as they were accounted, if known.
+        accounted: the upper bounds, if known.
+        seconds: of all trainings.
+        findings: more sentences for the notes, such as the test of the claim.
+    """
+    add_remove = accounted.add_remove if accounted else float("nan")
+    is_substitute = adjacency is Adjacency.SUBSTITUTE and accounted is not None
+    num_runs = len(scores.world0) + len(scores.world1)
+    training = "The user's own training loop, run as it is"
+    details = [("adjacency", ADJACENCIES[adjacency]), ("delta", f"{estimate.delta:g}")]
+    if mechanism is not None:
+        noise, rate, steps = mechanism
+        told = f"noise multiplier {noise:.4g}, sample rate {rate:.4g}, {steps:,} steps"
+        training += f", accounted as DP-SGD with {told}"
+        details.append(("accounted as", told))
+    details += [
+        ("significance", f"{estimate.significance:g}"),
+        ("assumption", estimate.assumption),
+        ("mean score, world 0", f"{np.mean(scores.world0):.4g}"),
+        ("mean score, world 1", f"{np.mean(scores.world1):.4g}"),
+    ]
+    headline = Headline(
+        training=f"{training}.",
+        attack=f"{num_runs:,} models",
+        adjacency=ADJACENCIES[adjacency],
+        delta=estimate.delta,
+        confidence=f"{1 - estimate.significance:.0%}".replace("%", " %"),
+        proven=estimate.epsilon_lower,
+        assumption=estimate.assumption,
+        substitute=accounted.substitute if accounted and is_substitute else float("nan"),
+        add_remove=add_remove,
+    )
+    row = Row(
+        [
+            name,
+            f"{num_runs:,}",
+            rounded_down(estimate.epsilon_lower),
+            rounded_up(add_remove),
+            rounded_up(headline.substitute),
+            f"{estimate.threshold_rule}, {estimate.conversion.value}",
+        ],
+        details,
+    )
+    methods = _methods(estimate, adjacency, accounted)
+    return Report(
+        title=name,
+        headline=headline,
+        columns=("training", "models", "proven", "add/remove", "substitute", "rule"),
+        rows=[row],
+        notes=findings,
+        pictures=[_picture(scores, estimate, name)],
+        data=[("data", "the training's own, which the audit does not see")],
+        provenance=[*_provenance(seconds)],
+        methods=methods.paragraphs,
+        references=methods.references,
+    )
+
+
+def _picture(scores: WorldScores, estimate: EpsilonEstimate, name: str) -> Picture:
+    return Picture(
+        "Scores and error rates",
+        png_of(draw_scores_of_worlds(scores, estimate, name=name)),
+        [
+            "The scores of the models of both worlds, and the errors of an attacker who decides"
+            " between the worlds by a threshold on the score.",
+            "The dashed curve is that of the proven bound: the training's own lies on it or below.",
+            "Measured error rates have no confidence bounds; the lowest rest on single scores.",
+        ],
+    )
+
+
+def _methods(
+    estimate: EpsilonEstimate, adjacency: Adjacency, accounted: EpsilonsByAdjacency | None
+) -> Methods:
+    methods = Methods()
+    methods.add(
+        "We audited a training loop as a black box, with dpcanary: many models were trained on two"
+        f" neighbouring datasets under {ADJACENCIES[adjacency]} adjacency, and a score told apart"
+        " which of the two a model was trained on {pradhan} {nasr}.",
+    )
+    methods.add(
+        f"The bound holds at delta {estimate.delta:g} with significance {estimate.significance:g}.",
+        *bound_sentences([str(estimate.threshold_rule)], [estimate.conversion.value]),
+        accounting_sentence([accounted.method.value] if accounted else []),
+    )
+    return methods
+
+
+def _provenance(seconds: float) -> list[tuple[str, str]]:
+    found = [f"python {python_version()}"]
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return [("training", f"{seconds:,.0f} seconds"), ("software", ", ".join(found))]

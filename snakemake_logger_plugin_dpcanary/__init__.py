@@ -1,0 +1,79 @@
+"""Snakemake's logger plugin `--logger dpcanary`: one line of progress for the whole workflow.
+
+Snakemake finds it by the name of this package. On a terminal it shows a bar; elsewhere, and where
+the environment variable CI is set, it prints a line from time to time.
+"""
+
+import os
+import sys
+from logging import WARNING, LogRecord
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from dpcanary.workflow.display import make_display
+from dpcanary.workflow.progress import WorkflowProgress
+
+# What Snakemake tells of its own affairs.
+_SILENT = {
+    LogEvent.DEBUG_DAG, LogEvent.GROUP_INFO, LogEvent.RESOURCES_INFO, LogEvent.RULEGRAPH,
+    LogEvent.SHELLCMD, LogEvent.WORKFLOW_STARTED, LogEvent.PROGRESS,
+}  # fmt: skip
+# Said of every failed run, whose reasons are printed besides.
+_FAILED = "At least one job did not complete successfully"
+
+
+class LogHandler(LogHandlerBase):
+    """Shows the progress of a run, and the messages that matter."""
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = False
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        self._progress = WorkflowProgress()
+        interactive = sys.stderr.isatty() and not os.environ.get("CI")
+        self._display = make_display(interactive=interactive)
+
+    def emit(self, record: LogRecord) -> None:
+        """Takes one of Snakemake's messages."""
+        try:
+            self._take(record)
+        except Exception:
+            self.handleError(record)
+
+    def _take(self, record: LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if event in _SILENT:
+            return
+        if self.common_settings.dryrun:
+            self._display.message(self.format(record))
+            return
+        values, now = vars(record), record.created
+        match event:
+            case LogEvent.RUN_INFO:
+                counts = {rule: count for rule, count in values["stats"].items() if rule != "total"}
+                self._progress.plan(counts, now)
+            case LogEvent.JOB_INFO:
+                what = values["rule_msg"] or values["rule_name"]
+                self._progress.start(values["jobid"], values["rule_name"], what, now)
+            case LogEvent.JOB_FINISHED:
+                self._progress.finish(values["job_id"], now)
+            case LogEvent.JOB_ERROR:
+                self._progress.fail(values["jobid"], now)
+                self._display.message(self.format(record))
+            case LogEvent.JOB_STARTED:
+                return
+            case _:
+                text = self.format(record)
+                if _FAILED not in text and text.strip() and (record.levelno >= WARNING or event == LogEvent.ERROR):
+                    self._display.message(text)
+                return
+        self._display.show(self._progress, now)
+
+    def close(self) -> None:
+        """Ends the display."""
+        self._display.close()
+        super().close()

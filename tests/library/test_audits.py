@@ -1,0 +1,149 @@
+"""Audits of own data: what is read, the config that is written, and results in a notebook."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from filelock import FileLock
+from typer.testing import CliRunner
+
+import dpcanary
+from dpcanary.audits.config import config_of, name_of, write_config
+from dpcanary.audits.data import audited_data, saved_arrays
+from dpcanary.audits.running import run_config
+from dpcanary.cli import app
+from dpcanary.errors import InputError
+from dpcanary.settings.config_file import read_config
+from dpcanary.settings.parsing import parse_experiment
+
+SHARED = {"delta": 1e-5}
+KEYS = {
+    "canary": ["gradient", "natural"],
+    "sample_rate": 0.5,
+    "num_steps": 60,
+    "noise_multiplier": 5.0,
+    "num_runs": 40,
+}
+
+
+def table(tmp_path: Path, counts: dict[str, int]) -> str:
+    labels = np.repeat([*counts], [*counts.values()])
+    features = np.random.default_rng(0).normal(size=(len(labels), 3))
+    frame = pd.DataFrame(features, columns=["a", "b", "c"]).assign(kind=labels)
+    frame.to_csv(tmp_path / "Own data.csv", index=False)
+    return str(tmp_path / "Own data.csv")
+
+
+@pytest.mark.parametrize(
+    ("counts", "wanted", "expected"),
+    [
+        ({"x": 30, "y": 31}, None, (30, True)),
+        ({"x": 5, "y": 55}, None, (30, False)),
+        ({"x": 30, "y": 30}, 10, (10, True)),
+        ({"x": 30, "y": 30}, 11, (11, False)),
+    ],
+)
+def test_half_of_the_records_are_private(tmp_path, counts, wanted, expected):
+    source = table(tmp_path, counts)
+    data = audited_data(source, label_column="kind", num_records=wanted)
+    assert (data.num_records, data.balanced) == expected
+    assert f"{sum(counts.values())} records x 3 features, 2 classes (x, y)" in data.described
+    config = config_of(data, name=name_of(source), shared=SHARED, keys=KEYS)
+    assert config["experiment"] == "own-data"
+    assert config["datasets"]["data"]["label_column"] == "kind"
+
+
+def test_a_written_config_is_one_that_can_be_read(tmp_path):
+    config = config_of(audited_data("digits"), name="mine", shared=SHARED, keys=KEYS)
+    write_config(tmp_path / "new/audit.yaml", config, by="a test")
+    read = read_config(tmp_path / "new/audit.yaml")
+    assert read == yaml.safe_load(yaml.safe_dump(config))
+    experiment = parse_experiment(read)
+    assert [*experiment.audits] == ["audit-gradient", "audit-natural"]
+    assert experiment.audits["audit-gradient"].record_steps == tuple(range(6, 61, 6))
+    assert [*experiment.settings.figures] == ["epsilon_by_step", "score_histograms", "trade_off"]
+
+
+def test_many_canaries_in_a_model_get_a_rule_that_needs_no_independence():
+    keys = {**KEYS, "canary": "gradient", "num_slots": 20, "num_runs": 1}
+    config = config_of(audited_data("digits"), name="mine", shared=SHARED, keys=keys)
+    assert config["threshold_rules"] == ["mahloujifar"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("cifar10", "source cifar10 is downloaded"),
+        ("digit", "did you mean 'digits'"),
+        ("none.csv", "none.csv does not exist"),
+    ],
+)
+def test_sources_that_cannot_be_read_here(source, message):
+    with pytest.raises(InputError, match=message):
+        audited_data(source)
+
+
+def test_arrays_are_written_once(tmp_path):
+    features, labels = np.arange(12.0).reshape(6, 2), [0, 1, 0, 1, 0, 1]
+    path = tmp_path / "arrays.npz"
+    assert saved_arrays(path, features, labels) == str(path)
+    before = path.stat().st_mtime_ns
+    saved_arrays(path, features, labels)
+    assert path.stat().st_mtime_ns == before
+    saved_arrays(path, features + 1, labels)
+    assert path.stat().st_mtime_ns != before
+
+
+def test_mistakes_in_a_call_are_named(tmp_path):
+    with pytest.raises(InputError, match="give features and labels as arrays, or the path"):
+        dpcanary.audit(np.zeros((3, 2)), delta=1e-5, num_steps=3)
+    with pytest.raises(InputError, match="unknown key 'nose_multiplier'; did you mean"):
+        dpcanary.audit("digits", delta=1e-5, num_steps=3, nose_multiplier=1.0, folder=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
+    config = config_of(audited_data("digits"), name="mine", shared=SHARED, keys=KEYS)
+    path = tmp_path / "results/mine/audit.yaml"
+    write_config(path, config, by="a test")
+    with (
+        FileLock(tmp_path / "results/mine/.lock"),
+        pytest.raises(InputError, match="another run works on"),
+    ):
+        run_config(path, folder=tmp_path)
+
+
+def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner()
+    assert run.invoke(app, ["init", "study"], catch_exceptions=False).exit_code == 0
+    experiment = parse_experiment(read_config(tmp_path / "study/config.yaml"))
+    assert [*experiment.audits] == ["training-gradient", "training-mislabeled"]
+    written = {path.name for path in (tmp_path / "study").iterdir()}
+    assert written == {"config.yaml", "config.schema.json", "README.md", ".gitignore"}
+    with pytest.raises(InputError, match=r"already has config\.yaml"):
+        run.invoke(app, ["init", "study"], catch_exceptions=False)
+
+
+def test_a_wrong_model_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["audit", "--features", "digits", "--delta", "1e-5", "--num-steps", "5"]
+    with pytest.raises(InputError, match="--model none:at_all: there is no function"):
+        CliRunner().invoke(app, [*command, "--model", "none:at_all"], catch_exceptions=False)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_script_beside_the_clone_imports_the_package(tmp_path):
+    """Where a folder named dpcanary without Python files stands beside the script."""
+    (tmp_path / "dpcanary/docs").mkdir(parents=True)
+    (tmp_path / "script.py").write_text("import dpcanary; print(dpcanary.gdp_mu)\n")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "gdp_mu" in done.stdout
+    shutil.rmtree(tmp_path / "dpcanary")

@@ -1,0 +1,263 @@
+"""`dpcanary audit` on a table and a model of the user's own, and the report on it in a browser."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from axe_core_python.selenium import Axe
+from running import environment, printed_by
+from selenium import webdriver
+
+from dpcanary import AuditResults, audit
+
+MODEL = """
+from torch import nn
+
+
+def build_model():
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+"""
+DPCANARY = [sys.executable, "-m", "dpcanary"]
+COMMAND = [
+    *DPCANARY,
+    *("audit", "--features", "flowers.csv", "--label-column", "species"),
+    *("--model", "my_models:build_model", "--canary", "gradient", "--canary", "mislabeled"),
+    *("--num-records", "30", "--sample-rate", "0.5", "--noise-multiplier", "1.0"),
+    *("--num-steps", "10", "--num-runs", "40", "--delta", "1e-5", "--device", "cpu"),
+]
+CHROMIUM = shutil.which("chromium")
+WINDOWS = {"desktop": (1280, 800), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the user's table and module, in which the audit has run."""
+    folder = tmp_path_factory.mktemp("study")
+    rng = np.random.default_rng(0)
+    species = np.repeat(["setosa", "versicolor", "virginica"], 40)
+    features = rng.normal(size=(120, 4)) + 2.0 * (np.arange(120) // 40)[:, None]
+    frame = pd.DataFrame(features, columns=["a", "b", "c", "d"]).assign(species=species)
+    frame.to_csv(folder / "flowers.csv", index=False)
+    (folder / "my_models.py").write_text(MODEL)
+    (folder / "printed.txt").write_text(printed_by(COMMAND, folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(study: Path) -> AuditResults:
+    return AuditResults(study / "results/flowers")
+
+
+def test_the_data_progress_and_results_are_printed(study):
+    printed = (study / "printed.txt").read_text()
+    assert "flowers.csv, 120 records x 4 features, 3 classes" in printed
+    assert "30 of them are private (equally many of each class)" in printed
+    assert re.search(r"\d+ of \d+ jobs", printed)
+    assert re.search(r"audit-gradient +gradient +40 ", printed)
+    assert "add/remove and substitute: accounted upper bounds" in " ".join(printed.split())
+
+
+def test_a_second_command_has_nothing_to_do_and_prints_json(study):
+    before = (study / "results/flowers/summary.tsv").stat().st_mtime_ns
+    done = subprocess.run(
+        [*COMMAND, "--json"], cwd=study, env=environment(), capture_output=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert [row["canary"] for row in found["audits"]] == ["gradient", "mislabeled"]
+    assert (study / "results/flowers/summary.tsv").stat().st_mtime_ns == before
+
+
+@pytest.mark.long
+def test_another_model_trains_again_and_nothing_else(study, tmp_path):
+    copy = tmp_path / "study"
+    shutil.copytree(study, copy)
+    (copy / "my_models.py").write_text(MODEL.replace("ReLU", "Tanh"))
+    planned = printed_by(
+        [*DPCANARY, "run", "results/flowers/audit.yaml", "--dry-run", "--quiet", "host"], copy
+    )
+    assert "train_shard" in planned
+    assert not re.search(r"^(prepare_dataset|account) ", planned, re.MULTILINE)
+
+
+def test_results_in_a_notebook(results, tmp_path):
+    assert [*results.summary["canary"]] == ["gradient", "mislabeled"]
+    assert len(results.bounds) == 20
+    assert {*results.figures} == {"epsilon_by_step", "score_histograms", "trade_off"}
+    assert "audit-gradient" in repr(results)
+    assert "<table" in results._repr_html_()
+    results.plot(tmp_path / "overview.png")
+    assert (tmp_path / "overview.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+def test_an_audit_from_python_reads_the_same_results(study, results):
+    """With the same settings, nothing runs again."""
+    before = (study / "results/flowers/summary.tsv").stat().st_mtime_ns
+    found = audit(
+        study / "flowers.csv",
+        name="flowers",
+        folder=study,
+        label_column="species",
+        model="my_models:build_model",
+        canary=["gradient", "mislabeled"],
+        num_records=30,
+        sample_rate=0.5,
+        noise_multiplier=1.0,
+        num_steps=10,
+        num_runs=40,
+        delta=1e-5,
+        device="cpu",
+    )
+    pd.testing.assert_frame_equal(found.summary, results.summary)
+    assert (study / "results/flowers/summary.tsv").stat().st_mtime_ns >= before
+
+
+@pytest.mark.long
+def test_what_it_will_cost_is_said_before_anything_is_trained(study, tmp_path):
+    for name in ("flowers.csv", "my_models.py"):
+        shutil.copy(study / name, tmp_path / name)
+    printed = printed_by([*COMMAND, "--cost"], tmp_path)
+    assert re.search(r"In all .*core-hours and .*of disk: about", printed)
+    assert not (tmp_path / "results/flowers/shards").exists()
+
+
+@pytest.mark.long
+def test_an_interrupted_audit_goes_on(study, tmp_path):
+    """Ctrl-C ends it without a traceback, and the same command finishes it."""
+    for name in ("flowers.csv", "my_models.py"):
+        shutil.copy(study / name, tmp_path / name)
+    with subprocess.Popen(
+        COMMAND, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as child:
+        noise = tmp_path / "results/flowers/data/data.npz"
+        while not noise.exists():
+            assert child.poll() is None
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Traceback" not in said
+    assert "The same command goes on from here" in said
+    assert "audit-gradient" in printed_by(COMMAND, tmp_path)
+
+
+def test_a_failed_job_says_why_last(study, tmp_path):
+    for name in ("flowers.csv", "my_models.py"):
+        shutil.copy(study / name, tmp_path / name)
+    (tmp_path / "my_models.py").write_text(MODEL.replace("Linear(5, 3)", "Linear(5, 2)"))
+    said = printed_by(COMMAND, tmp_path, fails=True).splitlines()
+    last = " ".join(said[-8:])
+    assert "for 3 classes it must be (2, 3)" in last
+    assert said[-1].startswith("error: audit.yaml has not been finished")
+
+
+# The report
+
+
+@pytest.fixture(scope="module")
+def report(study: Path) -> Path:
+    printed_by([*DPCANARY, "report", "results/flowers"], study)
+    return study / "results/flowers/report.html"
+
+
+def test_the_report_loads_nothing(report):
+    text = report.read_text()
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)", text)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_the_report_says_what_the_tables_say(report, results):
+    text = report.read_text()
+    row = results.summary.iloc[0]
+    floor, ceil = np.floor(100 * row["proven"]) / 100, np.ceil(100 * row["substitute"]) / 100
+    assert f"≥ {floor:,.2f}" in text
+    assert f"≤ {ceil:,.2f}" in text
+    assert "it was not chosen by its result" in text
+    # The target is a row of the user's own file, with its label.
+    found = re.search(r"row (\d+) of the source, counted from 0 \(label (\d)\)", text)
+    species = pd.read_csv(report.parents[2] / "flowers.csv")["species"]
+    assert [*np.unique(species)].index(species[int(found[1])]) == int(found[2])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    if not CHROMIUM or not shutil.which("chromedriver"):
+        pytest.skip("needs chromium and chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for name in (
+        *("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-sync"),
+        *("disable-background-networking", "disable-component-update", "hide-scrollbars"),
+    ):
+        options.add_argument(f"--{name}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=[*WINDOWS])
+def page(browser, report, request) -> webdriver.Chrome:
+    width, height = WINDOWS[request.param]
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    browser.get(report.as_uri())
+    return browser
+
+
+def test_the_first_screen_answers(page):
+    """Without scrolling, the three numbers are seen; nothing is wider than the window."""
+    height, width = page.execute_script("return [innerHeight, innerWidth]")
+    values = page.find_elements("css selector", ".bars .value")
+    assert len(values) == 3
+    for value in values:
+        assert 0 < value.rect["y"] < height - value.rect["height"]
+        assert value.rect["x"] + value.rect["width"] <= width
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    assert page.get_log("browser") == []
+
+
+def test_text_is_legible(page):
+    small = page.execute_script(
+        "return [...document.querySelectorAll('main *')].filter(e => e.childNodes.length &&"
+        " [...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim()) &&"
+        " parseFloat(getComputedStyle(e).fontSize) < 14).map(e => e.outerHTML)"
+    )
+    assert small == []
+
+
+def test_readers_with_a_screen_reader_are_served(page):
+    """Contrast, names, headings, roles: the rules of axe-core."""
+    assert Axe().run(page)["violations"] == []
+
+
+def test_the_keyboard_reaches_everything(page):
+    reached = []
+    for _ in range(40):
+        page.switch_to.active_element.send_keys("\ue004")  # Tab
+        reached.append(page.switch_to.active_element.tag_name)
+        if reached[-1] == "button":
+            break
+    assert {"a", "summary", "div", "button"} <= {*reached}
+    page.switch_to.active_element.send_keys("\ue007")  # Enter
+    said = page.find_element("id", "copied").text
+    assert said.startswith(("Copied", "Selected"))
+
+
+def test_without_a_terminal_output_has_no_control_characters(study):
+    assert "\x1b" not in (study / "printed.txt").read_text()
+    assert "SNAKEMAKE" not in os.environ
