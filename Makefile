@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: help demo report test test-all test-cluster lint figures replication bench bench-gpu clean
+.PHONY: help demo report docs test test-all test-cluster lint figures replication bench bench-gpu clean
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
@@ -15,6 +15,7 @@ help:
 	@echo "make test         the tests, in ten minutes on two cores"
 	@echo "make test-all     the same and the long ones: whole experiments, and environments built anew"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
+	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
 	@echo "make bench        times training and estimation on the processor (a quarter of an hour)"
 	@echo "make bench-gpu    times training on a GPU, and Figure 3 of Pradhan et al. in full"
@@ -24,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: dpcanary needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[slurm,test]"
+	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[docs,slurm,test]"
 	touch $@
 
 demo: $(READY)
@@ -63,6 +64,10 @@ lint: $(READY)
 	$(RUN) mypy
 	$(RUN) snakefmt --check Snakefile rules
 	$(RUN) snakemake --lint
+
+docs: $(READY)
+	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
+	@echo "Open docs/_build/html/index.html in a browser"
 
 bench: $(READY)
 	mkdir -p benchmarks/results

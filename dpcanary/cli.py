@@ -62,3 +62,10 @@ def main() -> None:
         app()
     except (InputError, AccountingError) as error:
         sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "dpcanary":
+            raise
+        sys.exit(
+            f"error: this needs the package {error.name.split('.')[0]!r}, which is not installed"
+            " here; a light install lacks what training needs: docs/install.md"
+        )

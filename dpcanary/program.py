@@ -2,12 +2,12 @@
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
+from tqdm import TqdmWarning, tqdm
 
 from dpcanary.errors import AccountingError, InputError
 
@@ -29,6 +29,9 @@ def progress(total: int, unit: str) -> "Iterator[tqdm[NoReturn]]":
 
     Messages that the library logs appear above it.
     """
+    with warnings.catch_warnings():  # in a notebook without ipywidgets, which it does not use here
+        warnings.simplefilter("ignore", TqdmWarning)
+        from tqdm.contrib.logging import logging_redirect_tqdm
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     bar = tqdm(total=total, unit=unit, unit_scale=True, mininterval=5.0, file=sys.stderr)
     with bar, logging_redirect_tqdm(tqdm_class=type(bar)):

@@ -82,11 +82,7 @@ rule craft_canaries:
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
         code=AUDITS.by_audit(
-            lambda audit: code(
-                "craft_canaries",
-                AUDITS.function(audit),
-                *AUDITS.own_functions(audit),
-            )
+            lambda audit: code("craft_canaries", *AUDITS.crafting_functions(audit))
         ),
         settings=AUDITS.stage_as_json(CraftingStage),
         reference=lambda wildcards, input: option("reference", *input.reference),

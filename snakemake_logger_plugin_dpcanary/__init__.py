@@ -68,7 +68,11 @@ class LogHandler(LogHandlerBase):
                 return
             case _:
                 text = self.format(record)
-                if _FAILED not in text and text.strip() and (record.levelno >= WARNING or event == LogEvent.ERROR):
+                if (
+                    _FAILED not in text
+                    and text.strip()
+                    and (record.levelno >= WARNING or event == LogEvent.ERROR)
+                ):
                     self._display.message(text)
                 return
         self._display.show(self._progress, now)

@@ -91,4 +91,6 @@ def audit(
         },
     )
     write_config(results / CONFIG, config, by="dpcanary.audit")
-    return AuditResults(run_config(results / CONFIG, folder=root, cores=cores))
+    return AuditResults(
+        run_config(results / CONFIG, folder=root, cores=cores, prints_results=False)
+    )

@@ -7,8 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -17,6 +18,7 @@ from dpcanary.settings.config_file import read_config
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.workflow.location import SNAKEFILE
 
+_STDERR = 2  # a file descriptor
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -48,8 +50,12 @@ def run_config(
     Raises:
         InputError: if the config is wrong, the experiment is already running, or a job fails. The
             reasons of failed jobs are printed.
+        ModuleNotFoundError: if this is a light install.
         KeyboardInterrupt: if it was interrupted.
     """
+    for package in ("snakemake", "torch"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     folder = folder or Path.cwd()
     experiment = parse_experiment(read_config(config))
     results = folder / "results" / experiment.settings.experiment
@@ -63,7 +69,7 @@ def run_config(
     ]
     try:
         with FileLock(results / ".lock", timeout=0):
-            status = _status(command, folder, None if prints_results else sys.stderr)
+            status = _status(command, folder, prints_results=prints_results)
     except Timeout:
         raise InputError(f"another run works on {results}; wait for it, or stop it") from None
     if status:
@@ -71,18 +77,31 @@ def run_config(
     return results
 
 
-def _status(command: Sequence[str], folder: Path, stdout: TextIO | None) -> int:
+def _status(command: Sequence[str], folder: Path, *, prints_results: bool) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once."""
+    streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
+    if not _has_descriptor(sys.stderr):  # in a notebook
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with (
         _ended_like_interrupted(),
-        subprocess.Popen(command, cwd=folder, stdout=stdout, start_new_session=True) as child,
+        subprocess.Popen(command, cwd=folder, start_new_session=True, **streams) as child,
     ):
         try:
+            for line in child.stdout or ():
+                sys.stderr.write(line)
             return child.wait()
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
             child.wait()
             raise
+
+
+def _has_descriptor(stream: TextIO) -> bool:
+    try:
+        stream.fileno()
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`dpcanary plan`: how many runs an audit needs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,24 +8,28 @@ import typer
 from dpcanary.adjacency import Adjacency
 from dpcanary.commands.training_options import (
     BatchSize,
-    Delta,
     Epochs,
     Json,
-    NoiseMultiplier,
     NumRecords,
     NumSteps,
     SampleRate,
     rate_and_steps,
 )
 from dpcanary.errors import InputError
-from dpcanary.printing import number, print_json, print_table, print_text
+from dpcanary.printing import number, print_json, print_table, print_text, rounded_up
 
 _POWERS = (0.5, 0.8, 0.95)
 
 
 def plan(
-    noise_multiplier: NoiseMultiplier,
-    delta: Delta,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the noise, in units of the clipping norm.",
+            rich_help_panel="The training",
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The delta of (epsilon, delta).")] = None,
     sample_rate: SampleRate = None,
     batch_size: BatchSize = None,
     num_records: NumRecords = None,
@@ -44,6 +49,13 @@ def plan(
     seconds_per_run: Annotated[
         float | None, typer.Option(help="Of one training, to print the time of all.")
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of a training: the config of an experiment. A few models of each of its"
+            " audits are timed here."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print how many trainings an audit needs, before anything is trained.
@@ -52,10 +64,16 @@ def plan(
     be. A weaker one needs more.
 
     \b
-    Example:
+    Examples:
       dpcanary plan --sample-rate 1 --num-steps 500 --noise-multiplier 22.37 --delta 1e-5 \\
                     --num-runs 1000 --seconds-per-run 30
+      dpcanary plan --config results/my/audit.yaml
     """
+    if config is not None:
+        _plan_config(config, as_json=as_json)
+        return
+    if noise_multiplier is None or delta is None:
+        raise typer.BadParameter("give --noise-multiplier and --delta, or --config")
     rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.mechanism import Mechanism
@@ -98,8 +116,8 @@ def plan(
         )
         return
     print_text(
-        f"Substitute epsilon {number(known.substitute)}, add/remove epsilon"
-        f" {number(known.add_remove)}, at delta {delta:g}. Runs that prove more than"
+        f"Substitute epsilon {rounded_up(known.substitute)}, add/remove epsilon"
+        f" {rounded_up(known.add_remove)}, at delta {delta:g}. Runs that prove more than"
         f" {number(goal)}, half of them in each world:"
     )
     print()
@@ -126,8 +144,56 @@ def plan(
     )
 
 
+def _plan_config(path: Path, *, as_json: bool) -> None:
+    """The runs that the audits of a config need, and their time on one core or GPU of this machine.
+
+    A weaker canary than the best needs more.
+    """
+    import os
+    import sys
+
+    from dpcanary.costs.planned import planned_audits
+    from dpcanary.settings.config_file import read_config
+    from dpcanary.settings.parsing import parse_experiment
+
+    power = _POWERS[1]
+    experiment = parse_experiment(read_config(path))
+    if experiment.has_own_functions:
+        sys.path.append(str(Path.cwd()))
+    found = planned_audits(experiment, power=power, num_workers=os.cpu_count() or 1)
+    if as_json:
+        print_json({"power": power, "audits": [vars(one) for one in found]})
+        return
+    if not found:
+        print_text("No audit of it trains models with one canary under substitute adjacency.")
+        return
+    print_table(
+        ("audit", "add/remove", "substitute", "runs needed", "planned", "time of those planned"),
+        [
+            (
+                one.audit,
+                rounded_up(one.add_remove),
+                rounded_up(one.substitute),
+                "-" if one.runs_needed is None else f"{one.runs_needed:,}",
+                f"{one.planned_runs:,}",
+                _duration(one.seconds_per_run, one.planned_runs),
+            )
+            for one in found
+        ],
+    )
+    print()
+    print_text(
+        f"Runs needed: so many prove more than the add/remove epsilon in {power:.0%} of audits, for"
+        " the best attack that there can be; a weaker canary needs more. The time is that of"
+        " training, on one core or GPU of this machine; `dpcanary run CONFIG --target"
+        " estimate_cost` counts all jobs."
+    )
+
+
 def _duration(seconds_per_run: float | None, num_runs: int) -> str:
     if seconds_per_run is None:
         return "-"
     hours = seconds_per_run * num_runs / 3600
-    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    if hours >= 1:
+        return f"{hours:.1f} hours"
+    return f"{60 * hours:.0f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.0f} seconds"

@@ -67,12 +67,13 @@ def report_of_own_audit(
         assumption=estimate.assumption,
         substitute=accounted.substitute if accounted and is_substitute else float("nan"),
         add_remove=add_remove,
+        is_valid=estimate.is_valid,
     )
     row = Row(
         [
             name,
             f"{num_runs:,}",
-            rounded_down(estimate.epsilon_lower),
+            rounded_down(estimate.epsilon_lower) + ("" if estimate.is_valid else " (not valid)"),
             rounded_up(add_remove),
             rounded_up(headline.substitute),
             f"{estimate.threshold_rule}, {estimate.conversion.value}",

@@ -27,6 +27,7 @@ class Headline:
         substitute: accounted; NaN if the audit is under another adjacency or it is not known.
         add_remove: accounted; NaN if it is not known.
         chosen: how this audit was chosen among several; empty if there is one.
+        is_valid: whether the lower bound holds with its confidence.
     """
 
     training: str
@@ -39,6 +40,7 @@ class Headline:
     substitute: float
     add_remove: float
     chosen: str = ""
+    is_valid: bool = True
 
     @property
     def bars(self) -> list[dict[str, object]]:
@@ -48,8 +50,10 @@ class Headline:
              "Whether a record is in the data: accounted, add/remove adjacency",
              "What most libraries report."),
             ("proven", self.proven, "≥ ", rounded_down,
-             f"Proven by attack, {self.adjacency} adjacency",
-             f"A lower bound with {self.confidence} confidence."),
+             f"Proven by attack, {self.adjacency} adjacency" if self.is_valid
+             else "NOT a valid lower bound",
+             f"A lower bound with {self.confidence} confidence." if self.is_valid
+             else "It may exceed the truth more often than is said."),
             ("substitute", self.substitute, "≤ ", rounded_up,
              "What a record says: accounted, substitute adjacency",
              "Its label or any feature, if it is known to be in the data."),
@@ -71,6 +75,11 @@ class Headline:
     def answer(self) -> list[str]:
         """The question's answer in sentences."""
         up, down = rounded_up, rounded_down
+        if not self.is_valid:
+            return [
+                f"This audit proves nothing: its number, {down(self.proven)}, is not a valid lower"
+                f" bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
+            ]
         if self.substitute != self.substitute:
             accounted = f", at most {up(self.add_remove)}" if self.add_remove > 0 else ""
             return [

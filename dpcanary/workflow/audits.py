@@ -111,6 +111,10 @@ class AuditRules:
         """The function that makes an audit's model, if that is the user's own."""
         return self._audits[audit].own_functions
 
+    def crafting_functions(self, audit: str) -> list[str]:
+        """The function that crafts an audit's canaries, and the one that makes its model."""
+        return [self.function(audit), *self.own_functions(audit)]
+
     def calibration(self, audit: str) -> list[str]:
         """The function that calibrates an audit's noise; none where the config gives the noise."""
         return [CALIBRATION] if self._audits[audit].noise_multiplier is None else []

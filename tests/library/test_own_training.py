@@ -213,6 +213,26 @@ def test_an_audit_of_opacus_is_nearly_tight_and_finds_a_bug(tmp_path):
     assert wrong.claim.p_value < 0.001
 
 
+def test_the_report_says_what_the_audit_says(tmp_path):
+    found = audit(gaussian, tmp_path, num_runs=200)
+    found.report(tmp_path / "report.html", name="my loop")
+    text = (tmp_path / "report.html").read_text()
+    assert "my loop: The user&#39;s own training loop" in text
+    assert f"≥ {np.floor(100 * found.estimate.epsilon_lower) / 100:.2f}" in text
+    assert "accounted: not known" in text
+    assert text.count("data:image/png;base64,") == 1
+
+
+def test_the_report_of_an_invalid_bound_claims_nothing(tmp_path):
+    audit(gaussian, tmp_path, num_runs=40)
+    found = audit(gaussian, tmp_path, num_runs=80)  # a look that was not planned
+    found.report(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "This audit proves nothing" in text
+    assert "NOT a valid lower bound" in text
+    assert "Proven by attack" not in text
+
+
 def test_loss_difference():
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
     features = torch.randn(2, 3)

@@ -1,18 +1,22 @@
-"""The README's examples do what it says."""
+"""The README says what is so, in one screen, and the examples of configs are valid."""
 
 import re
 from pathlib import Path
+from string import ascii_letters as letters
 
-import numpy as np
+import pytest
 import yaml
 
+from dpcanary import account_by_adjacency
 from dpcanary.settings.parsing import parse_experiment
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+CONFIGS = (ROOT / "docs/configs.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", CONFIGS, re.DOTALL)
 
 
 def test_the_config_is_valid():
@@ -26,13 +30,24 @@ def test_the_keys_of_other_models_are_valid():
     assert {audit.model for audit in audits} == {model["model"]}
 
 
-def test_the_library_example_runs(capsys):
-    rng = np.random.default_rng(0)
-    scores = {"scores_0": rng.normal(2, 1, 500), "scores_1": rng.normal(0, 1, 500)}
-    exec(compile(blocks("python")[0], "README.md", "exec"), scores)
-    printed = capsys.readouterr().out
-    assert "add_remove EpsilonBounds(lower=4.4" in printed
-    assert "substitute EpsilonBounds(lower=9.9" in printed
+def test_the_readme_is_one_screen():
+    """Of a large window: a reader sees what it is, a picture, and how to start."""
+    assert len(README.splitlines()) <= 70
+    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    prose = [
+        part for part in text.split("\n\n") if part.strip() and part.strip()[0] in "*" + letters
+    ]
+    assert all(len(paragraph.splitlines()) <= 5 for paragraph in prose)
+
+
+def test_the_three_numbers_are_those_of_the_figure():
+    """As the accountant and the figure's results say; lower bounds are rounded down."""
+    for number in ("**4.4**", "**10**", "**8.9**"):
+        assert number in README
+    known = {"sample_rate": 1.0, "noise_multiplier": 22.36, "num_steps": 500, "delta": 1e-5}
+    found = account_by_adjacency(**known)
+    assert found.add_remove == pytest.approx(4.4, abs=0.05)
+    assert found.substitute == pytest.approx(10.0, abs=0.05)
 
 
 def test_links_lead_somewhere():

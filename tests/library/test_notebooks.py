@@ -1,0 +1,48 @@
+"""The example notebooks run from the first cell to the last, and show what they were saved with."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[2] / "docs/notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def kinds(notebook: nbformat.NotebookNode) -> list[list[str]]:
+    """For each cell of code, what its outputs hold, without streams of progress."""
+    return [
+        [sorted(output["data"]) for output in cell.outputs if "data" in output]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("default")  # of Jupyter's own
+def test_notebooks_run(path, tmp_path):
+    saved = nbformat.read(path, as_version=4)
+    again = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(again, timeout=600, kernel_name="python3", resources=resources).execute()
+    assert kinds(again) == kinds(saved)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_saved_notebooks_are_whole(path):
+    """Every cell of code was run in order, and nothing of the machine is in it."""
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == [*range(1, len(counts) + 1)]
+    assert "Traceback" not in path.read_text()
+    assert not re.search(r"/(home|work|Users|root)/", path.read_text())
+
+
+def test_there_is_one_for_each_audience():
+    listed = (FOLDER / "README.md").read_text()
+    assert [path.stem for path in NOTEBOOKS] == ["cluster", "engineer", "researcher"]
+    assert all(f"({path.name})" in listed for path in NOTEBOOKS)
