@@ -105,6 +105,26 @@ def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, N
         ) from None
 
 
+def shape_in_npz(path: Path, name: str) -> tuple[int, ...]:
+    """The shape of an array of an .npz, without reading the array.
+
+    Raises:
+        InputError: if the file is missing or damaged, or has no such array.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+            version = np.lib.format.read_magic(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape: tuple[int, ...] = read(file)[0]
+            return shape
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} has no whole array {name!r} ({error})") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes UTF-8 text atomically."""
     write_atomically(path, lambda file: file.write(text.encode()))

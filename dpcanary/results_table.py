@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from dpcanary.data_facts import facts
 from dpcanary.estimation.options import Conversion
 from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
+from dpcanary.settings.experiment import read_experiment
 from dpcanary.tables import read_table
 
 _MOST_ROWS = 40
@@ -68,7 +70,14 @@ def print_results(folder: Path) -> None:
     Raises:
         InputError: if there is no summary in the folder, or an old one.
     """
-    print("\n".join(results_lines(read_results(folder), folder)))
+    summary = read_table(folder / "summary.tsv", columns=_NEEDED)
+    print("\n".join(results_lines(results_table(summary), folder)))
+    path = folder / "experiment.json"
+    if path.exists():
+        last = summary.groupby("audit").last()
+        print()
+        for line in facts(read_experiment(path), folder, last["test_accuracy"].to_numpy(float)):
+            print(wrapped(line))
 
 
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:

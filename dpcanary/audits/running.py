@@ -1,5 +1,6 @@
 """Runs the workflow on a config, with progress, and goes on where it was stopped."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,8 +11,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
-
-from filelock import FileLock, Timeout
 
 from dpcanary.errors import InputError
 from dpcanary.settings.config_file import read_config
@@ -33,8 +32,8 @@ def run_config(
 ) -> Path:
     """Runs what a config asks for. What is finished is kept, so the same call goes on.
 
-    Only one run of an experiment at a time: the lock is one of the kernel's, which a killed run
-    gives back. Snakemake's own, which it does not, is not used.
+    Only one run of an experiment works at a time. The lock is one of the kernel's, which ends with
+    the processes that hold it. Snakemake's own, which outlasts a killed run, is not used.
 
     Args:
         config: the file.
@@ -60,31 +59,49 @@ def run_config(
     experiment = parse_experiment(read_config(config))
     results = folder / "results" / experiment.settings.experiment
     results.mkdir(parents=True, exist_ok=True)
+    has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
         *("--configfile", str(config.resolve())),
         *("--logger", "dpcanary", "--nolock"),
-        *(["--cores", str(cores or os.cpu_count() or 1)] if "--profile" not in options else []),
+        *([] if has_profile else ["--cores", str(cores or os.cpu_count() or 1)]),
         *options,
     ]
-    try:
-        with FileLock(results / ".lock", timeout=0):
-            status = _status(command, folder, prints_results=prints_results)
-    except Timeout:
-        raise InputError(f"another run works on {results}; wait for it, or stop it") from None
+    with _locked(results) as lock:
+        status = _status(command, folder, lock=lock, prints_results=prints_results)
     if status:
         raise InputError(f"{config.name} has not been finished; see above")
     return results
 
 
-def _status(command: Sequence[str], folder: Path, *, prints_results: bool) -> int:
-    """Runs Snakemake in a session of its own, so that an interruption reaches it only once."""
+@contextmanager
+def _locked(results: Path) -> Iterator[int]:
+    """The descriptor of the lock of a results folder, held while inside.
+
+    Raises:
+        InputError: if another run holds it.
+    """
+    with (results / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another run works on {results}; wait for it, or stop it") from None
+        yield file.fileno()
+
+
+def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
+    """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
+
+    It holds the lock, too: if this process alone is killed, no other run starts beside it.
+    """
     streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with (
         _ended_like_interrupted(),
-        subprocess.Popen(command, cwd=folder, start_new_session=True, **streams) as child,
+        subprocess.Popen(
+            command, cwd=folder, start_new_session=True, pass_fds=[lock], **streams
+        ) as child,
     ):
         try:
             for line in child.stdout or ():

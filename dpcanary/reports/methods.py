@@ -1,5 +1,6 @@
 """The methods of an audit as text for a paper, with references."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -33,26 +34,22 @@ class Methods:
     _cited: list[str] = field(default_factory=list)
 
     def add(self, *sentences: str) -> None:
-        """Adds a paragraph. `{key}` in a sentence cites a reference."""
+        """Adds a paragraph. `{key}` in a sentence cites a reference; other braces stay."""
         text = " ".join(sentence for sentence in sentences if sentence)
-        self.paragraphs.append(text.format_map(_Citations(self._cited)))
+        self.paragraphs.append(re.sub(r"\{(\w+)\}", self._citation, text))
+
+    def _citation(self, found: re.Match[str]) -> str:
+        key = found[1]
+        if key not in _REFERENCES:
+            return found[0]
+        if key not in self._cited:
+            self._cited.append(key)
+        return f"[{self._cited.index(key) + 1}]"
 
     @property
     def references(self) -> list[str]:
         """The cited references."""
         return [_REFERENCES[key] for key in self._cited]
-
-
-class _Citations(dict[str, str]):
-    def __init__(self, cited: list[str]) -> None:
-        super().__init__()
-        self._cited = cited
-
-    def __missing__(self, key: str) -> str:
-        _REFERENCES[key]  # an unknown key is an error
-        if key not in self._cited:
-            self._cited.append(key)
-        return f"[{self._cited.index(key) + 1}]"
 
 
 def cited_source(source: str) -> str:

@@ -7,13 +7,12 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.adversaries.catalogue import adversary, adversary_names
-from dpcanary.canaries import read_canaries
+from dpcanary.data_facts import datasets_in_words, targets_in_words
 from dpcanary.errors import InputError
 from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
-from dpcanary.records import read_split
 from dpcanary.reports.captions import caption_of, png_of
 from dpcanary.reports.methods import (
     Methods,
@@ -59,7 +58,7 @@ def report_of_experiment(folder: Path) -> Report:
         ],
         notes=[*meanings, in_words(table)],
         pictures=[*_pictures(experiment, folder, table)],
-        data=[*_data(experiment, folder)],
+        data=[*datasets_in_words(experiment, folder)] or [("data", "none: nothing is trained")],
         provenance=[*_provenance(experiment, folder)],
         methods=methods.paragraphs,
         references=methods.references,
@@ -127,23 +126,8 @@ def _details(
         yield "test accuracy", f"{row['test_accuracy']:.1%}"
     if row["seconds"] == row["seconds"]:
         yield "seconds of training", f"{row['seconds']:,.1f}"
-    yield from _targets(experiment, folder, audit)
-
-
-def _targets(experiment: Experiment, folder: Path, audit: str) -> Iterator[tuple[str, str]]:
-    """Which records of the user's file the targets are."""
-    canaries = folder / "canaries" / f"{experiment.runs_of_audit[audit]}.npz"
-    data = folder / "data" / f"{experiment.audits[audit].dataset}.npz"
-    if not (canaries.exists() and data.exists()):
-        return
-    found, rows = read_canaries(canaries), read_split(data).private_rows
-    targets = [canary.target for canary in found.canaries]
-    if rows is None:
-        return
-    listed = ", ".join(str(rows[target]) for target in targets[:5])
-    more = f" and {len(targets) - 5} more" if len(targets) > 5 else ""
-    label = f" (label {found.target_labels[0]})" if len(targets) == 1 else ""
-    yield "target record", f"row {listed}{more} of the source, counted from 0{label}"
+    if targets := targets_in_words(experiment, folder, audit):
+        yield "target record", targets
 
 
 def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iterator[Picture]:
@@ -156,24 +140,6 @@ def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iter
         path = folder / "figures" / f"{name}.png"
         if path.exists():
             yield Picture(name.replace("_", " "), path.read_bytes(), caption_of(figure.kind))
-
-
-def _data(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
-    for name, dataset in experiment.settings.datasets.items():
-        path = folder / "data" / f"{name}.npz"
-        if not path.exists():
-            continue
-        split = read_split(path)
-        shape = " x ".join(map(str, split.private.features.shape[1:]))
-        yield (
-            name,
-            f"{dataset.source}: {len(split.private):,} private records of {shape} features,"
-            f" {split.num_classes} classes; {len(split.auxiliary):,} auxiliary records of the"
-            f" adversary, {len(split.test):,} test records. Features are standardised by the"
-            " auxiliary records.",
-        )
-    if not experiment.settings.datasets:
-        yield "data", "none: nothing is trained"
 
 
 def _provenance(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:

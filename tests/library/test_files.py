@@ -130,3 +130,27 @@ def test_missing_and_foreign_files_are_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(InputError, match="is not JSON"):
         files.read_json(tmp_path / "x.json")
+
+
+def test_the_shape_of_an_array_is_read_without_the_array(tmp_path):
+    path = tmp_path / "a.npz"
+    files.write_arrays(
+        path, header={}, arrays={"x": np.zeros((3, 2, 5), np.float32), "y": np.arange(4)}
+    )
+    assert files.shape_in_npz(path, "x") == (3, 2, 5)
+    assert files.shape_in_npz(path, "y") == (4,)
+    with pytest.raises(InputError, match="has no whole array 'z'"):
+        files.shape_in_npz(path, "z")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match="has no whole array 'x'"):
+        files.shape_in_npz(path, "x")
+
+
+def test_a_header_is_read_alone(tmp_path):
+    path = tmp_path / "a.npz"
+    files.write_arrays(path, header={"seed": 3}, arrays={"x": np.arange(4)})
+    assert files.read_header(path) == {"seed": 3}
+    assert files.read_npz(path, names=("x",)).keys() == {"x"}
+    np.savez(path, x=np.arange(4))
+    with pytest.raises(InputError, match="was not written by dpcanary"):
+        files.read_header(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from axe_core_python.selenium import Axe
 from running import environment, printed_by
@@ -64,7 +65,11 @@ def test_the_data_progress_and_results_are_printed(study):
     assert "30 of them are private (equally many of each class)" in printed
     assert re.search(r"\d+ of \d+ jobs", printed)
     assert re.search(r"audit-gradient +gradient +40 ", printed)
-    assert "add/remove and substitute: accounted upper bounds" in " ".join(printed.split())
+    words = " ".join(printed.split())
+    assert "add/remove and substitute: accounted upper bounds" in words
+    assert re.search(r"Target record: row \d+ of the source, counted from 0 \(label \d\)", words)
+    assert "Features are standardised by the auxiliary records" in words
+    assert re.search(r"Test accuracy of the models: [\d.]+%", words)
 
 
 def test_a_second_command_has_nothing_to_do_and_prints_json(study):
@@ -148,6 +153,26 @@ def test_an_interrupted_audit_goes_on(study, tmp_path):
     assert child.returncode == 130
     assert "Traceback" not in said
     assert "The same command goes on from here" in said
+    assert "audit-gradient" in printed_by(COMMAND, tmp_path)
+
+
+@pytest.mark.long
+def test_a_killed_audit_goes_on_and_never_runs_twice(study, tmp_path):
+    """`kill -9`: of the command alone, Snakemake goes on; of both, the same command finishes."""
+    for name in ("flowers.csv", "my_models.py"):
+        shutil.copy(study / name, tmp_path / name)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(COMMAND, cwd=tmp_path, env=environment(), **silent) as child:
+        while not (tmp_path / "results/flowers/data/data.npz").exists():
+            assert child.poll() is None
+            time.sleep(0.1)
+        [snakemake] = psutil.Process(child.pid).children()
+        child.kill()
+    said = printed_by(COMMAND, tmp_path, fails=True)
+    assert "another run works on" in said
+    for process in [*snakemake.children(recursive=True), snakemake]:
+        process.kill()
+    psutil.wait_procs([snakemake], timeout=5)
     assert "audit-gradient" in printed_by(COMMAND, tmp_path)
 
 

@@ -1,0 +1,80 @@
+"""What an experiment was run on: its records, and which of them are targets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dpcanary.canaries import read_canaries
+from dpcanary.files import read_npz, shape_in_npz
+from dpcanary.settings.experiment import Experiment
+
+_MOST_TARGETS = 5
+
+
+def datasets_in_words(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
+    """For each prepared dataset, its name, and what its records are.
+
+    Args:
+        experiment: the resolved config.
+        folder: of the results.
+    """
+    for name, dataset in experiment.settings.datasets.items():
+        path = folder / "data" / f"{name}.npz"
+        if not path.exists():
+            continue
+        shape = " x ".join(map(str, shape_in_npz(path, "features")[1:]))
+        parts = ("labels", "auxiliary_labels", "test_labels")
+        labels = read_npz(path, names=parts)
+        private, auxiliary, test = (labels[part] for part in parts)
+        classes = 1 + max(int(part.max(initial=-1)) for part in labels.values())
+        yield (
+            name,
+            f"{dataset.source}: {len(private):,} private records of {shape} features, {classes}"
+            f" classes; {len(auxiliary):,} auxiliary records of the adversary, {len(test):,} test"
+            " records. Features are standardised by the auxiliary records.",
+        )
+
+
+def targets_in_words(experiment: Experiment, folder: Path, audit: str) -> str:
+    """Which rows of the source an audit's target records are; empty if this is not known.
+
+    Args:
+        experiment: the resolved config.
+        folder: of the results.
+        audit: its name.
+    """
+    canaries = folder / "canaries" / f"{experiment.runs_of_audit[audit]}.npz"
+    data = folder / "data" / f"{experiment.audits[audit].dataset}.npz"
+    if not (canaries.exists() and data.exists()):
+        return ""
+    rows = read_npz(data, names=("private_rows",)).get("private_rows")
+    if rows is None:
+        return ""
+    found = read_canaries(canaries)
+    targets = [int(rows[canary.target]) for canary in found.canaries]
+    listed = ", ".join(map(str, targets[:_MOST_TARGETS]))
+    more = len(targets) - _MOST_TARGETS
+    several = f" and {more} more" if more > 0 else ""
+    label = f" (label {found.target_labels[0]})" if len(targets) == 1 else ""
+    return f"row {listed}{several} of the source, counted from 0{label}"
+
+
+def facts(experiment: Experiment, folder: Path, accuracies: "np.ndarray") -> Iterator[str]:
+    """Lines for a terminal: the datasets, the target record if all audits share it, the accuracy.
+
+    Args:
+        experiment: the resolved config.
+        folder: of the results.
+        accuracies: mean test accuracy of each audit; NaN where nothing is trained.
+    """
+    for _, text in datasets_in_words(experiment, folder):
+        yield f"Data: {text}"
+    targets = {targets_in_words(experiment, folder, audit) for audit in experiment.audits} - {""}
+    if len(targets) == 1:
+        yield f"Target record: {targets.pop()}."
+    known = accuracies[~np.isnan(accuracies)]
+    if len(known):
+        low, high = known.min(), known.max()
+        text = f"{low:.1%}" if high - low < 5e-4 else f"{low:.1%} to {high:.1%}"
+        yield f"Test accuracy of the models: {text}."
