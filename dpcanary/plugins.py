@@ -28,6 +28,10 @@ def function_named(reference: str) -> Callable[..., Any]:
         raise InputError(
             f"there is no function {reference!r} ({error}); is its package installed here?"
         ) from None
+    except Exception as error:  # whatever another package's code raises
+        raise InputError(
+            f"module {module} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     return found
 
 

@@ -78,6 +78,16 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
+def confidence_in_words(significance: float) -> str:
+    """The confidence that a significance leaves.
+
+    Example:
+        >>> confidence_in_words(0.05), confidence_in_words(0.001)
+        ('95 %', '99.9 %')
+    """
+    return f"{100 * (1 - significance):.6g} %"
+
+
 def number(value: float) -> str:
     """A number for a table, with two digits after the point."""
     return _with_two_digits(value, round)

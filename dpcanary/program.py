@@ -1,6 +1,7 @@
 """Error messages and progress bars of the workflow's programs."""
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +12,28 @@ from tqdm import TqdmWarning, tqdm
 
 from dpcanary.errors import AccountingError, InputError
 
+# What the log of an interrupted job ends with.
+INTERRUPTED = "interrupted"
+OWN_CODE = "DPCANARY_OWN_CODE"
+
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
     """Runs a program's `main` on the arguments of the command line.
 
-    An `InputError` or `AccountingError` is printed without a traceback; the exit status is 1.
+    An `InputError` or `AccountingError` is printed without a traceback; the exit status is 1. An
+    interrupted program says so in one line.
+
+    Modules of the user's own are looked up in the folder that the environment variable
+    DPCANARY_OWN_CODE names, after all others.
     """
+    if folder := os.environ.get(OWN_CODE):
+        sys.path.append(folder)
     try:
         main(sys.argv[1:])
     except (InputError, AccountingError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -4,20 +4,23 @@ from pathlib import Path
 
 import pandas as pd
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.data_facts import facts
+from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion
 from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
 from dpcanary.settings.experiment import read_experiment
 from dpcanary.tables import read_table
 
 _MOST_ROWS = 40
+_SUBSTITUTE = Adjacency.SUBSTITUTE.value
 # Which conversion is shown, if there are several.
 _CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
 _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
 # What a summary must have.
 _NEEDED = (
-    *_SET_UP, "audit", "step", "num_runs", "conversion", "is_valid", "assumption", "significance",
-    "epsilon_lower", "epsilon_upper_add_remove", "epsilon_upper_substitute",
+    *_SET_UP, "audit", "adjacency", "step", "num_runs", "conversion", "is_valid", "assumption",
+    "significance", "epsilon_lower", "epsilon_upper_add_remove", "epsilon_upper_substitute",
 )  # fmt: skip
 
 
@@ -32,8 +35,8 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `proven`
-        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, and the
-        accounted epsilons `add_remove` and `substitute`.
+        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`,
+        `adjacency` (the audited one), and the accounted epsilons `add_remove` and `substitute`.
     """
     rows = summary[summary["is_valid"]]
     ranks = rows["conversion"].map([*_CONVERSIONS].index)
@@ -51,6 +54,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         add_remove=("epsilon_upper_add_remove", "first"),
         substitute=("epsilon_upper_substitute", "first"),
         assumption=("assumption", "first"),
+        adjacency=("adjacency", "first"),
     )
     return found.reset_index(drop=True)
 
@@ -61,7 +65,19 @@ def read_results(folder: Path) -> pd.DataFrame:
     Raises:
         InputError: if there is no summary in the folder, or an old one.
     """
-    return results_table(read_table(folder / "summary.tsv", columns=_NEEDED))
+    return results_table(read_summary(folder))
+
+
+def read_summary(folder: Path) -> pd.DataFrame:
+    """The summary of an experiment, from its folder.
+
+    Raises:
+        InputError: if there is none in the folder, or an old one.
+    """
+    path = folder / "summary.tsv"
+    if not path.exists():
+        raise InputError(f"{folder} has no results: there is no {path.name} in it")
+    return read_table(path, columns=_NEEDED)
 
 
 def print_results(folder: Path) -> None:
@@ -70,7 +86,7 @@ def print_results(folder: Path) -> None:
     Raises:
         InputError: if there is no summary in the folder, or an old one.
     """
-    summary = read_table(folder / "summary.tsv", columns=_NEEDED)
+    summary = read_summary(folder)
     print("\n".join(results_lines(results_table(summary), folder)))
     path = folder / "experiment.json"
     if path.exists():
@@ -98,7 +114,7 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
                 f"{row['runs']:,}",
                 rounded_down(row["proven"]),
                 rounded_up(row["add_remove"]),
-                rounded_up(row["substitute"]),
+                rounded_up(row["substitute"]) if row["adjacency"] == _SUBSTITUTE else "-",
                 row["rule"],
                 own,
             )
@@ -112,12 +128,25 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
 
 def in_words(table: pd.DataFrame) -> str:
     """What a table of results shows, and how it must be read."""
-    above = int((table["proven"] > table["add_remove"]).sum())
+    substitutes = table[table["adjacency"] == _SUBSTITUTE]
+    above = int((substitutes["proven"] > substitutes["add_remove"]).sum())
+    upper = table["substitute"].where(table["adjacency"] == _SUBSTITUTE, table["add_remove"])
+    too_large = int((table["proven"] > upper).sum())
+    nothing = (
+        " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"
+        " models too few (`dpcanary plan` says how many are needed)."
+    )
+    broken = (
+        " {} EXCEED WHAT IS ACCOUNTED for the audited adjacency: by chance, because the assumption"
+        " does not hold, or because the training is not what was accounted (`dpcanary check`)."
+    )
     means = " A number that stands for several repeats, slots or seeds is their mean."
     return (
         "proven: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
-        f" accounted upper bounds. {above} of {len(table)} exceed the add/remove epsilon, which is"
-        " what most libraries report. Each single bound exceeds the truth with a probability of at"
-        " most the significance, if its assumptions hold."
+        f" accounted upper bounds. {above} of {len(substitutes)} audits of content exceed the"
+        " add/remove epsilon, which is what most libraries report. Each single bound exceeds the"
+        " truth with a probability of at most the significance, if its assumptions hold."
+        + (broken.format(too_large) if too_large else "")
+        + (nothing if (table["proven"] == 0).any() else "")
         + (means if (table["bounds"] > 1).any() else "")
     )

@@ -11,11 +11,11 @@ from dpcanary.errors import InputError
 from dpcanary.settings.config_file import read_config
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.workflow.audits import AuditRules
-from dpcanary.workflow.code import digest_of_code
+from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
 from dpcanary.workflow.location import LIBRARY, is_clone
 from dpcanary.workflow.parameters import option, with_known_signature
-from dpcanary.workflow.python import path_of_python, python_path
+from dpcanary.workflow.python import path_of_python, paths_of_code
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -31,11 +31,15 @@ try:
     for path in workflow.overwrite_configfiles if IS_MAIN else []:
         read_config(Path(path))  # more strictly than Snakemake has read it
     EXPERIMENT = parse_experiment(config)
+    OWN_CODE = Path.cwd() if EXPERIMENT.own_functions else None
+    sys.path += [str(OWN_CODE)] * bool(OWN_CODE)
+    check_functions(EXPERIMENT.own_functions)
     CATALOGUE = read_catalogue(FOLDER / "config/datasets.yaml")
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
-if workflow.deployment_settings.deployment_method and not is_clone():
+CONDA = bool(workflow.deployment_settings.deployment_method)
+if CONDA and IS_MAIN and not is_clone():
     raise WorkflowError(
         "environments of rules (--sdm conda) need a clone of dpcanary, and this is an installed"
         " package: run without them, or use the Snakefile of a clone"
@@ -43,16 +47,11 @@ if workflow.deployment_settings.deployment_method and not is_clone():
 if workflow.resource_settings.cores == 0:
     raise WorkflowError("--cores 0 runs no job; give at least --cores 1")
 
-# Jobs find this Python by it (with --sdm conda, that of the rule's environment) and this library,
-# and models of the user's own in the folder that they run in.
-CONDA = bool(workflow.deployment_settings.deployment_method)
-OWN_CODE = [Path.cwd()] if EXPERIMENT.has_own_functions else []
-sys.path += map(str, OWN_CODE)
-shell.prefix(
-    ("" if CONDA else path_of_python())
-    + "set -euo pipefail; "
-    + python_path(own=OWN_CODE)
-)
+# Jobs find this Python by it (with --sdm conda, that of the rule's environment), this library, and
+# models of the user's own. As a module, the rules of others get it, too: only if it is needed.
+SETUP = ("" if CONDA else path_of_python()) + paths_of_code(own=OWN_CODE)
+if IS_MAIN or SETUP:
+    shell.prefix(f"{SETUP}set -euo pipefail; ")
 
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"

@@ -7,10 +7,12 @@ the environment variable CI is set, it prints a line from time to time.
 import os
 import sys
 from logging import WARNING, LogRecord
+from pathlib import Path
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from dpcanary.program import INTERRUPTED
 from dpcanary.workflow.display import make_display
 from dpcanary.workflow.progress import WorkflowProgress
 
@@ -21,6 +23,13 @@ _SILENT = {
 }  # fmt: skip
 # Said of every failed run, whose reasons are printed besides.
 _FAILED = "At least one job did not complete successfully"
+
+
+def _was_interrupted(log: str) -> bool:
+    try:
+        return Path(log).read_text(encoding="utf-8").rstrip().endswith(INTERRUPTED)
+    except OSError:
+        return False
 
 
 class LogHandler(LogHandlerBase):
@@ -63,7 +72,8 @@ class LogHandler(LogHandlerBase):
                 self._progress.finish(values["job_id"], now)
             case LogEvent.JOB_ERROR:
                 self._progress.fail(values["jobid"], now)
-                self._display.message(self.format(record))
+                if not any(map(_was_interrupted, values["log"])):
+                    self._display.message(self.format(record))
             case LogEvent.JOB_STARTED:
                 return
             case _:

@@ -1,16 +1,18 @@
 """An audit of the user's own data, from a script or a notebook."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpcanary.audits.config import config_of, name_of, write_config
-from dpcanary.audits.data import audited_data, saved_arrays
+from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.results import AuditResults
-from dpcanary.audits.running import run_config
+from dpcanary.audits.running import locked, run_snakemake
+from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 
-CONFIG = "audit.yaml"
+CONFIG, ARRAYS = "audit.yaml", "arrays.npz"
 
 
 def audit(
@@ -71,15 +73,15 @@ def audit(
     if is_path == (labels is not None):
         raise InputError("give features and labels as arrays, or the path of a file alone")
     own_name = name or (name_of(str(features)) if is_path else "audit")
-    results = root / "results" / own_name
     if is_path:  # in the config, paths are relative to the folder
-        is_file = Path(features).exists() and root != Path.cwd()
-        source = str(Path(features).resolve()) if is_file else str(features)
+        is_elsewhere = Path(features).is_file() and root != Path.cwd()
+        source = str(Path(features).resolve()) if is_elsewhere else str(features)
+        found = read_source(str(features), label_column=label_column)
     else:
-        source = saved_arrays(results / "arrays.npz", features, labels)
-    data = audited_data(source, label_column=label_column, num_records=num_records)
+        source = str(root / "results" / own_name / ARRAYS)
+        found = source_of_arrays(features, labels)
     config = config_of(
-        data,
+        audited_data(found, source=source, label_column=label_column, num_records=num_records),
         name=own_name,
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={
@@ -90,7 +92,59 @@ def audit(
             **keys,
         },
     )
-    write_config(results / CONFIG, config, by="dpcanary.audit")
-    return AuditResults(
-        run_config(results / CONFIG, folder=root, cores=cores, prints_results=False)
+    results = run_audit(
+        config,
+        root=root,
+        by="dpcanary.audit",
+        arrays=None if is_path else found,
+        cores=cores,
+        prints_results=False,
     )
+    return AuditResults(results)
+
+
+def run_audit(
+    config: Mapping[str, Any],
+    *,
+    root: Path,
+    by: str,
+    arrays: Source | None = None,
+    targets: Sequence[str] = (),
+    cores: int | None = None,
+    prints_results: bool = True,
+) -> Path:
+    """Writes a config into the folder of its results and runs it, all under their lock.
+
+    Args:
+        config: what is audited; see `config.config_of`.
+        root: results go to `<root>/results/<experiment>/`.
+        by: what the config says that it was written by.
+        arrays: records that are written beside it, if they are in no file.
+        targets: see `running.run_config`.
+        cores: likewise.
+        prints_results: likewise.
+
+    Returns:
+        The folder of the results.
+
+    Raises:
+        InputError: see `running.run_config`.
+    """
+    with locked(root / "results" / config["experiment"]) as (results, lock):
+        if arrays is not None:
+            write_source(results / ARRAYS, arrays)
+        if write_config(results / CONFIG, config, by=by):
+            print(
+                f"note: {results.name} had another config, whose results are replaced; give a name"
+                " to keep both",
+                file=sys.stderr,
+            )
+        run_snakemake(
+            results / CONFIG,
+            lock=lock,
+            folder=root,
+            targets=targets,
+            cores=cores,
+            prints_results=prints_results,
+        )
+    return results

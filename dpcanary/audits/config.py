@@ -59,10 +59,21 @@ def config_of(
     return config
 
 
-def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> None:
-    """Writes a config with a line that says where it comes from."""
+def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
+    """Writes a config with a line that says where it comes from.
+
+    Returns:
+        Whether it replaces another one.
+    """
     text = yaml.safe_dump(dict(config), sort_keys=False, default_flow_style=None, width=100)
-    write_text(path, f"# Written by {by}. Copy it to vary it: dpcanary run my_copy.yaml\n{text}")
+    text = (
+        f"# Written by {by}. To vary it, copy it, give `experiment` another name, and:"
+        f" dpcanary run my_copy.yaml\n{text}"
+    )
+    known = path.read_text(encoding="utf-8") if path.exists() else text
+    if known != text or not path.exists():
+        write_text(path, text)
+    return known.partition("\n")[2] != text.partition("\n")[2]
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,28 +44,46 @@ class AuditedData:
         }
 
 
+def read_source(source: str, *, label_column: str = "label") -> Source:
+    """The records of a user's file, or of a known source that needs no download.
+
+    Args:
+        source: the path of the file, or the name of the source.
+        label_column: of a table.
+
+    Raises:
+        InputError: if the source is unknown or damaged.
+    """
+    if source in KNOWN_SOURCES and not KNOWN_SOURCES[source].is_generated:
+        raise InputError(f"source {source} is downloaded: name it in a config (dpcanary init)")
+    return load_source(source, label_column=label_column)
+
+
 def audited_data(
-    source: str, *, label_column: str = "label", num_records: int | None = None
+    found: Source, *, source: str, label_column: str = "label", num_records: int | None = None
 ) -> AuditedData:
-    """Reads a source and decides how many of its records are private.
+    """Decides how many of a source's records are private.
 
     By default half of them are, equally many of each class if there are enough. The others serve
     the adversary and the test.
 
     Args:
-        source: the path of a file, or the name of a known source that needs no download.
+        found: the records.
+        source: the name of the source in a config.
         label_column: of a table.
         num_records: private records.
 
     Raises:
-        InputError: if the source is unknown, damaged, or too small.
+        InputError: if there are too few records.
     """
-    if source in KNOWN_SOURCES and not KNOWN_SOURCES[source].is_generated:
-        raise InputError(f"source {source} is downloaded: name it in a config (dpcanary init)")
-    found = load_source(source, label_column=label_column)
     total, classes = len(found.training), found.num_classes
     if total < 4:
         raise InputError(f"{source} has {total} records; an audit needs at least 4")
+    if num_records is not None and not 1 <= num_records <= total - 2:
+        raise InputError(
+            f"num_records is {num_records}; of the {total} records of {source}, at least 1 must be"
+            " private and 2 others, for the adversary and the test"
+        )
     counts = np.bincount(found.training.labels, minlength=classes)
     wanted = num_records or total // 2
     balanced = wanted % classes == 0 and counts.min() >= wanted // classes
@@ -90,19 +108,29 @@ def _described(found: Source, data: AuditedData) -> str:
     )
 
 
-def saved_arrays(path: Path, features: Any, labels: Any) -> str:
-    """Writes arrays as a file that a config can name; not again if it holds them already.
+def source_of_arrays(features: Any, labels: Any) -> Source:
+    """Arrays as a source.
 
     Raises:
-        InputError: if they are no records.
+        InputError: if they are no records, or have a number that is NaN or infinite.
     """
-    records = records_from("features and labels", features, labels)
-    arrays: dict[str, Any] = {"features": records.features, "labels": records.labels}
+    return Source("the arrays", records_from("features and labels", features, labels))
+
+
+def write_source(path: Path, found: Source) -> None:
+    """Writes records as a file that a config can name; not again if it holds them already.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    arrays: dict[str, Any] = {
+        "features": found.training.features,
+        "labels": found.training.labels,
+    }
     if path.exists():
         known = read_npz(path)
         if known.keys() == arrays.keys() and all(
             np.array_equal(known[name], array) for name, array in arrays.items()
         ):
-            return str(path)
+            return
     write_atomically(path, lambda file: np.savez(file, **arrays))
-    return str(path)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from dpcanary.results_table import in_words, read_results, results_lines
-from dpcanary.tables import read_table
+from dpcanary.printing import rounded_down, rounded_up
+from dpcanary.results_table import in_words, read_summary, results_lines, results_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,9 +31,16 @@ class AuditResults:
 
     Attributes:
         folder: of the results: tables, figures, and the files of every stage.
+
+    Raises:
+        InputError: if there are no results in the folder, or old ones.
     """
 
     folder: Path
+
+    def __post_init__(self) -> None:
+        # Read now: another audit of that name may replace the files later.
+        _ = self.bounds, self.summary
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -41,12 +48,12 @@ class AuditResults:
 
         Columns: see `results_table.results_table`.
         """
-        return read_results(self.folder)
+        return results_table(self.bounds)
 
     @cached_property
     def bounds(self) -> pd.DataFrame:
         """Every bound: one row per audit, repeat, step and estimate, as in `summary.tsv`."""
-        return read_table(self.folder / "summary.tsv")
+        return read_summary(self.folder)
 
     @property
     def figures(self) -> dict[str, Path]:
@@ -78,6 +85,9 @@ class AuditResults:
         return "\n".join(results_lines(self.summary, self.folder))
 
     def _repr_html_(self) -> str:
-        table = self.summary[[*_SHOWN]].rename(columns=_SHOWN)
-        shown = table.to_html(index=False, float_format="{:.2f}".format, border=0)
+        rounded = {"proven": rounded_down, "add_remove": rounded_up, "substitute": rounded_up}
+        table = self.summary[[*_SHOWN]].assign(
+            **{name: self.summary[name].map(function) for name, function in rounded.items()}
+        )
+        shown = table.rename(columns=_SHOWN).to_html(index=False, border=0)
         return f"{shown}<p>{html.escape(in_words(self.summary))}</p>"

@@ -33,7 +33,8 @@ def run_config(
     """Runs what a config asks for. What is finished is kept, so the same call goes on.
 
     Only one run of an experiment works at a time. The lock is one of the kernel's, which ends with
-    the processes that hold it. Snakemake's own, which outlasts a killed run, is not used.
+    the processes that hold it. Snakemake's own, which outlasts a killed run, is not used: beside
+    this, do not start Snakemake by hand on the same experiment.
 
     Args:
         config: the file.
@@ -52,13 +53,48 @@ def run_config(
         ModuleNotFoundError: if this is a light install.
         KeyboardInterrupt: if it was interrupted.
     """
+    root = folder or Path.cwd()
+    experiment = parse_experiment(read_config(config))
+    with locked(root / "results" / experiment.settings.experiment) as (results, lock):
+        run_snakemake(
+            config,
+            lock=lock,
+            folder=root,
+            targets=targets,
+            cores=cores,
+            options=options,
+            prints_results=prints_results,
+        )
+    return results
+
+
+def run_snakemake(
+    config: Path,
+    *,
+    lock: int,
+    folder: Path,
+    targets: Sequence[str] = (),
+    cores: int | None = None,
+    options: Sequence[str] = (),
+    prints_results: bool = True,
+) -> None:
+    """The same, under a lock that is already held.
+
+    Args:
+        config: the file.
+        lock: the descriptor of the lock.
+        folder: where results go.
+        targets: see `run_config`.
+        cores: likewise.
+        options: likewise.
+        prints_results: likewise.
+
+    Raises:
+        InputError: see `run_config`.
+    """
     for package in ("snakemake", "torch"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    folder = folder or Path.cwd()
-    experiment = parse_experiment(read_config(config))
-    results = folder / "results" / experiment.settings.experiment
-    results.mkdir(parents=True, exist_ok=True)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
@@ -67,26 +103,24 @@ def run_config(
         *([] if has_profile else ["--cores", str(cores or os.cpu_count() or 1)]),
         *options,
     ]
-    with _locked(results) as lock:
-        status = _status(command, folder, lock=lock, prints_results=prints_results)
-    if status:
+    if _status(command, folder, lock=lock, prints_results=prints_results):
         raise InputError(f"{config.name} has not been finished; see above")
-    return results
 
 
 @contextmanager
-def _locked(results: Path) -> Iterator[int]:
-    """The descriptor of the lock of a results folder, held while inside.
+def locked(results: Path) -> Iterator[tuple[Path, int]]:
+    """A results folder, made if it is missing, and the descriptor of its lock, held while inside.
 
     Raises:
         InputError: if another run holds it.
     """
+    results.mkdir(parents=True, exist_ok=True)
     with (results / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another run works on {results}; wait for it, or stop it") from None
-        yield file.fileno()
+        yield results, file.fileno()
 
 
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
@@ -104,13 +138,28 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
         ) as child,
     ):
         try:
-            for line in child.stdout or ():
-                sys.stderr.write(line)
+            _forward(child)
             return child.wait()
         except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
-            child.wait()
+            _end(child)
             raise
+
+
+def _forward(child: "subprocess.Popen[str]") -> None:
+    """Prints what the child prints, where it cannot do so itself."""
+    for line in child.stdout or ():
+        sys.stderr.write(line)
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    """Interrupts Snakemake and its jobs; kills them at a second interruption."""
+    try:
+        os.killpg(child.pid, signal.SIGINT)
+        _forward(child)
+        child.wait()
+    except KeyboardInterrupt:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _has_descriptor(stream: TextIO) -> bool:

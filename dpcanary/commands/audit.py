@@ -122,12 +122,13 @@ def audit(
       dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
                      --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
     """
-    from dpcanary.audits.audit import CONFIG
-    from dpcanary.audits.config import config_of, name_of, write_config
-    from dpcanary.audits.data import audited_data
+    from dpcanary.audits.audit import CONFIG, run_audit
+    from dpcanary.audits.config import config_of, name_of
+    from dpcanary.audits.data import audited_data, read_source
 
     _check_model(model)
-    data = audited_data(features, label_column=label_column, num_records=num_records)
+    found = read_source(features, label_column=label_column)
+    data = audited_data(found, source=features, label_column=label_column, num_records=num_records)
     own_name = name or name_of(features)
     canaries = canary or ["gradient", "mislabeled"]
     config = config_of(
@@ -150,10 +151,20 @@ def audit(
             "num_runs": num_runs,
         },
     )
-    path = Path("results") / own_name / CONFIG
-    write_config(path, config, by="dpcanary audit")
-    typer.echo(f"{data.described}\nConfig: {path}", err=True)
-    _run(path, cost=cost, cores=cores, as_json=as_json)
+    typer.echo(f"{data.described}\nConfig: results/{own_name}/{CONFIG}", err=True)
+    results = run_audit(
+        config,
+        root=Path.cwd(),
+        by="dpcanary audit",
+        targets=["estimate_cost"] if cost else [],
+        cores=cores,
+        prints_results=not as_json,
+    )
+    if as_json and not cost:
+        from dpcanary.printing import print_json
+        from dpcanary.results_table import read_results
+
+        print_json({"results": str(results), "audits": read_results(results).to_dict("records")})
 
 
 def _check_model(model: str) -> None:
@@ -169,14 +180,3 @@ def _check_model(model: str) -> None:
         function_named(model)
     except InputError as error:
         raise InputError(f"--model {model}: {error} Modules here are found, too.") from None
-
-
-def _run(config: Path, *, cost: bool, cores: int | None, as_json: bool) -> None:
-    from dpcanary.audits.running import run_config
-    from dpcanary.printing import print_json
-    from dpcanary.results_table import read_results
-
-    targets = ["estimate_cost"] if cost else []
-    results = run_config(config, targets=targets, cores=cores, prints_results=not as_json)
-    if as_json and not cost:
-        print_json({"results": str(results), "audits": read_results(results).to_dict("records")})

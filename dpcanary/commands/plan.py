@@ -158,7 +158,7 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
 
     power = _POWERS[1]
     experiment = parse_experiment(read_config(path))
-    if experiment.has_own_functions:
+    if experiment.own_functions:
         sys.path.append(str(Path.cwd()))
     found = planned_audits(experiment, power=power, num_workers=os.cpu_count() or 1)
     if as_json:

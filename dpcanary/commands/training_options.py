@@ -40,7 +40,8 @@ NoiseMultiplier = Annotated[
 ]
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
 Cores = Annotated[
-    int | None, typer.Option(help="Jobs side by side; by default all cores.", show_default=False)
+    int | None,
+    typer.Option(min=1, help="Jobs side by side; by default all cores.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

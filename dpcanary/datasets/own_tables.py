@@ -71,8 +71,9 @@ def _labels(path: Path, name: str, column: Any) -> tuple[NDArray[np.int64], tupl
             f"{path}: labels must be integers from 0, or texts; column {name!r} is {kind}"
         )
     texts = column.to_pylist()
-    if None in texts:
-        raise InputError(f"{path}: record {texts.index(None)} has no label in column {name!r}")
+    missing = [row for row, text in enumerate(texts) if not text]
+    if missing:
+        raise InputError(f"{path}: record {missing[0]} has no label in column {name!r}")
     classes, labels = np.unique(np.array(texts, dtype=str), return_inverse=True)
     return labels.astype(np.int64), tuple(map(str, classes))
 

@@ -1,7 +1,9 @@
 """What each set-up of an experiment proves, beside what is accounted: one row each."""
 
+from math import isfinite
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,6 +13,7 @@ from matplotlib.patches import Patch
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
+from dpcanary.printing import rounded_down
 
 MOST_ROWS = 16
 _ROW_HEIGHT = 0.42
@@ -57,12 +60,13 @@ def draw_overview(table: pd.DataFrame) -> Figure:
 
 def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
     names = _names(table)
-    largest = table[["proven", "add_remove", "substitute"]].max().max()
+    shown = table[["proven", "add_remove", "substitute"]]
+    largest = float(np.nanmax(shown.where(np.isfinite(shown)), initial=0.0)) or 1.0
     for place, row in enumerate(table.to_dict("records")):
         colour = style.canary_colour(row["canary"])
         axes.barh(place, row["proven"], height=0.62, color=colour, alpha=0.75)
         axes.annotate(
-            f"{row['proven']:.2f}",
+            rounded_down(row["proven"]),
             (row["proven"], place),
             xytext=(-4 if row["proven"] > 0.12 * largest else 4, 0),
             textcoords="offset points",
@@ -72,7 +76,8 @@ def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0},
         )
         for kind, look in _MARKS.items():
-            axes.vlines(row[kind], place - 0.42, place + 0.42, **look)
+            if isfinite(row[kind]) and (kind == "add_remove" or row["adjacency"] == "substitute"):
+                axes.vlines(row[kind], place - 0.42, place + 0.42, **look)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, 1.06 * largest)

@@ -13,7 +13,12 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.claims import ClaimTest, test_claim
 from dpcanary.estimation.estimate import EpsilonEstimate
-from dpcanary.printing import ADJACENCIES, rounded_down, rounded_up
+from dpcanary.printing import (
+    ADJACENCIES,
+    confidence_in_words,
+    rounded_down,
+    rounded_up,
+)
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
@@ -122,13 +127,17 @@ class OwnAudit:
         from dpcanary.reports.of_own_audit import report_of_own_audit
         from dpcanary.reports.page import write_report
 
+        try:
+            accounted = self.accounted
+        except AccountingError:
+            accounted = None
         page = report_of_own_audit(
             name=name,
             scores=self.scores,
             estimate=self.estimate,
             adjacency=self.adjacency,
             mechanism=self.mechanism,
-            accounted=self.accounted,
+            accounted=accounted,
             seconds=self.seconds,
             findings=self._accounted_lines(),
         )
@@ -140,7 +149,8 @@ class OwnAudit:
     def __str__(self) -> str:
         bound = self.estimate
         name = ADJACENCIES[self.adjacency]
-        confidence = f"{1 - bound.significance:.0%} confidence; " if bound.is_valid else ""
+        level = confidence_in_words(bound.significance)
+        confidence = f"{level} confidence; " if bound.is_valid else ""
         lines = [
             f"{len(self.scores.world0):,} models of world 0 and {len(self.scores.world1):,} of"
             f" world 1, {self.seconds:,.0f} seconds of training",
@@ -150,13 +160,15 @@ class OwnAudit:
             f" {bound.conversion.value})",
             f"if this holds: {bound.assumption}",
         ]
-        try:
-            lines += self._accounted_lines()
-        except (AccountingError, InputError) as error:
-            lines.append(f"accounted: no number ({error})")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._accounted_lines()])
 
     def _accounted_lines(self) -> list[str]:
+        try:
+            return self._accounted_and_claim()
+        except (AccountingError, InputError) as error:
+            return [f"accounted: no number ({error})"]
+
+    def _accounted_and_claim(self) -> list[str]:
         if self.mechanism is None:
             return ["accounted: not known; return (score, privacy_engine) from the training"]
         if self.accounted is None or self.claim is None:

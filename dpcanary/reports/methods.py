@@ -11,11 +11,14 @@ _REFERENCES = {
     "cebere": "T. Cebere et al. Tighter Privacy Auditing of DP-SGD in the Hidden State Threat"
     " Model. ICLR 2025.",
     "boglioni": "M. Boglioni et al. Optimizing Canaries for Privacy Auditing with Metagradient"
-    " Descent.",
+    " Descent. 2025.",
     "steinke": "T. Steinke, M. Nasr and M. Jagielski. Privacy Auditing with One (1) Training Run."
     " NeurIPS 2023.",
     "mahloujifar": "S. Mahloujifar, L. Melis and K. Chaudhuri. Auditing f-Differential Privacy in"
     " One Run. 2024.",
+    "xiang": "Z. Xiang et al. Tight Privacy Audit in One Run. 2025.",
+    "andrew": "G. Andrew et al. One-shot Empirical Privacy Estimation for Federated Learning. ICLR"
+    " 2024.",
     "nasr": "M. Nasr et al. Tight Auditing of Differentially Private Machine Learning. USENIX"
     " Security 2023.",
     "dong": "J. Dong, A. Roth and W. J. Su. Gaussian Differential Privacy. JRSS-B 84 (2022).",
@@ -54,7 +57,8 @@ class Methods:
 
 def cited_source(source: str) -> str:
     """The citations of an adversary's source, such as "Pradhan et al., S2; Cebere et al."."""
-    known = {"Pradhan": "{pradhan}", "Cebere": "{cebere}", "Boglioni": "{boglioni}"}
+    known = {"Pradhan": "{pradhan}", "Cebere": "{cebere}", "Boglioni": "{boglioni}",
+             "Steinke": "{steinke}", "Andrew": "{andrew}"}  # fmt: skip
     return ", ".join(citation for name, citation in known.items() if name in source)
 
 
@@ -75,15 +79,15 @@ def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[st
         "combined": "the larger of two statistics, the best of all thresholds and the area under"
         " the error curve, jointly compared with their distribution under the least favourable"
         " scores, so that the bound is valid although the threshold is chosen on the same scores",
-        "calibrated": "the best of all thresholds, compared with its exact null distribution",
-        "rank_sum": "the area under the error curve, compared with its exact null distribution",
+        "calibrated": "the best of all thresholds, compared with its simulated null distribution",
+        "rank_sum": "the area under the error curve, compared with its simulated null distribution",
         "simultaneous": "a band that holds for all thresholds at once",
         "split": "the threshold is chosen on one half of the scores and used on the other",
         "steinke": "the number of right guesses, however the canaries of a training influence each"
         " other {steinke}",
         "mahloujifar": "the number of right guesses, however the canaries of a training influence"
         " each other {mahloujifar}",
-        "order_statistic": "the number of right guesses, for independent canaries {mahloujifar}",
+        "order_statistic": "the number of right guesses, for independent canaries {xiang}",
     }
     of_conversions = {
         "gdp": "the largest mu of Gaussian differential privacy that the error rates allow was"

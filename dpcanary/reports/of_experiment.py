@@ -1,6 +1,6 @@
 """The report of an experiment, from its results folder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
 from dpcanary.reports.captions import caption_of, png_of
+from dpcanary.reports.headline import Headline
 from dpcanary.reports.methods import (
     Methods,
     accounting_sentence,
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.page import Headline, Picture, Report, Row
-from dpcanary.results_table import in_words, results_table
+from dpcanary.reports.page import Picture, Report, Row
+from dpcanary.results_table import in_words, read_summary, results_table
+from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
-from dpcanary.tables import read_table
 
-_COLUMNS = ("audit", "canary", "models", "proven", "add/remove", "substitute", "rule", "if")
+_COLUMNS = (
+    "audit", "canary", "adjacency", "models", "proven", "add/remove", "substitute", "rule", "if",
+)  # fmt: skip
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
@@ -40,8 +43,8 @@ def report_of_experiment(folder: Path) -> Report:
     Raises:
         InputError: if it has no results, or they are of another version.
     """
+    summary = read_summary(folder)
     experiment = read_experiment(folder / "experiment.json")
-    summary = read_table(folder / "summary.tsv")
     table = results_table(summary)
     if table.empty:
         raise InputError(f"{folder}: there is no valid bound to report")
@@ -71,7 +74,6 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
     row = table[ranks == ranks.min()].iloc[0]
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
     adjacency = str(settings["adjacency"])
-    several = " Several bounds of it are averaged." if row["bounds"] > 1 else ""
     chosen = (
         f"Of {len(table)} rows of the table this is the first with canary"
         f" {canary_name(row['canary'])}: it was not chosen by its result. Each bound holds alone."
@@ -85,28 +87,40 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
     return Headline(
         training=f"DP-SGD, {model}{sampling}, noise multiplier"
         f" {settings['noise_multiplier']:.4g}, {audit.num_steps:,} steps.",
-        attack=f"{row['runs']:,} models with the {canary_name(row['canary'])} canary"
-        if audit.is_trained
-        else f"{row['runs']:,} draws of the {canary_name(row['canary'])}",
+        attack=_attacked(audit, int(row["runs"])),
         adjacency=ADJACENCIES[adjacency],
         delta=experiment.settings.delta,
-        confidence=f"{1 - experiment.settings.significance:.0%}".replace("%", " %"),
+        significance=experiment.settings.significance,
         proven=row["proven"],
+        bounds=int(row["bounds"]),
         assumption=row["assumption"],
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
         add_remove=row["add_remove"],
-        chosen=(chosen if len(table) > 1 else "") + several,
+        chosen=chosen if len(table) > 1 else "",
     )
+
+
+def _attacked(audit: Audit, runs: int) -> str:
+    """How many models, with which canaries."""
+    name = canary_name(audit.canary)
+    if not audit.is_trained:
+        return f"{runs:,} draws of the process {name}"
+    models = f"{runs:,} models" if runs > 1 else "one model"
+    if audit.num_slots == 1:
+        return f"{models} with the {name} canary"
+    each = " each" if runs > 1 else ""
+    return f"{models} with {audit.num_slots:,} {name} canaries{each}"
 
 
 def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
     return [
         row["audit"],
         canary_name(row["canary"]),
+        ADJACENCIES[row["adjacency"]],
         f"{row['runs']:,}",
         rounded_down(row["proven"]),
         rounded_up(row["add_remove"]),
-        rounded_up(row["substitute"]),
+        rounded_up(row["substitute"]) if row["adjacency"] == "substitute" else "-",
         f"{row['rule']}, {row['conversion']}",
         letters,
     ]
@@ -143,30 +157,53 @@ def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iter
 
 
 def _provenance(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
-    headers = [read_header(path) for path in sorted((folder / "shards").glob("*/*.npz"))]
-    seconds = sum(header.get("seconds", 0.0) for header in headers)
-    software = {f"{k} {v}" for one in headers for k, v in one.get("software", {}).items()}
-    yield "training", f"{seconds:,.0f} seconds in {len(headers):,} jobs"
-    devices = sorted({str(header.get("device", "cpu")) for header in headers})
-    yield "devices", ", ".join(devices) or "none"
-    yield "software", ", ".join(sorted(software)) or "not recorded"
+    shards = [
+        folder / "shards" / runs / f"{shard}.npz"
+        for runs, audit in experiment.first_audits.items()
+        for shard in experiment.audits[audit].shards
+    ]
+    headers = [read_header(path) for path in shards if path.exists()]
+    if headers:
+        seconds = sum(header.get("seconds", 0.0) for header in headers)
+        software = {f"{k} {v}" for one in headers for k, v in one.get("software", {}).items()}
+        devices = {str(header.get("device", "cpu")) for header in headers}
+        yield "training", f"{seconds:,.0f} seconds in {len(headers):,} of {len(shards):,} jobs"
+        yield "devices", ", ".join(sorted(devices))
+        yield "software", ", ".join(sorted(software)) or "not recorded"
+    else:
+        yield "training", "not recorded: the folder has no shards"
     yield "seed", str(experiment.settings.seed)
     for name in ("summary.tsv", "experiment.json"):
         yield f"SHA-256 of {name}", sha256_of_file(folder / name)
-    for path in sorted((folder / "data").glob("*.npz")):
-        yield f"SHA-256 of data/{path.name}", sha256_of_file(path)
+    for name in experiment.settings.datasets:
+        path = folder / "data" / f"{name}.npz"
+        if path.exists():
+            yield f"SHA-256 of data/{name}.npz", sha256_of_file(path)
 
 
 def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Methods:
     methods, rows = Methods(), last.loc[[*table["audit"]]]
+    audits = [experiment.audits[name] for name in table["audit"]]
     adjacencies = [ADJACENCIES[name] for name in rows["adjacency"].unique()]
-    methods.add(
-        "We audited DP-SGD {abadi} by attack, with dpcanary. Many models were trained on two"
-        f" neighbouring datasets under {' and '.join(adjacencies)} adjacency, a score told apart"
-        " which of the two a model was trained on, and the success of the scores gave a lower bound"
-        " on epsilon {pradhan}.",
-        *_settings_in_words(experiment, rows),
-    )
+    worlds = f"two neighbouring datasets under {' and '.join(adjacencies)} adjacency"
+    methods.add("We audited DP-SGD {abadi} by attack {pradhan}, with dpcanary.")
+    if any(audit.is_trained and audit.num_slots == 1 for audit in audits):
+        methods.add(
+            f"Models were trained on {worlds}, half of them on each, and a score told apart on"
+            " which of the two a model was trained. The success of the scores gave a lower bound"
+            " on epsilon."
+        )
+    if any(audit.num_slots > 1 for audit in audits):
+        methods.add(
+            f"For audits with several canaries in a model, each canary was in one of {worlds},"
+            " chosen at random, and a score of each canary told apart in which {steinke}."
+        )
+    if not all(audit.is_trained for audit in audits):
+        methods.add(
+            "For audits of a process, nothing was trained: what an attacker sees was drawn from its"
+            " known distribution in both worlds."
+        )
+    methods.add(*_settings_in_words(rows))
     for canary in dict.fromkeys(table["canary"]):
         entry = adversary(canary)
         cited = f" {cited_source(entry.source)}" if cited_source(entry.source) else ""
@@ -180,7 +217,10 @@ def _methods(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) ->
     return methods
 
 
-def _settings_in_words(experiment: Experiment, rows: pd.DataFrame) -> Sequence[str]:
+def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:
+    data = [str(name) for name in rows["data"].unique() if name != "process"]
+    if data:
+        yield f"Data: {', '.join(data)}."
     told = {
         "sample rate": rows["sample_rate"],
         "noise multiplier": rows["noise_multiplier"],
@@ -188,9 +228,13 @@ def _settings_in_words(experiment: Experiment, rows: pd.DataFrame) -> Sequence[s
         "clipping norm": rows["max_grad_norm"].dropna(),
     }
     values = [
-        f"{name} {' and '.join(f'{value:.4g}' for value in sorted(column.unique()))}"
+        f"{name} {' and '.join(_number(value) for value in sorted(column.unique()))}"
         for name, column in told.items()
         if 0 < column.nunique() <= 4
     ]
-    data = [*rows["data"].unique()]
-    return (f"Data: {', '.join(map(str, data))}. Settings: {'; '.join(values)}.",)
+    if values:
+        yield f"Settings: {'; '.join(values)}."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

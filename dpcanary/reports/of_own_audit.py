@@ -11,8 +11,9 @@ from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.printing import ADJACENCIES, rounded_down, rounded_up
 from dpcanary.reports.captions import png_of
+from dpcanary.reports.headline import Headline
 from dpcanary.reports.methods import Methods, accounting_sentence, bound_sentences
-from dpcanary.reports.page import Headline, Picture, Report, Row
+from dpcanary.reports.page import Picture, Report, Row
 from dpcanary.scoring.world_scores import WorldScores
 
 _PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
@@ -62,7 +63,7 @@ def report_of_own_audit(
         attack=f"{num_runs:,} models",
         adjacency=ADJACENCIES[adjacency],
         delta=estimate.delta,
-        confidence=f"{1 - estimate.significance:.0%}".replace("%", " %"),
+        significance=estimate.significance,
         proven=estimate.epsilon_lower,
         assumption=estimate.assumption,
         substitute=accounted.substitute if accounted and is_substitute else float("nan"),

@@ -100,9 +100,10 @@ class Experiment(ClosedModel):
     unused_keys: dict[Name, tuple[str, ...]]
 
     @property
-    def has_own_functions(self) -> bool:
-        """Whether any audit has a model of the user's own."""
-        return any(audit.own_functions for audit in self.audits.values())
+    def own_functions(self) -> list[str]:
+        """The functions that make models of the user's own."""
+        found = (name for audit in self.audits.values() for name in audit.own_functions)
+        return [*dict.fromkeys(found)]
 
     @property
     def first_audits(self) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What a config may call a model: a kind by its name, or `package.module:function`."""
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -13,7 +14,7 @@ _PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 
 def _kind_or_reference(value: Any) -> Any:
     """A kind by its name; a reference to a function as it is."""
-    if isinstance(value, str) and ":" in value:
+    if isinstance(value, str) and re.fullmatch(_PATTERN, value):
         return value
     if value in _KINDS:
         return ModelKind(value)

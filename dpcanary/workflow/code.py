@@ -10,6 +10,7 @@ from dpcanary import MODULE_OF
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file, sha256_of_text
 from dpcanary.plugins import registered
+from dpcanary.workflow.location import LIBRARY
 
 _PACKAGE = "dpcanary"
 # Modules that load what other packages register, with the groups of entry points.
@@ -56,14 +57,27 @@ def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) 
     return sha256_of_text("".join(lines))
 
 
+def check_functions(references: Sequence[str]) -> None:
+    """Looks at the code of functions of the user's own, without running it.
+
+    Raises:
+        InputError: if there is no such module, or one that it imports is no Python.
+    """
+    for reference in references:
+        _code_of_function(reference, LIBRARY)
+
+
 def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     """The module of a function, and what it imports of its package and of the library.
 
-    Keys are the paths relative to the folder of their package.
+    Of a module outside installed packages, all that it imports of its folder counts. Keys are the
+    paths relative to the folder of their package.
     """
     module = reference.partition(":")[0]
     top = module.partition(".")[0]
-    packages = {_PACKAGE: root} if top == _PACKAGE else {_PACKAGE: root, top: _folder_of(top)}
+    packages = {_PACKAGE: root}
+    if top != _PACKAGE:
+        packages |= _beside(_folder_of(top)) | {top: _folder_of(top)}
     start = list(_module_files(module, packages))
     if not start:
         raise InputError(f"there is no module {module!r}, which {reference!r} names")
@@ -77,11 +91,19 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
 
 def _folder_of(package: str) -> Path:
     """The folder that contains a top-level package or module."""
-    spec = find_spec(package)
+    spec = find_spec(package) if package else None
     if spec is None:
         raise InputError(f"there is no package {package!r} here; install it")
     places = [*(spec.submodule_search_locations or [str(spec.origin)])]
     return Path(places[0]).parent
+
+
+def _beside(folder: Path) -> dict[str, Path]:
+    """The modules and packages of a folder of the user's own, with the folder."""
+    if "site-packages" in folder.parts:
+        return {}
+    packages = {path.parent.name for path in folder.glob("*/*.py")}
+    return dict.fromkeys(packages | {path.stem for path in folder.glob("*.py")}, folder)
 
 
 def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
@@ -89,7 +111,12 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
     found: set[Path] = set()
     pending = [*start]
     while pending:
-        for name in _imported_names(pending.pop().read_text(encoding="utf-8")):
+        path = pending.pop()
+        try:
+            names = _imported_names(path.read_text(encoding="utf-8"))
+        except SyntaxError as error:
+            raise InputError(f"{path}, line {error.lineno}: {error.msg}") from None
+        for name in names:
             new = {*_module_files(name, packages)} - found
             found |= new
             pending.extend(new)

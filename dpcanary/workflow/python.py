@@ -5,13 +5,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.program import OWN_CODE
 from dpcanary.workflow.location import LIBRARY, is_clone
 
-# Every program imports it.
-_NEEDED = "tqdm"
+# Every program imports it. A clone brings the library along, so it is enough that its packages are
+# there.
+_NEEDED = "tqdm" if is_clone() else "dpcanary.program"
 
 
 def path_of_python() -> str:
@@ -30,14 +31,14 @@ def path_of_python() -> str:
     return f"export PATH={shlex.quote(str(Path(sys.executable).parent))}{os.pathsep}$PATH; "
 
 
-def python_path(*, own: Sequence[Path]) -> str:
+def paths_of_code(*, own: Path | None) -> str:
     """A shell command by which jobs import this library, unless it is installed beside Python.
 
     Args:
-        own: folders of the user's own code, which come last.
+        own: folder of the user's own code, which programs look up last; None if there is none.
     """
-    folders = [*([LIBRARY] if is_clone() else []), *own]
-    if not folders:
-        return ""
-    first, *others = (shlex.quote(str(folder)) for folder in folders)
-    return f"export PYTHONPATH={':'.join([first, *others])}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
+    found = f"export {OWN_CODE}={shlex.quote(str(own))}; " if own else ""
+    if is_clone():
+        library = shlex.quote(str(LIBRARY))
+        found += f"export PYTHONPATH={library}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
+    return found

@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 import dpcanary
 from dpcanary.audits.config import config_of, name_of, write_config
-from dpcanary.audits.data import audited_data, saved_arrays
+from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.running import run_config
 from dpcanary.cli import app
+from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.settings.config_file import read_config
 from dpcanary.settings.parsing import parse_experiment
 
+DIGITS = audited_data(read_source("digits"), source="digits")
 SHARED = {"delta": 1e-5}
 KEYS = {
     "canary": ["gradient", "natural"],
@@ -50,7 +52,8 @@ def table(tmp_path: Path, counts: dict[str, int]) -> str:
 )
 def test_half_of_the_records_are_private(tmp_path, counts, wanted, expected):
     source = table(tmp_path, counts)
-    data = audited_data(source, label_column="kind", num_records=wanted)
+    found = read_source(source, label_column="kind")
+    data = audited_data(found, source=source, label_column="kind", num_records=wanted)
     assert (data.num_records, data.balanced) == expected
     assert f"{sum(counts.values())} records x 3 features, 2 classes (x, y)" in data.described
     config = config_of(data, name=name_of(source), shared=SHARED, keys=KEYS)
@@ -59,9 +62,11 @@ def test_half_of_the_records_are_private(tmp_path, counts, wanted, expected):
 
 
 def test_a_written_config_is_one_that_can_be_read(tmp_path):
-    config = config_of(audited_data("digits"), name="mine", shared=SHARED, keys=KEYS)
+    config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
     write_config(tmp_path / "new/audit.yaml", config, by="a test")
     read = read_config(tmp_path / "new/audit.yaml")
+    assert not write_config(tmp_path / "new/audit.yaml", config, by="another")
+    assert write_config(tmp_path / "new/audit.yaml", {**config, "seed": 3}, by="a test")
     assert read == yaml.safe_load(yaml.safe_dump(config))
     experiment = parse_experiment(read)
     assert [*experiment.audits] == ["audit-gradient", "audit-natural"]
@@ -71,7 +76,7 @@ def test_a_written_config_is_one_that_can_be_read(tmp_path):
 
 def test_many_canaries_in_a_model_get_a_rule_that_needs_no_independence():
     keys = {**KEYS, "canary": "gradient", "num_slots": 20, "num_runs": 1}
-    config = config_of(audited_data("digits"), name="mine", shared=SHARED, keys=keys)
+    config = config_of(DIGITS, name="mine", shared=SHARED, keys=keys)
     assert config["threshold_rules"] == ["mahloujifar"]
 
 
@@ -85,30 +90,41 @@ def test_many_canaries_in_a_model_get_a_rule_that_needs_no_independence():
 )
 def test_sources_that_cannot_be_read_here(source, message):
     with pytest.raises(InputError, match=message):
-        audited_data(source)
+        read_source(source)
 
 
 def test_arrays_are_written_once(tmp_path):
     features, labels = np.arange(12.0).reshape(6, 2), [0, 1, 0, 1, 0, 1]
     path = tmp_path / "arrays.npz"
-    assert saved_arrays(path, features, labels) == str(path)
+    write_source(path, source_of_arrays(features, labels))
     before = path.stat().st_mtime_ns
-    saved_arrays(path, features, labels)
+    write_source(path, source_of_arrays(features, labels))
     assert path.stat().st_mtime_ns == before
-    saved_arrays(path, features + 1, labels)
+    write_source(path, source_of_arrays(features + 1, labels))
     assert path.stat().st_mtime_ns != before
+    np.testing.assert_array_equal(load_source(str(path)).training.features, features + 1)
+
+
+@pytest.mark.parametrize("wanted", [0, -3, 1796, 5000])
+def test_numbers_of_private_records_that_cannot_be(wanted):
+    with pytest.raises(InputError, match=f"num_records is {wanted}; of the 1797 records"):
+        audited_data(read_source("digits"), source="digits", num_records=wanted)
 
 
 def test_mistakes_in_a_call_are_named(tmp_path):
     with pytest.raises(InputError, match="give features and labels as arrays, or the path"):
         dpcanary.audit(np.zeros((3, 2)), delta=1e-5, num_steps=3)
+    with pytest.raises(InputError, match=r"name '\.\./out' must match"):
+        dpcanary.audit(
+            np.zeros((9, 2)), [0, 1, 2] * 3, delta=1e-5, num_steps=3, name="../out", folder=tmp_path
+        )
     with pytest.raises(InputError, match="unknown key 'nose_multiplier'; did you mean"):
         dpcanary.audit("digits", delta=1e-5, num_steps=3, nose_multiplier=1.0, folder=tmp_path)
     assert not [*tmp_path.iterdir()]
 
 
 def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
-    config = config_of(audited_data("digits"), name="mine", shared=SHARED, keys=KEYS)
+    config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
     path = tmp_path / "results/mine/audit.yaml"
     write_config(path, config, by="a test")
     with (tmp_path / "results/mine/.lock").open("w") as file:

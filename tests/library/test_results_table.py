@@ -45,6 +45,7 @@ def test_bounds_are_averaged_and_none_is_picked():
         "add_remove": 4.4,
         "substitute": 10.0,
         "assumption": "independence; a curve",
+        "adjacency": "substitute",
     }
 
 
@@ -53,6 +54,22 @@ def test_seeds_and_slots_of_a_set_up_are_one_row():
     slots = [one(float(slot), audit="b", slot=slot, canary="natural") for slot in range(4)]
     found = results_table(pd.DataFrame(seeds + slots))
     assert found[["audit", "proven"]].to_numpy().tolist() == [["a0", 5.0], ["b", 1.5]]
+
+
+def test_a_bound_above_what_is_accounted_is_an_alarm():
+    """For the audited adjacency: one of membership is compared with the add/remove epsilon."""
+    told = "1 EXCEED WHAT IS ACCOUNTED"
+    assert told in in_words(results_table(pd.DataFrame([one(10.5), one(9.5, canary="natural")])))
+    member = one(4.5, adjacency="add_remove", epsilon_upper_substitute=10.0)
+    assert told in in_words(results_table(pd.DataFrame([member])))
+    assert told not in in_words(results_table(pd.DataFrame([one(9.5)])))
+    assert "0 of 0 audits of content" in in_words(results_table(pd.DataFrame([member])))
+
+
+def test_a_bound_of_zero_is_explained():
+    told = "is no evidence of safety"
+    assert told in in_words(results_table(pd.DataFrame([one(0.0)])))
+    assert told not in in_words(results_table(pd.DataFrame([one(0.1)])))
 
 
 def test_rules_without_the_gaussian_family_have_rows():
@@ -74,7 +91,7 @@ def test_conversions_are_not_averaged():
 
 def test_a_summary_in_words():
     table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
-    assert "1 of 2 exceed the add/remove epsilon" in in_words(table)
+    assert "1 of 2 audits of content exceed the add/remove epsilon" in in_words(table)
     assert "is their mean" not in in_words(table)
     assert "is their mean" in in_words(table.assign(bounds=5))
     assert "0 of 2 exceed the add/remove epsilon" in in_words(table.assign(proven=1.0))
@@ -101,7 +118,7 @@ def test_the_command_prints_the_table(tmp_path):
     assert "a: independence\nb: a curve\n" in done.output
     as_json = CliRunner().invoke(app, ["results", str(folder), "--json"], catch_exceptions=False)
     assert len(json.loads(as_json.output)["audits"]) == len(table)
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="has no results"):
         CliRunner().invoke(app, ["results", str(tmp_path)], catch_exceptions=False)
 
 

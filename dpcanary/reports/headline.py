@@ -1,0 +1,162 @@
+"""The first screen of a report: three numbers, and what they say."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite, isinf, isnan
+
+from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An epsilon of the first screen.
+
+    Attributes:
+        kind: for its style.
+        value: with its sign.
+        width: in per cent.
+        label: what it is.
+        note: what it means.
+    """
+
+    kind: str
+    value: str
+    width: float
+    label: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The numbers of the first screen: one training, and one audit of it.
+
+    Attributes:
+        training: in words.
+        attack: in words, after "an attack on": how many models, with which canaries.
+        adjacency: that of the audit, in words.
+        delta: of all epsilons.
+        significance: of the lower bound.
+        proven: the lower bound, or the mean of several.
+        bounds: how many are averaged.
+        assumption: what the lower bound rests on.
+        substitute: accounted; NaN if the audit is under another adjacency or it is not known.
+        add_remove: accounted; NaN if it is not known.
+        chosen: how this audit was chosen among several; empty if there is one.
+        is_valid: whether the lower bound holds with its confidence.
+    """
+
+    training: str
+    attack: str
+    adjacency: str
+    delta: float
+    significance: float
+    proven: float
+    assumption: str
+    substitute: float
+    add_remove: float
+    bounds: int = 1
+    chosen: str = ""
+    is_valid: bool = True
+
+    @property
+    def bars(self) -> list[Bar]:
+        """The epsilons from the smallest to the largest, with widths in per cent."""
+        told = [
+            ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
+             "Whether a record is in the data: accounted, add/remove adjacency",
+             "What most libraries report."),
+            ("proven", self.proven, f"≥ {rounded_down(self.proven)}", *self._proven_label()),
+            ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
+             "What a record says: accounted, substitute adjacency",
+             "Its label or any feature, if it is known to be in the data."),
+        ]  # fmt: skip
+        known = sorted((one for one in told if not isnan(one[1])), key=lambda one: one[1])
+        largest = max((value for _, value, *_ in known if isfinite(value)), default=0.0)
+        return [
+            Bar(kind, text, _share(value, largest), label, note)
+            for kind, value, text, label, note in known
+        ]
+
+    @property
+    def answer(self) -> list[str]:
+        """The question's answer in sentences."""
+        if not self.is_valid:
+            return [
+                f"This audit proves nothing: its number, {rounded_down(self.proven)}, is not a"
+                f" valid lower bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
+            ]
+        accounted = self.add_remove if isnan(self.substitute) else self.substitute
+        found = [*self._accounted_sentences()]
+        if self.proven > accounted:
+            found.append(
+                f"The attack exceeds what is accounted: {self._proven_sentence('epsilon')} Either"
+                " this is the chance that the confidence leaves, or the assumption below does not"
+                " hold, or the training is not what was accounted. `dpcanary check` measures which"
+                " part of it is not."
+            )
+        elif isnan(self.substitute):
+            found.append(self._proven_sentence("this epsilon"))
+        elif self.proven > self.add_remove:
+            found.append(
+                f"The difference is real: {self._proven_sentence('the latter')} Who must protect"
+                " the content of records should quote the substitute epsilon."
+            )
+        else:
+            found.append(
+                f"{self._proven_sentence('the latter')} This is not above the add/remove epsilon,"
+                " and no evidence that the training protects more than is accounted: more models"
+                " or a stronger canary may prove more."
+            )
+        return [sentence[:1].upper() + sentence[1:] for sentence in found]
+
+    def _accounted_sentences(self) -> Iterator[str]:
+        if isinf(self.add_remove):
+            yield "The training adds no noise: no epsilon is finite, and nothing is protected."
+        elif isnan(self.add_remove):
+            yield "What is accounted is not known."
+        elif isnan(self.substitute):
+            yield (
+                f"Under {self.adjacency} adjacency, epsilon is at most"
+                f" {rounded_up(self.add_remove)} by accounting. It protects whether a record is in"
+                " the data, not what the record says."
+            )
+        else:
+            yield (
+                "Whether a record is in the data is protected by epsilon"
+                f" {rounded_up(self.add_remove)}, the number that most libraries report."
+            )
+            yield f"What a record says is protected by epsilon {rounded_up(self.substitute)} only."
+
+    def _proven_sentence(self, what: str) -> str:
+        number = rounded_down(self.proven)
+        if self.bounds > 1:
+            return (
+                f"{what} is at least {number} on average over {self.bounds} bounds, by an attack on"
+                f" {self.attack}; each bound holds with {self.confidence} confidence, and their"
+                " mean has none of its own."
+            )
+        return (
+            f"{what} is at least {number} with {self.confidence} confidence, by an attack on"
+            f" {self.attack}."
+        )
+
+    def _proven_label(self) -> tuple[str, str]:
+        if not self.is_valid:
+            return "NOT a valid lower bound", "It may exceed the truth more often than is said."
+        if self.bounds > 1:
+            label = f"Proven by attack, {self.adjacency} adjacency: mean of {self.bounds} bounds"
+            return label, f"Each of them holds with {self.confidence} confidence."
+        label = f"Proven by attack, {self.adjacency} adjacency"
+        return label, f"A lower bound with {self.confidence} confidence."
+
+    @property
+    def confidence(self) -> str:
+        """That of the lower bound."""
+        return confidence_in_words(self.significance)
+
+
+def _share(value: float, largest: float) -> float:
+    """The width of a bar in per cent; an infinite one is full."""
+    if isinf(value):
+        return 100.0
+    return round(100 * value / largest, 1) if largest else 0.0

@@ -1,0 +1,158 @@
+"""What a report says: the answer of its first screen, its methods, and what it must not say."""
+
+from math import inf, nan
+
+import pandas as pd
+import pytest
+
+from dpcanary.errors import InputError
+from dpcanary.figures.overview import draw_overview
+from dpcanary.printing import confidence_in_words
+from dpcanary.reports.headline import Headline
+from dpcanary.reports.methods import Methods, accounting_sentence, bound_sentences, cited_source
+from dpcanary.reports.of_experiment import report_of_experiment
+from dpcanary.reports.page import Report, html_of
+
+
+def headline(**changes: object) -> Headline:
+    known = {
+        "training": "DP-SGD.",
+        "attack": "1,000 models with the gradient canary",
+        "adjacency": "substitute",
+        "delta": 1e-5,
+        "significance": 0.05,
+        "proven": 8.919,
+        "assumption": "the curve is Gaussian",
+        "substitute": 9.991,
+        "add_remove": 4.371,
+    }
+    return Headline(**{**known, **changes})
+
+
+def said(**changes: object) -> str:
+    return " ".join(headline(**changes).answer)
+
+
+def test_a_difference_that_is_proven_is_called_real():
+    text = said()
+    assert "protected by epsilon 4.38, the number that most libraries report" in text
+    assert "protected by epsilon 10.00 only" in text
+    assert "The difference is real: the latter is at least 8.91 with 95 % confidence" in text
+
+
+def test_a_weak_attack_is_no_evidence_of_safety():
+    text = said(proven=3.0)
+    assert "no evidence that the training protects more" in text
+    assert "The difference is real" not in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"proven": 40.1},
+        {"proven": 14.3, "substitute": nan, "adjacency": "add/remove"},
+    ],
+)
+def test_more_than_is_accounted_is_an_alarm(changes):
+    text = said(**changes)
+    assert "exceeds what is accounted" in text
+    assert "`dpcanary check`" in text
+    assert "should quote" not in text
+
+
+def test_a_mean_of_bounds_has_no_confidence_of_its_own():
+    text = said(bounds=5)
+    assert "on average over 5 bounds" in text
+    assert "each bound holds with 95 % confidence, and their mean has none of its own" in text
+    [bar] = [bar for bar in headline(bounds=5).bars if bar.kind == "proven"]
+    assert "mean of 5 bounds" in bar.label
+
+
+def test_an_audit_of_membership_says_nothing_of_content():
+    text = said(substitute=nan, adjacency="add/remove", proven=3.0)
+    assert "not what the record says" in text
+    assert {bar.kind for bar in headline(substitute=nan).bars} == {"proven", "add-remove"}
+
+
+def test_an_invalid_bound_proves_nothing():
+    text = said(is_valid=False)
+    assert text.startswith("This audit proves nothing")
+    assert any(bar.label == "NOT a valid lower bound" for bar in headline(is_valid=False).bars)
+
+
+def test_without_noise_nothing_is_protected():
+    text = said(substitute=inf, add_remove=inf)
+    assert "nothing is protected" in text
+    assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
+
+
+def test_bars_rise():
+    assert [bar.kind for bar in headline().bars] == ["add-remove", "proven", "substitute"]
+    assert headline(proven=2.0).bars[0].kind == "proven"
+    assert headline(proven=20.0).bars[-1].kind == "proven"
+
+
+def test_small_significances_are_not_rounded_to_certainty():
+    assert [confidence_in_words(one) for one in (0.05, 0.025, 0.001, 1e-6)] == [
+        "95 %",
+        "97.5 %",
+        "99.9 %",
+        "99.9999 %",
+    ]
+
+
+def test_what_users_wrote_is_no_markup_and_no_citation():
+    methods = Methods()
+    methods.add("Data: {abadi} {my_file}<script>.csv.")
+    methods.add("Again {abadi}, and {pradhan}.")
+    assert methods.paragraphs == ["Data: [1] {my_file}<script>.csv.", "Again [1], and [2]."]
+    assert len(methods.references) == 2
+    report = Report(
+        title="<b>title</b>",
+        headline=headline(),
+        columns=("a",),
+        rows=[],
+        notes=[],
+        pictures=[],
+        data=[],
+        provenance=[],
+        methods=methods.paragraphs,
+        references=methods.references,
+    )
+    page = html_of(report)
+    assert "<b>title" not in page
+    assert "&lt;script&gt;.csv" in page
+
+
+def test_every_rule_conversion_and_accountant_that_is_named_has_a_sentence():
+    rules = ["combined", "calibrated", "rank_sum", "simultaneous", "split", "steinke",
+             "mahloujifar", "order_statistic"]  # fmt: skip
+    sentences = bound_sentences(rules, ["gdp", "direct", "subsampled_gaussian"])
+    assert len(sentences) == len(rules) + 3
+    methods = Methods()
+    methods.add(*sentences, accounting_sentence(["pld", "prv", "closed_form"]))
+    assert "{" not in methods.paragraphs[0]
+    assert cited_source("Steinke et al., 2023; Boglioni et al.") == "{boglioni}, {steinke}"
+
+
+def test_a_folder_without_results_is_named(tmp_path):
+    with pytest.raises(InputError, match="has no results: there is no summary"):
+        report_of_experiment(tmp_path)
+
+
+def test_the_overview_shows_what_is_finite():
+    row = {"audit": "a", "canary": "gradient", "rule": "combined", "adjacency": "substitute"}
+    rows = [
+        {**row, "proven": 3.219, "add_remove": inf, "substitute": inf},
+        {**row, "audit": "b", "proven": 0.0, "add_remove": 1.0, "substitute": 2.0},
+        {**row, "audit": "c", "adjacency": "add_remove", "proven": 0.5, "add_remove": 1.0,
+         "substitute": 2.0},
+    ]  # fmt: skip
+    figure = draw_overview(pd.DataFrame(rows))
+    [axes] = [axes for axes in figure.axes if axes.patches]
+    assert [bar.get_width() for bar in axes.patches] == [3.219, 0.0, 0.5]
+    assert [text.get_text() for text in axes.texts] == ["3.21", "0.00", "0.50"]
+    # Of the second row both marks, of the third that of its own adjacency.
+    assert len(axes.collections) == 3
+    with pytest.raises(InputError, match="no valid bound"):
+        draw_overview(pd.DataFrame(rows).iloc[:0])
