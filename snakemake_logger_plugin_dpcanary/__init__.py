@@ -27,7 +27,9 @@ _FAILED = "At least one job did not complete successfully"
 
 def _was_interrupted(log: str) -> bool:
     try:
-        return Path(log).read_text(encoding="utf-8").rstrip().endswith(INTERRUPTED)
+        # The latter if it was still importing.
+        ends = (INTERRUPTED, "KeyboardInterrupt")
+        return Path(log).read_text(encoding="utf-8").rstrip().endswith(ends)
     except OSError:
         return False
 

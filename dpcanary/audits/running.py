@@ -128,13 +128,20 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
 
     It holds the lock, too: if this process alone is killed, no other run starts beside it.
     """
+    # The working folder is not searched first: a file there may have the name of Python's own.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with (
         _ended_like_interrupted(),
         subprocess.Popen(
-            command, cwd=folder, start_new_session=True, pass_fds=[lock], **streams
+            command,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+            pass_fds=[lock],
+            **streams,
         ) as child,
     ):
         try:

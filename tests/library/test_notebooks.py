@@ -11,13 +11,20 @@ FOLDER = Path(__file__).parents[2] / "docs/notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
-def kinds(notebook: nbformat.NotebookNode) -> list[list[str]]:
-    """For each cell of code, what its outputs hold, without streams of progress."""
-    return [
-        [sorted(output["data"]) for output in cell.outputs if "data" in output]
+def shown(notebook: nbformat.NotebookNode) -> list[str]:
+    """What the cells of code show, without progress and with # for numbers.
+
+    These may differ a little between machines.
+    """
+    texts = [
+        output["data"].get("text/plain", "") if "data" in output else output["text"]
         for cell in notebook.cells
         if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.get("name") != "stderr"
     ]
+    masked = [re.sub(r"\d+[.]\d+(e[-+]\d+)?", "#", text) for text in texts]
+    return [re.sub(r"\s+", " ", re.sub(r"\S*/results/", "results/", text)) for text in masked]
 
 
 @pytest.mark.long
@@ -28,7 +35,8 @@ def test_notebooks_run(path, tmp_path):
     again = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(again, timeout=600, kernel_name="python3", resources=resources).execute()
-    assert kinds(again) == kinds(saved)
+    assert shown(again) == shown(saved)
+    assert len(shown(saved)) >= 4
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

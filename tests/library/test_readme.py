@@ -41,7 +41,7 @@ def test_the_readme_is_one_screen():
 
 
 def test_the_three_numbers_are_those_of_the_figure():
-    """As the accountant and the figure's results say; lower bounds are rounded down."""
+    """The accounted ones are those of the accountant; the proven one is between them."""
     for number in ("**4.4**", "**10**", "**8.9**"):
         assert number in README
     known = {"sample_rate": 1.0, "noise_multiplier": 22.36, "num_steps": 500, "delta": 1e-5}

@@ -94,7 +94,9 @@ def test_a_summary_in_words():
     assert "1 of 2 audits of content exceed the add/remove epsilon" in in_words(table)
     assert "is their mean" not in in_words(table)
     assert "is their mean" in in_words(table.assign(bounds=5))
-    assert "0 of 2 exceed the add/remove epsilon" in in_words(table.assign(proven=1.0))
+    assert "0 of 2 audits of content exceed the add/remove epsilon" in in_words(
+        table.assign(proven=1.0)
+    )
 
 
 def written(folder: Path) -> Path:

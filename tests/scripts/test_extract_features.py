@@ -31,6 +31,7 @@ PROGRAM = program("extract_features")
 
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
     settings = {"max_records": None, "num_test": None, "seed": 0, "encoder_revision": None}
+    settings["label_column"] = "label"
     return FeaturesStage(**{"source": source, "encoder": encoder, **settings, **changes})
 
 

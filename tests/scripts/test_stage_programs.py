@@ -182,6 +182,7 @@ def test_datasets_are_read_from_files_or_encoded_features(tmp_path):
     stage = DatasetStage(
         source="sst2",
         max_records=50,
+        label_column="label",
         num_test=5,
         seed=0,
         num_records=20,

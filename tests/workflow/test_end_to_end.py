@@ -340,16 +340,6 @@ def test_audits_are_listed(project):
     assert "full_batch" in project.run("list_audits")
 
 
-def test_the_readmes_commands_are_understood(tmp_path):
-    """Each of its Snakemake lines, as a dry run, which writes nothing."""
-    Project(tmp_path)
-    lines = re.findall(r"^    (snakemake .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert len(lines) >= 2
-    for line in lines:
-        printed_by([*line.split(), "--dry-run"], tmp_path)
-    assert not (tmp_path / "results").exists()
-
-
 def test_a_config_without_audits_is_not_the_demo(tmp_path):
     project = Project(tmp_path, {"experiment": "mine", "delta": 1e-5})
     assert "config: audits: give at least one sweep" in project.run(fails=True)

@@ -21,17 +21,18 @@ from selenium import webdriver
 from dpcanary import AuditResults, audit
 
 MODEL = """
-import os, time
+import os
+import time
+
 from torch import nn
 from my_layers import WIDTH
 
-time.sleep(float(os.environ.get("SLOW", 0)))
-
 
 def build_model():
+    time.sleep(float(os.environ.get("SLOW", 0)))
     return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
 """
-DPCANARY = [sys.executable, "-m", "dpcanary"]
+DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first
 COMMAND = [
     *DPCANARY,
     *("audit", "--features", "flowers.csv", "--label-column", "species"),
@@ -121,13 +122,12 @@ def test_results_in_a_notebook(results, tmp_path):
 
 
 @pytest.mark.long
-def test_an_audit_from_python_reads_the_same_results(study, results):
+def test_an_audit_from_python_reads_the_same_results(study, results, monkeypatch):
     """With the same settings, nothing runs again."""
+    monkeypatch.chdir(study)
     before = (study / "results/flowers/summary.tsv").stat().st_mtime_ns
     found = audit(
-        study / "flowers.csv",
-        name="flowers",
-        folder=study,
+        "flowers.csv",
         label_column="species",
         model="my_models:build_model",
         canary=["gradient", "mislabeled"],
