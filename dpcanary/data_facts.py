@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcanary.canaries import read_canaries
 from dpcanary.files import read_npz, shape_in_npz
 from dpcanary.settings.experiment import Experiment
+from dpcanary.summary import described_data
 
 _MOST_TARGETS = 5
 
@@ -28,9 +28,10 @@ def datasets_in_words(experiment: Experiment, folder: Path) -> Iterator[tuple[st
         labels = read_npz(path, names=parts)
         private, auxiliary, test = (labels[part] for part in parts)
         classes = 1 + max(int(part.max(initial=-1)) for part in labels.values())
+        source = described_data(dataset.model_dump())
         yield (
             name,
-            f"{dataset.source}: {len(private):,} private records of {shape} features, {classes}"
+            f"{source}: {len(private):,} private records of {shape} features, {classes}"
             f" classes; {len(auxiliary):,} auxiliary records of the adversary, {len(test):,} test"
             " records. Features are standardised by the auxiliary records.",
         )
@@ -51,12 +52,12 @@ def targets_in_words(experiment: Experiment, folder: Path, audit: str) -> str:
     rows = read_npz(data, names=("private_rows",)).get("private_rows")
     if rows is None:
         return ""
-    found = read_canaries(canaries)
-    targets = [int(rows[canary.target]) for canary in found.canaries]
+    found = read_npz(canaries, names=("target", "target_label"))
+    targets = [int(rows[target]) for target in found["target"]]
     listed = ", ".join(map(str, targets[:_MOST_TARGETS]))
     more = len(targets) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""
-    label = f" (label {found.target_labels[0]})" if len(targets) == 1 else ""
+    label = f" (label {found['target_label'][0]})" if len(targets) == 1 else ""
     return f"row {listed}{several} of the source, counted from 0{label}"
 
 

@@ -36,9 +36,10 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `proven`
         (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`,
-        `adjacency` (the audited one), and the accounted epsilons `add_remove` and `substitute`.
+        `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
+        accounted under it), and the accounted epsilons `add_remove` and `substitute`.
     """
-    rows = summary[summary["is_valid"]]
+    rows = summary[summary["is_valid"]].assign(above=_above)
     ranks = rows["conversion"].map([*_CONVERSIONS].index)
     rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
     for key in ("step", "num_runs"):
@@ -55,8 +56,16 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         substitute=("epsilon_upper_substitute", "first"),
         assumption=("assumption", "first"),
         adjacency=("adjacency", "first"),
+        above=("above", "sum"),
     )
     return found.reset_index(drop=True)
+
+
+def _above(rows: pd.DataFrame) -> pd.Series:
+    """Whether each bound exceeds what is accounted for its adjacency."""
+    is_substitute = rows["adjacency"] == _SUBSTITUTE
+    upper = rows["epsilon_upper_substitute"].where(is_substitute, rows["epsilon_upper_add_remove"])
+    return rows["epsilon_lower"] > upper
 
 
 def read_results(folder: Path) -> pd.DataFrame:
@@ -90,10 +99,16 @@ def print_results(folder: Path) -> None:
     print("\n".join(results_lines(results_table(summary), folder)))
     path = folder / "experiment.json"
     if path.exists():
-        last = summary.groupby("audit").last()
         print()
-        for line in facts(read_experiment(path), folder, last["test_accuracy"].to_numpy(float)):
-            print(wrapped(line))
+        print("\n".join(map(wrapped, _facts(summary, path))))
+
+
+def _facts(summary: pd.DataFrame, path: Path) -> list[str]:
+    accuracies = summary.groupby("audit")["test_accuracy"].last().to_numpy(dtype=float)
+    try:
+        return [*facts(read_experiment(path), path.parent, accuracies)]
+    except InputError as error:
+        return [f"No facts on the data: {error}"]
 
 
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
@@ -130,23 +145,26 @@ def in_words(table: pd.DataFrame) -> str:
     """What a table of results shows, and how it must be read."""
     substitutes = table[table["adjacency"] == _SUBSTITUTE]
     above = int((substitutes["proven"] > substitutes["add_remove"]).sum())
-    upper = table["substitute"].where(table["adjacency"] == _SUBSTITUTE, table["add_remove"])
-    too_large = int((table["proven"] > upper).sum())
+    too_large, bounds = int(table["above"].sum()), int(table["bounds"].sum())
+    compared = (
+        f" {above} of {len(substitutes)} audits of content prove more than the add/remove epsilon,"
+        " which is what most libraries report."
+    )
     nothing = (
         " A bound of 0 says nothing, and is no evidence of safety: the attack may be weak, or the"
         " models too few (`dpcanary plan` says how many are needed)."
     )
     broken = (
-        " {} EXCEED WHAT IS ACCOUNTED for the audited adjacency: by chance, because the assumption"
-        " does not hold, or because the training is not what was accounted (`dpcanary check`)."
+        f" ABOVE WHAT IS ACCOUNTED for the audited adjacency: {too_large} of {bounds} bounds. This"
+        " is by chance, or an assumption does not hold (conversion `direct` makes none on the"
+        " mechanism), or the training is not what was accounted."
     )
     means = " A number that stands for several repeats, slots or seeds is their mean."
     return (
         "proven: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
-        f" accounted upper bounds. {above} of {len(substitutes)} audits of content exceed the"
-        " add/remove epsilon, which is what most libraries report. Each single bound exceeds the"
-        " truth with a probability of at most the significance, if its assumptions hold."
-        + (broken.format(too_large) if too_large else "")
+        f" accounted upper bounds.{compared if len(substitutes) else ''} Each single bound exceeds"
+        " the truth with a probability of at most the significance, if its assumptions hold."
+        + (broken if too_large else "")
         + (nothing if (table["proven"] == 0).any() else "")
         + (means if (table["bounds"] > 1).any() else "")
     )

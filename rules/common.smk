@@ -39,7 +39,7 @@ except InputError as error:
     raise WorkflowError(str(error)) from None
 
 CONDA = bool(workflow.deployment_settings.deployment_method)
-if CONDA and IS_MAIN and not is_clone():
+if CONDA and not is_clone():
     raise WorkflowError(
         "environments of rules (--sdm conda) need a clone of dpcanary, and this is an installed"
         " package: run without them, or use the Snakefile of a clone"

@@ -29,7 +29,8 @@ def _was_interrupted(log: str) -> bool:
     try:
         # The latter if it was still importing.
         ends = (INTERRUPTED, "KeyboardInterrupt")
-        return Path(log).read_text(encoding="utf-8").rstrip().endswith(ends)
+        text = Path(log).read_text(encoding="utf-8", errors="replace")
+        return text.rstrip().endswith(ends)
     except OSError:
         return False
 

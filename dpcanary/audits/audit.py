@@ -12,7 +12,7 @@ from dpcanary.audits.running import locked, run_snakemake
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 
-CONFIG, ARRAYS = "audit.yaml", "arrays.npz"
+CONFIG, COST, ARRAYS = "audit.yaml", "cost.yaml", "arrays.npz"
 
 
 def audit(
@@ -133,14 +133,16 @@ def run_audit(
     with locked(root / "results" / config["experiment"]) as (results, lock):
         if arrays is not None:
             write_source(results / ARRAYS, arrays)
-        if write_config(results / CONFIG, config, by=by):
+        # A cost is estimated of a config that may never be run.
+        path = results / (COST if targets else CONFIG)
+        if write_config(path, config, by=by) and not targets:
             print(
                 f"note: {results.name} had another config, whose results are replaced; give a name"
                 " to keep both",
                 file=sys.stderr,
             )
         run_snakemake(
-            results / CONFIG,
+            path,
             lock=lock,
             folder=root,
             targets=targets,

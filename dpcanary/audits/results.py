@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.results_table import in_words, read_summary, results_lines, results_table
 
@@ -89,5 +90,7 @@ class AuditResults:
         table = self.summary[[*_SHOWN]].assign(
             **{name: self.summary[name].map(function) for name, function in rounded.items()}
         )
+        of_membership = self.summary["adjacency"] != Adjacency.SUBSTITUTE
+        table.loc[of_membership, "substitute"] = "-"
         shown = table.rename(columns=_SHOWN).to_html(index=False, border=0)
         return f"{shown}<p>{html.escape(in_words(self.summary))}</p>"

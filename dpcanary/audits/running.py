@@ -120,6 +120,8 @@ def locked(results: Path) -> Iterator[tuple[Path, int]]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another run works on {results}; wait for it, or stop it") from None
+        except OSError as error:
+            raise InputError(f"{results} cannot be locked: {error.strerror}") from None
         yield results, file.fileno()
 
 
@@ -187,7 +189,10 @@ def _ended_like_interrupted() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _ENDINGS}
+    # Those that are ignored stay so: SIGHUP is by `nohup`. But a shell ignores SIGINT for what it
+    # runs in the background, and the child would inherit that.
+    taken = [one for one in _ENDINGS if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in [*taken, signal.SIGINT]}
     try:
         yield
     finally:

@@ -122,7 +122,7 @@ def audit(
       dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
                      --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
     """
-    from dpcanary.audits.audit import CONFIG, run_audit
+    from dpcanary.audits.audit import CONFIG, COST, run_audit
     from dpcanary.audits.config import config_of, name_of
     from dpcanary.audits.data import audited_data, read_source
 
@@ -151,7 +151,8 @@ def audit(
             "num_runs": num_runs,
         },
     )
-    typer.echo(f"{data.described}\nConfig: results/{own_name}/{CONFIG}", err=True)
+    path = f"results/{own_name}/{COST if cost else CONFIG}"
+    typer.echo(f"{data.described}\nConfig: {path}", err=True)
     results = run_audit(
         config,
         root=Path.cwd(),

@@ -38,11 +38,13 @@ class Headline:
         significance: of the lower bound.
         proven: the lower bound, or the mean of several.
         bounds: how many are averaged.
+        above: how many of them exceed what is accounted under the audited adjacency.
         assumption: what the lower bound rests on.
         substitute: accounted; NaN if the audit is under another adjacency or it is not known.
         add_remove: accounted; NaN if it is not known.
         chosen: how this audit was chosen among several; empty if there is one.
         is_valid: whether the lower bound holds with its confidence.
+        advice: what to do if a bound exceeds what is accounted; a sentence after a space.
     """
 
     training: str
@@ -55,8 +57,10 @@ class Headline:
     substitute: float
     add_remove: float
     bounds: int = 1
+    above: int = 0
     chosen: str = ""
     is_valid: bool = True
+    advice: str = ""
 
     @property
     def bars(self) -> list[Bar]:
@@ -85,21 +89,24 @@ class Headline:
                 f"This audit proves nothing: its number, {rounded_down(self.proven)}, is not a"
                 f" valid lower bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
             ]
-        accounted = self.add_remove if isnan(self.substitute) else self.substitute
         found = [*self._accounted_sentences()]
-        if self.proven > accounted:
+        on_average = self.bounds > 1
+        if not isfinite(self.add_remove):
+            found.append(self._proven_sentence("epsilon"))
+        elif self.above:
+            many = f"{self.above} of {self.bounds} bounds exceed" if on_average else "It exceeds"
             found.append(
-                f"The attack exceeds what is accounted: {self._proven_sentence('epsilon')} Either"
-                " this is the chance that the confidence leaves, or the assumption below does not"
-                " hold, or the training is not what was accounted. `dpcanary check` measures which"
-                " part of it is not."
+                f"{self._proven_sentence('epsilon')} {many} what is accounted. Either this is the"
+                " chance that the confidence leaves, or the assumption below does not hold, or the"
+                f" training is not what was accounted.{self.advice}"
             )
         elif isnan(self.substitute):
             found.append(self._proven_sentence("this epsilon"))
         elif self.proven > self.add_remove:
+            real = "" if on_average else "The difference is real: "
             found.append(
-                f"The difference is real: {self._proven_sentence('the latter')} Who must protect"
-                " the content of records should quote the substitute epsilon."
+                f"{real}{self._proven_sentence('the latter')} Who must protect the content of"
+                " records should quote the substitute epsilon."
             )
         else:
             found.append(

@@ -32,6 +32,10 @@ _COLUMNS = (
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
+_ADVICE = (
+    " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
+    " have an error: please report it."
+)
 
 
 def report_of_experiment(folder: Path) -> Report:
@@ -93,10 +97,12 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         significance=experiment.settings.significance,
         proven=row["proven"],
         bounds=int(row["bounds"]),
+        above=int(row["above"]),
         assumption=row["assumption"],
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
         add_remove=row["add_remove"],
         chosen=chosen if len(table) > 1 else "",
+        advice=_ADVICE,
     )
 
 
@@ -222,7 +228,8 @@ def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:
     if data:
         yield f"Data: {', '.join(data)}."
     told = {
-        "sample rate": rows["sample_rate"],
+        "sample rate": rows["sample_rate"][rows["batch_size"].isna()],
+        "batch size": rows["batch_size"].dropna(),
         "noise multiplier": rows["noise_multiplier"],
         "steps": rows["num_steps"],
         "clipping norm": rows["max_grad_norm"].dropna(),

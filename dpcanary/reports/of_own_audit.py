@@ -1,6 +1,7 @@
 """The report of an audit of the user's own training loop."""
 
 from importlib.metadata import PackageNotFoundError, version
+from math import inf, isnan, nan
 from platform import python_version
 
 import numpy as np
@@ -42,8 +43,12 @@ def report_of_own_audit(
         seconds: of all trainings.
         findings: more sentences for the notes, such as the test of the claim.
     """
-    add_remove = accounted.add_remove if accounted else float("nan")
-    is_substitute = adjacency is Adjacency.SUBSTITUTE and accounted is not None
+    without_noise = inf if mechanism is not None and mechanism[0] == 0 else nan
+    add_remove = accounted.add_remove if accounted else without_noise
+    substitute = accounted.substitute if accounted else without_noise
+    if adjacency is not Adjacency.SUBSTITUTE:
+        substitute = nan
+    upper = add_remove if isnan(substitute) else substitute
     num_runs = len(scores.world0) + len(scores.world1)
     training = "The user's own training loop, run as it is"
     details = [("adjacency", ADJACENCIES[adjacency]), ("delta", f"{estimate.delta:g}")]
@@ -66,8 +71,10 @@ def report_of_own_audit(
         significance=estimate.significance,
         proven=estimate.epsilon_lower,
         assumption=estimate.assumption,
-        substitute=accounted.substitute if accounted and is_substitute else float("nan"),
+        substitute=substitute,
         add_remove=add_remove,
+        above=int(estimate.epsilon_lower > upper),
+        advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
         is_valid=estimate.is_valid,
     )
     row = Row(

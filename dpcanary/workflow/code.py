@@ -75,16 +75,16 @@ def _code_of_function(reference: str, root: Path) -> dict[str, Path]:
     """
     module = reference.partition(":")[0]
     top = module.partition(".")[0]
-    packages = {_PACKAGE: root}
+    packages: Packages = {_PACKAGE: root}
     if top != _PACKAGE:
-        packages |= _beside(_folder_of(top)) | {top: _folder_of(top)}
+        packages = _Beside(_folder_of(top), top, {_PACKAGE: root})
     start = list(_module_files(module, packages))
     if not start:
         raise InputError(f"there is no module {module!r}, which {reference!r} names")
     return {
         str(path.relative_to(folder)): path
         for path in _closure(start, packages) | {*start}
-        for folder in packages.values()
+        for folder in {root, *([] if top == _PACKAGE else [_folder_of(top)])}
         if path.is_relative_to(folder)
     }
 
@@ -98,12 +98,22 @@ def _folder_of(package: str) -> Path:
     return Path(places[0]).parent
 
 
-def _beside(folder: Path) -> dict[str, Path]:
-    """The modules and packages of a folder of the user's own, with the folder."""
-    if "site-packages" in folder.parts:
-        return {}
-    packages = {path.parent.name for path in folder.glob("*/*.py")}
-    return dict.fromkeys(packages | {path.stem for path in folder.glob("*.py")}, folder)
+class _Beside(dict[str, Path]):
+    """The folders of packages; with those beside a module of the user's own, looked up by name."""
+
+    def __init__(self, folder: Path, top: str, known: Packages) -> None:
+        super().__init__({**known, top: folder})
+        self._folder = folder
+        self._is_own = "site-packages" not in folder.parts
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        place = self._folder / str(name)
+        return self._is_own and (place.is_dir() or place.with_suffix(".py").is_file())
+
+    def __missing__(self, name: str) -> Path:
+        return self._folder
 
 
 def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
@@ -113,7 +123,7 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
     while pending:
         path = pending.pop()
         try:
-            names = _imported_names(path.read_text(encoding="utf-8"))
+            names = _imported_names(path.read_text(encoding="utf-8"), _package_of(path, packages))
         except SyntaxError as error:
             raise InputError(f"{path}, line {error.lineno}: {error.msg}") from None
         for name in names:
@@ -139,19 +149,29 @@ def _module_files(name: str, packages: Packages) -> Iterator[Path]:
         yield from filter(Path.is_file, (stem.with_suffix(".py"), stem / "__init__.py"))
 
 
+def _package_of(path: Path, packages: Packages) -> str:
+    """The package that a file is in, as `a.b`; empty for a module of its own, or a program."""
+    for folder in dict.fromkeys(packages.values()):
+        if path.is_relative_to(folder):
+            return ".".join(path.relative_to(folder).parts[:-1])
+    return ""
+
+
 @cache  # most modules serve several programs
-def _imported_names(code: str) -> tuple[str, ...]:
-    return tuple(_imported_by(ast.parse(code)))
+def _imported_names(code: str, package: str) -> tuple[str, ...]:
+    return tuple(_imported_by(ast.parse(code), package))
 
 
-def _imported_by(tree: ast.AST) -> Iterator[str]:
-    """Every `a.b.name` that the code may import; a name may be a module or not."""
+def _imported_by(tree: ast.AST, package: str) -> Iterator[str]:
+    """Every `a.b.name` that the code of a package may import; a name may be a module or not."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: 1 - node.level or None] if node.level else []
+            parts = [*base, *([node.module] if node.module else [])]
+            yield from (".".join([*parts, alias.name]) for alias in node.names)
         else:
-            yield from _imported_by(node)
+            yield from _imported_by(node, package)

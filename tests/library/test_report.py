@@ -1,5 +1,6 @@
 """What a report says: the answer of its first screen, its methods, and what it must not say."""
 
+import re
 from math import inf, nan
 
 import pandas as pd
@@ -49,20 +50,23 @@ def test_a_weak_attack_is_no_evidence_of_safety():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"proven": 40.1},
-        {"proven": 14.3, "substitute": nan, "adjacency": "add/remove"},
+        {"proven": 40.1, "above": 1},
+        {"proven": 14.3, "substitute": nan, "adjacency": "add/remove", "above": 1},
+        {"proven": 9.8, "bounds": 5, "above": 3},
     ],
 )
 def test_more_than_is_accounted_is_an_alarm(changes):
-    text = said(**changes)
-    assert "exceeds what is accounted" in text
-    assert "`dpcanary check`" in text
+    text = said(**changes, advice=" Do this.")
+    assert re.search("exceeds? what is accounted", text)
+    assert "The difference is real" not in text
+    assert "Do this." in text
     assert "should quote" not in text
 
 
 def test_a_mean_of_bounds_has_no_confidence_of_its_own():
     text = said(bounds=5)
     assert "on average over 5 bounds" in text
+    assert "The difference is real" not in text
     assert "each bound holds with 95 % confidence, and their mean has none of its own" in text
     [bar] = [bar for bar in headline(bounds=5).bars if bar.kind == "proven"]
     assert "mean of 5 bounds" in bar.label
@@ -83,6 +87,10 @@ def test_an_invalid_bound_proves_nothing():
 def test_without_noise_nothing_is_protected():
     text = said(substitute=inf, add_remove=inf)
     assert "nothing is protected" in text
+    assert "Epsilon is at least 8.91" in text
+    assert "the latter" not in text
+    assert "protects more" not in text
+    assert "What is accounted is not known. Epsilon is" in said(substitute=nan, add_remove=nan)
     assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
 
 

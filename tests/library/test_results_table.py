@@ -46,6 +46,7 @@ def test_bounds_are_averaged_and_none_is_picked():
         "substitute": 10.0,
         "assumption": "independence; a curve",
         "adjacency": "substitute",
+        "above": 0,
     }
 
 
@@ -58,12 +59,15 @@ def test_seeds_and_slots_of_a_set_up_are_one_row():
 
 def test_a_bound_above_what_is_accounted_is_an_alarm():
     """For the audited adjacency: one of membership is compared with the add/remove epsilon."""
-    told = "1 EXCEED WHAT IS ACCOUNTED"
+    told = "ABOVE WHAT IS ACCOUNTED for the audited adjacency: 1 of"
     assert told in in_words(results_table(pd.DataFrame([one(10.5), one(9.5, canary="natural")])))
+    # Also where their mean is below.
+    repeats = [one(10.5, repeat=0), one(8.0, repeat=1)]
+    assert f"{told} 2 bounds" in in_words(results_table(pd.DataFrame(repeats)))
     member = one(4.5, adjacency="add_remove", epsilon_upper_substitute=10.0)
     assert told in in_words(results_table(pd.DataFrame([member])))
     assert told not in in_words(results_table(pd.DataFrame([one(9.5)])))
-    assert "0 of 0 audits of content" in in_words(results_table(pd.DataFrame([member])))
+    assert "audits of content" not in in_words(results_table(pd.DataFrame([member])))
 
 
 def test_a_bound_of_zero_is_explained():
@@ -91,10 +95,10 @@ def test_conversions_are_not_averaged():
 
 def test_a_summary_in_words():
     table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
-    assert "1 of 2 audits of content exceed the add/remove epsilon" in in_words(table)
+    assert "1 of 2 audits of content prove more than the add/remove epsilon" in in_words(table)
     assert "is their mean" not in in_words(table)
     assert "is their mean" in in_words(table.assign(bounds=5))
-    assert "0 of 2 audits of content exceed the add/remove epsilon" in in_words(
+    assert "0 of 2 audits of content prove more than the add/remove epsilon" in in_words(
         table.assign(proven=1.0)
     )
 

@@ -212,3 +212,32 @@ def test_a_package_may_have_no_init_file(tmp_path, monkeypatch):
     before = digest_of_code(program, ROOT, functions=["bare.one:function"])
     (tmp_path / "bare/two.py").write_text("SECOND = 2\n")
     assert digest_of_code(program, ROOT, functions=["bare.one:function"]) != before
+
+
+def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatch):
+    """Relatively, absolutely, beside, and in packages without files of their own."""
+    files = {
+        "mypkg/__init__.py": "",
+        "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
+        "from lab.deep.small import y\nfrom ..outside import z\n",
+        "mypkg/layers.py": "from .sub.inner import w\n",
+        "mypkg/sub/inner.py": "from ..blocks import v\n",
+        "mypkg/blocks.py": "",
+        "mypkg/unused.py": "",
+        "beside.py": "",
+        "layers.py": "",
+        "lab/deep/small.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    program = ROOT / "scripts/craft_canaries.py"
+    before = digest_of_code(program, ROOT, functions=["mypkg.nets:build"])
+    followed = set()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "# changed\n")
+        if digest_of_code(program, ROOT, functions=["mypkg.nets:build"]) != before:
+            followed.add(name)
+        (tmp_path / name).write_text(text)
+    assert followed == {*files} - {"mypkg/unused.py", "layers.py"}

@@ -149,6 +149,7 @@ def test_what_it_will_cost_is_said_before_anything_is_trained(study, tmp_path):
     printed = printed_by([*COMMAND, "--cost"], tmp_path)
     assert re.search(r"In all .*core-hours and .*of disk: about", printed)
     assert not (tmp_path / "results/flowers/shards").exists()
+    assert not (tmp_path / "results/flowers/audit.yaml").exists()
 
 
 @pytest.mark.long
