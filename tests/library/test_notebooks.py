@@ -17,14 +17,17 @@ def shown(notebook: nbformat.NotebookNode) -> list[str]:
     These may differ a little between machines.
     """
     texts = [
-        output["data"].get("text/plain", "") if "data" in output else output["text"]
+        " ".join(
+            output["data"].get("text/plain", "") if "data" in output else output["text"]
+            for output in cell.outputs  # a stream may come in several parts
+            if output.get("name") != "stderr"
+        )
         for cell in notebook.cells
         if cell.cell_type == "code"
-        for output in cell.outputs
-        if output.get("name") != "stderr"
     ]
     masked = [re.sub(r"\d+[.]\d+(e[-+]\d+)?", "#", text) for text in texts]
-    return [re.sub(r"\s+", " ", re.sub(r"\S*/results/", "results/", text)) for text in masked]
+    found = [re.sub(r"\s+", " ", re.sub(r"\S*/results/", "results/", text)) for text in masked]
+    return [text.strip() for text in found]
 
 
 @pytest.mark.long
