@@ -1,6 +1,8 @@
 """The results of an experiment in a few columns: what is proven, beside what is accounted."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -129,7 +131,7 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
                 f"{row['runs']:,}",
                 rounded_down(row["proven"]),
                 rounded_up(row["add_remove"]),
-                rounded_up(row["substitute"]) if row["adjacency"] == _SUBSTITUTE else "-",
+                substitute_in_words(row),
                 row["rule"],
                 own,
             )
@@ -139,6 +141,11 @@ def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
     if len(table) > len(shown):
         lines.append(f"... and {len(table) - len(shown)} more in {folder / 'summary.tsv'}")
     return [*lines, "", *map(wrapped, meanings), "", wrapped(in_words(table))]
+
+
+def substitute_in_words(row: Mapping[Any, Any]) -> str:
+    """The substitute epsilon of a row of the table; a dash where membership alone is audited."""
+    return rounded_up(row["substitute"]) if row["adjacency"] == _SUBSTITUTE else "-"
 
 
 def in_words(table: pd.DataFrame) -> str:

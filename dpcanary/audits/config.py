@@ -71,8 +71,7 @@ def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
         f" dpcanary run my_copy.yaml\n{text}"
     )
     known = path.read_text(encoding="utf-8") if path.exists() else text
-    if known != text or not path.exists():
-        write_text(path, text)
+    write_text(path, text)
     return known.partition("\n")[2] != text.partition("\n")[2]
 
 

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.printing import rounded_down, rounded_up
-from dpcanary.results_table import in_words, read_summary, results_lines, results_table
+from dpcanary.results_table import (
+    in_words,
+    read_summary,
+    results_lines,
+    results_table,
+    substitute_in_words,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,11 +91,10 @@ class AuditResults:
         return "\n".join(results_lines(self.summary, self.folder))
 
     def _repr_html_(self) -> str:
-        rounded = {"proven": rounded_down, "add_remove": rounded_up, "substitute": rounded_up}
-        table = self.summary[[*_SHOWN]].assign(
-            **{name: self.summary[name].map(function) for name, function in rounded.items()}
+        table = self.summary.assign(
+            proven=self.summary["proven"].map(rounded_down),
+            add_remove=self.summary["add_remove"].map(rounded_up),
+            substitute=[*map(substitute_in_words, self.summary.to_dict("records"))],
         )
-        of_membership = self.summary["adjacency"] != Adjacency.SUBSTITUTE
-        table.loc[of_membership, "substitute"] = "-"
-        shown = table.rename(columns=_SHOWN).to_html(index=False, border=0)
+        shown = table[[*_SHOWN]].rename(columns=_SHOWN).to_html(index=False, border=0)
         return f"{shown}<p>{html.escape(in_words(self.summary))}</p>"

@@ -17,6 +17,7 @@ from dpcanary.figures.accounted import accounted_legend, accounted_styles
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import data_note, number_range, shared_note, slots_in_words
 from dpcanary.figures.view import has_shown_conversion
+from dpcanary.printing import confidence_in_words
 
 LOSS_GAP = "loss_gap"
 # Rules that hold however slots depend on one another.
@@ -165,11 +166,11 @@ def _title(measure: str) -> str:
 
 
 def _note(rows: pd.DataFrame, *, finite: bool) -> str:
-    level = 100 * (1 - rows["significance"].iloc[0])
+    level = confidence_in_words(rows["significance"].iloc[0])
     runs, repeats = number_range(rows["num_runs"]), rows["repeat"].nunique()
     unbounded = "" if finite else "; training without privacy has no finite upper bound"
     return (
-        f"Lower bounds: {level:g} % confidence for each point alone, GDP conversion (Steinke:"
+        f"Lower bounds: {level} confidence for each point alone, GDP conversion (Steinke:"
         f" direct), {runs} model{'' if runs == '1' else 's'}{slots_in_words(rows)}; points:"
         f" {repeats} repeats, lines: their mean, bands: ± 1 standard deviation{unbounded}"
     )

@@ -12,6 +12,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
+from dpcanary.printing import confidence_in_words
 
 _PLACE = ("noise_multiplier", "batch_size")
 _EXACT = {"exact": "epsilon_hidden_state", "exact_gdp": "epsilon_hidden_state_gdp"}
@@ -168,9 +169,9 @@ def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
 
 def _note(summary: pd.DataFrame) -> str:
     runs, repeats = summary["num_runs"].max(), summary["repeat"].nunique()
-    level = 100 * (1 - summary["significance"].iloc[0])
+    level = confidence_in_words(summary["significance"].iloc[0])
     return (
-        f"Lower bounds: {summary['threshold_rule'].iloc[0]} rule, {level:g} % confidence for each"
+        f"Lower bounds: {summary['threshold_rule'].iloc[0]} rule, {level} confidence for each"
         f" point alone, R = {runs:,} runs; mean ± 2 standard errors of {repeats} repeats."
         " Where the solid and the dotted line differ, the trade-off curve is not Gaussian, and"
         " the GDP conversion may state more than the exact ε"

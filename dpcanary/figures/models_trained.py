@@ -16,6 +16,7 @@ from dpcanary.figures.layout import log_ticks, make_frame
 from dpcanary.figures.notes import data_note, shared_note
 from dpcanary.figures.panels import panels_of
 from dpcanary.figures.view import has_shown_conversion
+from dpcanary.printing import confidence_in_words
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
@@ -141,9 +142,9 @@ def _draw_panel(
 
 
 def _note(rows: pd.DataFrame) -> str:
-    level = 100 * (1 - rows["significance"].iloc[0])
+    level = confidence_in_words(rows["significance"].iloc[0])
     canary = style.canary_name(str(rows["canary"].iloc[0]))
     return (
-        f"Canary: {canary}. Lower bounds: {level:g} % confidence for each point alone, GDP"
+        f"Canary: {canary}. Lower bounds: {level} confidence for each point alone, GDP"
         " conversion except where it says otherwise; mean ± 2 standard errors over repeats"
     )

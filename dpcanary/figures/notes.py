@@ -12,6 +12,7 @@ from dpcanary.figures.looks import Looks
 from dpcanary.figures.panels import known_batches
 from dpcanary.figures.view import is_trained
 from dpcanary.figures.wording import settings_in_words
+from dpcanary.printing import confidence_in_words
 
 # What makes a point of one rule the same as a point of another rule.
 _NOT_OF_THE_POINT = (
@@ -34,10 +35,10 @@ def bounds_note(rows: pd.DataFrame, looks: Looks) -> str:
     valid = rows["is_valid"]
     rule = (rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0]
     warning = "" if valid.any() else " (not valid)"
-    level = 100 * (1 - rows["significance"].iloc[0])
+    level = confidence_in_words(rows["significance"].iloc[0])
     runs = "models" if is_trained(rows).any() else "runs"
     return (
-        f"Lower bounds: {rule} rule{warning}, {_conversion(rows)}, {level:g} % confidence for"
+        f"Lower bounds: {rule} rule{warning}, {_conversion(rows)}, {level} confidence for"
         f" {looks.in_words()}, R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
         f"{means_in_words(rows)}"
     )

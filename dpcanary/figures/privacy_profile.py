@@ -20,6 +20,7 @@ from dpcanary.figures.set_ups import SetUp, set_ups_of
 from dpcanary.figures.view import valid_rows
 from dpcanary.figures.wording import setting_in_words
 from dpcanary.gdp import gdp_delta
+from dpcanary.printing import confidence_in_words
 
 _LOWEST_DELTA, _POINTS = 1e-9, 200
 _ACCOUNTED: dict[str, Any] = {"color": "black", "linestyle": "-", "zorder": 2.5}
@@ -96,10 +97,10 @@ def _legend_line(look: dict[str, Any], label: str) -> Line2D:
 
 
 def _bound_note(rows: pd.DataFrame) -> str:
-    level = 100 * (1 - rows["significance"].iloc[0])
+    level = confidence_in_words(rows["significance"].iloc[0])
     return (
         f"Audited: δ(ε) of the Gaussian curve of the lower bound on μ, by the"
-        f" {rows['threshold_rule'].iloc[0]} rule, {level:g} % confidence for each bound alone,"
+        f" {rows['threshold_rule'].iloc[0]} rule, {level} confidence for each bound alone,"
         f" R = {number_range(rows['num_runs'])} models{means_in_words(rows, errors=False)}."
         f" Assumption: {rows['assumption'].iloc[0]}"
     )

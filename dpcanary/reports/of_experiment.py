@@ -22,7 +22,7 @@ from dpcanary.reports.methods import (
     cited_source,
 )
 from dpcanary.reports.page import Picture, Report, Row
-from dpcanary.results_table import in_words, read_summary, results_table
+from dpcanary.results_table import in_words, read_summary, results_table, substitute_in_words
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
 
@@ -126,7 +126,7 @@ def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
         f"{row['runs']:,}",
         rounded_down(row["proven"]),
         rounded_up(row["add_remove"]),
-        rounded_up(row["substitute"]) if row["adjacency"] == "substitute" else "-",
+        substitute_in_words(row),
         f"{row['rule']}, {row['conversion']}",
         letters,
     ]
