@@ -111,8 +111,11 @@ def canary_type(canaries: Sequence[Canary]) -> type[Canary]:
     return types.pop()
 
 
-def write_canaries(path: Path, found: CanarySet) -> None:
-    """Writes a canary file: an array for each attribute, whose first axis is the slots."""
+def write_canaries(path: Path, found: CanarySet, *, origin: str = "") -> None:
+    """Writes a canary file: an array for each attribute, whose first axis is the slots.
+
+    `origin` is as in `files.write_arrays`.
+    """
     canary_type(found.canaries)
     names = vars(found.canaries[0])
     try:
@@ -122,7 +125,8 @@ def write_canaries(path: Path, found: CanarySet) -> None:
     for name in {"features", "gradient"} & arrays.keys():
         arrays[name] = arrays[name].astype(np.float32)
     arrays["target_label"] = np.array(found.target_labels)
-    write_arrays(path, header={"num_slots": len(found.canaries)}, arrays=arrays)
+    header = {"num_slots": len(found.canaries)}
+    write_arrays(path, header=header, arrays=arrays, origin=origin)
 
 
 def read_canaries(path: Path) -> CanarySet:

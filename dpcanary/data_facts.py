@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from dpcanary.files import read_npz, shape_in_npz
+from dpcanary.provenance import check_origin, origins_in
 from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.products import Product, Products
 from dpcanary.summary import described_data
 
 _MOST_TARGETS = 5
@@ -18,10 +20,14 @@ def datasets_in_words(experiment: Experiment, folder: Path) -> Iterator[tuple[st
     Args:
         experiment: the resolved config.
         folder: of the results.
+
+    Raises:
+        InputError: if a file is of another config.
     """
+    products = Products(experiment)
     for name, dataset in experiment.settings.datasets.items():
-        path = folder / "data" / f"{name}.npz"
-        if not path.exists():
+        path = _checked(folder, products.data(name))
+        if path is None:
             continue
         shape = " x ".join(map(str, shape_in_npz(path, "features")[1:]))
         parts = ("labels", "auxiliary_labels", "test_labels")
@@ -44,11 +50,16 @@ def targets_in_words(experiment: Experiment, folder: Path, audit: str) -> str:
         experiment: the resolved config.
         folder: of the results.
         audit: its name.
+
+    Raises:
+        InputError: if a file is of another config.
     """
-    canaries = folder / "canaries" / f"{experiment.runs_of_audit[audit]}.npz"
-    data = folder / "data" / f"{experiment.audits[audit].dataset}.npz"
-    if not (canaries.exists() and data.exists()):
+    products = Products(experiment)
+    made = [*products.canaries(audit), *products.data_of(audit)]
+    paths = [path for one in made if (path := _checked(folder, one))]
+    if len(paths) < 2:
         return ""
+    canaries, data = paths
     rows = read_npz(data, names=("private_rows",)).get("private_rows")
     if rows is None:
         return ""
@@ -59,6 +70,16 @@ def targets_in_words(experiment: Experiment, folder: Path, audit: str) -> str:
     several = f" and {more} more" if more > 0 else ""
     label = f" (label {found['target_label'][0]})" if len(targets) == 1 else ""
     return f"row {listed}{several} of the source, counted from 0{label}"
+
+
+def _checked(folder: Path, product: Product) -> Path | None:
+    """The file of a product, or None if there is none; an error if it is of another one."""
+    path = folder / product.path
+    if not path.exists():
+        return None
+    [origin] = origins_in(path)
+    check_origin(path, origin, product.origin)
+    return path
 
 
 def facts(experiment: Experiment, folder: Path, accuracies: "np.ndarray") -> Iterator[str]:

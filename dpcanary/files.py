@@ -46,15 +46,19 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             part.unlink()
 
 
-def write_arrays(path: Path, *, header: Mapping[str, Any], arrays: Arrays) -> None:
+def write_arrays(
+    path: Path, *, header: Mapping[str, Any], arrays: Arrays, origin: str = ""
+) -> None:
     """Writes named arrays and a JSON header as one .npz, without pickle.
 
     Args:
         path: ends in .npz.
-        header: JSON-serialisable.
+        header: JSON-serialisable; the key `origin` is reserved.
         arrays: numbers by name; the name `header` is reserved.
+        origin: what the file is of an experiment; see `provenance`.
     """
-    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
+    told = {**header, "origin": origin} if origin else header
+    text = np.frombuffer(json.dumps(told, sort_keys=True).encode(), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, header=text, **arrays))
 
 
@@ -145,6 +149,18 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no JSON object; delete it and run again")
     return value
+
+
+def read_number(path: Path, key: str) -> float:
+    """A number of a JSON object.
+
+    Raises:
+        InputError: see `read_json`; also if there is no such number in it.
+    """
+    value = read_json(path).get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{path} has no number {key}; delete it and run again")
+    return float(value)
 
 
 def sha256_of_file(path: Path) -> str:

@@ -98,10 +98,11 @@ def shard_path(folder: Path, index: int) -> Path:
     return folder / f"{index:05d}.npz"
 
 
-def write_shard(path: Path, shard: Shard) -> None:
-    """Writes a shard atomically."""
+def write_shard(path: Path, shard: Shard, *, origin: str = "") -> None:
+    """Writes a shard atomically; `origin` as in `files.write_arrays`."""
     arrays = {name: getattr(shard, name) for name in sorted(_ARRAYS)}
-    write_arrays(path, header={"format": FORMAT, **shard.header}, arrays=arrays)
+    header = {"format": FORMAT, **shard.header}
+    write_arrays(path, header=header, arrays=arrays, origin=origin)
 
 
 def read_shard(path: Path) -> Shard:

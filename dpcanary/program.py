@@ -1,5 +1,6 @@
 """Error messages and progress bars of the workflow's programs."""
 
+import argparse
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import NoReturn
 from tqdm import TqdmWarning, tqdm
 
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.provenance import Job
 
 # What the log of an interrupted job ends with.
 INTERRUPTED = "interrupted"
@@ -34,6 +36,34 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def parsed(
+    parser: argparse.ArgumentParser, argv: Sequence[str], *, read_later: Sequence[str] = ()
+) -> argparse.Namespace:
+    """The arguments of a program, after its inputs have been found to be those of its job.
+
+    Option `--job`, which is added, says which file each input must be: by role, which is the name
+    of the input's option.
+
+    Args:
+        parser: of the program's own options.
+        argv: the command line.
+        read_later: inputs that the program checks itself, while it reads them.
+
+    Raises:
+        InputError: if an input is of another audit, or was made with other settings.
+    """
+    parser.add_argument(
+        "--job",
+        type=Job.model_validate_json,
+        default=Job(inputs={}),
+        help="what is made, and what the inputs must be; without it, no input is checked",
+    )
+    args = parser.parse_args(argv)
+    for role in {*args.job.inputs} - {*read_later}:
+        args.job.check(role, getattr(args, role))
+    return args
 
 
 @contextmanager

@@ -109,8 +109,8 @@ class Split:
         return max(part.num_classes for part in (self.private, self.auxiliary, self.test))
 
 
-def write_split(path: Path, split: Split, *, settings: dict[str, object]) -> None:
-    """Writes a split, with the settings that made it."""
+def write_split(path: Path, split: Split, *, settings: dict[str, object], origin: str = "") -> None:
+    """Writes a split, with the settings that made it; `origin` as in `files.write_arrays`."""
     arrays = {
         f"{prefix}{name}": array
         for role, prefix in _PREFIXES.items()
@@ -120,7 +120,7 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object]) -> Non
         arrays |= {f"{_SCALING}{name}": array for name, array in vars(split.scaling).items()}
     if split.private_rows is not None:
         arrays[_ROWS] = split.private_rows
-    write_arrays(path, header={"settings": settings}, arrays=arrays)
+    write_arrays(path, header={"settings": settings}, arrays=arrays, origin=origin)
 
 
 def read_split(path: Path) -> Split:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_text
+from dpcanary.provenance import origin_of
 
 # Settings of an audit that the summary repeats.
 _SETTINGS = (
@@ -29,7 +30,7 @@ _COLUMNS = [
     "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
     "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
     "epsilon_hidden_state", "epsilon_hidden_state_gdp", "accounting_method", "test_accuracy",
-    "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption",
+    "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption", "origin",
 ]  # fmt: skip
 
 
@@ -44,10 +45,21 @@ def summary_rows(
         estimates: a row per number of runs, repeat, step, threshold rule and conversion.
         accounting: a row per step.
 
+    Returns:
+        Columns as in `summary.tsv`. `origin` says what the rows were made from: see `provenance`.
+
     Raises:
         InputError: if the two tables were not made for the same mechanism.
     """
-    merged = estimates.merge(accounting, on=["step", "noise_multiplier"], validate="many_to_one")
+    origins = {
+        name: [*table["origin"].unique()] if "origin" in table else []
+        for name, table in (("estimates", estimates), ("accounting", accounting))
+    }
+    merged = estimates.drop(columns="origin", errors="ignore").merge(
+        accounting.drop(columns="origin", errors="ignore"),
+        on=["step", "noise_multiplier"],
+        validate="many_to_one",
+    )
     if len(merged) != len(estimates):
         raise InputError(
             f"audit {audit}: estimates and accounting differ in steps or noise: one is out of date;"
@@ -64,6 +76,7 @@ def summary_rows(
     else:
         settings |= dict.fromkeys(("dataset", "data", "model"), "process")
         settings["num_records"] = float("nan")
+    settings["origin"] = origin_of(f"summary/{audit}", settings=_as_json(known), inputs=origins)
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return merged.assign(audit=audit, sweep=sweep, **settings)[_COLUMNS]
 
@@ -72,6 +85,11 @@ def _configuration(settings: Mapping[str, Any]) -> str:
     """A hash of all settings except the seed: audits that share it are repeats of one another."""
     without_seed = {key: value for key, value in settings.items() if key != "seed"}
     return sha256_of_text(json.dumps(without_seed, sort_keys=True))[:12]
+
+
+def _as_json(settings: Mapping[str, Any]) -> str:
+    """As `ClosedModel.to_json` writes them."""
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
 
 
 def _pretraining_data(settings: Mapping[str, Any] | None) -> str | None:

@@ -11,8 +11,13 @@ from dpcanary.files import write_text
 _TEXT = ("audit", "sweep", "configuration")
 
 
-def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Writes a table with a header row; numbers have ten digits, missing ones are empty."""
+def write_table(path: Path, table: pd.DataFrame, *, origin: str = "") -> None:
+    """Writes a table with a header row; numbers have ten digits, missing ones are empty.
+
+    `origin` is what the table is of an experiment, as a column; see `provenance`.
+    """
+    if origin:
+        table = table.assign(origin=origin)
     write_text(path, table.to_csv(sep="\t", index=False, float_format="%.10g"))
 
 

@@ -29,16 +29,17 @@ rule calibrate_noise:
             lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))
         ),
         settings=AUDITS.stage_as_json(NoiseStage),
+        job=AUDITS.job("noise"),
     message:
         "Fixing the noise of {wildcards.runs}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --output {output} 2> {log}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --output {output} 2> {log}"
 
 
 rule account:
     input:
         program=program("account"),
-        noise=AUDITS.noise,
+        noise=AUDITS.input("accounting", "noise"),
     output:
         table=f"{RESULTS}/accounting/{{audit}}.tsv",
         profile=f"{RESULTS}/profiles/{{audit}}.tsv",
@@ -52,10 +53,11 @@ rule account:
     params:
         code=AUDITS.by_audit(lambda audit: code("account", *AUDITS.exact(audit))),
         settings=AUDITS.stage_as_json(AccountingStage),
+        job=AUDITS.job("accounting"),
     message:
         "Accounting {wildcards.audit}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --noise {input.noise}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --noise {input.noise}"
         " --output {output.table} --profile {output.profile} 2> {log}"
 
 
@@ -79,9 +81,10 @@ rule compare_adjacencies:
         sample_rates=FIGURES.setting("sample_rates"),
         noise_multipliers=FIGURES.setting("noise_multipliers"),
         num_steps=FIGURES.setting("num_steps"),
+        job=FIGURES.job_of_ratios,
     message:
         "Accounting figure {wildcards.figure} under both adjacencies"
     shell:
-        "python {input.program:q} --delta {params.delta} --sample-rates {params.sample_rates}"
+        "python {input.program:q} --job {params.job:q} --delta {params.delta} --sample-rates {params.sample_rates}"
         " --noise-multipliers {params.noise_multipliers} --num-steps {params.num_steps}"
         " --output {output} 2> {log}"

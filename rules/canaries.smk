@@ -8,8 +8,8 @@ from dpcanary.training.mechanism_stage import ReferenceStage
 rule train_reference:
     input:
         program=program("train_reference"),
-        data=AUDITS.data,
-        pretrained=AUDITS.pretrained,
+        data=AUDITS.input("reference", "data"),
+        pretrained=AUDITS.input("reference", "pretrained"),
     output:
         f"{RESULTS}/reference/{{reference}}.npz",
     log:
@@ -26,17 +26,18 @@ rule train_reference:
         settings=AUDITS.stage_as_json(ReferenceStage),
         pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
+        job=AUDITS.job("reference"),
     message:
         "Training reference model {wildcards.reference}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
         " {params.pretrained} --device {params.device} --output {output} 2> {log}"
 
 
 rule optimise_canaries:
     input:
         program=program("optimise_canaries"),
-        data=AUDITS.data,
+        data=AUDITS.input("optimised", "data"),
     output:
         f"{RESULTS}/optimised/{{optimised}}.npz",
     log:
@@ -52,21 +53,22 @@ rule optimise_canaries:
         code=code_of_training("optimise_canaries"),
         settings=AUDITS.stage_as_json(MetagradientStage),
         device=EXPERIMENT.settings.device,
+        job=AUDITS.job("optimised"),
     message:
         "Optimising canaries {wildcards.optimised}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
         " --device {params.device} --output {output} 2> {log}"
 
 
 rule craft_canaries:
     input:
         program=program("craft_canaries"),
-        data=AUDITS.data,
-        reference=AUDITS.reference,
-        noise=AUDITS.crafting_noise,
-        optimised=AUDITS.optimised,
-        pretrained=AUDITS.pretrained,
+        data=AUDITS.input("canaries", "data"),
+        reference=AUDITS.input("canaries", "reference"),
+        noise=AUDITS.input("canaries", "noise"),
+        optimised=AUDITS.input("canaries", "optimised"),
+        pretrained=AUDITS.input("canaries", "pretrained"),
     output:
         f"{RESULTS}/canaries/{{runs}}.npz",
     log:
@@ -90,9 +92,10 @@ rule craft_canaries:
         optimised=lambda wildcards, input: option("optimised", *input.optimised),
         pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
+        job=AUDITS.job("canaries"),
     message:
         "Crafting the canaries of {wildcards.runs}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
         " {params.reference} {params.noise} {params.optimised} {params.pretrained}"
         " --device {params.device} --output {output} 2> {log}"

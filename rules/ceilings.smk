@@ -1,7 +1,5 @@
 """The most that audits of some size can prove without assumptions, for figures that show it."""
 
-from dpcanary.estimation.stage import EstimationStage
-
 
 # Seconds each, or a minute where critical values are computed.
 localrules:
@@ -25,11 +23,10 @@ rule bound_ceiling:
         mem_mb=1000,
     params:
         code=code("bound_ceiling"),
-        settings=lambda wildcards: EXPERIMENT.stage(
-            EstimationStage, audit=FIGURES.first_audit(wildcards)
-        ).to_json(),
+        settings=lambda wildcards: PRODUCTS.ceilings(wildcards.figure).settings,
+        job=FIGURES.job_of_ceilings,
     message:
         "Finding what can be proven without assumptions in figure {wildcards.figure}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --scores {input.scores}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --scores {input.scores}"
         " --output {output} 2> {log}"

@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 
+from dpcanary.checks import large_delta
 from dpcanary.datasets.catalogue import read_catalogue
 from dpcanary.errors import InputError
 from dpcanary.settings.config_file import read_config
 from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.products import Products
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
@@ -35,6 +37,10 @@ try:
     sys.path += [str(OWN_CODE)] * bool(OWN_CODE)
     check_functions(EXPERIMENT.own_functions)
     CATALOGUE = read_catalogue(FOLDER / "config/datasets.yaml")
+    DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
+    SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
+    if IS_MAIN:  # as a module, another rule may make them
+        SOURCES.check_local_files()
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
@@ -44,6 +50,10 @@ if CONDA and not is_clone():
         "environments of rules (--sdm conda) need a clone of dpcanary, and this is an installed"
         " package: run without them, or use the Snakefile of a clone"
     )
+if IS_MAIN and workflow.is_main_process:
+    for name, dataset in EXPERIMENT.settings.datasets.items():
+        if reason := large_delta(EXPERIMENT.settings.delta, dataset.num_records):
+            print(f"warning: dataset {name}: {reason}", file=sys.stderr)
 if workflow.resource_settings.cores == 0:
     raise WorkflowError("--cores 0 runs no job; give at least --cores 1")
 
@@ -56,10 +66,10 @@ if IS_MAIN or SETUP:
 RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
 RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
-AUDITS = AuditRules(EXPERIMENT, RESULTS)
-FIGURES = FigureRules(EXPERIMENT, RESULTS)
-DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
-SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
+PLANNED_CONFIG = f"{RESULTS}/planned.json"
+PRODUCTS = Products(EXPERIMENT)
+AUDITS = AuditRules(EXPERIMENT, RESULTS, PRODUCTS)
+FIGURES = FigureRules(EXPERIMENT, RESULTS, PRODUCTS)
 
 
 def program(rule):
@@ -121,9 +131,9 @@ wildcard_constraints:
     features=any_of(SOURCES.encoded),
     figure=any_of(EXPERIMENT.settings.figures),
     file=any_of(SOURCES.source_of_file),
-    optimised=any_of(AUDITS.optimised_canaries.audits),
-    pretrained=any_of(AUDITS.pretrained_models.audits),
-    reference=any_of(AUDITS.reference_models.audits),
+    optimised=any_of(PRODUCTS.optimised_canaries.audits),
+    pretrained=any_of(PRODUCTS.pretrained_models.audits),
+    reference=any_of(PRODUCTS.reference_models.audits),
     runs=any_of(EXPERIMENT.first_audits),
     shard="[0-9]+",
     table=any_of(FIGURES.tables),

@@ -119,8 +119,9 @@ rule prepare_dataset:
         ).to_json(),
         features=lambda wildcards, input: option("features", *input.features),
         files=lambda wildcards, input: option("files", *input.files),
+        job=lambda wildcards: PRODUCTS.data(wildcards.dataset).job.to_json(),
     message:
         "Splitting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
-        "python {input.program:q} --settings {params.settings:q} {params.features}"
-        " {params.files} --output {output} 2> {log}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q}"
+        " {params.features} {params.files} --output {output} 2> {log}"

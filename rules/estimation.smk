@@ -17,7 +17,7 @@ rule score_runs:
     input:
         program=program("score_runs"),
         shards=AUDITS.shards,
-        canaries=AUDITS.canaries,
+        canaries=AUDITS.input("scores", "canaries"),
     output:
         f"{RESULTS}/scores/{{audit}}.npz",
     log:
@@ -37,10 +37,11 @@ rule score_runs:
         # Thousands of paths would be longer than a command may be.
         shards=lambda wildcards, input: Path(input.shards[0]).parent,
         num_shards=lambda wildcards, input: len(input.shards),
+        job=AUDITS.job("scores"),
     message:
         "Scoring the runs of {wildcards.audit}"
     shell:
-        "python {input.program:q} --names {params.names} --settings {params.settings:q}"
+        "python {input.program:q} --job {params.job:q} --names {params.names} --settings {params.settings:q}"
         " {params.canaries} --shards {params.shards} --num-shards {params.num_shards}"
         " --output {output} 2> {log}"
 
@@ -61,10 +62,11 @@ rule estimate:
     params:
         code=code("estimate"),
         settings=AUDITS.stage_as_json(EstimationStage),
+        job=AUDITS.job("estimates"),
     message:
         "Estimating epsilon of {wildcards.audit}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --scores {input.scores}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --scores {input.scores}"
         " --output {output} 2> {log}"
 
 
@@ -87,10 +89,11 @@ rule estimate_by_runs:
         code=code("estimate_by_runs"),
         settings=AUDITS.stage_as_json(EstimationStage),
         num_runs=FIGURES.numbers_of_runs,
+        job=FIGURES.job_by_runs,
     message:
         "Estimating epsilon of {wildcards.audit} by its number of runs"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --scores {input.scores}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --scores {input.scores}"
         " --num-runs {params.num_runs} --output {output} 2> {log}"
 
 
@@ -121,10 +124,11 @@ rule summarise:
         estimates=FIGURES.estimates,
         # Not RESULTS: as a module, the workflow may have a prefix.
         results=lambda wildcards, input: os.path.dirname(input.experiment),
+        job=FIGURES.job_of_table,
     message:
         "Summarising the audits of {wildcards.table}"
     shell:
-        "python {input.program:q} --experiment {input.experiment} --sweeps {params.sweeps}"
+        "python {input.program:q} --job {params.job:q} --experiment {input.experiment} --sweeps {params.sweeps}"
         " --estimates {params.results}/{params.estimates}"
         " --accounting {params.results}/accounting"
         " --output {output} 2> {log}"

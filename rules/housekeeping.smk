@@ -7,6 +7,7 @@ from dpcanary.files import write_text
 
 localrules:
     resolve_config,
+    resolve_planned_config,
     list_audits,
     estimate_cost,
 
@@ -24,10 +25,18 @@ rule resolve_config:
         write_text(Path(output[0]), json.dumps(json.loads(params.experiment), indent=2))
 
 
+# What looks at a config alone must not touch the one that the results were made with.
+use rule resolve_config as resolve_planned_config with:
+    output:
+        PLANNED_CONFIG,
+    log:
+        f"{LOGS}/resolve_planned_config.log",
+
+
 rule list_audits:
     input:
         program=program("list_audits"),
-        experiment=RESOLVED_CONFIG,
+        experiment=PLANNED_CONFIG,
     log:
         f"{LOGS}/list_audits.log",
     conda:
@@ -44,7 +53,7 @@ rule list_audits:
 rule estimate_cost:
     input:
         program=program("estimate_cost"),
-        experiment=RESOLVED_CONFIG,
+        experiment=PLANNED_CONFIG,
     log:
         f"{LOGS}/estimate_cost.log",
     conda:

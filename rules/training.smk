@@ -8,8 +8,8 @@ from dpcanary.training.stage import TrainingStage
 rule pretrain:
     input:
         program=program("pretrain"),
-        data=AUDITS.data,
-        other=AUDITS.other_data,
+        data=AUDITS.input("pretrained", "data"),
+        other=AUDITS.input("pretrained", "other"),
     output:
         f"{RESULTS}/pretrained/{{pretrained}}.npz",
     log:
@@ -26,20 +26,21 @@ rule pretrain:
         settings=AUDITS.stage_as_json(PretrainingStage),
         other=lambda wildcards, input: option("other", *input.other),
         device=EXPERIMENT.settings.device,
+        job=AUDITS.job("pretrained"),
     message:
         "Pretraining model {wildcards.pretrained}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
         " {params.other} --device {params.device} --output {output} 2> {log}"
 
 
 rule train_shard:
     input:
         program=program("train_shard"),
-        data=AUDITS.data,
+        data=AUDITS.input("shards", "data"),
         canaries=f"{RESULTS}/canaries/{{runs}}.npz",
         noise=f"{RESULTS}/noise/{{runs}}.json",
-        pretrained=AUDITS.pretrained,
+        pretrained=AUDITS.input("shards", "pretrained"),
     output:
         f"{RESULTS}/shards/{{runs}}/{{shard}}.npz",
     log:
@@ -64,10 +65,11 @@ rule train_shard:
         num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
         pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
         device=EXPERIMENT.settings.device,
+        job=AUDITS.job("shards"),
     message:
         "Training {params.num} models of {wildcards.runs}, shard {wildcards.shard}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --data {input.data}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
         " --canaries {input.canaries} --noise {input.noise} {params.pretrained} --first-run {params.first}"
         " --num-runs {params.num} --device {params.device} --threads {threads}"
         " --runs-at-once {resources.runs_at_once}"
@@ -97,8 +99,9 @@ rule draw_shard:
             lambda wildcards: AUDITS.run_indices(wildcards).start
         ),
         num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
+        job=AUDITS.job("shards"),
     message:
         "Drawing {params.num} runs of {wildcards.runs}, shard {wildcards.shard}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --noise {input.noise}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --noise {input.noise}"
         " --first-run {params.first} --num-runs {params.num} --output {output} 2> {log}"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dpcanary.accounting.overview import profile, upper_bounds
 from dpcanary.accounting.stage import AccountingStage
-from dpcanary.files import read_json
-from dpcanary.program import run
+from dpcanary.files import read_number
+from dpcanary.program import parsed, run
 from dpcanary.tables import write_table
 
 
@@ -18,10 +18,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--noise", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--profile", type=Path, required=True)
-    args = parser.parse_args(argv)
-    noise_multiplier = read_json(args.noise)["noise_multiplier"]
-    write_table(args.output, upper_bounds(args.settings, noise_multiplier=noise_multiplier))
-    write_table(args.profile, profile(args.settings, noise_multiplier=noise_multiplier))
+    args = parsed(parser, argv)
+    noise_multiplier = read_number(args.noise, "noise_multiplier")
+    bounds = upper_bounds(args.settings, noise_multiplier=noise_multiplier)
+    points = profile(args.settings, noise_multiplier=noise_multiplier)
+    write_table(args.output, bounds, origin=args.job.origin)
+    write_table(args.profile, points, origin=args.job.origin)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpcanary.estimation.ceiling import ceilings_table
 from dpcanary.estimation.stage import EstimationStage
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
@@ -17,9 +17,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--settings", type=EstimationStage.model_validate_json, required=True)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     scores = [read_scores(path) for path in args.scores]
-    write_table(args.output, ceilings_table(args.settings, scores))
+    table = ceilings_table(args.settings, scores)
+    write_table(args.output, table, origin=args.job.origin)
 
 
 if __name__ == "__main__":

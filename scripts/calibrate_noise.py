@@ -8,16 +8,17 @@ from pathlib import Path
 from dpcanary.accounting.noise import noise_of
 from dpcanary.accounting.noise_stage import NoiseStage
 from dpcanary.files import write_text
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes {"noise_multiplier": sigma} as JSON."""
+    """Writes the noise multiplier as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=NoiseStage.model_validate_json, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
-    write_text(args.output, json.dumps({"noise_multiplier": noise_of(args.settings)}))
+    args = parsed(parser, argv)
+    found = {"noise_multiplier": noise_of(args.settings), "origin": args.job.origin}
+    write_text(args.output, json.dumps(found))
 
 
 if __name__ == "__main__":

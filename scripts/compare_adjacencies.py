@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.accounting.comparison import compare_adjacencies
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.tables import write_table
 
 
@@ -17,14 +17,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--noise-multipliers", type=float, nargs="+", required=True)
     parser.add_argument("--num-steps", type=int, nargs="+", required=True)
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     table = compare_adjacencies(
         sample_rates=args.sample_rates,
         noise_multipliers=args.noise_multipliers,
         num_steps=args.num_steps,
         delta=args.delta,
     )
-    write_table(args.output, table)
+    write_table(args.output, table, origin=args.job.origin)
 
 
 if __name__ == "__main__":

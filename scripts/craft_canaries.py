@@ -8,8 +8,8 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.canaries import read_canaries, write_canaries
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.files import read_json
-from dpcanary.program import progress, run
+from dpcanary.files import read_number
+from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 from dpcanary.training.pretrained import read_pretrained
 from dpcanary.training.reference import read_reference
@@ -26,18 +26,20 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--pretrained", type=Path, help="the model that runs start from")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     crafting = Crafting(
         stage=args.settings,
         data=read_split(args.data),
         reference=None if args.reference is None else read_reference(args.reference),
         device=chosen_device(args.device),
-        noise_multiplier=None if args.noise is None else read_json(args.noise)["noise_multiplier"],
+        noise_multiplier=None
+        if args.noise is None
+        else read_number(args.noise, "noise_multiplier"),
         optimised=None if args.optimised is None else read_canaries(args.optimised),
         pretrained=read_pretrained(args.pretrained) if args.pretrained else None,
         progress=progress,
     )
-    write_canaries(args.output, craft_canaries(crafting))
+    write_canaries(args.output, craft_canaries(crafting), origin=args.job.origin)
 
 
 if __name__ == "__main__":

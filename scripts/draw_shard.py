@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.drawing_stage import DrawingStage
-from dpcanary.files import read_json
+from dpcanary.files import read_number
 from dpcanary.observations import write_shard
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -19,13 +19,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--first-run", type=int, required=True)
     parser.add_argument("--num-runs", type=int, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     drawing = Drawing(
         stage=args.settings,
-        noise_multiplier=read_json(args.noise)["noise_multiplier"],
+        noise_multiplier=read_number(args.noise, "noise_multiplier"),
         runs=range(args.first_run, args.first_run + args.num_runs),
     )
-    write_shard(args.output, draw_shard(drawing))
+    write_shard(args.output, draw_shard(drawing), origin=args.job.origin)
 
 
 if __name__ == "__main__":

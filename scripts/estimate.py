@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.estimation.table import estimates_table
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
@@ -17,8 +17,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--settings", type=EstimationStage.model_validate_json, required=True)
     parser.add_argument("--scores", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
-    write_table(args.output, estimates_table(args.settings, read_scores(args.scores)))
+    args = parsed(parser, argv)
+    table = estimates_table(args.settings, read_scores(args.scores))
+    write_table(args.output, table, origin=args.job.origin)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.estimation.table import estimates_by_runs
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
@@ -20,9 +20,9 @@ def main(argv: Sequence[str]) -> None:
         "--num-runs", type=int, nargs="+", required=True, help="runs of both worlds, per repeat"
     )
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     table = estimates_by_runs(args.settings, read_scores(args.scores), args.num_runs)
-    write_table(args.output, table)
+    write_table(args.output, table, origin=args.job.origin)
 
 
 if __name__ == "__main__":

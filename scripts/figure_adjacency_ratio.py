@@ -5,14 +5,14 @@ from pathlib import Path
 
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.figures.storage import figure_parser, read_ratios, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads the accounted ratios and writes the figure."""
     parser = figure_parser(__doc__)
     parser.add_argument("--ratios", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     figure, table = draw_adjacency_ratio(read_ratios(args.ratios), note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from dpcanary.figures.bounds import selected_sweeps
 from dpcanary.figures.bounds_figure import draw_bounds_figure
 from dpcanary.figures.storage import figure_parser, panels_option, read_summary, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--lines", nargs="+", default=[], help="settings that lines show")
     panels_option(parser)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     rows = selected_sweeps(read_summary(args.summary), args.sweeps)
     figure, table = draw_bounds_figure(
         rows,

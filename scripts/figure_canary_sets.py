@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpcanary.figures.canary_sets import draw_canary_sets
 from dpcanary.figures.storage import figure_parser, read_loss_gaps, read_summary, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> None:
     parser = figure_parser(__doc__)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--summary", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     figure, table = draw_canary_sets(
         read_summary(args.summary), read_loss_gaps(args.scores), note=args.note
     )

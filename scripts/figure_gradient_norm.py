@@ -11,7 +11,7 @@ from dpcanary.figures.storage import (
     read_summary,
     write_figure,
 )
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--summary", type=Path, required=True)
     panels_option(parser)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     norms, summary = read_norms(args.scores), read_summary(args.summary)
     figure, table = draw_gradient_norm(norms, summary, note=args.note, panels=args.panels)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)

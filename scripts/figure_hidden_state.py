@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpcanary.figures.hidden_state import draw_hidden_state
 from dpcanary.figures.storage import figure_parser, read_exact_summary, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> None:
     parser = figure_parser(__doc__)
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--axis", required=True, help="the column of the summary on the axis")
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     figure, table = draw_hidden_state(
         read_exact_summary(args.summary), axis=args.axis, note=args.note
     )

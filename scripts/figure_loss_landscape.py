@@ -5,14 +5,14 @@ from pathlib import Path
 
 from dpcanary.figures.loss_landscape import draw_loss_landscape
 from dpcanary.figures.storage import figure_parser, read_exact_summary, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads the summary of the figure's sweeps and writes the figure."""
     parser = figure_parser(__doc__)
     parser.add_argument("--summary", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     figure, table = draw_loss_landscape(read_exact_summary(args.summary), note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 

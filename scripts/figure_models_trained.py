@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpcanary.figures.models_trained import draw_models_trained
 from dpcanary.figures.storage import figure_parser, panels_option, read_summary, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> None:
     parser = figure_parser(__doc__)
     parser.add_argument("--summary", type=Path, required=True)
     panels_option(parser)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     summary = read_summary(args.summary)
     figure, table = draw_models_trained(summary, note=args.note, panels=args.panels)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)

@@ -11,7 +11,7 @@ from dpcanary.figures.storage import (
     read_summary,
     write_figure,
 )
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--summary", type=Path, required=True)
     panels_option(parser)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     profiles = {path.stem: read_profiles(path) for path in args.profiles}
     summary = read_summary(args.summary)
     figure, table = draw_privacy_profile(profiles, summary, note=args.note, panels=args.panels)

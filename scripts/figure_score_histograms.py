@@ -5,14 +5,14 @@ from pathlib import Path
 
 from dpcanary.figures.score_histograms import draw_score_histograms
 from dpcanary.figures.storage import figure_parser, read_attacks, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads score files and writes the figure."""
     parser = figure_parser(__doc__)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     figure, table = draw_score_histograms(read_attacks(args.scores), note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
 

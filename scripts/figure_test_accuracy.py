@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dpcanary.figures.accuracy import draw_test_accuracy
 from dpcanary.figures.storage import figure_parser, read_accuracies, read_summary, write_figure
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> None:
     parser = figure_parser(__doc__)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
     parser.add_argument("--summary", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     summary = read_summary(args.summary)
     figure, table = draw_test_accuracy(read_accuracies(args.scores), summary, note=args.note)
     write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)

@@ -11,7 +11,7 @@ from dpcanary.figures.storage import (
     write_figure,
 )
 from dpcanary.figures.trade_off import draw_trade_off
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--ceilings", type=Path, help="also draw what the bounds prove")
     panels_option(parser)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     summary = read_summary(args.summary)
     attacks = read_attacks(args.scores, args.profiles, summary, args.ceilings)
     figure, table = draw_trade_off(attacks, note=args.note, panels=args.panels)

@@ -8,7 +8,7 @@ from dpcanary.adversaries.metagradient import optimised_canaries
 from dpcanary.canaries import write_canaries
 from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.metagradients.stage import MetagradientStage
-from dpcanary.program import progress, run
+from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 
 
@@ -19,14 +19,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     found = optimised_canaries(
         args.settings,
         private=read_split(args.data).private,
         device=chosen_device(args.device),
         progress=progress,
     )
-    write_canaries(args.output, found)
+    write_canaries(args.output, found, origin=args.job.origin)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from dpcanary.datasets.sources import load_records
 from dpcanary.datasets.splitting import split_records
 from dpcanary.datasets.stage import DatasetStage
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.records import write_split
 
 
@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="the files of the source")
     parser.add_argument("--features", type=Path, help="its encoded records")
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     stage: DatasetStage = args.settings
     split = split_records(
         load_records(stage, files=args.files, features=args.features),
@@ -28,7 +28,8 @@ def main(argv: Sequence[str]) -> None:
         num_test=stage.num_test,
         seed=stage.seed,
     )
-    write_split(args.output, split, settings=stage.model_dump(mode="json"))
+    settings = stage.model_dump(mode="json")
+    write_split(args.output, split, settings=settings, origin=args.job.origin)
 
 
 if __name__ == "__main__":

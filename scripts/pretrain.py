@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.program import progress, run
+from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 from dpcanary.training.mechanism_stage import PretrainingStage
 from dpcanary.training.pretrained import write_pretrained
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--other", type=Path, help="the dataset to train on, if it is another one")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     stage: PretrainingStage = args.settings
     data = read_split(args.data)
     public, left_out = public_records(data, read_split(args.other) if args.other else None)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
             on_progress=bar.update,
         )
     print(f"accuracy on the audit's test records: {pretrained.test_accuracy:.1%}", file=sys.stderr)
-    write_pretrained(args.output, pretrained)
+    write_pretrained(args.output, pretrained, origin=args.job.origin)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.observations import shard_path
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.scoring.pooling import pool_scores
 from dpcanary.scoring.score_file import write_scores
 from dpcanary.scoring.stage import ScoringStage
@@ -26,14 +26,15 @@ def main(argv: Sequence[str]) -> None:
         "--num-shards", type=int, required=True, help="further files are out of date"
     )
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv, read_later=["shards"])
     scores = pool_scores(
         [shard_path(args.shards, index) for index in range(args.num_shards)],
         args.settings,
         canaries=args.canaries,
         names=dict(zip(_NAMES, args.names, strict=True)),
+        origin=next(iter(args.job.inputs.get("shards", ())), None),
     )
-    write_scores(args.output, scores)
+    write_scores(args.output, scores, origin=args.job.origin)
 
 
 if __name__ == "__main__":

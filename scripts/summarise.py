@@ -7,9 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from dpcanary.files import read_json
-from dpcanary.program import run
+from dpcanary.program import parsed, run
 from dpcanary.summary import summary_rows
 from dpcanary.tables import read_table, write_table
+
+_TABLES = ("estimates", "accounting")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -17,20 +19,21 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", type=Path, required=True, help="the resolved config")
     parser.add_argument("--sweeps", nargs="+", help="by default all")
-    for stage in ("estimates", "accounting"):
-        parser.add_argument(f"--{stage}", type=Path, required=True, help="folder of <audit>.tsv")
+    for name in _TABLES:
+        parser.add_argument(f"--{name}", type=Path, required=True, help="folder of <audit>.tsv")
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv, read_later=_TABLES)
     experiment = read_json(args.experiment)
+    sweeps = args.sweeps or experiment["sweeps"]
+    audits = [audit for sweep in sweeps for audit in experiment["sweeps"][sweep]]
+    paths = {name: [getattr(args, name) / f"{audit}.tsv" for audit in audits] for name in _TABLES}
+    for name in args.job.inputs:
+        args.job.check(name, paths[name])
     rows = [
         summary_rows(
-            experiment,
-            audit,
-            estimates=read_table(args.estimates / f"{audit}.tsv"),
-            accounting=read_table(args.accounting / f"{audit}.tsv"),
+            experiment, audit, estimates=read_table(estimates), accounting=read_table(accounting)
         )
-        for sweep in args.sweeps or experiment["sweeps"]
-        for audit in experiment["sweeps"][sweep]
+        for audit, estimates, accounting in zip(audits, *paths.values(), strict=True)
     ]
     write_table(args.output, pd.concat(rows))
 

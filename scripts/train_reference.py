@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.program import progress, run
+from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, module_of
@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--pretrained", type=Path, help="the model that training starts from")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     stage: ReferenceStage = args.settings
     data = read_split(args.data)
     shape = data.private.features.shape[1:]
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
             device=chosen_device(args.device),
             on_progress=bar.update,
         )
-    write_reference(args.output, reference)
+    write_reference(args.output, reference, origin=args.job.origin)
 
 
 if __name__ == "__main__":

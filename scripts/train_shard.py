@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dpcanary.canaries import read_canaries
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.files import read_json
+from dpcanary.files import read_number
 from dpcanary.observations import hashes_of, write_shard
-from dpcanary.program import progress, run
+from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 from dpcanary.training.pretrained import read_pretrained
 from dpcanary.training.shard import train_shard
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs-at-once", type=int, default=0, help="0: as many as fit")
-    args = parser.parse_args(argv)
+    args = parsed(parser, argv)
     stage: TrainingStage = args.settings
     inputs = {"data": args.data, "canaries": args.canaries, "pretrained": args.pretrained}
     with progress(args.num_runs * stage.num_steps, "model-step") as bar:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
             stage,
             data=read_split(args.data),
             canaries=read_canaries(args.canaries).canaries,
-            noise_multiplier=read_json(args.noise)["noise_multiplier"],
+            noise_multiplier=read_number(args.noise, "noise_multiplier"),
             runs=range(args.first_run, args.first_run + args.num_runs),
             inputs=hashes_of({role: path for role, path in inputs.items() if path}),
             device=chosen_device(args.device),
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
             runs_at_once=args.runs_at_once or None,
             on_progress=bar.update,
         )
-    write_shard(args.output, shard)
+    write_shard(args.output, shard, origin=args.job.origin)
 
 
 if __name__ == "__main__":

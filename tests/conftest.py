@@ -14,6 +14,7 @@ LONG = [
     "test_slurm.py",
     "test_reruns.py",
     "test_plugins.py",
+    "test_provenance.py",
 ]
 FIRST = [*LONG, "test_end_to_end.py"]
 

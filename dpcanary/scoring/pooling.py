@@ -13,6 +13,7 @@ from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file
 from dpcanary.observations import Shard, read_shard
 from dpcanary.plugins import function_named
+from dpcanary.provenance import check_origin
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext
 from dpcanary.scoring.stage import ScoringStage
@@ -28,6 +29,7 @@ def pool_scores(
     *,
     canaries: Path | None,
     names: Mapping[str, str],
+    origin: str | None = None,
 ) -> AuditScores:
     """Scores an audit's shards; a shard may hold any of its runs.
 
@@ -36,6 +38,7 @@ def pool_scores(
         stage: the audit's runs, and how to score them.
         canaries: the audit's canary file, if it has one.
         names: of the audit, its canary and its score, for the header of the scores.
+        origin: that every shard must have; see `provenance`. None if it is not known.
 
     Raises:
         InputError: if the shards are not those of the audit (see `checked_shards`), or the score
@@ -47,7 +50,7 @@ def pool_scores(
     scores = np.empty((*shape, len(stage.record_steps)))
     world, accuracy = np.empty(shape, np.uint8), np.empty(shape[:2], np.float32)
     noise_multiplier, seconds = 0.0, 0.0
-    for shard in checked_shards(paths, stage, canaries=canaries):
+    for shard in checked_shards(paths, stage, canaries=canaries, origin=origin):
         noise_multiplier = shard.header["noise_multiplier"]
         context = ScoringContext(
             stage.sample_rate,
@@ -79,7 +82,7 @@ def pool_scores(
 
 
 def checked_shards(
-    paths: Sequence[Path], stage: ScoringStage, *, canaries: Path | None
+    paths: Sequence[Path], stage: ScoringStage, *, canaries: Path | None, origin: str | None = None
 ) -> Iterator[Shard]:
     """Reads the shards of one audit one by one, and checks each; arguments as in `pool_scores`.
 
@@ -94,6 +97,8 @@ def checked_shards(
     for path in paths:
         shard = read_shard(path)
         first = first or shard.header
+        if origin:
+            check_origin(path, shard.header.get("origin"), origin)
         _check_origin(path, shard.header, stage.runs_settings, canary_hash)
         for key in sorted(first.keys() | shard.header.keys()):
             if key not in _MAY_DIFFER and first.get(key) != shard.header.get(key):

@@ -79,10 +79,10 @@ class AuditScores:
         return replace(self, **{name: getattr(self, name)[:, :num_runs] for name in arrays})
 
 
-def write_scores(path: Path, scores: AuditScores) -> None:
-    """Writes a score file atomically."""
+def write_scores(path: Path, scores: AuditScores, *, origin: str = "") -> None:
+    """Writes a score file atomically; `origin` as in `files.write_arrays`."""
     arrays = vars(scores).copy()
-    write_arrays(path, header=arrays.pop("header"), arrays=arrays)
+    write_arrays(path, header=arrays.pop("header"), arrays=arrays, origin=origin)
 
 
 def read_scores(path: Path) -> AuditScores:

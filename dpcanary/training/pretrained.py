@@ -24,10 +24,11 @@ class Pretrained:
     test_accuracy: float
 
 
-def write_pretrained(path: Path, pretrained: Pretrained) -> None:
-    """Writes the file of a pretrained model."""
+def write_pretrained(path: Path, pretrained: Pretrained, *, origin: str = "") -> None:
+    """Writes the file of a pretrained model; `origin` as in `files.write_arrays`."""
     header = {"test_accuracy": pretrained.test_accuracy}
-    write_arrays(path, header=header, arrays={"parameters": pretrained.parameters})
+    arrays = {"parameters": pretrained.parameters}
+    write_arrays(path, header=header, arrays=arrays, origin=origin)
 
 
 def read_pretrained(path: Path) -> NDArray[np.float32]:

@@ -35,9 +35,9 @@ class Reference:
         return np.argsort(self.mean_confidence, kind="stable")[:count]
 
 
-def write_reference(path: Path, reference: Reference) -> None:
-    """Writes a reference file."""
-    write_arrays(path, header={}, arrays=vars(reference))
+def write_reference(path: Path, reference: Reference, *, origin: str = "") -> None:
+    """Writes a reference file; `origin` as in `files.write_arrays`."""
+    write_arrays(path, header={}, arrays=vars(reference), origin=origin)
 
 
 def read_reference(path: Path) -> Reference:

@@ -2,17 +2,11 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.shared import (
-    SharedJobs,
-    optimised_canaries,
-    pretrained_models,
-    reference_models,
-)
+from dpcanary.settings.products import Product, Products
 from dpcanary.workflow.parameters import Value, Wildcards, with_known_signature
 
 
@@ -26,42 +20,23 @@ class AuditRules:
     Attributes:
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
-        reference_models: the jobs that train reference models.
-        optimised_canaries: the jobs that optimise canaries.
-        pretrained_models: the jobs that pretrain models.
-        data: the dataset file of the job's audit.
-        other_data: the file of the dataset that its model is pretrained on; none if it is not, or
-            not on another dataset.
-        reference: the file of the reference model of the job's audit; none if crafting uses none.
-        crafting_noise: the file of the noise that crafting simulates; none if it simulates none.
-        optimised: the file of the optimised canaries of the job's audit; none if it uses none.
-        pretrained: the file of the model that the runs of the job's audit start from; none if it is
-            not pretrained.
         run_indices: of the job's shard.
     """
 
-    def __init__(self, experiment: Experiment, results: str) -> None:
-        """Takes an experiment, and the folder of its results."""
+    def __init__(self, experiment: Experiment, results: str, products: Products) -> None:
+        """Takes an experiment, the folder of its results, and its products."""
         self._experiment, self._results = experiment, results
         self._audits, self._first = experiment.audits, experiment.first_audits
         first = self._first.items()
         self.trained = [runs for runs, audit in first if self._audits[audit].is_trained]
         self.drawn = [runs for runs, audit in first if not self._audits[audit].is_trained]
-        self.reference_models = reference_models(experiment)
-        self.optimised_canaries = optimised_canaries(experiment)
-        self.pretrained_models = pretrained_models(experiment)
+        self._products = products
         self._jobs = {
             "runs": self._first,
-            "reference": self.reference_models.audits,
-            "optimised": self.optimised_canaries.audits,
-            "pretrained": self.pretrained_models.audits,
+            "reference": products.reference_models.audits,
+            "optimised": products.optimised_canaries.audits,
+            "pretrained": products.pretrained_models.audits,
         }
-        self.data = self.by_audit(self._data)
-        self.other_data = self.by_audit(self._other_data)
-        self.reference = self.by_audit(self._files("reference", self.reference_models))
-        self.crafting_noise = self.by_audit(self._crafting_noise)
-        self.optimised = self.by_audit(self._files("optimised", self.optimised_canaries))
-        self.pretrained = self.by_audit(self._files("pretrained", self.pretrained_models))
         self.run_indices: Callable[[Wildcards], range] = with_known_signature(
             lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
         )
@@ -88,15 +63,17 @@ class AuditRules:
         folder = f"{self._results}/shards/{self._experiment.runs_of_audit[wildcards.audit]}"
         return [f"{folder}/{shard}.npz" for shard in self._audits[wildcards.audit].shards]
 
-    def canaries(self, wildcards: Wildcards) -> list[str]:
-        """The canary file of the job's audit; none where no model is trained."""
-        runs = self._experiment.runs_of_audit[wildcards.audit]
-        trained = self._audits[wildcards.audit].is_trained
-        return [f"{self._results}/canaries/{runs}.npz"] if trained else []
+    def input(self, kind: str, role: str) -> Callable[[Wildcards], list[str]]:
+        """The files of a role that a job reads which makes this kind of product; none if none."""
+        return self.by_audit(
+            lambda audit: [
+                f"{self._results}/{one.path}" for one in self._product(kind, audit).inputs[role]
+            ]
+        )
 
-    def noise(self, wildcards: Wildcards) -> str:
-        """The noise file of the job's audit."""
-        return f"{self._results}/noise/{self._experiment.runs_of_audit[wildcards.audit]}.json"
+    def job(self, kind: str) -> Callable[[Wildcards], str]:
+        """What a job makes, and what its inputs must be, for its program."""
+        return self.by_audit(lambda audit: self._product(kind, audit).job.to_json())
 
     def labels(self, wildcards: Wildcards) -> str:
         """The names of the job's audit, its canary and its score."""
@@ -129,24 +106,9 @@ class AuditRules:
         found = self._audits[audit]
         return found.adversary.score(found.score).function
 
-    def _files(self, folder: str, jobs: SharedJobs[Any]) -> Callable[[str], list[str]]:
-        """A function of an audit that gives the file of the job that it uses; none if none."""
-        return lambda audit: [f"{self._results}/{folder}/{job}.npz" for job in jobs.of_audit(audit)]
-
-    def _crafting_noise(self, audit: str) -> list[str]:
-        runs = self._experiment.runs_of_audit[audit]
-        noisy = self._audits[audit].simulates_noise
-        return [f"{self._results}/noise/{runs}.json"] if noisy else []
-
-    def _data(self, audit: str) -> str:
-        return self._data_file(self._audits[audit].dataset)
-
-    def _other_data(self, audit: str) -> list[str]:
-        told = self._audits[audit].pretraining
-        return [self._data_file(told.dataset)] if told and told.dataset else []
-
-    def _data_file(self, dataset: str | None) -> str:
-        return f"{self._results}/data/{dataset}.npz"
+    def _product(self, kind: str, audit: str) -> Product:
+        made: Product | list[Product] = getattr(self._products, kind)(audit)
+        return made if isinstance(made, Product) else made[0]
 
     def _audit_of(self, wildcards: Wildcards) -> str:
         """An audit that a job is for."""

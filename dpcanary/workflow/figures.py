@@ -5,6 +5,7 @@ from typing import Any
 
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.figure import BY_RUNS_KINDS
+from dpcanary.settings.products import Product, Products
 from dpcanary.workflow.parameters import Wildcards, option
 
 
@@ -15,9 +16,9 @@ class FigureRules:
         tables: for each table of bounds, the sweeps that it shows.
     """
 
-    def __init__(self, experiment: Experiment, results: str) -> None:
-        """Takes an experiment, and the folder of its results."""
-        self._experiment, self._results = experiment, results
+    def __init__(self, experiment: Experiment, results: str, products: Products) -> None:
+        """Takes an experiment, the folder of its results, and its products."""
+        self._experiment, self._results, self._products = experiment, results, products
         self._figures = experiment.settings.figures
         # Each figure has a table of its own, so that it waits for its own audits alone.
         self.tables: dict[str, Sequence[str]] = {"summary": [*experiment.sweeps]} | {
@@ -37,7 +38,7 @@ class FigureRules:
     def options(
         self, *inputs: str, settings: Sequence[str] = ()
     ) -> Callable[[Wildcards, Any], str]:
-        """The options of a figure's program: some inputs, and some settings of the figure.
+        """The options of a figure's program: its job, some inputs, and some settings.
 
         A setting that is true is an option without a value, one that is false or empty is none.
         """
@@ -50,18 +51,42 @@ class FigureRules:
             }
             flags = [f"--{_dashed(key)}" for key, value in known.items() if value is True]
             given = [option(_dashed(name), *of_name) for name, of_name in values.items()]
-            return " ".join(filter(None, [*given, *flags]))
+            made = {name: self._products.of_figure(wildcards.figure, name) for name in inputs}
+            job = Product(f"figures/{wildcards.figure}", figure.to_json(), made).job
+            return " ".join(filter(None, [option("job", job.to_json()), *given, *flags]))
 
         return of_job
 
     def numbers_of_runs(self, wildcards: Wildcards) -> list[int]:
         """The numbers of first runs of a figure at which the job's audit has estimates."""
-        audit = self._experiment.audits[wildcards.audit]
-        return audit.fitting(self._figures[wildcards.figure].num_runs)
+        return self._products.numbers_of_runs(wildcards.figure, wildcards.audit)
+
+    def job_by_runs(self, wildcards: Wildcards) -> str:
+        """What a job of estimates by runs makes, and from what."""
+        made = self._products.estimates_by_runs(wildcards.figure, wildcards.audit)
+        return made.job.to_json()
+
+    def job_of_ceilings(self, wildcards: Wildcards) -> str:
+        """What a job of ceilings makes, and from what."""
+        return self._products.ceilings(wildcards.figure).job.to_json()
+
+    def job_of_ratios(self, wildcards: Wildcards) -> str:
+        """What a job that compares adjacencies makes."""
+        return self._products.ratios(wildcards.figure).job.to_json()
+
+    def job_of_table(self, wildcards: Wildcards) -> str:
+        """What a job of a table of bounds makes, and from what."""
+        name, figure = wildcards.table, wildcards.table.rpartition("/")[2]
+        rows = self._products.summary(
+            self.tables[name], figure=None if name == "summary" else figure
+        )
+        roles = ("estimates", "accounting")
+        made = {role: [one for row in rows for one in row.inputs[role]] for role in roles}
+        return Product(name, "", made).job.to_json()
 
     def files(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's figure; `pattern` contains `{audit}`."""
-        return lambda wildcards: self._files_of(pattern, self._audits(wildcards.figure))
+        return lambda wildcards: self._files_of(pattern, self._products.audits_of(wildcards.figure))
 
     @property
     def proven(self) -> list[str]:
@@ -72,10 +97,6 @@ class FigureRules:
         """The file of the most that can be proven, if the job's figure shows it."""
         name = wildcards.figure
         return [f"{self._results}/ceilings/{name}.tsv"] if name in self.proven else []
-
-    def first_audit(self, wildcards: Wildcards) -> str:
-        """The first audit of the job's figure."""
-        return self._audits(wildcards.figure)[0]
 
     def files_of_table(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's table; `pattern` contains `{audit}`."""
@@ -91,14 +112,6 @@ class FigureRules:
         """The files of the estimates in the job's table."""
         pattern = f"{self.estimates(wildcards)}/{{audit}}.tsv"
         return self._files(pattern, self.tables[wildcards.table])
-
-    def _audits(self, figure: str) -> list[str]:
-        """A figure's audits: those of its sweeps, of norms only those that keep them."""
-        known = self._figures[figure]
-        audits = [audit for sweep in known.sweeps for audit in self._experiment.sweeps[sweep]]
-        if known.kind != "gradient_norm":
-            return audits
-        return [one for one in audits if self._experiment.audits[one].score == "gradient_norm"]
 
     def _files(self, pattern: str, sweeps: Sequence[str]) -> list[str]:
         audits = [audit for sweep in sweeps for audit in self._experiment.sweeps[sweep]]

@@ -1,0 +1,116 @@
+"""What a file of results is: its name, and a digest of its settings and of what it was made from.
+
+A product says its origin: in the header of an `.npz`, as a key of a `.json`, in the column `origin`
+of a `.tsv`. A job knows the origins that its inputs must have, and refuses others: a file that is
+valid, but of another audit or of other settings, must not become a number.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from dpcanary.closed_model import ClosedModel
+from dpcanary.errors import InputError
+from dpcanary.files import read_header, read_json, sha256_of_text
+
+KEY = "origin"
+_DIGITS = 16  # of the digest: no two products meet by chance
+
+
+def origin_of(name: str, *, settings: str, inputs: Mapping[str, Sequence[str]]) -> str:
+    """The origin of a product.
+
+    Args:
+        name: of the product, such as `scores/fig3-gradient`.
+        settings: of the job that makes it, as JSON.
+        inputs: by role, the origins of what it is made from.
+
+    Returns:
+        `name:digest`, where the digest depends on all arguments.
+    """
+    roles = [f"{role} {' '.join(origins)}" for role, origins in sorted(inputs.items())]
+    digest = sha256_of_text("\n".join([name, settings, *roles]))
+    return f"{name}:{digest[:_DIGITS]}"
+
+
+class Job(ClosedModel):
+    """What a job makes and reads; every program of the workflow gets it as `--job`.
+
+    Attributes:
+        origin: of what it makes.
+        inputs: by role, the origins of what it reads, in the order of the files.
+    """
+
+    origin: str = ""
+    inputs: dict[str, tuple[str, ...]] = Field({})
+
+    def check(self, role: str, files: Path | Sequence[Path] | None) -> None:
+        """Compares the origins of files with those that they must have.
+
+        Raises:
+            InputError: if a file has another origin, or none; it names the file.
+        """
+        paths = [files] if isinstance(files, Path) else [*(files or ())]
+        expected = [*self.inputs.get(role, ())]
+        found = [(path, origin) for path in paths for origin in origins_in(path)]
+        for (path, origin), wanted in zip(found, expected, strict=False):
+            check_origin(path, origin, wanted)
+        if len(found) != len(expected):
+            listed = ", ".join(map(str, paths)) or "no file"
+            raise InputError(
+                f"{role}: {listed} holds {len(found)} products where {len(expected)} are needed;"
+                " delete it and run again"
+            )
+
+
+def check_origin(path: Path, found: str | None, wanted: str) -> None:
+    """Compares the origin that a file states with the one that it must have.
+
+    Raises:
+        InputError: if they differ.
+    """
+    if found == wanted:
+        return
+    if not found:
+        raise InputError(
+            f"{path} does not say what it was made from: it is of an older version of dpcanary, or"
+            " of something else; delete it and run again"
+        )
+    name, wanted_name = (origin.partition(":")[0] for origin in (found, wanted))
+    if name != wanted_name:
+        raise InputError(
+            f"{path} is {name}, not {wanted_name}: put the right file back, or delete it and run"
+            " again"
+        )
+    raise InputError(
+        f"{path} was made with other settings, or from other inputs, than those of this config;"
+        " delete it and run again"
+    )
+
+
+def origins_in(path: Path) -> list[str]:
+    """The origins that a file states: one, or in a summary one for each audit, in their order.
+
+    Raises:
+        InputError: if the file is missing or damaged.
+    """
+    if path.suffix == ".tsv":
+        return _origins_in_table(path)
+    header = read_json(path) if path.suffix == ".json" else read_header(path)
+    return [str(header.get(KEY, ""))]
+
+
+def _origins_in_table(path: Path) -> list[str]:
+    # Not by pandas: jobs that read no table must not wait for it.
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
+            return [*dict.fromkeys(row.get(KEY) or "" for row in rows)]
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path} is not a table of tab-separated values ({error}); delete it and run again"
+        ) from None

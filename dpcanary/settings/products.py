@@ -1,0 +1,265 @@
+"""What the jobs of an experiment make: each product's name, its settings, and its inputs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from dpcanary.accounting.noise_stage import NoiseStage
+from dpcanary.accounting.stage import AccountingStage
+from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.closed_model import ClosedModel
+from dpcanary.errors import InputError
+from dpcanary.estimation.stage import EstimationStage
+from dpcanary.provenance import Job, origin_of, origins_in
+from dpcanary.scoring.stage import ScoringStage
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.figure import BY_RUNS_KINDS
+from dpcanary.settings.shared import (
+    SharedJobs,
+    optimised_canaries,
+    pretrained_models,
+    reference_models,
+)
+
+_SUFFIXES = {
+    "noise": ".json", "shards": "", "estimates": ".tsv", "estimates_by_runs": ".tsv",
+    "accounting": ".tsv", "ceilings": ".tsv", "ratios": ".tsv",
+    "summary": ".tsv", "summaries": ".tsv",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a job makes.
+
+    Attributes:
+        name: its path below the results, without its ending; `summary/<audit>` are the rows of an
+            audit in the summary.
+        settings: of the job, as JSON.
+        inputs: by role, the products that it is made from.
+    """
+
+    name: str
+    settings: str
+    inputs: Mapping[str, Sequence["Product"]] = field(default_factory=dict)
+
+    @cached_property
+    def origin(self) -> str:
+        """What the product says of itself; see `provenance`."""
+        return origin_of(self.name, settings=self.settings, inputs=self._origins)
+
+    @property
+    def path(self) -> str:
+        """Its path below the results: that of a file, or for shards of their folder."""
+        return self.name + _SUFFIXES.get(self.name.partition("/")[0], ".npz")
+
+    @property
+    def job(self) -> Job:
+        """What the job's program is told of its product and its inputs."""
+        return Job(origin=self.origin, inputs=self._origins)
+
+    @cached_property
+    def _origins(self) -> dict[str, tuple[str, ...]]:
+        return {role: tuple(one.origin for one in made) for role, made in self.inputs.items()}
+
+
+class Products:
+    """The products of an experiment, each by the audit that it is for.
+
+    Attributes:
+        reference_models: the jobs that train reference models.
+        optimised_canaries: the jobs that optimise canaries.
+        pretrained_models: the jobs that pretrain models.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Takes an experiment."""
+        self._experiment, self._audits = experiment, experiment.audits
+        self._first = experiment.first_audits
+        self.reference_models = reference_models(experiment)
+        self.optimised_canaries = optimised_canaries(experiment)
+        self.pretrained_models = pretrained_models(experiment)
+        # Each is made once: what it is made from is shared by many.
+        for kind in (
+            self.data, self.noise, self.pretrained, self.reference, self.optimised, self.canaries,
+            self.shards, self.scores, self.estimates, self.accounting,
+        ):  # fmt: skip
+            setattr(self, kind.__name__, cache(kind))
+
+    def data(self, dataset: str) -> Product:
+        """The split records of a dataset."""
+        settings = self._experiment.settings
+        told = f"{settings.datasets[dataset].to_json()} {settings.seed}"
+        return Product(f"data/{dataset}", told)
+
+    def noise(self, audit: str) -> Product:
+        """The noise multiplier of an audit's runs."""
+        return self._of_runs("noise", audit, NoiseStage)
+
+    def pretrained(self, audit: str) -> list[Product]:
+        """The model that an audit's runs start from; none if it is not pretrained."""
+        inputs = {"data": self.data_of(audit), "other": self.other_data_of(audit)}
+        return self._shared("pretrained", self.pretrained_models, audit, inputs)
+
+    def reference(self, audit: str) -> list[Product]:
+        """The reference model that an audit's canaries are crafted with; none if they need none."""
+        inputs = {"data": self.data_of(audit), "pretrained": self.pretrained(audit)}
+        return self._shared("reference", self.reference_models, audit, inputs)
+
+    def optimised(self, audit: str) -> list[Product]:
+        """The optimised canaries of an audit; none if it uses none."""
+        inputs = {"data": self.data_of(audit)}
+        return self._shared("optimised", self.optimised_canaries, audit, inputs)
+
+    def canaries(self, audit: str) -> list[Product]:
+        """The canaries of an audit's runs; none where no model is trained."""
+        if not self._audits[audit].is_trained:
+            return []
+        made = {
+            "data": self.data_of(audit),
+            "reference": self.reference(audit),
+            "noise": [self.noise(audit)] if self._audits[audit].simulates_noise else [],
+            "optimised": self.optimised(audit),
+            "pretrained": self.pretrained(audit),
+        }
+        return [self._of_runs("canaries", audit, CraftingStage, made)]
+
+    def shards(self, audit: str) -> Product:
+        """The shards of an audit's runs, which share an origin."""
+        made = {"noise": [self.noise(audit)]}
+        if self._audits[audit].is_trained:
+            made |= {
+                "data": self.data_of(audit),
+                "canaries": self.canaries(audit),
+                "pretrained": self.pretrained(audit),
+            }
+        return self._of_runs("shards", audit, self._experiment.runs_stage(audit), made)
+
+    def scores(self, audit: str) -> Product:
+        """The scores of an audit."""
+        made = {"shards": [self.shards(audit)], "canaries": self.canaries(audit)}
+        return self._of_audit("scores", audit, ScoringStage, made)
+
+    def estimates(self, audit: str) -> Product:
+        """The lower bounds of an audit."""
+        return self._of_audit("estimates", audit, EstimationStage, {"scores": [self.scores(audit)]})
+
+    def estimates_by_runs(self, figure: str, audit: str) -> Product:
+        """The lower bounds of an audit from its first runs, for a figure."""
+        made = {"scores": [self.scores(audit)]}
+        known = f"{self._stage(EstimationStage, audit)} {self.numbers_of_runs(figure, audit)}"
+        return Product(f"estimates_by_runs/{figure}/{audit}", known, made)
+
+    def accounting(self, audit: str) -> Product:
+        """The upper bounds of an audit, and its privacy profile."""
+        made = {"noise": [self.noise(audit)]}
+        return self._of_audit("accounting", audit, AccountingStage, made)
+
+    def ceilings(self, figure: str) -> Product:
+        """The most that the audits of a figure can prove without assumptions."""
+        audits = self.audits_of(figure)
+        made = {"scores": [self.scores(audit) for audit in audits]}
+        return Product(f"ceilings/{figure}", self._stage(EstimationStage, audits[0]), made)
+
+    def ratios(self, figure: str) -> Product:
+        """The epsilons that a figure compares."""
+        told = self._experiment.settings.figures[figure]
+        grid = [told.sample_rates, told.noise_multipliers, told.num_steps]
+        return Product(f"ratios/{figure}", json.dumps([self._experiment.settings.delta, *grid]))
+
+    def rows(self, audit: str, *, figure: str | None = None) -> Product:
+        """The rows of an audit in the summary, or in the table of a figure."""
+        estimates = self.estimates(audit)
+        if figure and self._experiment.settings.figures[figure].kind in BY_RUNS_KINDS:
+            estimates = self.estimates_by_runs(figure, audit)
+        made = {"estimates": [estimates], "accounting": [self.accounting(audit)]}
+        return Product(f"summary/{audit}", self._audits[audit].to_json(), made)
+
+    def summary(self, sweeps: Sequence[str], *, figure: str | None = None) -> list[Product]:
+        """The rows of all audits of some sweeps, in their order in the table."""
+        audits = [audit for sweep in sweeps for audit in self._experiment.sweeps[sweep]]
+        return [self.rows(audit, figure=figure) for audit in audits]
+
+    def of_figure(self, figure: str, role: str) -> list[Product]:
+        """What a figure is drawn from: its summary, scores, profiles, ceilings or ratios."""
+        told = self._experiment.settings.figures[figure]
+        if role == "summary":
+            return self.summary(told.sweeps, figure=figure)
+        if role == "ceilings":
+            return [self.ceilings(figure)] if told.proven else []
+        if role == "ratios":
+            return [self.ratios(figure)]
+        of_audit = {"scores": self.scores, "profiles": self.accounting}[role]
+        return [of_audit(audit) for audit in self.audits_of(figure)]
+
+    def check_summary(self, path: Path) -> None:
+        """Compares the summary of all audits with what they must have been made from.
+
+        Raises:
+            InputError: if its rows were made with another config.
+        """
+        wanted = {one.origin for one in self.summary([*self._experiment.sweeps])}
+        if {*origins_in(path)} != wanted:
+            raise InputError(
+                f"{path} was not made with the config that is in {path.parent}: run the workflow on"
+                " this config to bring the results up to date, or on the one that they are from"
+            )
+
+    def numbers_of_runs(self, figure: str, audit: str) -> list[int]:
+        """The numbers of first runs of a figure at which an audit has estimates."""
+        return self._audits[audit].fitting(self._experiment.settings.figures[figure].num_runs)
+
+    def audits_of(self, figure: str) -> list[str]:
+        """A figure's audits: those of its sweeps, of norms only those that keep them."""
+        told = self._experiment.settings.figures[figure]
+        audits = [audit for sweep in told.sweeps for audit in self._experiment.sweeps[sweep]]
+        if told.kind != "gradient_norm":
+            return audits
+        return [one for one in audits if self._audits[one].score == "gradient_norm"]
+
+    def data_of(self, audit: str) -> list[Product]:
+        """The split dataset of an audit; none where no model is trained."""
+        dataset = self._audits[audit].dataset
+        return [self.data(dataset)] if dataset and self._audits[audit].is_trained else []
+
+    def other_data_of(self, audit: str) -> list[Product]:
+        """The dataset that an audit's model is pretrained on, if it is another one."""
+        told = self._audits[audit].pretraining
+        return [self.data(told.dataset)] if told and told.dataset else []
+
+    def _of_runs(
+        self,
+        kind: str,
+        audit: str,
+        stage: type[ClosedModel],
+        inputs: Mapping[str, Sequence[Product]] | None = None,
+    ) -> Product:
+        """A product that all audits with the same runs share; its settings are the first one's."""
+        runs = self._experiment.runs_of_audit[audit]
+        return Product(f"{kind}/{runs}", self._stage(stage, self._first[runs]), inputs or {})
+
+    def _of_audit(
+        self,
+        kind: str,
+        audit: str,
+        stage: type[ClosedModel],
+        inputs: Mapping[str, Sequence[Product]],
+    ) -> Product:
+        return Product(f"{kind}/{audit}", self._stage(stage, audit), inputs)
+
+    def _shared(
+        self,
+        kind: str,
+        jobs: SharedJobs[Any],
+        audit: str,
+        inputs: Mapping[str, Sequence[Product]],
+    ) -> list[Product]:
+        settings = [self._stage(jobs.stage, jobs.audits[job]) for job in jobs.of_audit(audit)]
+        made = zip(jobs.of_audit(audit), settings, strict=True)
+        return [Product(f"{kind}/{job}", told, inputs) for job, told in made]
+
+    def _stage(self, stage: type[ClosedModel], audit: str) -> str:
+        return self._experiment.stage(stage, audit=audit).to_json()
