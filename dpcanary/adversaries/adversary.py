@@ -71,6 +71,9 @@ class Adversary:
         scores: the default comes first.
         adjacencies: the neighbouring relations that it can audit.
         cost: of crafting; None for a process.
+        difference: in what the worlds differ, in a few words; None takes words for what it inserts.
+        is_real: whether a real record is changed, removed or replaced by another real one. What
+            such an audit proves is what a record of these data leaks.
         uses_reference: whether canaries are made with the help of the reference model. Without it,
             target records are drawn at random.
         uses_optimised: whether canaries are optimised by a job of their own, whose result audits
@@ -93,6 +96,8 @@ class Adversary:
     scores: tuple[Score, ...]
     adjacencies: tuple[Adjacency, ...] = (Adjacency.SUBSTITUTE,)
     cost: CraftingCost | None = None
+    difference: str | None = None
+    is_real: bool = False
     uses_reference: bool = True
     uses_optimised: bool = False
     settings: tuple[str, ...] = ()
@@ -126,6 +131,16 @@ class Adversary:
     def is_trained(self) -> bool:
         """Whether its runs train models."""
         return self.inserts is not Inserts.PROCESS
+
+    @property
+    def difference_in_words(self) -> str:
+        """In what the worlds differ, in a few words."""
+        inserted = {
+            Inserts.RECORD: "a real record" if self.is_real else "a crafted record",
+            Inserts.GRADIENT: "a crafted gradient",
+            Inserts.PROCESS: "a crafted process",
+        }
+        return self.difference or inserted[self.inserts]
 
     def score(self, name: str | None) -> Score:
         """A score by name; the default one for None.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite, isinf, isnan
+from math import isfinite, isinf, isnan, nan
 
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 
@@ -27,12 +27,29 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class OfRealRecord:
+    """The strongest bound of an audit that changes a real record.
+
+    Attributes:
+        proven: the lower bound, or the mean of several.
+        attack: in words, as in `Headline`.
+        difference: likewise.
+        compared: of how many such audits it is the largest.
+    """
+
+    proven: float
+    attack: str
+    difference: str
+    compared: int
+
+
+@dataclass(frozen=True)
 class Headline:
     """The numbers of the first screen: one training, and one audit of it.
 
     Attributes:
         training: in words.
-        attack: in words, after "an attack on": how many models, with which canaries.
+        attack: in words, after "an attack on": how many models, and in what the worlds differ.
         adjacency: that of the audit, in words.
         delta: of all epsilons.
         significance: of the lower bound.
@@ -45,6 +62,10 @@ class Headline:
         chosen: how this audit was chosen among several; empty if there is one.
         is_valid: whether the lower bound holds with its confidence.
         advice: what to do if a bound exceeds what is accounted; a sentence after a space.
+        difference: in what the worlds differ, in words; empty if it is not known.
+        is_real: whether the attack is one on a real record; None if it is not known.
+        real: the strongest other attack on a real record, if there is one.
+        test_accuracy: mean of the attacked models; NaN if it is not known.
     """
 
     training: str
@@ -61,6 +82,10 @@ class Headline:
     chosen: str = ""
     is_valid: bool = True
     advice: str = ""
+    difference: str = ""
+    is_real: bool | None = None
+    real: OfRealRecord | None = None
+    test_accuracy: float = nan
 
     @property
     def bars(self) -> list[Bar]:
@@ -74,6 +99,10 @@ class Headline:
              "What a record says: accounted, substitute adjacency",
              "Its label or any feature, if it is known to be in the data."),
         ]  # fmt: skip
+        if self.real:
+            note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
+            number = f"≥ {rounded_down(self.real.proven)}"
+            told.append(("real", self.real.proven, number, "Proven for a real record", note))
         known = sorted((one for one in told if not isnan(one[1])), key=lambda one: one[1])
         largest = max((value for _, value, *_ in known if isfinite(value)), default=0.0)
         return [
@@ -114,7 +143,13 @@ class Headline:
                 " and no evidence that the training protects more than is accounted: more models"
                 " or a stronger canary may prove more."
             )
+        found += self._real_sentences()
         return [sentence[:1].upper() + sentence[1:] for sentence in found]
+
+    @property
+    def measured(self) -> str:
+        """What else is known of the attacked models, as a sentence."""
+        return "" if isnan(self.test_accuracy) else f"Test accuracy {self.test_accuracy:.1%}."
 
     def _accounted_sentences(self) -> Iterator[str]:
         if isinf(self.add_remove):
@@ -134,6 +169,21 @@ class Headline:
             )
             yield f"What a record says is protected by epsilon {rounded_up(self.substitute)} only."
 
+    def _real_sentences(self) -> Iterator[str]:
+        """What a real record leaks, beside what a crafted one does."""
+        if self.is_real is not False:
+            return
+        if self.real is None:
+            yield "No audit here is of a real record, which may leak less."
+            return
+        chosen = ""
+        if self.real.compared > 1:
+            chosen = f" This is the largest of {self.real.compared} such bounds; each holds alone."
+        yield (
+            f"For a real record, at least {rounded_down(self.real.proven)} is proven, by an attack"
+            f" on {self.real.attack}.{chosen}"
+        )
+
     def _proven_sentence(self, what: str) -> str:
         number = rounded_down(self.proven)
         if self.bounds > 1:
@@ -150,10 +200,13 @@ class Headline:
     def _proven_label(self) -> tuple[str, str]:
         if not self.is_valid:
             return "NOT a valid lower bound", "It may exceed the truth more often than is said."
+        means = f"with {self.difference}" if self.difference else "by attack"
+        label = f"Proven {means}, {self.adjacency} adjacency"
         if self.bounds > 1:
-            label = f"Proven by attack, {self.adjacency} adjacency: mean of {self.bounds} bounds"
-            return label, f"Each of them holds with {self.confidence} confidence."
-        label = f"Proven by attack, {self.adjacency} adjacency"
+            return (
+                f"{label}: mean of {self.bounds} bounds",
+                f"Each of them holds with {self.confidence} confidence.",
+            )
         return label, f"A lower bound with {self.confidence} confidence."
 
     @property

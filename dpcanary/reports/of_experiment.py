@@ -13,8 +13,9 @@ from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
+from dpcanary.provenance import check_origin
 from dpcanary.reports.captions import caption_of, png_of
-from dpcanary.reports.headline import Headline
+from dpcanary.reports.headline import Headline, OfRealRecord
 from dpcanary.reports.methods import (
     Methods,
     accounting_sentence,
@@ -25,6 +26,7 @@ from dpcanary.reports.page import Picture, Report, Row
 from dpcanary.results_table import in_words, read_summary, results_table, substitute_in_words
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
+from dpcanary.settings.products import Products
 
 _COLUMNS = (
     "audit", "canary", "adjacency", "models", "proven", "add/remove", "substitute", "rule", "if",
@@ -32,6 +34,12 @@ _COLUMNS = (
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
+# What is the same in audits of one training.
+_TRAINING = [
+    "adjacency", "data", "model", "sampling", "sample_rate", "batch_size", "canary_period",
+    "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "initialisation",
+    "pretraining",
+]  # fmt: skip
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
@@ -47,8 +55,7 @@ def report_of_experiment(folder: Path) -> Report:
     Raises:
         InputError: if it has no results, or they are of another version.
     """
-    summary = read_summary(folder)
-    experiment = read_experiment(folder / "experiment.json")
+    summary, experiment = read_summary(folder), read_experiment(folder / "experiment.json")
     table = results_table(summary)
     if table.empty:
         raise InputError(f"{folder}: there is no valid bound to report")
@@ -90,11 +97,11 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
     model = f"{audit.model}, " if audit.is_trained else ""
     return Headline(
         training=f"DP-SGD, {model}{sampling}, noise multiplier"
-        f" {settings['noise_multiplier']:.4g}, {audit.num_steps:,} steps.",
+        f" {settings['noise_multiplier']:.4g}, {settings['num_steps']:,} steps.",
         attack=_attacked(audit, int(row["runs"])),
         adjacency=ADJACENCIES[adjacency],
-        delta=experiment.settings.delta,
-        significance=experiment.settings.significance,
+        delta=settings["delta"],
+        significance=settings["significance"],
         proven=row["proven"],
         bounds=int(row["bounds"]),
         above=int(row["above"]),
@@ -103,17 +110,40 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         add_remove=row["add_remove"],
         chosen=chosen if len(table) > 1 else "",
         advice=_ADVICE,
+        difference=audit.adversary.difference_in_words,
+        is_real=audit.adversary.is_real,
+        real=_of_real_record(experiment, table[table["rule"] == row["rule"]], last, row["audit"]),
+        test_accuracy=settings["test_accuracy"],
     )
 
 
+def _of_real_record(
+    experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, audit: str
+) -> OfRealRecord | None:
+    """The largest bound of a real record in the same training as an audit of a crafted one."""
+    trainings = {name: [*map(str, row)] for name, *row in last[_TRAINING].itertuples(name=None)}
+    fits = [
+        adversary(canary).is_real and trainings[name] == trainings[audit]
+        for canary, name in zip(table["canary"], table["audit"], strict=True)
+    ]
+    found = table[fits]
+    if adversary(experiment.audits[audit].canary).is_real or found.empty:
+        return None
+    row = found.sort_values("proven").iloc[-1]
+    strongest = experiment.audits[str(row["audit"])]
+    attack = _attacked(strongest, int(row["runs"]))
+    difference = strongest.adversary.difference_in_words
+    return OfRealRecord(row["proven"], attack, difference, len(found))
+
+
 def _attacked(audit: Audit, runs: int) -> str:
-    """How many models, with which canaries."""
+    """How many models, and in what the worlds differ."""
     name = canary_name(audit.canary)
     if not audit.is_trained:
         return f"{runs:,} draws of the process {name}"
     models = f"{runs:,} models" if runs > 1 else "one model"
     if audit.num_slots == 1:
-        return f"{models} with the {name} canary"
+        return f"{models} with {audit.adversary.difference_in_words} ({name} canary)"
     each = " each" if runs > 1 else ""
     return f"{models} with {audit.num_slots:,} {name} canaries{each}"
 
@@ -163,12 +193,17 @@ def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iter
 
 
 def _provenance(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
+    products = Products(experiment)
     shards = [
-        folder / "shards" / runs / f"{shard}.npz"
+        (folder / "shards" / runs / f"{shard}.npz", products.shards(audit).origin)
         for runs, audit in experiment.first_audits.items()
         for shard in experiment.audits[audit].shards
     ]
-    headers = [read_header(path) for path in shards if path.exists()]
+    headers = []
+    for path, origin in shards:
+        if path.exists():
+            headers.append(read_header(path))
+            check_origin(path, headers[-1].get("origin"), origin)
     if headers:
         seconds = sum(header.get("seconds", 0.0) for header in headers)
         software = {f"{k} {v}" for one in headers for k, v in one.get("software", {}).items()}

@@ -9,7 +9,7 @@ import pytest
 from dpcanary.errors import InputError
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
-from dpcanary.reports.headline import Headline
+from dpcanary.reports.headline import Headline, OfRealRecord
 from dpcanary.reports.methods import Methods, accounting_sentence, bound_sentences, cited_source
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.reports.page import Report, html_of
@@ -39,6 +39,27 @@ def test_a_difference_that_is_proven_is_called_real():
     assert "protected by epsilon 4.38, the number that most libraries report" in text
     assert "protected by epsilon 10.00 only" in text
     assert "The difference is real: the latter is at least 8.91 with 95 % confidence" in text
+
+
+def test_a_crafted_attack_is_named_and_a_real_record_stands_beside_it():
+    attack = "1,000 models with a crafted gradient (gradient canary)"
+    real = OfRealRecord(6.037, "900 models with another real record", "another real record", 2)
+    crafted = {"attack": attack, "difference": "a crafted gradient", "is_real": False}
+    text = said(**crafted, real=real)
+    assert f"at least 8.91 with 95 % confidence, by an attack on {attack}." in text
+    assert "For a real record, at least 6.03 is proven, by an attack on 900 models" in text
+    assert "This is the largest of 2 such bounds; each holds alone" in text
+    bars = {bar.kind: bar for bar in headline(**crafted, real=real).bars}
+    assert bars["proven"].label == "Proven with a crafted gradient, substitute adjacency"
+    assert (bars["real"].label, bars["real"].value) == ("Proven for a real record", "≥ 6.03")
+    assert "No audit here is of a real record, which may leak less." in said(**crafted)
+    for is_real in (True, None):
+        assert "real record" not in said(is_real=is_real)
+
+
+def test_the_first_screen_says_what_the_model_is_worth():
+    assert headline(test_accuracy=0.8315).measured == "Test accuracy 83.2%."
+    assert headline().measured == ""
 
 
 def test_a_weak_attack_is_no_evidence_of_safety():
