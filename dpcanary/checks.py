@@ -56,3 +56,20 @@ def checked_count(name: str, value: int, *, least: int = 1) -> int:
     if isinstance(value, Integral) and not isinstance(value, bool) and value >= least:
         return int(value)
     raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+
+
+def large_delta(delta: float, num_records: int) -> str:
+    """Why a delta is too large for a dataset, in a sentence; empty if it is not.
+
+    Example:
+        >>> large_delta(1e-5, 60_000)
+        ''
+    """
+    if delta * num_records < 1:
+        return ""
+    return (
+        f"delta {delta:g} is at least 1 / {num_records:,} records: a mechanism that publishes each"
+        " record with this probability, and so whole records, satisfies it with epsilon 0. Its"
+        " epsilons promise next to nothing; choose a delta well below"
+        f" {1 / num_records:.2g}"
+    )

@@ -1,6 +1,6 @@
 """The results of an experiment in a few columns: what is proven, beside what is accounted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion
 from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
 from dpcanary.settings.experiment import read_experiment
+from dpcanary.settings.products import Products
 from dpcanary.tables import read_table
 
+# In the environment of a workflow: the command that started it prints the results.
+PRINTED_BY_COMMAND = "DPCANARY_PRINTED_BY_COMMAND"
 _MOST_ROWS = 40
 _SUBSTITUTE = Adjacency.SUBSTITUTE.value
 # Which conversion is shown, if there are several.
@@ -83,12 +86,33 @@ def read_summary(folder: Path) -> pd.DataFrame:
     """The summary of an experiment, from its folder.
 
     Raises:
-        InputError: if there is none in the folder, or an old one.
+        InputError: if there is none in the folder, an old one, or one of another config than that
+            in the folder.
     """
     path = folder / "summary.tsv"
     if not path.exists():
         raise InputError(f"{folder} has no results: there is no {path.name} in it")
+    config = folder / "experiment.json"
+    if config.exists():
+        Products(read_experiment(config)).check_summary(path)
     return read_table(path, columns=_NEEDED)
+
+
+def asks_for_all(targets: Iterable[str]) -> bool:
+    """Whether a run is one for all results; empty targets ask for everything."""
+    return not {*targets} - {"all"}
+
+
+def print_ending(folder: Path) -> None:
+    """Prints what a run ends with: the table of results, and where all else is."""
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    print()
+    try:
+        print_results(folder)
+    except InputError as error:
+        print(f"no table of results: {error}")
+    print(f"\nFigures: {folder / 'figures'}/   All numbers: {folder / 'summary.tsv'}")
 
 
 def print_results(folder: Path) -> None:

@@ -6,6 +6,7 @@ the environment variable CI is set, it prints a line from time to time.
 
 import os
 import sys
+import time
 from logging import WARNING, LogRecord
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpcanary.program import INTERRUPTED
 from dpcanary.workflow.display import make_display
-from dpcanary.workflow.progress import WorkflowProgress
+from dpcanary.workflow.progress import WorkflowProgress, fraction_done
 
 # What Snakemake tells of its own affairs.
 _SILENT = {
@@ -45,7 +46,9 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        self._progress = WorkflowProgress()
+        self._progress = WorkflowProgress(done=self._done)
+        self._logs: dict[object, Path] = {}
+        self._known: dict[object, tuple[float, float]] = {}
         interactive = sys.stderr.isatty() and not os.environ.get("CI")
         self._display = make_display(interactive=interactive)
 
@@ -70,6 +73,8 @@ class LogHandler(LogHandlerBase):
                 self._progress.plan(counts, now)
             case LogEvent.JOB_INFO:
                 what = values["rule_msg"] or values["rule_name"]
+                if values["log"]:
+                    self._logs[values["jobid"]] = Path(values["log"][0])
                 self._progress.start(values["jobid"], values["rule_name"], what, now)
             case LogEvent.JOB_FINISHED:
                 self._progress.finish(values["job_id"], now)
@@ -89,6 +94,14 @@ class LogHandler(LogHandlerBase):
                     self._display.message(text)
                 return
         self._display.show(self._progress, now)
+
+    def _done(self, job: object) -> float:
+        """How far a job is; its log is read at most once in a second."""
+        read, done = self._known.get(job, (0.0, 0.0))
+        if job in self._logs and time.time() - read > 1:
+            done = fraction_done(self._logs[job])
+            self._known[job] = time.time(), done
+        return done
 
     def close(self) -> None:
         """Ends the display."""

@@ -1,9 +1,19 @@
 """The epsilons of a training with Opacus, which reports the one under add/remove alone."""
 
+import gc
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
-from dpcanary.errors import InputError
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.printing import rounded_up
+
+# Where `noted_sampling` keeps what it sees.
+_NOTE = "_dpcanary_poisson_sampling"
 
 
 def epsilons_of(
@@ -12,8 +22,12 @@ def epsilons_of(
     delta: float,
     sample_rate: float | None = None,
     num_steps: int | None = None,
+    poisson_sampling: bool | None = None,
 ) -> EpsilonsByAdjacency:
     """The epsilons of a training with Opacus under each adjacency.
+
+    They hold if batches are Poisson samples. Where `make_private` was called with
+    `poisson_sampling=False`, a warning says what is guaranteed instead.
 
     The noise of Opacus has the standard deviation `noise_multiplier * max_grad_norm`. Replacing a
     record moves the clipped sum by up to `2 * max_grad_norm`, adding one by `max_grad_norm`. That
@@ -26,6 +40,8 @@ def epsilons_of(
         sample_rate: expected batch size over the number of records; by default that of the steps
             that the engine has accounted.
         num_steps: steps of the whole training; by default those that the engine has accounted.
+        poisson_sampling: whether batches are Poisson samples, as `make_private` was told. By
+            default the model that belongs to the optimizer is asked, if it is still there.
 
     Raises:
         InputError: if noise or sample rate changed in the training, if the object is none of
@@ -45,9 +61,103 @@ def epsilons_of(
             "an optimizer does not know its sample rate and number of steps: give sample_rate"
             " (expected batch size / number of records) and num_steps"
         )
+    if poisson_sampling is None:
+        poisson_sampling = samples_poisson(privacy_engine_or_optimizer)
+    if poisson_sampling is False:
+        guaranteed = without_poisson_sampling(
+            sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
+        )
+        warnings.warn(guaranteed, UserWarning, stacklevel=2)
     return account_by_adjacency(
         sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
     )
+
+
+def without_poisson_sampling(
+    *, sample_rate: float, noise_multiplier: float, num_steps: int, delta: float
+) -> str:
+    """What is guaranteed where batches are no Poisson samples, in words; arguments as accounted.
+
+    A record that takes part once in each pass over the data is in as many steps as there are
+    passes, and nothing amplifies its privacy: that is the accounting of full batches.
+    """
+    passes = max(1, ceil(round(num_steps * sample_rate, 6)))
+    text = (
+        "batches are no Poisson samples (poisson_sampling=False): the accounted epsilons do not"
+        " hold. If each record is used once in each pass over the data"
+    )
+    try:
+        found = account_by_adjacency(
+            sample_rate=1.0, noise_multiplier=noise_multiplier, num_steps=passes, delta=delta
+        )
+    except AccountingError as error:
+        return f"{text}, no accountant gives a number: {error}"
+    return (
+        f"{text}, so in {passes:,} steps at most, what is guaranteed is epsilon"
+        f" {rounded_up(found.substitute)} under substitute adjacency, and"
+        f" {rounded_up(found.add_remove)} for a record that is there or replaced by nothing"
+        " (zero-out); no sampling amplifies it"
+    )
+
+
+def samples_poisson(privacy_engine_or_optimizer: Any) -> bool | None:
+    """Whether `make_private` was told to draw Poisson samples; None if this cannot be seen.
+
+    Opacus keeps this in the model alone: there, Poisson sampling forbids that gradients
+    accumulate. So the model is looked for among the living objects.
+    """
+    noted = noted_sampling_of(privacy_engine_or_optimizer)
+    if noted is not None or "opacus" not in sys.modules:
+        return noted
+    opacus: Any = sys.modules["opacus"]
+    kinds = (opacus.GradSampleModule, opacus.optimizers.DPOptimizer)
+    # By type: asking some objects for their class runs code of theirs.
+    living = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+    optimizers = [one for one in living if isinstance(one, kinds[1])]
+    if privacy_engine_or_optimizer not in optimizers:
+        accountant = getattr(privacy_engine_or_optimizer, "accountant", None)
+        optimizers = [one for one in optimizers if accountant in _captured(one.step_hook)]
+    else:
+        optimizers = [privacy_engine_or_optimizer]
+    owned = {id(one) for optimizer in optimizers for one in optimizer.params}
+    found = {
+        not one.grad_accumulation_allowed
+        for one in living
+        if isinstance(one, kinds[0]) and any(id(p) in owned for p in one.parameters())
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _captured(function: Any) -> list[Any]:
+    """What a function has captured."""
+    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+
+
+def noted_sampling_of(privacy_engine: Any) -> bool | None:
+    """What an engine remembers that was made under `noted_sampling`; None if it was not."""
+    noted: bool | None = getattr(privacy_engine, _NOTE, None)
+    return noted
+
+
+@contextmanager
+def noted_sampling() -> Iterator[None]:
+    """While inside, privacy engines remember whether they were told to draw Poisson samples."""
+    if "opacus" not in sys.modules:
+        yield
+        return
+    opacus: Any = sys.modules["opacus"]
+    engine = opacus.PrivacyEngine
+    original = engine._prepare_data_loader
+
+    def noting(self: Any, *args: Any, poisson_sampling: bool, **keys: Any) -> Any:
+        setattr(self, _NOTE, poisson_sampling)
+        return original(self, *args, poisson_sampling=poisson_sampling, **keys)
+
+    engine._prepare_data_loader = noting
+    try:
+        yield
+    finally:
+        engine._prepare_data_loader = original
 
 
 def accounted_steps(

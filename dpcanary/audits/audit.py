@@ -143,6 +143,7 @@ def run_audit(
             )
         run_snakemake(
             path,
+            results=results,
             lock=lock,
             folder=root,
             targets=targets,

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from dpcanary.errors import InputError
+from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
 from dpcanary.settings.config_file import read_config
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.workflow.location import SNAKEFILE
@@ -58,6 +59,7 @@ def run_config(
     with locked(root / "results" / experiment.settings.experiment) as (results, lock):
         run_snakemake(
             config,
+            results=results,
             lock=lock,
             folder=root,
             targets=targets,
@@ -71,6 +73,7 @@ def run_config(
 def run_snakemake(
     config: Path,
     *,
+    results: Path,
     lock: int,
     folder: Path,
     targets: Sequence[str] = (),
@@ -82,6 +85,7 @@ def run_snakemake(
 
     Args:
         config: the file.
+        results: the folder of its results.
         lock: the descriptor of the lock.
         folder: where results go.
         targets: see `run_config`.
@@ -105,6 +109,10 @@ def run_snakemake(
     ]
     if _status(command, folder, lock=lock, prints_results=prints_results):
         raise InputError(f"{config.name} has not been finished; see above")
+    if asks_for_all(targets) and not {"--dry-run", "--dryrun", "-n"} & {*options}:
+        # Not left to Snakemake, which ends without a word where all is done already.
+        with redirect_stdout(sys.stdout if prints_results else sys.stderr):
+            print_ending(results)
 
 
 @contextmanager
@@ -114,15 +122,45 @@ def locked(results: Path) -> Iterator[tuple[Path, int]]:
     Raises:
         InputError: if another run holds it.
     """
-    results.mkdir(parents=True, exist_ok=True)
-    with (results / ".lock").open("w") as file:
+    path = results / ".lock"
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        # A link is not followed: what it points to must not be written to.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        link = " (it is a link; remove it)" if path.is_symlink() else ""
+        raise InputError(f"{path} cannot be made: {error.strerror}{link}") from None
+    with os.fdopen(descriptor, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another run works on {results}; wait for it, or stop it") from None
+            raise InputError(
+                f"another run{_holder(file)} works on {results}; wait for it, or stop it"
+            ) from None
         except OSError as error:
             raise InputError(f"{results} cannot be locked: {error.strerror}") from None
-        yield results, file.fileno()
+        write_holder(descriptor, os.getpid())
+        yield results, descriptor
+
+
+def write_holder(lock: int, *processes: int) -> None:
+    """Writes which processes hold a lock into its file; the first one is the user's command."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, " ".join(map(str, processes)).encode(), 0)
+
+
+def _holder(file: TextIO) -> str:
+    """The process that holds a lock, in words; nothing if it is not known."""
+    for word in file.read(100).split():
+        if word.isdecimal():
+            try:
+                os.kill(int(word), 0)
+            except ProcessLookupError:
+                continue  # killed: a process that it started holds the lock
+            except PermissionError:
+                pass  # another user's
+            return f" (process {word})"
+    return ""
 
 
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
@@ -131,7 +169,7 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
     It holds the lock, too: if this process alone is killed, no other run starts beside it.
     """
     # The working folder is not searched first: a file there may have the name of Python's own.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", PRINTED_BY_COMMAND: "1"}
     streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -146,6 +184,7 @@ def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: 
             **streams,
         ) as child,
     ):
+        write_holder(lock, os.getpid(), child.pid)
         try:
             _forward(child)
             return child.wait()

@@ -10,6 +10,7 @@ from dpcanary.commands.training_options import (
     NumSteps,
     SampleRate,
     rate_and_steps,
+    warn_of_large_delta,
 )
 from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
 
@@ -42,6 +43,7 @@ def account(
       dpcanary account --sample-rate 0.25 --num-steps 500 \\
                        --noise-multiplier 5.574 --delta 1e-5 --json
     """
+    warn_of_large_delta(delta, num_records)
     rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
 

@@ -15,6 +15,7 @@ from dpcanary.commands.training_options import (
     NumSteps,
     SampleRate,
     rate_and_steps,
+    warn_of_large_delta,
 )
 from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
 
@@ -43,6 +44,7 @@ def calibrate(
       dpcanary calibrate --epsilon 8 --adjacency substitute --delta 1e-5 \\
                          --batch-size 256 --num-records 60000 --epochs 10
     """
+    warn_of_large_delta(delta, num_records)
     rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.calibration import calibrate_noise

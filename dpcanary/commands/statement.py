@@ -14,6 +14,7 @@ from dpcanary.commands.training_options import (
     NumSteps,
     SampleRate,
     rate_and_steps,
+    warn_of_large_delta,
 )
 from dpcanary.printing import print_json, print_text
 
@@ -44,6 +45,7 @@ def statement(
       dpcanary statement --batch-size 256 --num-records 60000 --epochs 10 \\
                          --noise-multiplier 1.1 --delta 1e-5 --unit "one image"
     """
+    warn_of_large_delta(delta, num_records)
     rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
     from dpcanary.accounting.statement import privacy_statement

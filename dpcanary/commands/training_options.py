@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from dpcanary.checks import large_delta
+
 _TRAINING = "The training"
 
 SampleRate = Annotated[
@@ -44,6 +46,12 @@ Cores = Annotated[
     typer.Option(min=1, help="Jobs side by side; by default all cores.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def warn_of_large_delta(delta: float, num_records: int | None) -> None:
+    """Says on stderr that a delta is too large for the records, if their number is known."""
+    if num_records and (reason := large_delta(delta, num_records)):
+        typer.echo(f"warning: {reason}", err=True)
 
 
 def rate_and_steps(

@@ -1,5 +1,6 @@
 """Audits of a training loop of the user's own, as a black box."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,13 +102,18 @@ def audit_opacus(
         listed = ", ".join(f"{one:,}" for one in unplanned)
         note = f"NOT a valid bound (the audit was looked at before, with {listed} runs); "
         estimate = replace(estimate, is_valid=False, assumption=note + estimate.assumption)
-    return OwnAudit(
+    sampling = {run.poisson_sampling for run in runs}
+    audited = OwnAudit(
         scores=scores,
         estimate=estimate,
         adjacency=adjacency,
         mechanism=mechanism,
         seconds=sum(run.seconds for run in runs),
+        poisson_sampling=False if False in sampling else True if True in sampling else None,
     )
+    if audited.guaranteed_instead:
+        warnings.warn(audited.guaranteed_instead, UserWarning, stacklevel=2)
+    return audited
 
 
 def _checked_looks(num_runs: int, looks: Sequence[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpcanary.accounting.of_opacus import accounted_steps
+from dpcanary.accounting.of_opacus import accounted_steps, noted_sampling, noted_sampling_of
 from dpcanary.errors import InputError
 from dpcanary.global_generators import seed_global_generators
 from dpcanary.own_training.purposes import Purpose
@@ -29,6 +29,7 @@ class OwnRun:
             privacy engine.
         sample_rate: likewise.
         num_steps: likewise.
+        poisson_sampling: whether Opacus was told to draw Poisson samples; None if not known.
     """
 
     run: int
@@ -37,6 +38,7 @@ class OwnRun:
     noise_multiplier: float | None = None
     sample_rate: float | None = None
     num_steps: int | None = None
+    poisson_sampling: bool | None = None
 
     @property
     def world(self) -> int:
@@ -68,7 +70,8 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
     seed_global_generators(own)
     start = time.perf_counter()
     try:
-        returned = train(own % 2**31, world)
+        with noted_sampling():
+            returned = train(own % 2**31, world)
     except Exception as error:
         raise InputError(
             f"run {run} (world {world}) failed: {type(error).__name__}: {error}"
@@ -78,7 +81,8 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
     if isinstance(returned, tuple) and len(returned) == 2:
         score, engine = returned
     known = accounted_steps(engine) if engine is not None else (None, None, None)
-    return OwnRun(run, _checked_score(score, run), seconds, *known)
+    sampling = noted_sampling_of(engine)
+    return OwnRun(run, _checked_score(score, run), seconds, *known, poisson_sampling=sampling)
 
 
 def _checked_score(score: Any, run: int) -> float:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.of_opacus import without_poisson_sampling
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.claims import ClaimTest, test_claim
@@ -36,6 +37,7 @@ class OwnAudit:
         mechanism: noise multiplier, sample rate and steps as Opacus accounted them; None if the
             training did not return its privacy engine.
         seconds: of all trainings together.
+        poisson_sampling: whether Opacus was told to draw Poisson samples; None if not known.
     """
 
     scores: WorldScores
@@ -43,6 +45,20 @@ class OwnAudit:
     adjacency: Adjacency
     mechanism: tuple[float, float, int] | None
     seconds: float
+    poisson_sampling: bool | None = None
+
+    @property
+    def guaranteed_instead(self) -> str:
+        """What is guaranteed if batches are no Poisson samples; empty if they are."""
+        if self.poisson_sampling is not False or self.accounted is None or self.mechanism is None:
+            return ""
+        noise_multiplier, sample_rate, num_steps = self.mechanism
+        return without_poisson_sampling(
+            sample_rate=sample_rate,
+            noise_multiplier=noise_multiplier,
+            num_steps=num_steps,
+            delta=self.estimate.delta,
+        )
 
     @cached_property
     def accounted(self) -> EpsilonsByAdjacency | None:
@@ -183,4 +199,5 @@ class OwnAudit:
             f"accounted: epsilon <= {rounded_up(self.accounted.substitute)} under substitute"
             f" adjacency, {rounded_up(self.accounted.add_remove)} under add/remove",
             f"p = {p_value:.2g}: {verdict}",
+            *([f"WARNING: {self.guaranteed_instead}"] if self.guaranteed_instead else []),
         ]

@@ -1,11 +1,10 @@
 """What a user reads at the end of a run: the results, or why jobs failed."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-
-from dpcanary.errors import InputError
 
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
@@ -13,22 +12,18 @@ _MOST = 5
 
 
 def print_success(results: Path, targets: Iterable[str]) -> None:
-    """Prints the table of results, if these were asked for.
+    """Prints the table of results, if these were asked for, and of Snakemake itself.
 
     Args:
         results: the folder of the experiment.
         targets: what Snakemake was asked for; empty for everything.
     """
-    if {*targets} - {"all"} or not (results / "summary.tsv").exists():
-        return
-    from dpcanary.results_table import print_results  # planning a run does not need it
+    # Planning a run does not need it.
+    from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
 
-    print()
-    try:
-        print_results(results)
-    except InputError as error:
-        print(f"no table of results: {error}")
-    print(f"\nFigures: {results / 'figures'}/   All numbers: {results / 'summary.tsv'}")
+    by_command = PRINTED_BY_COMMAND in os.environ
+    if asks_for_all(targets) and not by_command and (results / "summary.tsv").exists():
+        print_ending(results)
 
 
 def print_failure(logs: Path) -> None:

@@ -1,8 +1,10 @@
 """How far a run of the workflow is, and how long it will take."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 # The rules whose jobs may take long; what the others take is known.
 LONG_RULES = frozenset(
@@ -12,6 +14,7 @@ LONG_RULES = frozenset(
     }
 )  # fmt: skip
 _SHORT_SECONDS = 2.0
+_LOG_END = 2000  # bytes, in which the last progress bar is
 
 
 @dataclass
@@ -19,20 +22,22 @@ class WorkflowProgress:
     """Counts jobs and times them. All times are in seconds of one clock.
 
     A job that has not run is expected to take as long as the mean of its rule. If none of its rule
-    has ended, it is expected to take as long as the mean of those that train or craft, if it does
-    so too, and otherwise a few seconds.
+    has ended, those that run count, if their logs say how far they are. Before that, nothing is
+    said of what may take long; other jobs are expected to take a few seconds.
 
     Attributes:
         total: jobs of this run.
         finished: jobs that ended well.
         failed: jobs that did not.
         current: what the job that started last does.
+        done: the part of a running job that is done, in [0, 1], by its name; see `fraction_done`.
     """
 
     total: int = 0
     finished: int = 0
     failed: int = 0
     current: str = ""
+    done: Callable[[object], float] = lambda job: 0.0
     _start: float | None = None
     _remaining: Counter[str] = field(default_factory=Counter)
     _running: dict[object, tuple[str, str, float]] = field(default_factory=dict)
@@ -66,27 +71,39 @@ class WorkflowProgress:
     def seconds_left(self, now: float) -> float | None:
         """Expected seconds until all jobs have run.
 
-        None as long as nothing is known: no job has ended, or none of those that take long.
+        None as long as it is not known what a job takes that may take long.
         """
         elapsed = self.elapsed(now)
-        waits = any(count and rule in LONG_RULES for rule, count in self._remaining.items())
-        if elapsed <= 0 or not self._ended or (waits and not LONG_RULES & self._ended.keys()):
+        if elapsed <= 0 or not (self._ended or self._running):
             return None
-        work = sum(count * self._expected(rule) for rule, count in self._remaining.items())
-        ages = [(rule, now - begun) for rule, _, begun in self._running.values()]
-        # What running jobs have done counts, but at most what they are expected to take.
-        work -= sum(min(age, self._expected(rule)) for rule, age in ages)
-        at_once = (sum(self._seconds.values()) + sum(age for _, age in ages)) / elapsed
+        expected = {
+            rule: self._expected(rule, now) for rule, count in self._remaining.items() if count
+        }
+        work = ages = 0.0
+        for rule, seconds in expected.items():
+            if seconds is None:
+                return None
+            work += self._remaining[rule] * seconds
+        for job, (rule, _, begun) in self._running.items():
+            age, seconds, done = now - begun, expected[rule] or 0.0, self.done(job)
+            left = age * (1 - done) / done if done else max(seconds - age, 0.0)
+            work += left - seconds
+            ages += age
+        at_once = (sum(self._seconds.values()) + ages) / elapsed
         return max(work, 0.0) / max(at_once, 1.0)
 
-    def _expected(self, rule: str) -> float:
+    def _expected(self, rule: str, now: float) -> float | None:
+        """Seconds of a job of a rule; None if nothing is known."""
         if self._ended[rule]:
             return self._seconds[rule] / self._ended[rule]
         if rule not in LONG_RULES:
             return _SHORT_SECONDS
-        like = [other for other in self._ended if other in LONG_RULES]
-        ended = sum(self._ended[other] for other in like)
-        return sum(self._seconds[other] for other in like) / ended if ended else 0.0
+        running = [
+            (now - begun) / done
+            for job, (of, _, begun) in self._running.items()
+            if of == rule and (done := self.done(job)) > 0
+        ]
+        return sum(running) / len(running) if running else None
 
     def _end(self, job: object, now: float) -> None:
         rule, what, begun = self._running.pop(job, ("", "", now))
@@ -95,6 +112,17 @@ class WorkflowProgress:
         self._ended[rule] += 1
         if self.current == what and self._running:
             self.current = [*self._running.values()][-1][1]
+
+
+def fraction_done(log: Path) -> float:
+    """How far a job is, from the last progress bar in its log; 0 if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_END))
+            shown = re.findall(rb"(\d+)%\|", file.read())
+    except OSError:
+        return 0.0
+    return int(shown[-1]) / 100 if shown else 0.0
 
 
 def in_words(seconds: float) -> str:

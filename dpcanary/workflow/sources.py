@@ -1,11 +1,14 @@
 """Where the records of datasets come from: downloads, or local files."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from dpcanary.datasets.catalogue import Entry
+from dpcanary.datasets.known import KNOWN_SOURCES
 from dpcanary.encoders.options import PACKAGED_ENCODERS
 from dpcanary.encoders.stage import FeaturesStage
+from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_text
 from dpcanary.settings.dataset import Dataset
 from dpcanary.settings.experiment import Experiment
@@ -42,6 +45,26 @@ class SourceRules:
             for name in self.encoded.values()
             if not self.local_encoder(name)
         }
+
+    def check_local_files(self) -> None:
+        """Looks for all files that the config names.
+
+        Snakemake asks for them only where it must read them: results of another source would stand
+        under the name of one that does not exist.
+
+        Raises:
+            InputError: if one is missing; it names the dataset and the place.
+        """
+        for dataset, settings in self._datasets.items():
+            if not settings.files and settings.source in KNOWN_SOURCES:
+                continue
+            for file in map(Path, self.source_files(dataset)):
+                if not file.is_file():
+                    kind = "is no file" if file.exists() else "does not exist"
+                    raise InputError(
+                        f"datasets.{dataset}: {file} {kind}, looked up from {Path.cwd()}"
+                        f"{_similar(file)}"
+                    )
 
     def entry(self, file: str) -> Entry:
         """The catalogue's entry of a file."""
@@ -90,6 +113,14 @@ class SourceRules:
         """The path in the data folder if it exists there, else the path as it is."""
         inside = self._data_folder / name
         return str(inside) if inside.exists() else name
+
+
+def _similar(missing: Path) -> str:
+    """The file that may be meant, in words."""
+    folder = missing.parent
+    known = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    close = get_close_matches(missing.name, known, n=1, cutoff=0.7)
+    return f"; did you mean {folder / close[0]}?" if close else ""
 
 
 def _encoder_key(dataset: Dataset) -> str:

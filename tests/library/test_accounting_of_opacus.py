@@ -17,8 +17,11 @@ from dpcanary.errors import InputError
 DELTA = 1e-5
 
 
-def trained(noise_multiplier: float = 1.3, epochs: int = 3):
-    """A model that Opacus has trained: its privacy engine and its optimizer."""
+def trained(noise_multiplier: float = 1.3, epochs: int = 3, kept: list | None = None, **options):
+    """A model that Opacus has trained: its privacy engine and its optimizer.
+
+    The model lives on in `kept` if that is given.
+    """
     records = TensorDataset(torch.randn(100, 4), torch.randint(0, 2, (100,)))
     model = nn.Linear(4, 2)
     with warnings.catch_warnings():
@@ -30,7 +33,10 @@ def trained(noise_multiplier: float = 1.3, epochs: int = 3):
             data_loader=DataLoader(records, batch_size=20),
             noise_multiplier=noise_multiplier,
             max_grad_norm=1.0,
+            **options,
         )
+        if kept is not None:
+            kept.append(model)
         for _ in range(epochs):
             for features, labels in loader:
                 optimizer.zero_grad()
@@ -63,6 +69,46 @@ def test_a_planned_training_is_accounted_from_its_optimizer():
         epsilons_of(optimizer, delta=DELTA)
     with pytest.raises(InputError, match="has accounted no step yet: give the optimizer"):
         epsilons_of(engine, delta=DELTA)
+
+
+@pytest.mark.parametrize("by", ["engine", "optimizer"])
+def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(by):
+    """Three passes over fixed batches: three full steps for each record, by a closed form."""
+    kept: list = []
+    engine, optimizer = trained(kept=kept, poisson_sampling=False)
+    asked = {"engine": engine, "optimizer": optimizer}[by]
+    known = {"sample_rate": 0.2, "num_steps": 15} if by == "optimizer" else {}
+    guaranteed = [
+        account_epsilon(
+            adjacency=adjacency,
+            sample_rate=1.0,
+            noise_multiplier=1.3,
+            num_steps=3,
+            delta=DELTA,
+            method="closed_form",
+        ).upper
+        for adjacency in ("substitute", "add_remove")
+    ]
+    substitute, add_remove = (f"{math.ceil(100 * epsilon) / 100:.2f}" for epsilon in guaranteed)
+    with pytest.warns(
+        UserWarning,
+        match=f"no Poisson samples .* in 3 steps at most, .* epsilon {substitute} under substitute"
+        f" adjacency, and {add_remove} for a record that is there or replaced by nothing",
+    ):
+        epsilons_of(asked, delta=DELTA, **known)
+    with pytest.warns(UserWarning, match="no Poisson samples"):
+        epsilons_of(trained()[0], delta=DELTA, poisson_sampling=False)
+
+
+def test_poisson_sampling_gives_no_warning():
+    kept: list = []
+    shuffled, _ = trained(kept=kept, poisson_sampling=False)
+    engine, optimizer = trained(kept=kept)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        epsilons_of(engine, delta=DELTA)
+        epsilons_of(optimizer, delta=DELTA, sample_rate=0.2, num_steps=15)
+        epsilons_of(shuffled, delta=DELTA, poisson_sampling=True)  # the user knows better
 
 
 def test_more_steps_than_were_done():

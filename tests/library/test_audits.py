@@ -1,6 +1,6 @@
 """Audits of own data: what is read, the config that is written, and results in a notebook."""
 
-import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import dpcanary
 from dpcanary.audits.config import config_of, name_of, write_config
 from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
-from dpcanary.audits.running import run_config
+from dpcanary.audits.running import locked, run_config
 from dpcanary.cli import app
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
@@ -127,10 +127,29 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
     config = config_of(DIGITS, name="mine", shared=SHARED, keys=KEYS)
     path = tmp_path / "results/mine/audit.yaml"
     write_config(path, config, by="a test")
-    with (tmp_path / "results/mine/.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another run works on"):
+    with locked(tmp_path / "results/mine"):
+        with pytest.raises(InputError, match=rf"another run \(process {os.getpid()}\) works on"):
             run_config(path, folder=tmp_path)
+        # Of a command that was killed, the process that it started is named.
+        with subprocess.Popen(["sleep", "0"]) as dead:
+            pass
+        lock = tmp_path / "results/mine/.lock"
+        lock.write_text(f"{dead.pid} {os.getppid()}")
+        with pytest.raises(InputError, match=rf"another run \(process {os.getppid()}\) works on"):
+            run_config(path, folder=tmp_path)
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    """What it points to stays as it is."""
+    precious = tmp_path / "precious.txt"
+    precious.write_text("a year of work")
+    folder = tmp_path / "results/mine"
+    folder.mkdir(parents=True)
+    (folder / ".lock").symlink_to(precious)
+    told = r"\.lock cannot be made: .*it is a link; remove it"
+    with pytest.raises(InputError, match=told), locked(folder):
+        pass
+    assert precious.read_text() == "a year of work"
 
 
 def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch):

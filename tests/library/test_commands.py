@@ -389,3 +389,20 @@ def test_errors_are_one_line_and_an_exit_status():
     assert done.stderr == "error: noise_multiplier is -1.0; it must be a finite number above 0\n"
     assert run("acount").returncode == 2
     assert run("--version").stdout.startswith("dpcanary 0.")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["account", "--noise-multiplier", "1.1"],
+        ["statement", "--noise-multiplier", "1.1"],
+        ["calibrate", "--epsilon", "2", "--adjacency", "add_remove"],
+    ],
+)
+@pytest.mark.parametrize(("delta", "warned"), [("0.1", True), ("2e-5", True), ("1e-6", False)])
+def test_a_delta_of_at_least_one_over_the_records_gets_a_warning(command, delta, warned):
+    """With it, publishing whole records is private."""
+    training = ["--batch-size", "600", "--num-records", "60000", "--num-steps", "100"]
+    done = CliRunner().invoke(app, [*command, *training, "--delta", delta], catch_exceptions=False)
+    assert ("at least 1 / 60,000 records: a mechanism that publishes" in done.stderr) == warned
+    assert "warning" not in done.stdout

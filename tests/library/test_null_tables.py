@@ -31,6 +31,7 @@ from dpcanary.estimation.families import (
     direct_family,
 )
 from dpcanary.estimation.subsampled_family import subsampled_family
+from dpcanary.files import read_arrays, write_arrays
 
 RULES = ("combined", "calibrated", "rank_sum")
 DIRECT = direct_family(1e-5)
@@ -278,6 +279,42 @@ def test_tables_are_kept_on_disk(tmp_path, monkeypatch, caplog):
         cache.cached_arrays("null", about="x", compute=compute)
     assert "DPCANARY_CACHE" in caplog.text
     assert len(computed) == 4
+
+
+def test_a_table_of_another_question_is_not_believed(tmp_path, monkeypatch, caplog):
+    """Exchanged files, changed numbers, and folders that others may write to."""
+    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path))
+    tmp_path.chmod(0o700)
+
+    def asked(about: str) -> list[int]:
+        number = {"x": 1, "y": 2}[about]
+        compute = {"a": np.full(3, number)}
+        return cache.cached_arrays("null", about=about, compute=lambda: compute)["a"].tolist()
+
+    assert asked("x") == [1, 1, 1]
+    [path] = tmp_path.glob("null-*.npz")
+    assert asked("y") == [2, 2, 2]
+    [other] = {*tmp_path.glob("null-*.npz")} - {path}
+    path.write_bytes(other.read_bytes())
+    assert asked("x") == [1, 1, 1]
+    header, _ = read_arrays(path)
+    write_arrays(path, header=header, arrays={"a": np.full(3, 7)})
+    assert asked("x") == [1, 1, 1]
+    write_arrays(path, header={"about": "x"}, arrays={"a": np.full(3, 7)})  # of an older version
+    assert asked("x") == [1, 1, 1]
+    # Planted, with a right header.
+    planted = {"a": np.full(3, 9)}
+    write_arrays(path, header={"about": "x", "sha256": cache._digest(planted)}, arrays=planted)
+    tmp_path.chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert asked("x") == [1, 1, 1]
+    assert "others may write to" in caplog.text
+
+
+def test_a_new_folder_is_private(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "new"))
+    cache.cached_arrays("null", about="x", compute=lambda: {"a": np.zeros(1)})
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
 
 
 def test_sizes_of_the_package_are_found_without_computing(monkeypatch, tmp_path):

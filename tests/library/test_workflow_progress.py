@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpcanary.workflow.display import make_display, told
-from dpcanary.workflow.progress import LONG_RULES, WorkflowProgress, in_words
+from dpcanary.workflow.progress import LONG_RULES, WorkflowProgress, fraction_done, in_words
 
 RULES = Path(__file__).parents[2] / "rules"
 
@@ -67,6 +67,32 @@ def test_nothing_is_said_before_a_job_has_ended():
     assert told(progress, 130.0) == "30 s"
     progress.fail(1, 160.0)
     assert told(progress, 160.0) == "1 min 0 s, about 2 min 0 s left, 1 failed"
+
+
+def test_other_long_jobs_say_nothing_of_trainings():
+    """Reference models take seconds, and a shard of trainings may take minutes."""
+    progress = WorkflowProgress()
+    progress.plan({"train_reference": 1, "craft_canaries": 1, "train_shard": 4}, 0.0)
+    for job, rule in enumerate(("train_reference", "craft_canaries")):
+        progress.start(job, rule, rule, 3.0 * job)
+        progress.finish(job, 3.0 * job + 3)
+    progress.start(2, "train_shard", "Training", 6.0)
+    assert progress.seconds_left(33.0) is None
+
+
+def test_a_running_shard_says_how_long_it_takes_by_its_log(tmp_path):
+    """A tenth of the first of four shards after half a minute, on one core: 20 minutes in all."""
+    log = tmp_path / "00000.log"
+    log.write_text("warning: 99% sure\n  0%|   | 0.00/1.0M [00:00<?]\r")
+    progress = WorkflowProgress(done=lambda job: fraction_done(log))
+    progress.plan({"train_shard": 4, "score_runs": 2}, 0.0)
+    progress.start(1, "train_shard", "Training", 0.0)
+    assert progress.seconds_left(30.0) is None
+    with log.open("a") as file:
+        file.write("  5%|▌  | 50.0k/1.0M [00:15<04:45]\r 10%|█  | 100k/1.0M [00:30<04:30]\r")
+    assert progress.seconds_left(30.0) == pytest.approx(270 + 3 * 300 + 2 * 2)
+    assert fraction_done(tmp_path / "missing.log") == 0.0
+    assert fraction_done(log) == 0.1
 
 
 def test_what_is_shown_is_what_still_runs():

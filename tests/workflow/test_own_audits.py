@@ -93,6 +93,37 @@ def test_a_second_command_has_nothing_to_do_and_prints_json(study):
     assert (study / "results/flowers/summary.tsv").stat().st_mtime_ns == before
 
 
+def test_a_finished_audit_that_is_called_again_prints_its_results(study):
+    """On stdout, once, as the first time."""
+    done = subprocess.run(
+        COMMAND, cwd=study, env=environment(), capture_output=True, check=True, text=True
+    )
+    [row] = re.findall("^audit-gradient .*", done.stdout, re.MULTILINE)
+    assert row in (study / "printed.txt").read_text()
+    assert "Figures: results/flowers/figures/" in done.stdout
+    assert len(re.findall("^audit-gradient ", (study / "printed.txt").read_text(), re.M)) == 1
+
+
+def test_a_source_that_does_not_exist_is_no_name_for_older_results(study, tmp_path):
+    copy = tmp_path / "study"
+    shutil.copytree(study, copy)
+    config = copy / "results/flowers/audit.yaml"
+    config.write_text(config.read_text().replace("source: flowers.csv", "source: flower.csv"))
+    before = (copy / "results/flowers/summary.tsv").read_bytes()
+    said = printed_by([*DPCANARY, "run", str(config)], copy, fails=True)
+    assert re.search(
+        r"datasets\.data: flower\.csv does not exist, looked up from .*copy|study", said
+    )
+    assert "did you mean flowers.csv?" in said
+    assert (copy / "results/flowers/summary.tsv").read_bytes() == before
+
+
+def test_a_large_delta_gets_a_warning(study):
+    command = [*COMMAND[: COMMAND.index("--delta")], "--delta", "0.05", "--name", "large", "--cost"]
+    said = " ".join(printed_by(command, study).split())
+    assert "warning: dataset data: delta 0.05 is at least 1 / 30 records" in said
+
+
 @pytest.mark.long
 def test_another_model_trains_again_and_nothing_else(study, tmp_path):
     copy = tmp_path / "study"
@@ -184,7 +215,7 @@ def test_a_killed_audit_goes_on_and_never_runs_twice(study, tmp_path):
         [snakemake] = psutil.Process(child.pid).children()
         child.kill()
     said = printed_by(COMMAND, tmp_path, fails=True)
-    assert "another run works on" in said
+    assert f"another run (process {snakemake.pid}) works on" in said
     for process in [*snakemake.children(recursive=True), snakemake]:
         process.kill()
     psutil.wait_procs([snakemake], timeout=5)

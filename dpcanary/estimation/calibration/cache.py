@@ -1,11 +1,19 @@
-"""Arrays that are computed once and kept on disk."""
+"""Arrays that are computed once and kept on disk, in a folder of the user's own.
 
+A file is believed if it says that it is what is asked for, and its content has the hash that it
+states. Who can write to the folder could still plant a file: so a folder that others may write to
+is not used.
+"""
+
+import hashlib
 import logging
 import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
@@ -16,7 +24,7 @@ from dpcanary.files import read_arrays, sha256_of_text, write_arrays
 Arrays = Mapping[str, NDArray[Any]]
 
 # Part of every file's name. Raised when the content of the files changes.
-_FORMAT = 3
+_FORMAT = 4
 
 
 def cache_folder() -> Path:
@@ -35,25 +43,45 @@ def cached_arrays(kind: str, *, about: str, compute: Callable[[], Arrays]) -> Ar
         compute: makes the arrays.
     """
     path = cache_folder() / f"{kind}-{sha256_of_text(f'{_FORMAT} {about}')[:24]}.npz"
-    found = _read(path)
-    if found is not None:
-        return found
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_private(path.parent)
+        found = _read(path, about)
+        if found is not None:
+            return found
         with FileLock(path.with_suffix(".lock")):
-            found = _read(path)
+            found = _read(path, about)
             if found is None:
                 found = dict(compute())
-                write_arrays(path, header={"about": about}, arrays=found)
+                header = {"about": about, "sha256": _digest(found)}
+                write_arrays(path, header=header, arrays=found)
             return found
     except OSError as error:
         logging.warning("%s is not kept for later: %s; set DPCANARY_CACHE", kind, error)
         return compute()
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]] | None:
-    """The content of a file, or None if it is missing or damaged."""
+def _check_private(folder: Path) -> None:
+    """Raises an OSError if others than the user may write to the folder."""
+    found = folder.stat()
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"others may write to {folder} (chmod 700 makes it private)")
+
+
+def _read(path: Path, about: str) -> dict[str, NDArray[Any]] | None:
+    """The content of a file; None if it is missing, damaged, or of another computation."""
     try:
-        return read_arrays(path)[1]
+        header, arrays = read_arrays(path)
     except InputError:
         return None
+    is_right = header.get("about") == about and header.get("sha256") == _digest(arrays)
+    return arrays if is_right else None
+
+
+def _digest(arrays: Arrays) -> str:
+    """A hash of the arrays' names, types, shapes and numbers."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
