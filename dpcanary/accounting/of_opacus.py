@@ -63,7 +63,7 @@ def epsilons_of(
         )
     if poisson_sampling is None:
         poisson_sampling = samples_poisson(privacy_engine_or_optimizer)
-    if poisson_sampling is False:
+    if poisson_sampling is False and rate < 1:  # full batches are what is accounted
         guaranteed = without_poisson_sampling(
             sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
         )

@@ -53,6 +53,8 @@ class OwnAudit:
         if self.poisson_sampling is not False or self.accounted is None or self.mechanism is None:
             return ""
         noise_multiplier, sample_rate, num_steps = self.mechanism
+        if sample_rate >= 1:  # full batches are what is accounted
+            return ""
         return without_poisson_sampling(
             sample_rate=sample_rate,
             noise_multiplier=noise_multiplier,

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import time
@@ -159,9 +160,16 @@ FEATURES = torch.zeros(20, 1)
 FEATURES[0] = 100.0
 
 
-def opacus(seed: int, world: int, *, noise_factor: float = 1.0):
+def opacus(
+    seed: int, world: int, *, noise_factor: float = 1.0, batch_size: int = 20, poisson: bool = True
+):
     """The worst case of a substitution, trained by Opacus: mu = 2 sqrt(steps) / sigma."""
-    warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _opacus(seed, world, noise_factor, batch_size, poisson)
+
+
+def _opacus(seed: int, world: int, noise_factor: float, batch_size: int, poisson: bool):
     labels = torch.zeros(20, dtype=torch.int64)
     labels[0] = world
     model = nn.Linear(1, 2, bias=False)
@@ -170,9 +178,10 @@ def opacus(seed: int, world: int, *, noise_factor: float = 1.0):
     model, optimizer, loader = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
-        data_loader=DataLoader(TensorDataset(FEATURES, labels), batch_size=20),
+        data_loader=DataLoader(TensorDataset(FEATURES, labels), batch_size=batch_size),
         noise_multiplier=SIGMA,
         max_grad_norm=1.0,
+        poisson_sampling=poisson,
     )
     add_noise = optimizer.add_noise
 
@@ -431,3 +440,20 @@ def test_the_example(tmp_path):
         done.stdout
     )
     assert (tmp_path / "opacus_audit/scores.png").exists()
+
+
+SHUFFLED = r"batches are no Poisson samples .*: the accounted epsilons do not\s+hold"
+
+
+@pytest.mark.parametrize(("poisson", "batch_size"), [(False, 5), (True, 5), (False, 20)])
+def test_a_loop_without_poisson_sampling_gets_a_warning(tmp_path, poisson, batch_size):
+    """In the result, its text and its report; full batches are what is accounted in any case."""
+    train = partial(opacus, poisson=poisson, batch_size=batch_size)
+    wrong = not poisson and batch_size < 20
+    told = pytest.warns(UserWarning, match=SHUFFLED) if wrong else warnings.catch_warnings()
+    with told:
+        found = audit(train, tmp_path, num_runs=8)
+    assert found.poisson_sampling is poisson
+    assert bool(re.search(SHUFFLED, str(found))) is wrong
+    found.report(tmp_path / "report.html")
+    assert bool(re.search(SHUFFLED, (tmp_path / "report.html").read_text())) is wrong
