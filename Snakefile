@@ -37,8 +37,6 @@ include: "rules/training.smk"
 include: "rules/estimation.smk"
 include: "rules/ceilings.smk"
 include: "rules/figures.smk"
-include: "rules/figures_of_attacks.smk"
-include: "rules/figures_of_exact_laws.smk"
 include: "rules/housekeeping.smk"
 
 

@@ -69,7 +69,7 @@ rule compare_adjacencies:
     log:
         f"{LOGS}/compare_adjacencies/{{figure}}.log",
     wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds("adjacency_ratio")),
+        figure=any_of(FIGURES.with_file("ratios")),
     conda:
         "../envs/accounting.yaml"
     threads: 1

@@ -110,20 +110,6 @@ def encoded(wildcards):
     return SOURCES.encoded[wildcards.features]
 
 
-def files_of_figure(rule):
-    """The outputs of a figure's rule. The report shows the PNG, with the rule's caption."""
-    files = {
-        ending: f"{RESULTS}/figures/{{figure}}.{ending}" for ending in ("pdf", "tsv")
-    }
-    png = report(
-        f"{RESULTS}/figures/{{figure}}.png",
-        caption=f"../report/{rule}.rst",
-        category="Figures",
-        labels={"figure": "{figure}"},
-    )
-    return {"png": png, **files}
-
-
 wildcard_constraints:
     audit=any_of(EXPERIMENT.audits),
     dataset=any_of(EXPERIMENT.settings.datasets),

@@ -2,7 +2,6 @@
 
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.scoring.stage import ScoringStage
-from dpcanary.settings.figure import BY_RUNS_KINDS
 
 
 # Seconds each: not worth a place in a cluster's queue.
@@ -79,7 +78,7 @@ rule estimate_by_runs:
     log:
         f"{LOGS}/estimate_by_runs/{{figure}}/{{audit}}.log",
     wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds(*BY_RUNS_KINDS)),
+        figure=any_of(FIGURES.by_runs),
     conda:
         "../envs/estimation.yaml"
     threads: 1

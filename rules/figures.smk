@@ -1,75 +1,39 @@
-"""Figures: PDF, PNG, and the plotted numbers as TSV.
-
-All rules, here and in figures_of_attacks.smk, are variants of the first one, with their own program,
-inputs and options.
-"""
-
-from dpcanary.settings.figure import BOUNDS_KINDS
+"""Figures: PDF, PNG, and the plotted numbers as TSV. One rule draws all kinds."""
 
 
 # Seconds each: not worth a place in a cluster's queue.
 localrules:
-    figure_bounds,
-    figure_test_accuracy,
-    figure_adjacency_ratio,
+    draw_figure,
 
 
-rule figure_bounds:
+rule draw_figure:
     input:
-        program=program("figure_bounds"),
-        summary=f"{RESULTS}/summaries/{{figure}}.tsv",
+        unpack(FIGURES.inputs),
+        program=program("draw_figure"),
     output:
-        **files_of_figure("figure_bounds"),
+        png=report(
+            f"{RESULTS}/figures/{{figure}}.png",
+            caption="../report/figure.rst",
+            category="Figures",
+            labels={"figure": "{figure}"},
+        ),
+        pdf=f"{RESULTS}/figures/{{figure}}.pdf",
+        tsv=f"{RESULTS}/figures/{{figure}}.tsv",
     log:
-        f"{LOGS}/figure_bounds/{{figure}}.log",
-    wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds(*BOUNDS_KINDS)),
+        f"{LOGS}/draw_figure/{{figure}}.log",
     conda:
         "../envs/figures.yaml"
     threads: 1
     resources:
         mem_mb=1000,
     params:
-        code=code("figure_bounds"),
-        note=FIGURES.setting("note"),
-        options=FIGURES.options(
-            "summary", settings=["sweeps", "axis", "panels", "lines", "in_sample"]
-        ),
+        code=lambda wildcards: code("draw_figure", FIGURES.kind(wildcards).draw),
+        job=FIGURES.job_of_figure,
+        options=FIGURES.options,
+        # The report shows it; see report/figure.rst.
+        caption=lambda wildcards: "\n\n".join(FIGURES.kind(wildcards).caption),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program:q} {params.options} --note={params.note:q}"
+        "python {input.program:q} --job {params.job:q} {params.options}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"
-
-
-use rule figure_bounds as figure_test_accuracy with:
-    input:
-        program=program("figure_test_accuracy"),
-        scores=FIGURES.files("scores/{audit}.npz"),
-        summary=f"{RESULTS}/summaries/{{figure}}.tsv",
-    output:
-        **files_of_figure("figure_test_accuracy"),
-    log:
-        f"{LOGS}/figure_test_accuracy/{{figure}}.log",
-    wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds("test_accuracy")),
-    params:
-        code=code("figure_test_accuracy"),
-        note=FIGURES.setting("note"),
-        options=FIGURES.options("scores", "summary"),
-
-
-use rule figure_bounds as figure_adjacency_ratio with:
-    input:
-        program=program("figure_adjacency_ratio"),
-        ratios=f"{RESULTS}/ratios/{{figure}}.tsv",
-    output:
-        **files_of_figure("figure_adjacency_ratio"),
-    log:
-        f"{LOGS}/figure_adjacency_ratio/{{figure}}.log",
-    wildcard_constraints:
-        figure=any_of(FIGURES.of_kinds("adjacency_ratio")),
-    params:
-        code=code("figure_adjacency_ratio"),
-        note=FIGURES.setting("note"),
-        options=FIGURES.options("ratios"),

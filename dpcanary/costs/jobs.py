@@ -16,8 +16,8 @@ from dpcanary.costs.crafting import (
 )
 from dpcanary.costs.shapes import shape_of
 from dpcanary.costs.training import training_probe
+from dpcanary.figures.catalogue import figure_kind
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.figure import BOUNDS_KINDS, BY_RUNS_KINDS, EXACT_KINDS
 from dpcanary.settings.shared import optimised_canaries, pretrained_models, reference_models
 from dpcanary.training.stage import TrainingStage
 
@@ -40,7 +40,7 @@ _SECONDS = {
     "estimate_by_runs": 1.6,
     "bound_ceiling": 1.6,
     "summarise": 0.7,
-    "figure": 2.7,
+    "draw_figure": 2.7,
 }
 # Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
 # estimate from one score by one rule and conversion, and to account one mechanism.
@@ -145,17 +145,16 @@ class JobList:
     def _after_audits(self) -> Iterator[Row]:
         yield _row("summarise")
         for figure in self.experiment.settings.figures.values():
-            kind: str = "bounds" if figure.kind in BOUNDS_KINDS else figure.kind
-            kind = "hidden_state" if kind in EXACT_KINDS else kind
-            yield _row(f"figure_{kind}", size=_FIGURE_FILES)
-            if figure.sweeps and kind != "score_histograms":
+            kind = figure_kind(figure.kind)
+            yield _row("draw_figure", size=_FIGURE_FILES)
+            if "summary" in kind.files:
                 yield _row("summarise")
             if figure.proven:
                 yield _row("bound_ceiling")
-            if figure.kind in BY_RUNS_KINDS:
+            if kind.is_by_runs:
                 audits = sum(len(self.experiment.sweeps[sweep]) for sweep in figure.sweeps)
                 yield _row("estimate_by_runs", audits)
-            if kind == "adjacency_ratio":
+            if "ratios" in kind.files:
                 points = len(figure.sample_rates) * len(figure.noise_multipliers)
                 work = _COMPARED * points * len(figure.num_steps)
                 yield _row("compare_adjacencies", work=work)
@@ -163,7 +162,7 @@ class JobList:
 
 def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more: Any) -> Row:
     """Jobs of a rule that together do some seconds of work and write files of some bytes."""
-    start = _SECONDS["figure" if rule.startswith("figure_") else rule]
+    start = _SECONDS[rule]
     own = {"rule": rule, "jobs": count, "seconds": count * start + work}
     none = {"models": 0, "model-steps": 0, "probe": None, "units": None}
     return {**own, "disk": size + count * _SMALL_FILES, **none, **more}

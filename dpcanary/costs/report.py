@@ -47,8 +47,8 @@ def wall_seconds(costs: pd.DataFrame, num_cores: int) -> float:
     seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
     workflow = _WORKFLOW_JOB * costs["jobs"].sum()
     spread = (seconds.sum() + workflow) / (num_cores - _WORKFLOW_SHARE)
-    # With any number of cores, stages follow one another; the figures together are one stage.
-    stage = costs["rule"].str.replace("figure_.*", "figure", regex=True)
+    # With any number of cores, stages follow one another.
+    stage = costs["rule"]
     chain = (seconds / costs["jobs"]).groupby(stage).max().sum()
     return _WORKFLOW_START + max(spread, 3600 * costs["GPU-hours"].sum(), chain)
 

@@ -13,19 +13,6 @@ _SERIES = ("canary", "score", "threshold_rule", "conversion")
 _NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs", "num_looks")
 
 
-def selected_sweeps(summary: pd.DataFrame, sweeps: Sequence[str]) -> pd.DataFrame:
-    """The summary's rows of some sweeps.
-
-    Raises:
-        InputError: if a sweep has no row; names it.
-    """
-    missing = [sweep for sweep in sweeps if not (summary["sweep"] == sweep).any()]
-    if missing or not sweeps:
-        known = ", ".join(map(str, summary["sweep"].unique())) or "none"
-        raise InputError(f"the summary has no row of sweeps {', '.join(missing)}; it has: {known}")
-    return summary[summary["sweep"].isin(sweeps)]
-
-
 def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
     """The plotted numbers: one row per point of a series.
 

@@ -1,13 +1,13 @@
-"""Input and output of the figure programs; the drawing functions do not access files."""
+"""What figures are read from and written to; the drawing functions do not access files."""
 
-import argparse
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,15 @@ from matplotlib.figure import Figure
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.gradient_norm import Norms
-from dpcanary.figures.model_accuracies import Accuracies
 from dpcanary.figures.proven import proven_table
 from dpcanary.figures.view import valid_rows
 from dpcanary.files import write_atomically, write_text
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import read_table
+
+if TYPE_CHECKING:  # so that a change of a kind redraws its own figures alone
+    from dpcanary.figures.gradient_norm import Norms
+    from dpcanary.figures.model_accuracies import Accuracies
 
 _SUMMARY_COLUMNS = (
     "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
@@ -32,10 +34,6 @@ _SUMMARY_COLUMNS = (
     "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
 )  # fmt: skip
-_EXACT_COLUMNS = (
-    *_SUMMARY_COLUMNS, "landscape", "landscape_threshold", "epsilon_hidden_state",
-    "epsilon_hidden_state_gdp",
-)  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
 )  # fmt: skip
@@ -43,28 +41,9 @@ _RATIO_COLUMNS = (
 _CEILINGS = ("audit", "epsilon")
 
 
-def figure_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser of the options that all figure programs have: a note, and three files to write."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--note", default="", help="what a reader must know, printed below")
-    for output in ("pdf", "png", "tsv"):
-        parser.add_argument(f"--{output}", type=Path, required=True)
-    return parser
-
-
 def read_summary(path: Path) -> pd.DataFrame:
     """A summary of audits; for errors, see `tables.read_table`."""
     return read_table(path, columns=_SUMMARY_COLUMNS)
-
-
-def read_exact_summary(path: Path) -> pd.DataFrame:
-    """A summary with what is known of exact laws; for errors, see `tables.read_table`."""
-    return read_table(path, columns=_EXACT_COLUMNS)
-
-
-def panels_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of figures whose panels a config chooses."""
-    parser.add_argument("--panels", nargs="+", default=[], help="settings that panels show")
 
 
 def read_ratios(path: Path) -> pd.DataFrame:
@@ -72,7 +51,7 @@ def read_ratios(path: Path) -> pd.DataFrame:
     return read_table(path, columns=_RATIO_COLUMNS)
 
 
-def read_accuracies(scores: Sequence[Path]) -> Accuracies:
+def read_accuracies(scores: Sequence[Path]) -> "Accuracies":
     """Test accuracies after the last step, by audit, from score files.
 
     Raises:
@@ -124,7 +103,7 @@ def read_attacks(
     ]
 
 
-def read_norms(scores: Sequence[Path]) -> dict[str, Norms]:
+def read_norms(scores: Sequence[Path]) -> "dict[str, Norms]":
     """The norms of canaries' gradients of all runs, by audit and recorded step.
 
     Raises:
@@ -191,6 +170,25 @@ def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:
         profiles=profiles,
         settings={"batch_size": scores.header.get("batch_size")},
     )
+
+
+# What figures are drawn from, by the name of the argument of their functions. Each is read from the
+# files of a figure, by what they are.
+FILES = ("summary", "scores", "profiles", "ceilings", "ratios")
+READ: dict[str, Callable[[Mapping[str, Sequence[Path]]], Any]] = {
+    "summary": lambda files: read_summary(files["summary"][0]),
+    "ratios": lambda files: read_ratios(files["ratios"][0]),
+    "accuracies": lambda files: read_accuracies(files["scores"]),
+    "norms": lambda files: read_norms(files["scores"]),
+    "gaps": lambda files: read_loss_gaps(files["scores"]),
+    "profiles": lambda files: {path.stem: read_profiles(path) for path in files["profiles"]},
+    "attacks": lambda files: read_attacks(
+        files["scores"],
+        files["profiles"],
+        read_summary(files["summary"][0]) if files["summary"] else None,
+        files["ceilings"][0] if files["ceilings"] else None,
+    ),
+}
 
 
 def write_figure(figure: Figure, table: pd.DataFrame, *, pdf: Path, png: Path, tsv: Path) -> None:

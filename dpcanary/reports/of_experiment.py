@@ -9,12 +9,12 @@ import pandas as pd
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.data_facts import datasets_in_words, targets_in_words
 from dpcanary.errors import InputError
+from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
 from dpcanary.provenance import check_origin
-from dpcanary.reports.captions import caption_of, png_of
 from dpcanary.reports.headline import Headline, OfRealRecord
 from dpcanary.reports.methods import (
     Methods,
@@ -22,7 +22,7 @@ from dpcanary.reports.methods import (
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.page import Picture, Report, Row
+from dpcanary.reports.page import Picture, Report, Row, png_of
 from dpcanary.results_table import in_words, read_summary, results_table, substitute_in_words
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
@@ -189,7 +189,9 @@ def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iter
     for name, figure in experiment.settings.figures.items():
         path = folder / "figures" / f"{name}.png"
         if path.exists():
-            yield Picture(name.replace("_", " "), path.read_bytes(), caption_of(figure.kind))
+            yield Picture(
+                name.replace("_", " "), path.read_bytes(), figure_kind(figure.kind).caption
+            )
 
 
 def _provenance(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:

@@ -1,15 +1,21 @@
 """What a report says, and the page that says it."""
 
+import io
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpcanary import __version__
+from dpcanary.figures import style
 from dpcanary.files import write_text
 from dpcanary.reports.headline import Headline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,14 @@ class Report:
     methods: Sequence[str]
     references: Sequence[str]
     version: str = field(default=__version__)
+
+
+@style.applied()
+def png_of(figure: "Figure") -> bytes:
+    """A figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=style.RASTER_DPI)
+    return buffer.getvalue()
 
 
 def html_of(report: Report) -> str:

@@ -1,31 +1,16 @@
 """What a config says about a figure."""
 
-import itertools
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.closed_model import ClosedModel
+from dpcanary.errors import suggestion
+from dpcanary.figures.catalogue import FIGURE_KINDS, figure_kind
 from dpcanary.settings.fields import Count, Positive, SampleRate
 
-FigureKind = Literal[
-    "epsilon_by_step",
-    "epsilon_by_noise",
-    "epsilon_by_runs",
-    "epsilon_by_setting",
-    "models_trained",
-    "canary_sets",
-    "test_accuracy",
-    "adjacency_ratio",
-    "score_histograms",
-    "trade_off",
-    "gradient_norm",
-    "privacy_profile",
-    "hidden_state_by_step",
-    "hidden_state_by_threshold",
-    "amplification",
-    "loss_landscape",
-]
+# An editor offers the kinds.
+KindName = Annotated[str, WithJsonSchema({"enum": [*FIGURE_KINDS]})]
 PanelSetting = Literal[
     "sample_rate",
     "noise_multiplier",
@@ -53,40 +38,12 @@ LineSetting = Literal[
     "model",
 ]
 SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
-# Figures of bounds, and the column of the summary on the axis of each.
-_AXES = {
-    "epsilon_by_step": "step",
-    "epsilon_by_noise": "noise_multiplier",
-    "epsilon_by_runs": "num_runs",
-}
-BOUNDS_KINDS = (*_AXES, "epsilon_by_setting")
-# The kinds that have keys of their own, which may be left out.
-_OPTIONAL = {
-    "in_sample": BOUNDS_KINDS,
-    "lines": BOUNDS_KINDS,
-    "panels": (*BOUNDS_KINDS, "models_trained", "trade_off", "gradient_norm", "privacy_profile"),
-    "proven": ("trade_off",),
-}
-# The kinds whose estimates use the first runs of each repeat.
-BY_RUNS_KINDS = ("epsilon_by_runs", "models_trained")
-# Figures of audits whose exact law is known, and the column on the axis of each that has one.
-_EXACT_AXES = {
-    "hidden_state_by_step": "step",
-    "hidden_state_by_threshold": "landscape_threshold",
-}
-EXACT_KINDS = tuple(_EXACT_AXES)
-# The keys that a kind needs, where these are not just the sweeps.
-_NEEDED = {
-    **dict.fromkeys(BY_RUNS_KINDS, ("sweeps", "num_runs")),
-    "epsilon_by_setting": ("sweeps", "setting"),
-    "adjacency_ratio": ("sample_rates", "noise_multipliers", "num_steps"),
-}
 
 
 class Figure(ClosedModel):
     """A figure: what it shows, and which sweeps."""
 
-    kind: FigureKind = Field(description="what is drawn")
+    kind: KindName = Field(description="what is drawn")
     sweeps: tuple[str, ...] = Field((), description="from `audits`; not for adjacency_ratio")
     note: str = Field("", description="text printed below the figure")
     in_sample: bool = Field(
@@ -122,15 +79,23 @@ class Figure(ClosedModel):
     noise_multipliers: tuple[Positive, ...] = Field((), description="for adjacency_ratio: the axis")
     num_steps: tuple[Count, ...] = Field((), description="for adjacency_ratio: lines")
 
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in FIGURE_KINDS:
+            raise ValueError(f"unknown name, {suggestion(name, FIGURE_KINDS)}")
+        return name
+
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> "Figure":
-        needed = _NEEDED.get(self.kind, ("sweeps",))
-        for key in dict.fromkeys(itertools.chain(*_NEEDED.values())):
-            if bool(getattr(self, key)) != (key in needed):
-                verb = "needs" if key in needed else "has no"
+        kind = figure_kind(self.kind)
+        of_some = [key for one in FIGURE_KINDS.values() for key in one.needs]
+        for key in dict.fromkeys(of_some):
+            if bool(getattr(self, key)) != (key in kind.needs):
+                verb = "needs" if key in kind.needs else "has no"
                 raise ValueError(f"a figure of kind {self.kind} {verb} {key}")
-        for key, kinds in _OPTIONAL.items():
-            if getattr(self, key) and self.kind not in kinds:
+        for key in dict.fromkeys(key for one in FIGURE_KINDS.values() for key in one.keys):
+            if getattr(self, key) and key not in kind.keys:
                 raise ValueError(f"a figure of kind {self.kind} has no {key}")
         shown = [*([self.axis] if self.axis else []), *self.panels, *self.lines]
         for key in shown:
@@ -140,5 +105,5 @@ class Figure(ClosedModel):
 
     @property
     def axis(self) -> str | None:
-        """The column of the summary on the axis of a figure of bounds; None for other kinds."""
-        return self.setting or (_AXES | _EXACT_AXES).get(self.kind)
+        """The column of the summary on its axis; None for kinds that have no such axis."""
+        return self.setting or figure_kind(self.kind).axis

@@ -13,10 +13,10 @@ from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError
 from dpcanary.estimation.stage import EstimationStage
+from dpcanary.figures.catalogue import figure_kind
 from dpcanary.provenance import Job, origin_of, origins_in
 from dpcanary.scoring.stage import ScoringStage
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.figure import BY_RUNS_KINDS
 from dpcanary.settings.shared import (
     SharedJobs,
     optimised_canaries,
@@ -173,7 +173,7 @@ class Products:
     def rows(self, audit: str, *, figure: str | None = None) -> Product:
         """The rows of an audit in the summary, or in the table of a figure."""
         estimates = self.estimates(audit)
-        if figure and self._experiment.settings.figures[figure].kind in BY_RUNS_KINDS:
+        if figure and figure_kind(self._experiment.settings.figures[figure].kind).is_by_runs:
             estimates = self.estimates_by_runs(figure, audit)
         made = {"estimates": [estimates], "accounting": [self.accounting(audit)]}
         return Product(f"summary/{audit}", self._audits[audit].to_json(), made)
@@ -182,6 +182,12 @@ class Products:
         """The rows of all audits of some sweeps, in their order in the table."""
         audits = [audit for sweep in sweeps for audit in self._experiment.sweeps[sweep]]
         return [self.rows(audit, figure=figure) for audit in audits]
+
+    def figure(self, figure: str) -> Product:
+        """A figure."""
+        told = self._experiment.settings.figures[figure]
+        made = {role: self.of_figure(figure, role) for role in figure_kind(told.kind).files}
+        return Product(f"figures/{figure}", told.to_json(), made)
 
     def of_figure(self, figure: str, role: str) -> list[Product]:
         """What a figure is drawn from: its summary, scores, profiles, ceilings or ratios."""

@@ -1,10 +1,11 @@
 """The files and settings of tables and figures, for the rules that make them."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dpcanary.figures.catalogue import FigureKind, figure_kind
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.figure import BY_RUNS_KINDS
 from dpcanary.settings.products import Product, Products
 from dpcanary.workflow.parameters import Wildcards, option
 
@@ -27,35 +28,51 @@ class FigureRules:
             if figure.sweeps
         }
 
-    def of_kinds(self, *kinds: str) -> list[str]:
-        """The figures of some kinds."""
-        return [name for name, figure in self._figures.items() if figure.kind in kinds]
+    def kind(self, wildcards: Wildcards) -> FigureKind:
+        """The kind of the job's figure."""
+        return figure_kind(self._figures[wildcards.figure].kind)
+
+    @property
+    def by_runs(self) -> list[str]:
+        """The figures of bounds from the first runs of each repeat."""
+        return [name for name, one in self._figures.items() if figure_kind(one.kind).is_by_runs]
+
+    def with_file(self, role: str) -> list[str]:
+        """The figures that are drawn from a kind of file."""
+        return [name for name, one in self._figures.items() if role in figure_kind(one.kind).files]
 
     def setting(self, key: str) -> Callable[[Wildcards], object]:
         """A setting of the job's figure."""
         return lambda wildcards: getattr(self._figures[wildcards.figure], key)
 
-    def options(
-        self, *inputs: str, settings: Sequence[str] = ()
-    ) -> Callable[[Wildcards, Any], str]:
-        """The options of a figure's program: its job, some inputs, and some settings.
+    def inputs(self, wildcards: Wildcards) -> dict[str, list[str]]:
+        """The files that the job's figure is drawn from, by what they are."""
+        name = wildcards.figure
+        audits = self._products.audits_of(name)
+        places = {
+            "summary": [f"summaries/{name}.tsv"],
+            "ceilings": [f"ceilings/{name}.tsv"] if self._figures[name].proven else [],
+            "ratios": [f"ratios/{name}.tsv"],
+            "scores": [f"scores/{audit}.npz" for audit in audits],
+            "profiles": [f"profiles/{audit}.tsv" for audit in audits],
+        }
+        roles = self.kind(wildcards).files
+        return {role: [f"{self._results}/{path}" for path in places[role]] for role in roles}
 
-        A setting that is true is an option without a value, one that is false or empty is none.
-        """
+    def options(self, wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
+        """The options of a figure's program: how it is drawn, from what, and its settings."""
+        figure, kind = self._figures[wildcards.figure], self.kind(wildcards)
+        keys = [key for key in kind.keys if key != "proven"]  # which is shown by its file
+        settings = {key: getattr(figure, key) for key in ["note", *keys]}
+        if figure.axis:
+            settings["axis"] = figure.axis
+        given = {"draw": [kind.draw], "inputs": kind.inputs, "settings": [json.dumps(settings)]}
+        files = {role: input[role] for role in kind.files}
+        return " ".join(filter(None, (option(name, *of) for name, of in (given | files).items())))
 
-        def of_job(wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
-            figure = self._figures[wildcards.figure]
-            known = {key: getattr(figure, key) for key in settings}
-            values = {name: _listed(input[name]) for name in inputs} | {
-                key: _listed(value) for key, value in known.items() if not isinstance(value, bool)
-            }
-            flags = [f"--{_dashed(key)}" for key, value in known.items() if value is True]
-            given = [option(_dashed(name), *of_name) for name, of_name in values.items()]
-            made = {name: self._products.of_figure(wildcards.figure, name) for name in inputs}
-            job = Product(f"figures/{wildcards.figure}", figure.to_json(), made).job
-            return " ".join(filter(None, [option("job", job.to_json()), *given, *flags]))
-
-        return of_job
+    def job_of_figure(self, wildcards: Wildcards) -> str:
+        """What a job of a figure makes, and from what."""
+        return self._products.figure(wildcards.figure).job.to_json()
 
     def numbers_of_runs(self, wildcards: Wildcards) -> list[int]:
         """The numbers of first runs of a figure at which the job's audit has estimates."""
@@ -93,11 +110,6 @@ class FigureRules:
         """The figures that show what bounds prove."""
         return [name for name, figure in self._figures.items() if figure.proven]
 
-    def ceilings(self, wildcards: Wildcards) -> list[str]:
-        """The file of the most that can be proven, if the job's figure shows it."""
-        name = wildcards.figure
-        return [f"{self._results}/ceilings/{name}.tsv"] if name in self.proven else []
-
     def files_of_table(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's table; `pattern` contains `{audit}`."""
         return lambda wildcards: self._files(pattern, self.tables[wildcards.table])
@@ -105,7 +117,7 @@ class FigureRules:
     def estimates(self, wildcards: Wildcards) -> str:
         """The folder of the estimates in the job's table, below the results."""
         figure = wildcards.table.rpartition("/")[2]
-        by_runs = wildcards.table != "summary" and figure in self.of_kinds(*BY_RUNS_KINDS)
+        by_runs = wildcards.table != "summary" and figure in self.by_runs
         return f"estimates_by_runs/{figure}" if by_runs else "estimates"
 
     def estimates_of_table(self, wildcards: Wildcards) -> list[str]:
@@ -119,12 +131,3 @@ class FigureRules:
 
     def _files_of(self, pattern: str, audits: Sequence[str]) -> list[str]:
         return [f"{self._results}/{pattern.format(audit=audit)}" for audit in audits]
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _listed(value: Any) -> list[object]:
-    """One file or setting, or several, as a list."""
-    return [value] if value is None or isinstance(value, str) else [*value]

@@ -307,7 +307,7 @@ def test_jobs_count_models_and_are_of_programs_that_there_are():
     assert {*table["sweep"]} == {"trained", "drawn", "(shared)"}
     assert {*table["audits"].dropna()} == {*of.audits}
     programs = {*table["rule"]} - {"resolve_config"}  # Snakemake's own process does it
-    assert len(programs) == 13
+    assert len(programs) == 12
     assert table.groupby("rule")["jobs"].sum()["summarise"] == 3  # of all, and of both figures
     assert all((ROOT / "scripts" / f"{name}.py").exists() for name in programs)
 
@@ -316,7 +316,7 @@ def test_figures_of_what_is_proven_need_the_ceiling_of_their_runs():
     kinds = [{"kind": "trade_off", "proven": True}, {"kind": "privacy_profile"}]
     of = experiment(a={}, figures={str(i): {**k, "sweeps": ["a"]} for i, k in enumerate(kinds)})
     jobs = table_of(of).groupby("rule")["jobs"].sum()
-    assert jobs["bound_ceiling"] == jobs["figure_trade_off"] == jobs["figure_privacy_profile"] == 1
+    assert jobs["bound_ceiling"] == 1
     assert jobs["summarise"] == 3
 
 
@@ -570,7 +570,7 @@ def costs(*rows: dict[str, Any]) -> pd.DataFrame:
 
 
 def test_wall_time_follows_cores_until_a_chain_or_the_gpu_is_slower():
-    ends = row_of("figure_trade_off", 9.0), row_of("figure_x", 3.0)
+    ends = row_of("draw_figure", 9.0), row_of("draw_figure", 3.0)
     others = row_of("train_reference", 50.0), *ends
     on_host = costs(row_of("train_shard", 100.0, jobs=40), *others)
     assert wall_seconds(on_host, 2) == pytest.approx(4062 / 1.9, rel=0.01)

@@ -10,7 +10,6 @@ from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, row, summary_of, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.bounds import selected_sweeps
 from dpcanary.figures.bounds_figure import VIEWS, draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
 from dpcanary.settings.figure import Figure, SweptSetting
@@ -289,13 +288,6 @@ def test_audits_that_a_panel_would_mix_up_are_refused(
     mixed = summary[(summary["canary"] == "gradient") & (summary["sample_rate"] == 1.0)]
     with pytest.raises(InputError, match=message):
         draw_bounds_figure(pd.concat([summary, mixed.assign(**{column: value})]), axis="step")
-
-
-def test_sweeps_are_selected_and_missing_ones_named() -> None:
-    summary = pd.concat([summary_of(), summary_of().assign(sweep="other")])
-    assert set(selected_sweeps(summary, ["other"])["sweep"]) == {"other"}
-    with pytest.raises(InputError, match="no row of sweeps absent; it has: fig, other"):
-        selected_sweeps(summary, ["fig", "absent"])
 
 
 BOTH = ("simultaneous", "in_sample")

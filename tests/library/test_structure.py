@@ -120,7 +120,7 @@ def test_purposes_of_streams_are_distinct():
 
 def test_imports_are_found_as_python_finds_them(tmp_path):
     """Compared with the modules that are loaded when the program is imported."""
-    for name in ("train_shard", "estimate", "figure_trade_off"):
+    for name in ("train_shard", "estimate", "draw_figure"):
         code = (
             "import sys, runpy; sys.path[:0] = ['.']; "
             f"runpy.run_path('scripts/{name}.py', run_name='imported'); "

@@ -13,6 +13,7 @@ from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
+from dpcanary.figures.catalogue import figure_kind
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.worlds import parity
@@ -59,9 +60,12 @@ def _main(program: str) -> Callable[[list[str]], None]:
     return module.main
 
 
-def _draw(kind: str, arguments: list[str]) -> None:
-    program = "bounds" if kind in _AXES else kind
-    _main(f"figure_{program}")(arguments)
+def _draw(kind: str, arguments: list[str], **settings: object) -> None:
+    """Runs the program on a kind, or on a figure of bounds against an axis."""
+    entry = figure_kind("epsilon_by_setting" if kind in _AXES else kind)
+    told = {**({"axis": kind} if kind in _AXES else {}), **settings}
+    given = ["--draw", entry.draw, "--inputs", *entry.inputs, "--settings", json.dumps(told)]
+    _main("draw_figure")([*given, *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +192,10 @@ def _summarise_by_runs(folder: Path) -> None:
     _main("summarise")([*arguments, "--output", f"{folder}/by_runs.tsv"])
 
 
-def _arguments(kind: str, inputs: Path, *, sweep: str = "2024") -> list[str]:
+def _arguments(kind: str, inputs: Path) -> list[str]:
     if kind in _AXES:
         table = inputs / ("by_runs.tsv" if kind == "num_runs" else "summary.tsv")
-        return ["--summary", str(table), "--sweeps", sweep, "--axis", kind]
+        return ["--summary", str(table)]
     summary = ["--summary", str(inputs / "summary.tsv")]
     scores = ["--scores", str(inputs / "scores.npz")]
     profile, ceilings = str(inputs / "profiles/fig-gradient.tsv"), str(inputs / "ceilings.tsv")
@@ -302,7 +306,7 @@ def test_a_summary_of_an_older_version_is_refused(tmp_path: Path) -> None:
     _summary().drop(columns=["num_slots", "num_looks", "is_valid"]).to_csv(
         older, sep="\t", index=False
     )
-    given = ["--summary", str(older), "--sweeps", "2024", "--axis", "step"]
+    given = ["--summary", str(older)]
     with pytest.raises(
         InputError, match=r"older\.tsv has no column is_valid, num_looks, num_slots; delete"
     ):
@@ -314,9 +318,9 @@ def test_in_sample_bounds_are_drawn_only_if_asked_for(tmp_path: Path) -> None:
     valid = _summary()
     other = valid.assign(threshold_rule="in_sample", is_valid=False)
     pd.concat([valid, other]).to_csv(tmp_path / "both.tsv", sep="\t", index=False)
-    given = ["--summary", str(tmp_path / "both.tsv"), "--sweeps", "2024", "--axis", "step"]
-    for name, options in (("one", []), ("both", ["--in-sample"])):
-        _draw("step", [*given, *options, *_outputs(tmp_path / name)])
+    given = ["--summary", str(tmp_path / "both.tsv")]
+    for name, in_sample in (("one", False), ("both", True)):
+        _draw("step", [*given, *_outputs(tmp_path / name)], in_sample=in_sample)
     one, both = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("one", "both")
@@ -343,23 +347,14 @@ def test_numbers_of_runs_that_are_not_there_are_refused(
 @pytest.mark.parametrize("kind", _KINDS)
 def test_any_note_can_be_drawn(kind: str, inputs: Path, tmp_path: Path) -> None:
     note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
-    for name, option in (("noted", f"--note={note}"), ("plain", "--note=")):
-        _draw(kind, [*_arguments(kind, inputs), option, *_outputs(tmp_path / name)])
+    for name, text in (("noted", note), ("plain", "")):
+        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path / name)], note=text)
     noted, plain = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("noted", "plain")
     )
     assert noted["f.png"] != plain["f.png"]
     assert noted["f.tsv"] == plain["f.tsv"]
-
-
-@pytest.mark.parametrize("axis", _AXES)
-def test_a_sweep_without_rows_is_an_error_and_leaves_no_file(
-    axis: str, inputs: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="no row of sweeps absent; it has: 2024"):
-        _draw(axis, [*_arguments(axis, inputs, sweep="absent"), *_outputs(tmp_path / "out")])
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -408,6 +403,6 @@ def test_norms_are_of_audits_that_keep_them(inputs: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["step", *_OF_ATTACKS[1:]])
 def test_panels_can_be_chosen(kind: str, inputs: Path, tmp_path: Path) -> None:
-    given = [*_arguments(kind, inputs), "--panels", "model", "max_grad_norm"]
-    _draw(kind, [*given, *_outputs(tmp_path)])
+    given = [*_arguments(kind, inputs), *_outputs(tmp_path)]
+    _draw(kind, given, panels=["model", "max_grad_norm"])
     assert len(pd.read_csv(tmp_path / "f.tsv", sep="\t")) > 1

@@ -1,5 +1,6 @@
 """The whole workflow on a small experiment: what it makes, and what it does again and what not."""
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from running import SNAKEMAKE, environment, printed_by
 
+from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import read_arrays, sha256_of_file
 from dpcanary.results_table import read_results
 
@@ -59,6 +61,13 @@ class Project:
         printed = self.run("--dry-run", "--printshellcmds")
         commands = re.findall(rf"scripts/{rule}\.py .*--output results/tiny/(\S+)", printed)
         return set(commands)
+
+    def planned_figures(self) -> set[str]:
+        """Figures that a run would draw."""
+        printed = self.run("--dry-run", "--printshellcmds")
+        return set(
+            re.findall(r"scripts/draw_figure\.py .*--png results/tiny/figures/(\S+)\.png", printed)
+        )
 
     def content(self, pattern: str) -> dict[str, str]:
         """Hashes of result files."""
@@ -116,9 +125,8 @@ def test_the_report_holds_every_figure_and_its_caption(project):
     report = (project.folder / "report.html").read_text()
     for name in TINY["figures"]:
         assert f"figures/{name}.png" in report
-    for rule in ("figure_bounds", "figure_score_histograms", "figure_trade_off"):
-        caption = (project.folder / f"report/{rule}.rst").read_text()
-        assert caption.splitlines()[0][:60] in report, rule
+    for figure in TINY["figures"].values():
+        assert figure_kind(figure["kind"]).caption[0][:60] in report, figure
 
 
 def test_a_second_run_does_nothing_in_seconds(project):
@@ -140,7 +148,7 @@ def test_editing_a_figure_module_reruns_only_figures(project):
     module.write_text(text + "\n# edited\n")
     planned = project.planned()
     module.write_text(text)
-    assert set(planned) == {"figure_bounds", "figure_score_histograms", "figure_trade_off"}
+    assert set(planned) == {"draw_figure"}
 
 
 def test_editing_the_estimation_reruns_no_training(project):
@@ -169,9 +177,7 @@ def test_changing_the_significance_reruns_only_estimates(project, config):
         "estimate",
         "resolve_config",
         "summarise",
-        "figure_bounds",
-        "figure_score_histograms",
-        "figure_trade_off",
+        "draw_figure",
     }
     assert project.planned()["estimate"] == 13  # all audits
 
@@ -332,8 +338,9 @@ def test_the_program_is_told_of_figures_with_in_sample(tmp_path):
         tmp_path, {**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}}
     )
     printed = project.run("--dry-run", "--printshellcmds")
-    told = re.findall(r"figure_bounds\.py .*--axis (\S+) (--in-sample)?.*--note=", printed)
-    assert sorted(told) == [("noise_multiplier", "--in-sample"), ("step", "")]
+    told = re.findall(r"draw_figure\.py .*bounds_figure.* --settings '(\{[^']*\})'", printed)
+    settings = {one["axis"]: one["in_sample"] for one in map(json.loads, told)}
+    assert settings == {"noise_multiplier": True, "step": False}
 
 
 def test_audits_are_listed(project):

@@ -51,39 +51,28 @@ CONFIG = {
         },
     },
 }
-# What follows estimates, and what follows scores: of all runs, of trained and of drawn ones.
-OF_SUMMARIES = {
-    "figure_bounds",
-    "figure_test_accuracy",
-    "figure_trade_off",
-    "figure_privacy_profile",
-}
-FIGURES = {*OF_SUMMARIES, "figure_score_histograms"}
-ESTIMATES = {"estimate", "estimate_by_runs", "bound_ceiling", "summarise", *OF_SUMMARIES}
-SCORES = {"score_runs", *ESTIMATES, "figure_score_histograms"}
-DRAWING = {"draw_shard", "score_runs", "estimate", "summarise", "figure_score_histograms"}
+FIGURES = {"draw_figure"}
+ESTIMATES = {"estimate", "estimate_by_runs", "bound_ceiling", "summarise", *FIGURES}
+SCORES = {"score_runs", *ESTIMATES}
+DRAWING = {"draw_shard", "score_runs", "estimate", "summarise", *FIGURES}
 TRAINING = {"train_shard", "score_runs", *ESTIMATES}
 CRAFTING = {"craft_canaries", *TRAINING}
 REFERENCE = {"train_reference", *CRAFTING}
-ACCOUNTS = {"account", "summarise", *OF_SUMMARIES}
+ACCOUNTS = {"account", "summarise", *FIGURES}
 DATA = {"prepare_dataset", *REFERENCE}
 # For each module of names or settings: the rules that an edit reruns.
 EXPECTED = {
-    "adjacency.py": REFERENCE
-    | ACCOUNTS
-    | DRAWING
-    | {"calibrate_noise", "compare_adjacencies", "figure_adjacency_ratio"},
-    "observations.py": {*DRAWING, *TRAINING, "figure_adjacency_ratio"},
+    "adjacency.py": REFERENCE | ACCOUNTS | DRAWING | {"calibrate_noise", "compare_adjacencies"},
+    "observations.py": {*DRAWING, *TRAINING},
     "accounting/noise_stage.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
     "accounting/options.py": {
         *ACCOUNTS,
         *TRAINING,  # of calibrated noise; estimates may use the accountants' curves
         "calibrate_noise",
         "compare_adjacencies",
-        "figure_adjacency_ratio",
     },
     "accounting/stage.py": ACCOUNTS,
-    "adversaries/adversary.py": {*FIGURES, "figure_adjacency_ratio"},
+    "adversaries/adversary.py": FIGURES,
     "adversaries/crafting_stage.py": CRAFTING,
     "adversaries/drawing_stage.py": DRAWING,
     "adversaries/options.py": CRAFTING,
@@ -93,7 +82,7 @@ EXPECTED = {
     "datasets/stage.py": DATA,
     "encoders/stage.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
     "estimation/one_run/options.py": ESTIMATES,
-    "estimation/options.py": {*ESTIMATES, "figure_score_histograms", "figure_adjacency_ratio"},
+    "estimation/options.py": ESTIMATES,
     "estimation/stage.py": ESTIMATES,
     "landscape/options.py": DRAWING,
     # The experiment has no optimised canaries.
@@ -216,7 +205,30 @@ def test_a_new_entry_of_the_catalogue_reruns_figures_alone(project):
     path = "adversaries/catalogue.py"
     text = (ROOT / "dpcanary" / path).read_text()
     changed = planned_after(project, path, text + "\n# one entry more\n")
-    assert changed == {*FIGURES, "figure_adjacency_ratio"}
+    assert changed == FIGURES
+
+
+@pytest.mark.parametrize(
+    ("path", "figures"),
+    [
+        ("figures/trade_off.py", {"trade_off"}),
+        ("figures/bounds_figure.py", {"steps", "runs"}),
+        ("figures/score_histograms.py", {"histograms"}),
+        ("figures/privacy_profile.py", {"profile"}),
+        ("figures/accuracy.py", {"accuracy"}),
+        ("figures/adjacency_ratio.py", {"ratio"}),
+        ("figures/layout.py", {*CONFIG["figures"]}),
+        ("figures/catalogue.py", set()),
+    ],
+)
+def test_the_code_of_a_kind_redraws_its_own_figures_alone(project, path, figures):
+    text = (ROOT / "dpcanary" / path).read_text()
+    module = project.folder / "dpcanary" / path
+    module.write_text(text + "\n# edited\n")
+    planned, drawn = project.planned(), project.planned_figures()
+    module.write_text(text)
+    assert planned == ({"draw_figure": len(figures)} if figures else {})
+    assert drawn == figures
 
 
 def test_a_crafting_function_reruns_its_own_canaries_alone(project):

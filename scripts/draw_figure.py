@@ -1,0 +1,32 @@
+"""Draws a figure: PDF, PNG, and the plotted numbers as TSV."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpcanary.figures.storage import FILES, READ, write_figure
+from dpcanary.plugins import function_named
+from dpcanary.program import parsed, run
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads what the figure's kind needs and writes the figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draw", required=True, help="module:name of the kind's function")
+    parser.add_argument("--inputs", nargs="+", choices=READ, required=True, help="its arguments")
+    parser.add_argument("--settings", type=json.loads, default={}, help="more arguments, as JSON")
+    for name in FILES:
+        parser.add_argument(f"--{name}", type=Path, nargs="+", default=[])
+    for output in ("pdf", "png", "tsv"):
+        parser.add_argument(f"--{output}", type=Path, required=True)
+    args = parsed(parser, argv)
+    files = {name: getattr(args, name) for name in FILES}
+    figure, table = function_named(args.draw)(
+        **{name: READ[name](files) for name in args.inputs}, **args.settings
+    )
+    write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
+
+
+if __name__ == "__main__":
+    run(main)
