@@ -26,7 +26,8 @@ from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
-from dpcanary.estimation.threshold_rules import RULES, Problem
+from dpcanary.estimation.rules import RULES
+from dpcanary.estimation.threshold_rules import Problem, bounded
 
 SIGNIFICANCE = 0.05
 SIZES = (125, 1_250, 12_500)
@@ -211,7 +212,7 @@ def thetas_of(
                 statistics=statistics,
             )
         else:
-            theta = max(0.0, RULES[rule].choose(problem).strength)
+            theta = max(0.0, bounded(problem, RULES[rule]).strength)
         thetas.append(theta)
     return thetas
 

@@ -26,7 +26,7 @@ Adversaries, for your own additions:
 Threshold rules, for your own additions:
     Rule, Problem, BoundedThreshold, at_threshold
 Options; functions also take their names as strings:
-    AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation, OneRunMethod,
+    AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation,
     Optimizer, Precision, Sampling, ThresholdRule, WorldAssignment
 Errors:
     InputError, AccountingError
@@ -81,15 +81,14 @@ if TYPE_CHECKING:
         estimate_epsilon_one_run as estimate_epsilon_one_run,
     )
     from dpcanary.estimation.one_run.guesses import Guesses as Guesses
-    from dpcanary.estimation.one_run.options import OneRunMethod as OneRunMethod
     from dpcanary.estimation.options import Conversion as Conversion
-    from dpcanary.estimation.options import ThresholdRule as ThresholdRule
     from dpcanary.estimation.power import ExpectedBound as ExpectedBound
     from dpcanary.estimation.power import expected_bound as expected_bound
     from dpcanary.estimation.power import runs_needed as runs_needed
+    from dpcanary.estimation.rules import Rule as Rule
+    from dpcanary.estimation.rules import ThresholdRule as ThresholdRule
     from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
     from dpcanary.estimation.threshold_rules import Problem as Problem
-    from dpcanary.estimation.threshold_rules import Rule as Rule
     from dpcanary.estimation.threshold_rules import at_threshold as at_threshold
     from dpcanary.gdp import gdp_delta as gdp_delta
     from dpcanary.gdp import gdp_epsilon as gdp_epsilon
@@ -138,10 +137,10 @@ _NAMES_IN = {
     "estimation.one_run.dependence": "SlotDependence slot_dependence",
     "estimation.one_run.estimate": "estimate_epsilon_one_run",
     "estimation.one_run.guesses": "Guesses",
-    "estimation.one_run.options": "OneRunMethod",
-    "estimation.options": "Conversion ThresholdRule",
+    "estimation.options": "Conversion",
     "estimation.power": "ExpectedBound expected_bound runs_needed",
-    "estimation.threshold_rules": "BoundedThreshold Problem Rule at_threshold",
+    "estimation.rules": "Rule ThresholdRule",
+    "estimation.threshold_rules": "BoundedThreshold Problem at_threshold",
     "gdp": "gdp_delta gdp_epsilon gdp_mu",
     "mechanism_check.check": "MechanismCheck check_mechanism",
     "observations": "Observation",

@@ -22,7 +22,7 @@ rule bound_ceiling:
     resources:
         mem_mb=1000,
     params:
-        code=code("bound_ceiling"),
+        code=code("bound_ceiling", *EXPERIMENT.rule_functions),
         settings=lambda wildcards: PRODUCTS.ceilings(wildcards.figure).settings,
         job=FIGURES.job_of_ceilings,
     message:

@@ -59,7 +59,7 @@ rule estimate:
     resources:
         mem_mb=1000,
     params:
-        code=code("estimate"),
+        code=code("estimate", *EXPERIMENT.rule_functions),
         settings=AUDITS.stage_as_json(EstimationStage),
         job=AUDITS.job("estimates"),
     message:
@@ -85,7 +85,7 @@ rule estimate_by_runs:
     resources:
         mem_mb=1000,
     params:
-        code=code("estimate_by_runs"),
+        code=code("estimate_by_runs", *EXPERIMENT.rule_functions),
         settings=AUDITS.stage_as_json(EstimationStage),
         num_runs=FIGURES.numbers_of_runs,
         job=FIGURES.job_by_runs,

@@ -10,7 +10,7 @@ import yaml
 from dpcanary.audits.data import AuditedData
 from dpcanary.checks import NAME_PATTERN
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import ThresholdRule
+from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.files import write_text
 from dpcanary.settings.parsing import parse_experiment
 

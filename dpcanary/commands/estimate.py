@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcanary.commands.training_options import Delta, Json
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
 _INDEPENDENT = (
     "the scores are independent: one of each training, or of slots that do not influence each other"
 )
-_ANY_DEPENDENCE = (ThresholdRule.STEINKE, ThresholdRule.MAHLOUJIFAR)
 
 
 def estimate(
@@ -112,7 +112,7 @@ def _bounds(
     from dpcanary.estimation.estimate import estimate_epsilon
 
     pairs = [
-        (rule, Conversion.DIRECT if rule == ThresholdRule.STEINKE else conversion)
+        (rule, threshold_rule_named(rule).conversion(conversion))
         for rule in rules
         for conversion in conversions
     ]
@@ -169,8 +169,9 @@ def _hint(found: "WorldScores", bound: "EpsilonEstimate") -> str:
 
 
 def _assumption(bound: "EpsilonEstimate") -> str:
-    needed = bound.threshold_rule not in _ANY_DEPENDENCE
-    return f"{bound.assumption}; {_INDEPENDENT}" if needed else bound.assumption
+    if threshold_rule_named(bound.threshold_rule).any_dependence:
+        return bound.assumption
+    return f"{bound.assumption}; {_INDEPENDENT}"
 
 
 def _print(

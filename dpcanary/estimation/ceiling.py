@@ -6,8 +6,8 @@ import pandas as pd
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimate import estimate_epsilon
 from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import threshold_rule_named
 from dpcanary.estimation.stage import EstimationStage
-from dpcanary.estimation.threshold_rules import threshold_rule_named
 from dpcanary.scoring.score_file import AuditScores
 
 

@@ -13,9 +13,10 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.error_rates import checked_scores
 from dpcanary.estimation.families import Family
-from dpcanary.estimation.options import GUESSED_SHARE, Conversion, ThresholdRule
+from dpcanary.estimation.options import GUESSED_SHARE, Conversion
+from dpcanary.estimation.rules import Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.significance import checked_significance
-from dpcanary.estimation.threshold_rules import Problem, Rule, threshold_rule_named
+from dpcanary.estimation.threshold_rules import Problem, bounded
 
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "
 
@@ -207,7 +208,7 @@ def _checked_delta(delta: float) -> float:
 def _estimate(
     problem: Problem, rule: Rule, name: str, conversion: Conversion, delta: float
 ) -> EpsilonEstimate:
-    family, chosen = problem.family, rule.choose(problem)
+    family, chosen = problem.family, bounded(problem, rule)
     strength = max(chosen.strength, 0.0)
     return EpsilonEstimate(
         epsilon_lower=family.epsilon(strength, delta),

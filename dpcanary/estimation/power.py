@@ -14,7 +14,8 @@ from dpcanary.estimation.calibration.pairs import curve_of, pair_statistics
 from dpcanary.estimation.calibration.statistics import scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.conversions import family_of
-from dpcanary.estimation.options import CALIBRATED_RULES, Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import RULES, ThresholdRule
 from dpcanary.estimation.significance import checked_significance
 
 _SEED = 0
@@ -150,8 +151,8 @@ def _bounds(
 ) -> NDArray[np.float64]:
     """The epsilon_lower of simulated audits."""
     rule, conversion = ThresholdRule(threshold_rule), Conversion(conversion)
-    if rule not in CALIBRATED_RULES:
-        known = ", ".join(CALIBRATED_RULES)
+    if not RULES[rule].is_calibrated:
+        known = ", ".join(name for name, one in RULES.items() if one.is_calibrated)
         raise InputError(f"the power of threshold_rule {str(rule)!r} is not known; known: {known}")
     significance = checked_significance(significance)
     delta = checked_real("delta", delta, most=1.0)

@@ -15,7 +15,8 @@ from dpcanary.estimation.estimate import (
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.options import GUESSING_RULES, Conversion, Independence, ThresholdRule
+from dpcanary.estimation.options import Conversion, Independence
+from dpcanary.estimation.rules import threshold_rule_named
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.scoring.score_file import AuditScores
 
@@ -35,8 +36,8 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         One row per repeat, step, threshold rule and conversion, and also per slot if there are
         several slots and the bounds treat runs as independent, and per look if the stage has looks.
         Rules of guesses pool all slots whatever is independent, and have no rows if there is one
-        slot, whose worlds are no coins. Rule `steinke` has conversion `direct`, whichever
-        others have.
+        slot, whose worlds are no coins. A rule that lacks a conversion, as
+        `steinke` does, uses one that it has.
         `num_runs` counts the runs of both worlds that the bound rests on. `slot` is empty if all
         slots are pooled. `test_accuracy`, the mean over the runs, is only known at the last step.
 
@@ -69,7 +70,8 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         seconds=scores.header["seconds"],
     )
     if scores.num_slots > 1 and stage.independent is Independence.SLOTS:
-        assumes = ~table["threshold_rule"].isin(GUESSING_RULES)
+        # Rules of guesses have their own words for it.
+        assumes = ~table["threshold_rule"].map(lambda name: threshold_rule_named(name).guesses)
         table.loc[assumes, "assumption"] += f"; {_OF_SLOTS}"
     return table
 
@@ -84,11 +86,11 @@ def _bounds_of_step(
     )
     found = []
     for slot, rule, conversion in bounds:
-        if rule not in GUESSING_RULES:
-            found.append((slot, rule, conversion))
+        entry = threshold_rule_named(rule)
+        if not entry.guesses:
+            found.append((slot, rule, entry.conversion(conversion)))
         elif num_slots > 1:
-            own = Conversion.DIRECT if rule == ThresholdRule.STEINKE else conversion
-            found.append((None, rule, own))
+            found.append((None, rule, entry.conversion(conversion)))
     return list(dict.fromkeys(found))
 
 

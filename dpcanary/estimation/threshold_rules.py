@@ -8,19 +8,17 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.errors import InputError, suggestion
+from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.error_rates import count_errors
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
-from dpcanary.estimation.one_run.bound import assumption_of, theta_of_guesses
+from dpcanary.estimation.one_run.bound import theta_of_guesses
 from dpcanary.estimation.one_run.guesses import guess_slots
-from dpcanary.estimation.one_run.options import OneRunMethod
-from dpcanary.estimation.options import CALIBRATED_RULES, GUESSED_SHARE, ThresholdRule
-from dpcanary.estimation.rule_names import GROUP, threshold_rule_names
-from dpcanary.plugins import load_plugin
+from dpcanary.estimation.options import GUESSED_SHARE
+from dpcanary.estimation.rules import Rule, ThresholdRule
 
 Scores = NDArray[np.float64]
 
@@ -112,16 +110,23 @@ def _calibrated(rule: ThresholdRule) -> Callable[[Problem], BoundedThreshold]:
         )
         if rule is ThresholdRule.RANK_SUM:
             return BoundedThreshold(math.nan, math.nan, math.nan, bound)
-        return replace(_in_sample(problem), strength=bound)
+        return replace(in_sample(problem), strength=bound)
 
     return choose
 
 
-def _in_sample(problem: Problem) -> BoundedThreshold:
+combined = _calibrated(ThresholdRule.COMBINED)
+calibrated = _calibrated(ThresholdRule.CALIBRATED)
+rank_sum = _calibrated(ThresholdRule.RANK_SUM)
+
+
+def in_sample(problem: Problem) -> BoundedThreshold:
+    """The best of all thresholds, each with bounds that hold at that one alone."""
     return _best(problem, problem.level, problem.level)
 
 
-def _simultaneous(problem: Problem) -> BoundedThreshold:
+def simultaneous(problem: Problem) -> BoundedThreshold:
+    """The best of all thresholds, with bounds that hold at all of them at once."""
     level0, level1 = (
         simultaneous_local_level(num_scores=len(scores), level=problem.level)
         for scores in (problem.world0_scores, problem.world1_scores)
@@ -129,17 +134,27 @@ def _simultaneous(problem: Problem) -> BoundedThreshold:
     return _best(problem, level0, level1)
 
 
-def _fixed(problem: Problem) -> BoundedThreshold:
+def fixed(problem: Problem) -> BoundedThreshold:
+    """The threshold of the problem.
+
+    Raises:
+        InputError: if it has none.
+    """
     given = problem.threshold
     if not isinstance(given, Real) or np.isnan(float(given)):
         raise InputError("threshold_rule 'fixed' needs a threshold, chosen beforehand")
     return at_threshold(problem, float(given))
 
 
-def _split(problem: Problem) -> BoundedThreshold:
+def split(problem: Problem) -> BoundedThreshold:
+    """The best threshold of one half of the scores, with bounds from the other half.
+
+    Raises:
+        InputError: if a world has fewer than 2 scores.
+    """
     choosing0, evaluating0 = _halves(problem.world0_scores, "world0_scores")
     choosing1, evaluating1 = _halves(problem.world1_scores, "world1_scores")
-    choice = _in_sample(replace(problem, world0_scores=choosing0, world1_scores=choosing1))
+    choice = in_sample(replace(problem, world0_scores=choosing0, world1_scores=choosing1))
     rest = replace(problem, world0_scores=evaluating0, world1_scores=evaluating1)
     return at_threshold(rest, choice.threshold)
 
@@ -157,66 +172,27 @@ def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:
     return scores[order[:middle]], scores[order[middle:]]
 
 
-def _guessing(method: OneRunMethod) -> Callable[[Problem], BoundedThreshold]:
-    """A rule that guesses the worlds of the slots with the highest and the lowest scores."""
-
-    def choose(problem: Problem) -> BoundedThreshold:
-        num_slots = len(problem.world0_scores) + len(problem.world1_scores)
-        each = max(1, round(problem.guessed_share * num_slots / 2))
-        guesses = guess_slots(
-            problem.world0_scores,
-            problem.world1_scores,
-            positive_guesses=each,
-            negative_guesses=min(each, num_slots - each),
-        )
-        theta = theta_of_guesses(guesses, method, problem.family, significance=problem.significance)
-        return BoundedThreshold(math.nan, math.nan, math.nan, theta)
-
-    return choose
+def _guess(problem: Problem, rule: Rule) -> BoundedThreshold:
+    """Guesses the worlds of the slots with the highest and the lowest scores."""
+    num_slots = len(problem.world0_scores) + len(problem.world1_scores)
+    each = max(1, round(problem.guessed_share * num_slots / 2))
+    guesses = guess_slots(
+        problem.world0_scores,
+        problem.world1_scores,
+        positive_guesses=each,
+        negative_guesses=min(each, num_slots - each),
+    )
+    theta = theta_of_guesses(guesses, rule, problem.family, significance=problem.significance)
+    return BoundedThreshold(math.nan, math.nan, math.nan, theta)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A threshold rule.
-
-    Attributes:
-        choose: chooses the threshold and bounds its error rates.
-        is_valid: whether the bounds hold at the problem's significance.
-        has_looks: whether bounds at several looks can hold jointly.
-        assumption: what must hold of the slots, for rules of guesses. Other rules need independent
-            scores.
-    """
-
-    choose: Callable[[Problem], BoundedThreshold]
-    is_valid: bool
-    has_looks: bool = False
-    assumption: str = ""
-
-
-RULES: dict[str, Rule] = {
-    **{rule: Rule(_calibrated(rule), is_valid=True, has_looks=True) for rule in CALIBRATED_RULES},
-    ThresholdRule.SIMULTANEOUS: Rule(_simultaneous, is_valid=True),
-    ThresholdRule.SPLIT: Rule(_split, is_valid=True),
-    ThresholdRule.FIXED: Rule(_fixed, is_valid=True),
-    ThresholdRule.IN_SAMPLE: Rule(_in_sample, is_valid=False),
-    **{
-        method: Rule(_guessing(method), is_valid=True, assumption=assumption_of(method))
-        for method in OneRunMethod
-    },
-}
-
-
-def threshold_rule_named(name: str) -> Rule:
-    """The rule of this name, of this package or of a plugin.
-
-    A plugin registers a `Rule` as an entry point in the group `dpcanary.threshold_rules`.
+def bounded(problem: Problem, rule: Rule) -> BoundedThreshold:
+    """What a rule proves.
 
     Raises:
-        InputError: if there is no such rule, or the plugin's object is not a `Rule`.
+        InputError: if the rule cannot be applied to these scores, or not to this family.
     """
-    if name in RULES:
-        return RULES[name]
-    known = threshold_rule_names()
-    if name not in known:
-        raise InputError(f"unknown threshold rule {name!r}: {suggestion(name, known)}")
-    return load_plugin(GROUP, name, Rule)
+    if rule.guesses:
+        return _guess(problem, rule)
+    found: BoundedThreshold = rule.function(problem)
+    return found

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from scipy.stats import t
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import GUESSING_RULES, ThresholdRule
+from dpcanary.estimation.rules import threshold_rule_named
 from dpcanary.figures import style
 from dpcanary.figures.accounted import accounted_legend, accounted_styles
 from dpcanary.figures.layout import make_frame
@@ -20,8 +20,6 @@ from dpcanary.figures.view import has_shown_conversion
 from dpcanary.printing import confidence_in_words
 
 LOSS_GAP = "loss_gap"
-# Rules that hold however slots depend on one another.
-_DEPENDENT = tuple(rule for rule in GUESSING_RULES if rule != ThresholdRule.ORDER_STATISTIC)
 _CONFIDENCE = 0.95
 # What the paper calls a set, where the catalogue names its adversary otherwise.
 _LABELS = {"loss": {"label": "mislabeled record (loss)"}}
@@ -161,8 +159,7 @@ def _draw_line(axes: Axes, values: pd.DataFrame, options: dict[str, Any]) -> Non
 def _title(measure: str) -> str:
     if measure == LOSS_GAP:
         return "Loss of canaries out minus in"
-    assumed = "any dependence" if measure in _DEPENDENT else "independent slots"
-    return f"{measure.replace('_', ' ').capitalize()} ({assumed})"
+    return f"{measure.replace('_', ' ').capitalize()} ({threshold_rule_named(measure).slots})"
 
 
 def _note(rows: pd.DataFrame, *, finite: bool) -> str:

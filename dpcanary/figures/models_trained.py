@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import RULES, threshold_rule_named
 from dpcanary.figures import style
 from dpcanary.figures.accounted import accounted_legend, accounted_styles
 from dpcanary.figures.layout import log_ticks, make_frame
@@ -20,16 +21,6 @@ from dpcanary.printing import confidence_in_words
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
-# What each rule needs of the slots of a run, and how it looks.
-_DEPENDENT, _INDEPENDENT = "any dependence", "independent slots"
-_RULES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    ThresholdRule.STEINKE: ("Steinke", _DEPENDENT, {"color": "#CC79A7", "marker": "v"}),
-    ThresholdRule.MAHLOUJIFAR: ("Mahloujifar", _DEPENDENT, {"color": "#D55E00", "marker": "s"}),
-    ThresholdRule.ORDER_STATISTIC: (
-        "order statistic", _INDEPENDENT, {"color": "#009E73", "marker": "D"},
-    ),
-}  # fmt: skip
-_OTHERS: dict[str, Any] = {"color": "#0072B2", "marker": "o"}
 _ALONE: dict[str, Any] = {"color": "#3A3A3A", "marker": "x"}
 _DASHES = ("-", "--", ":", "-.")
 
@@ -105,7 +96,9 @@ def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
     looks = {}
     for line in sorted({*table[_LINE].itertuples(index=False, name=None)}, key=_order):
         slots, rule, conversion = line
-        name, assumed, options = _RULES.get(rule, (rule, _INDEPENDENT, _OTHERS))
+        entry = threshold_rule_named(rule)
+        name, assumed = entry.label or rule, entry.slots
+        options: dict[str, Any] = {"color": entry.colour, "marker": entry.marker}
         if conversion != Conversion.GDP:
             assumed = f"{assumed}, {conversion} conversion"
         label = f"{slots} canaries in each model: {name} ({assumed})"
@@ -118,7 +111,8 @@ def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 def _order(line: tuple[Any, ...]) -> tuple[Any, ...]:
     slots, rule, _ = line
-    return slots, rule in GUESSING_RULES, [*_RULES][::-1].index(rule) if rule in _RULES else 0
+    guesses = threshold_rule_named(rule).guesses
+    return slots, guesses, -[*RULES].index(rule) if guesses and rule in RULES else 0
 
 
 def _draw_panel(

@@ -5,7 +5,8 @@ from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
-from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.figures import style
 from dpcanary.figures.bounds import AUDITED, IN_SAMPLE
 from dpcanary.figures.looks import Looks
@@ -53,8 +54,9 @@ def slots_in_words(rows: pd.DataFrame) -> str:
     several = rows[rows["num_slots"] > 1]
     if several.empty:
         return ""
-    pooled = several["slot"].isna() & ~several["threshold_rule"].isin(GUESSING_RULES)
-    assumed = ", taken as independent" if pooled.any() else ""
+    pooled = several.loc[several["slot"].isna(), "threshold_rule"].unique()
+    independent = not all(threshold_rule_named(rule).guesses for rule in pooled)
+    assumed = ", taken as independent" if independent else ""
     return f" with {number_range(rows['num_slots'])} canaries in each{assumed}"
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.figures import style
 from dpcanary.figures.wording import LINES, PANELS
 
@@ -107,9 +108,12 @@ def _shown_rules(summary: pd.DataFrame) -> list[str]:
 
 
 def has_shown_conversion(summary: pd.DataFrame) -> "pd.Series[bool]":
-    """Conversion gdp, or direct for the rule that has no other."""
-    of_gdp = summary["conversion"] == Conversion.GDP
-    return of_gdp | (summary["threshold_rule"] == ThresholdRule.STEINKE)
+    """Conversion gdp, or that of a rule that does not have it."""
+    shown = {
+        rule: threshold_rule_named(rule).conversion(Conversion.GDP)
+        for rule in summary["threshold_rule"].unique()
+    }
+    return summary["conversion"] == summary["threshold_rule"].map(shown)
 
 
 def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":

@@ -15,7 +15,8 @@ from dpcanary.estimation.estimate import (
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.options import GUESSING_RULES, Conversion, ThresholdRule
+from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.own_training.journal import Journal
 from dpcanary.own_training.one_run import OwnRun, Train
 from dpcanary.own_training.processes import num_cores, train_all
@@ -127,7 +128,7 @@ def _checked_looks(num_runs: int, looks: Sequence[int]) -> tuple[int, ...]:
 
 def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
     """Before hours of training: a bound from a few made-up scores shows what is wrong."""
-    if options["threshold_rule"] in GUESSING_RULES:
+    if threshold_rule_named(str(options["threshold_rule"])).guesses:
         raise InputError(
             f"threshold_rule {options['threshold_rule']!s} guesses fair coins, and the worlds of"
             " these runs take turns: give another one, such as combined"

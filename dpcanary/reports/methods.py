@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dpcanary.estimation.rules import threshold_rule_named
+
 _REFERENCES = {
     "abadi": "M. Abadi et al. Deep Learning with Differential Privacy. CCS 2016.",
     "pradhan": "S. Pradhan et al. Beyond Membership: Limitations of Add/Remove Adjacency in"
@@ -75,20 +77,6 @@ def accounting_sentence(methods: Iterable[str]) -> str:
 
 def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[str]:
     """How scores became lower bounds."""
-    of_rules = {
-        "combined": "the larger of two statistics, the best of all thresholds and the area under"
-        " the error curve, jointly compared with their distribution under the least favourable"
-        " scores, so that the bound is valid although the threshold is chosen on the same scores",
-        "calibrated": "the best of all thresholds, compared with its simulated null distribution",
-        "rank_sum": "the area under the error curve, compared with its simulated null distribution",
-        "simultaneous": "a band that holds for all thresholds at once",
-        "split": "the threshold is chosen on one half of the scores and used on the other",
-        "steinke": "the number of right guesses, however the canaries of a training influence each"
-        " other {steinke}",
-        "mahloujifar": "the number of right guesses, however the canaries of a training influence"
-        " each other {mahloujifar}",
-        "order_statistic": "the number of right guesses, for independent canaries {xiang}",
-    }
     of_conversions = {
         "gdp": "the largest mu of Gaussian differential privacy that the error rates allow was"
         " converted to epsilon {nasr} {dong}; this assumes a Gaussian trade-off curve",
@@ -97,8 +85,9 @@ def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[st
         "subsampled_gaussian": "error rates were compared with the exact curves of the subsampled"
         " Gaussian mechanism",
     }
-    return [
-        *(f"Threshold rule {one}: {of_rules[one]}." for one in rules if one in of_rules),
-        *(f"Conversion {one}: {of_conversions[one]}." for one in conversions
-          if one in of_conversions),
-    ]  # fmt: skip
+    of_rules = {one: threshold_rule_named(one).sentence for one in rules}
+    told = [f"Threshold rule {one}: {text}." for one, text in of_rules.items() if text]
+    silent = [one for one, text in of_rules.items() if not text]
+    if silent:
+        told.append(f"Threshold rule {' and '.join(silent)}: describe it here.")
+    return [*told, *(f"Conversion {one}: {of_conversions[one]}." for one in conversions)]

@@ -12,9 +12,12 @@ from dpcanary.estimation.options import (
     GUESSED_SHARE,
     Conversion,
     Independence,
-    ThresholdRule,
 )
-from dpcanary.estimation.rule_names import threshold_rule_names
+from dpcanary.estimation.rules import (
+    ThresholdRule,
+    threshold_rule_named,
+    threshold_rule_names,
+)
 from dpcanary.observations import Observation
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.dataset import Dataset
@@ -104,6 +107,12 @@ class Experiment(ClosedModel):
         """The functions that make models of the user's own."""
         found = (name for audit in self.audits.values() for name in audit.own_functions)
         return [*dict.fromkeys(found)]
+
+    @property
+    def rule_functions(self) -> list[str]:
+        """The functions of the rules by which scores become bounds, of this package."""
+        rules = map(threshold_rule_named, self.settings.threshold_rules)
+        return [rule.choose for rule in rules if isinstance(rule.choose, str)]
 
     @property
     def first_audits(self) -> dict[str, str]:

@@ -5,15 +5,13 @@ from collections.abc import Mapping, Sequence
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.options import (
-    CALIBRATED_RULES,
-    GUESSING_RULES,
     LARGEST_EXACT_DELTA,
     LEAST_CALIBRATED_SIGNIFICANCE,
     LEAST_EXACT_DELTA,
     Conversion,
     Independence,
-    ThresholdRule,
 )
+from dpcanary.estimation.rules import RULES, ThresholdRule, threshold_rule_named
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
 from dpcanary.settings.figure import Figure
@@ -62,7 +60,9 @@ def check_references(
 
 def _check_rules(settings: Settings) -> None:
     least = LEAST_CALIBRATED_SIGNIFICANCE
-    calibrated = [rule for rule in settings.threshold_rules if rule in CALIBRATED_RULES]
+    calibrated = [
+        rule for rule in settings.threshold_rules if threshold_rule_named(rule).is_calibrated
+    ]
     if calibrated and settings.significance < least:
         raise InputError(
             f"config: significance: threshold rule {calibrated[0]} needs at least {least:g};"
@@ -71,7 +71,7 @@ def _check_rules(settings: Settings) -> None:
 
 
 def _check_guesses(where: str, audit: Audit, settings: Settings) -> None:
-    guessing = [rule for rule in settings.threshold_rules if rule in GUESSING_RULES]
+    guessing = [rule for rule in settings.threshold_rules if threshold_rule_named(rule).guesses]
     if guessing and audit.worlds is WorldAssignment.HALVES:
         raise InputError(
             f"{where}: worlds: threshold rule {guessing[0]} counts right guesses of fair coins; it"
@@ -91,19 +91,19 @@ def _check_guesses(where: str, audit: Audit, settings: Settings) -> None:
 
 
 def _check_single_run(where: str, audit: Audit, settings: Settings) -> None:
-    others = [rule for rule in settings.threshold_rules if rule not in GUESSING_RULES]
+    others = [rule for rule in settings.threshold_rules if not threshold_rule_named(rule).guesses]
     if audit.num_runs == 1 and others and settings.independent is Independence.RUNS:
         raise InputError(
             f"{where}: num_runs is 1, and threshold rule {others[0]} compares the runs of a slot in"
-            f" both worlds; give threshold_rules: [{GUESSING_RULES[1]}], which needs one run, or"
-            " set independent: slots, which assumes that slots do not influence each other"
+            " both worlds; give threshold_rules: [mahloujifar], which needs one run, or set"
+            " independent: slots, which assumes that slots do not influence each other"
         )
 
 
 def _check_looks(where: str, rules: Sequence[str]) -> None:
     for rule in rules:
-        if rule in {*ThresholdRule} and rule not in CALIBRATED_RULES:
-            known = ", ".join(CALIBRATED_RULES)
+        if not threshold_rule_named(rule).has_looks:
+            known = ", ".join(name for name, one in RULES.items() if one.has_looks)
             raise InputError(
                 f"{where}: looks: threshold rule {rule} has no bounds that hold jointly at looks;"
                 f" take it out of threshold_rules, which may then have {known}"
@@ -219,7 +219,8 @@ def _check_sets(where: str, audits: Sequence[Audit], settings: Settings) -> None
             " trainings are pairs"
         )
     rules = settings.threshold_rules
-    if Conversion.GDP not in settings.conversions and ThresholdRule.STEINKE not in rules:
+    need_gdp = all(Conversion.GDP in threshold_rule_named(rule).conversions for rule in rules)
+    if Conversion.GDP not in settings.conversions and need_gdp:
         raise InputError(f"{where}: conversions has no gdp, whose bounds it shows")
 
 

@@ -16,7 +16,7 @@ _PACKAGE = "dpcanary"
 # Modules that load what other packages register, with the groups of entry points.
 _LOADERS = {
     "dpcanary/adversaries/catalogue.py": "dpcanary.adversaries",
-    "dpcanary/estimation/threshold_rules.py": "dpcanary.threshold_rules",
+    "dpcanary/estimation/rules.py": "dpcanary.threshold_rules",
 }
 
 # Top-level packages, and the folders that contain them.

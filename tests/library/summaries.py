@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpcanary.adversaries.catalogue import adversary
-from dpcanary.estimation.threshold_rules import threshold_rule_named
+from dpcanary.estimation.rules import threshold_rule_named
 
 ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
 

@@ -15,7 +15,7 @@ from dpcanary import (
 from dpcanary.errors import InputError
 from dpcanary.estimation.intervals import clopper_pearson_upper_table
 from dpcanary.estimation.local_level import simultaneous_local_level
-from dpcanary.estimation.options import ThresholdRule
+from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 DELTA = 1e-5

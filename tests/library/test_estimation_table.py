@@ -14,7 +14,8 @@ from dpcanary import (
     estimate_epsilon_one_run,
 )
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
+from dpcanary.estimation.options import Conversion, Independence
+from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.estimation.table import estimates_by_runs, estimates_table
 from dpcanary.scoring.score_file import AuditScores

@@ -1,21 +1,34 @@
 """Bounds from guesses in one run: published values, naive twins, ties, and refusals."""
 
 import time
+from dataclasses import replace
 from math import exp, inf
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpcanary import InputError, Mechanism, estimate_epsilon_one_run, gdp_epsilon
+from dpcanary import (
+    InputError,
+    Mechanism,
+    estimate_epsilon,
+    estimate_epsilon_one_run,
+    gdp_epsilon,
+)
+from dpcanary.commands import estimate as commands_estimate
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.one_run.bound import epsilon_of_guesses
 from dpcanary.estimation.one_run.dependence import slot_dependence
 from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
 from dpcanary.estimation.one_run.order_statistic import order_statistic_p_value
 from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import RULES
+from dpcanary.figures import canary_sets, models_trained
+from dpcanary.figures.notes import slots_in_words
+from dpcanary.reports.methods import bound_sentences
 
 DELTA = 1e-5
 
@@ -306,3 +319,37 @@ def test_slots_that_share_a_fate_are_found_out():
 def test_dependence_needs_several_runs_and_slots(shape):
     with pytest.raises(InputError, match="two of each"):
         slot_dependence(scores=np.zeros(shape), worlds=np.zeros(shape, int))
+
+
+@pytest.mark.parametrize("any_dependence", [True, False])
+def test_what_a_new_rule_assumes_is_the_same_everywhere(any_dependence, monkeypatch):
+    """In its bound, in figures, in notes, on the command line, and in the methods text."""
+    entry = replace(
+        RULES["mahloujifar"], any_dependence=any_dependence, sentence="a new way", label="New"
+    )
+    monkeypatch.setitem(RULES, "new", entry)
+    slots = "any dependence" if any_dependence else "independent slots"
+    bound = epsilon_of_guesses(Guesses(500, 125, 100), delta=DELTA, method="new")
+    assert bound.epsilon_lower == pytest.approx(1.683, abs=5e-4)
+    assert ("depend on one another in any way" in bound.assumption) == any_dependence
+    assert canary_sets._title("new") == f"New ({slots})"
+    table = pd.DataFrame([{"num_slots": 500, "threshold_rule": "new", "conversion": "gdp"}])
+    [look] = models_trained._looks(table).values()
+    assert look["label"] == f"500 canaries in each model: New ({slots})"
+    assert bound_sentences(["new"], []) == ["Threshold rule new: a new way."]
+    scores = {"world0_scores": np.arange(40.0), "world1_scores": np.arange(40.0) - 9}
+    estimate_bound = estimate_epsilon(**scores, delta=DELTA, threshold_rule="new")
+    needs_more = "the scores are independent" in commands_estimate._assumption(estimate_bound)
+    assert needs_more != any_dependence
+    rows = pd.DataFrame([{"num_slots": 500, "slot": float("nan"), "threshold_rule": "new"}])
+    assert "taken as independent" not in slots_in_words(rows)  # the rule's own words say it
+
+
+def test_a_rule_without_a_sentence_is_not_left_out_of_the_methods(monkeypatch):
+    monkeypatch.setitem(RULES, "new", replace(RULES["split"], sentence=""))
+    assert bound_sentences(["new"], []) == ["Threshold rule new: describe it here."]
+
+
+def test_a_method_that_guesses_nothing_is_refused():
+    with pytest.raises(InputError, match="method 'split' is no rule of guesses: known: steinke"):
+        bound(100, 50, 40, method="split")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from dpcanary.errors import InputError
+from dpcanary.estimation.rules import RULES
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
 from dpcanary.reports.headline import Headline, OfRealRecord
@@ -154,8 +155,7 @@ def test_what_users_wrote_is_no_markup_and_no_citation():
 
 
 def test_every_rule_conversion_and_accountant_that_is_named_has_a_sentence():
-    rules = ["combined", "calibrated", "rank_sum", "simultaneous", "split", "steinke",
-             "mahloujifar", "order_statistic"]  # fmt: skip
+    rules = [*RULES]
     sentences = bound_sentences(rules, ["gdp", "direct", "subsampled_gaussian"])
     assert len(sentences) == len(rules) + 3
     methods = Methods()

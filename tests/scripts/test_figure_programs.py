@@ -11,7 +11,8 @@ import pytest
 
 from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
+from dpcanary.estimation.options import Conversion, Independence
+from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.gdp import gdp_epsilon

@@ -12,7 +12,7 @@ from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.families import GDP, Family
-from dpcanary.estimation.options import CALIBRATED_RULES
+from dpcanary.estimation.rules import RULES
 
 SIGNIFICANCE = 0.05
 DELTA = 1e-5
@@ -91,7 +91,9 @@ def bounds_by_rule(
     """
     terms = scan_terms(family=family, sizes=sizes, significance=SIGNIFICANCE)
     rng = np.random.default_rng([seed, *sizes])
-    found: dict[str, list[float]] = {rule: [] for rule in CALIBRATED_RULES}
+    found: dict[str, list[float]] = {
+        rule: [] for rule, entry in RULES.items() if entry.is_calibrated
+    }
     right = {"family": family, "looks": (sizes,), "significance": SIGNIFICANCE}
     for _ in range(num_audits):
         case = {"look": 0, "statistics": observed_statistics(*draw(rng, *sizes), terms)}

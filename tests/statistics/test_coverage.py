@@ -14,7 +14,8 @@ import pytest
 from simulated import DELTA, SIGNIFICANCE, allowed
 
 from dpcanary import estimate_epsilon
-from dpcanary.estimation.options import Conversion, Independence, ThresholdRule
+from dpcanary.estimation.options import Conversion, Independence
+from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.estimation.table import estimates_table
 from dpcanary.gdp import gdp_epsilon

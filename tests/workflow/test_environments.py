@@ -10,6 +10,8 @@ import yaml
 
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.adversaries.catalogue import BUILT_IN
+from dpcanary.estimation.rules import RULES
+from dpcanary.figures.catalogue import FIGURE_KINDS
 from dpcanary.workflow.code import imports_of
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,11 @@ FUNCTIONS = {
     "craft_canaries": [entry.function for entry in BUILT_IN.values() if entry.is_trained],
     "draw_shard": [entry.function for entry in BUILT_IN.values() if not entry.is_trained],
     "score_runs": [score.function for entry in BUILT_IN.values() for score in entry.scores],
+    **{
+        name: [rule.choose for rule in RULES.values() if isinstance(rule.choose, str)]
+        for name in ("estimate", "estimate_by_runs", "bound_ceiling")
+    },
+    "draw_figure": [kind.draw for kind in FIGURE_KINDS.values()],
 }
 
 
@@ -47,8 +54,8 @@ def rules() -> dict[str, str]:
     found: dict[str, str] = {}
     for base, name, own in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         found[name] = own + found.get(base, "")
-    # It writes what Snakemake itself knows, in Snakemake's own process.
-    del found["resolve_config"]
+    # They write what Snakemake itself knows, in Snakemake's own process.
+    del found["resolve_config"], found["resolve_planned_config"]
     return found
 
 

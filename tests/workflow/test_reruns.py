@@ -81,8 +81,8 @@ EXPECTED = {
     "datasets/source_stage.py": {"extract_features", *DATA},
     "datasets/stage.py": DATA,
     "encoders/stage.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
-    "estimation/one_run/options.py": ESTIMATES,
     "estimation/options.py": ESTIMATES,
+    "estimation/rules.py": ESTIMATES,
     "estimation/stage.py": ESTIMATES,
     "landscape/options.py": DRAWING,
     # The experiment has no optimised canaries.
@@ -194,7 +194,7 @@ def test_a_change_of_a_stage_reruns_the_stage(project, path, name):
 
 
 def test_a_new_threshold_rule_reruns_estimates_and_what_follows(project):
-    path = "estimation/threshold_rules.py"
+    path = "estimation/rules.py"
     text = (ROOT / "dpcanary" / path).read_text()
     new = text.replace("RULES: dict[str, Rule] = {", 'RULES: dict[str, Rule] = {\n    "new": None,')
     assert new != text

@@ -12,26 +12,18 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.conversions import family_of
 from dpcanary.estimation.families import Family
 from dpcanary.estimation.one_run.guesses import Guesses
-from dpcanary.estimation.one_run.mahloujifar import is_refuted
-from dpcanary.estimation.one_run.options import OneRunMethod
-from dpcanary.estimation.one_run.order_statistic import order_statistic_p_value
-from dpcanary.estimation.one_run.steinke import steinke_p_value
 from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import (
+    Rule,
+    ThresholdRule,
+    threshold_rule_named,
+    threshold_rule_names,
+)
 from dpcanary.estimation.significance import checked_significance
 
 # theta is searched on this grid, and then between the two points that decide, up to a precision.
 _GRID = np.concatenate([np.linspace(0.0, 4.0, 33), np.linspace(4.25, 50.0, 184)])
 _PRECISION = 1e-6
-
-_COINS = (
-    "the world of each slot was a fair coin of its own, and the numbers of guesses were fixed"
-    " before the scores were seen"
-)
-_DEPENDENCE = {
-    OneRunMethod.STEINKE: "slots may depend on one another in any way",
-    OneRunMethod.MAHLOUJIFAR: "slots may depend on one another in any way",
-    OneRunMethod.ORDER_STATISTIC: "what is seen of one slot says nothing about the others",
-}
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class OneRunEstimate:
     num_choices: int
     delta: float
     significance: float
-    method: OneRunMethod
+    method: str
     family: Conversion
     assumption: str
 
@@ -67,7 +59,7 @@ def epsilon_of_guesses(
     *,
     delta: float,
     significance: float = 0.05,
-    method: OneRunMethod | str = OneRunMethod.MAHLOUJIFAR,
+    method: ThresholdRule | str = ThresholdRule.MAHLOUJIFAR,
     family: Conversion | str | None = None,
     mechanism: Mechanism | None = None,
 ) -> OneRunEstimate:
@@ -77,7 +69,7 @@ def epsilon_of_guesses(
         guesses: the slots, the guesses, and how many were right.
         delta: in (0, 1).
         significance: probability with which the bound may exceed the truth.
-        method: see `OneRunMethod`.
+        method: a rule of guesses; see `ThresholdRule`.
         family: see `estimate_epsilon_one_run`.
         mechanism: only for family `subsampled_gaussian`.
 
@@ -89,11 +81,13 @@ def epsilon_of_guesses(
         >>> round(epsilon_of_guesses(guesses, delta=1e-5).epsilon_lower, 3)
         1.683
     """
-    method, delta = OneRunMethod(method), checked_real("delta", delta, most=1.0)
+    rule, delta = threshold_rule_named(str(method)), checked_real("delta", delta, most=1.0)
+    if not rule.guesses:
+        raise InputError(f"method {str(method)!r} is no rule of guesses: {_known_methods()}")
     level = checked_significance(significance)
-    conversion = _conversion(method, family)
+    conversion = Conversion(family or rule.conversion(Conversion.GDP))
     curves = family_of(conversion, delta=delta, mechanism=mechanism)
-    theta = theta_of_guesses(guesses, method, curves, significance=level)
+    theta = theta_of_guesses(guesses, rule, curves, significance=level)
     return OneRunEstimate(
         epsilon_lower=curves.epsilon(theta, delta),
         mu_lower=theta if curves.is_mu else nan,
@@ -101,60 +95,38 @@ def epsilon_of_guesses(
         num_choices=1,
         delta=delta,
         significance=level,
-        method=method,
+        method=str(method),
         family=conversion,
-        assumption=f"{curves.assumption}; {assumption_of(method)}",
+        assumption=f"{curves.assumption}; {rule.assumption}",
     )
 
 
-def assumption_of(method: OneRunMethod) -> str:
-    """What must hold of the slots, in words."""
-    return f"{_COINS}; {_DEPENDENCE[method]}"
+def _known_methods() -> str:
+    rules = threshold_rule_names()
+    return f"known: {', '.join(name for name in rules if threshold_rule_named(name).guesses)}"
 
 
-def theta_of_guesses(
-    guesses: Guesses, method: OneRunMethod, family: Family, *, significance: float
-) -> float:
+def theta_of_guesses(guesses: Guesses, rule: Rule, family: Family, *, significance: float) -> float:
     """The largest theta such that it and all smaller ones are refuted, or 0 if 0 is not.
 
     Args:
         guesses: the slots, the guesses, and how many were right.
-        method: how the probability of as many right guesses is bounded.
+        rule: of guesses.
         family: the curves.
         significance: the largest probability that refutes a theta.
 
     Raises:
-        InputError: if the method has no bound for this family.
+        InputError: if the rule has no bound for this family.
     """
     if not family.is_symmetric:
         raise InputError(
             f"the curves of {family.name} differ between the worlds: guesses of both worlds need"
             " 'gdp' or 'direct'"
         )
-    return _least_unrefuted(_refutes(guesses, method, family, significance), family.largest)
-
-
-def _conversion(method: OneRunMethod, family: Conversion | str | None) -> Conversion:
-    default = Conversion.DIRECT if method is OneRunMethod.STEINKE else Conversion.GDP
-    return Conversion(family or default)
-
-
-def _refutes(
-    guesses: Guesses, method: OneRunMethod, family: Family, level: float
-) -> Callable[[float], bool]:
-    """Whether guesses are right too often for a theta."""
-    match method:
-        case OneRunMethod.STEINKE:
-            if family.delta is None:
-                raise InputError(f"method 'steinke' has no bound for {family.name}, only 'direct'")
-            p_value = steinke_p_value(guesses, delta=family.delta)
-            return lambda theta: p_value(theta) <= level
-        case OneRunMethod.MAHLOUJIFAR:
-            return lambda theta: is_refuted(guesses, family=family, theta=theta, significance=level)
-        case OneRunMethod.ORDER_STATISTIC:
-            return lambda theta: (
-                order_statistic_p_value(guesses, family=family, theta=theta) <= level
-            )
+    refutes: Callable[[float], bool] = rule.function(
+        guesses, family=family, significance=significance
+    )
+    return _least_unrefuted(refutes, family.largest)
 
 
 def _least_unrefuted(refutes: Callable[[float], bool], largest: float) -> float:

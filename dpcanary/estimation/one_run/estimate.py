@@ -10,8 +10,8 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.errors import InputError
 from dpcanary.estimation.one_run.bound import OneRunEstimate, epsilon_of_guesses
 from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
-from dpcanary.estimation.one_run.options import OneRunMethod
 from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.significance import checked_significance
 
 Numbers = int | Sequence[int]
@@ -23,7 +23,7 @@ def estimate_epsilon_one_run(
     out_scores: ArrayLike,
     delta: float,
     significance: float = 0.05,
-    method: OneRunMethod | str = OneRunMethod.MAHLOUJIFAR,
+    method: ThresholdRule | str = ThresholdRule.MAHLOUJIFAR,
     num_guesses: Numbers | None = None,
     positive_guesses: Numbers | None = None,
     negative_guesses: Numbers | None = None,
@@ -49,7 +49,7 @@ def estimate_epsilon_one_run(
         out_scores: the same for slots, or records of pairs, that are out.
         delta: in (0, 1).
         significance: probability with which the bound may exceed the truth, in [2e-9, 0.5].
-        method: see `OneRunMethod`.
+        method: a rule of guesses; see `ThresholdRule`.
         num_guesses: pairs to guess.
         positive_guesses: slots guessed to be in.
         negative_guesses: slots guessed to be out; as many numbers as positive_guesses.

@@ -1,5 +1,7 @@
 """The bound of Mahloujifar et al. (2024) for any trade-off curve."""
 
+from collections.abc import Callable
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -71,3 +73,8 @@ def _is_refuted(
         if right + wrong >= num_guesses / num_slots:
             return True
     return right + wrong >= num_guesses / num_slots
+
+
+def refutes(guesses: Guesses, *, family: Family, significance: float) -> Callable[[float], bool]:
+    """Whether guesses are right too often for a theta: a function of theta."""
+    return lambda theta: is_refuted(guesses, family=family, theta=theta, significance=significance)

@@ -1,5 +1,7 @@
 """The exact bound for slots that are independent of one another."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc, betaincinv, ndtr
@@ -50,3 +52,10 @@ def _success(family: Family, theta: float, shares: Floats) -> Floats:
     true = 1 - ndtr(family.curves(np.array([theta]))[0][::-1])
     right = np.interp(shares, false + true, true)
     return np.asarray(np.minimum(right / shares, 1.0))
+
+
+def refutes(guesses: Guesses, *, family: Family, significance: float) -> Callable[[float], bool]:
+    """Whether guesses are right too often for a theta: a function of theta."""
+    return lambda theta: (
+        order_statistic_p_value(guesses, family=family, theta=theta) <= significance
+    )

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import gammaln, log_expit
 
+from dpcanary.errors import InputError
+from dpcanary.estimation.families import Family
 from dpcanary.estimation.one_run.guesses import Guesses
 
 
@@ -36,3 +38,15 @@ def steinke_p_value(guesses: Guesses, *, delta: float) -> Callable[[float], floa
         return min(tail + excess, 1.0)
 
     return p_value
+
+
+def refutes(guesses: Guesses, *, family: Family, significance: float) -> Callable[[float], bool]:
+    """Whether guesses are right too often for a theta: a function of theta.
+
+    Raises:
+        InputError: for a family that is not that of (epsilon, delta)-DP.
+    """
+    if family.delta is None:
+        raise InputError(f"method 'steinke' has no bound for {family.name}, only 'direct'")
+    p_value = steinke_p_value(guesses, delta=family.delta)
+    return lambda theta: p_value(theta) <= significance
