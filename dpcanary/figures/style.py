@@ -12,10 +12,10 @@ from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_nam
 
 RASTER_DPI = 200
 
-# For adversaries whose entry has no colour or marker: a colour of Okabe and Ito (2008), which
-# colour-blind readers can tell from those of the catalogue, then darker ones.
-_PALETTE = ("#F0E442", "#8C510A", "#762A83", "#1B7837", "#B2182B", "#4D4D4D")
-_MARKERS = ("P", "X", "<", ">", "p", "*")
+# For adversaries whose entry has no colour or marker: none of the catalogue's, and far from them.
+PALETTE = ("#A6D854", "#FB8072", "#800000", "#F0E442", "#D4B9DA", "#7FC97F")
+# Marker tuples are (points, 1, angle) for stars and (corners, 0, angle) for polygons.
+MARKERS: tuple[Any, ...] = ("d", (4, 1, 0), "8", (6, 1, 0), (3, 1, 0), (4, 1, 45))
 _RANK_MARKERS = ("o", "s", "^", "D", "v")
 # Of the variants of a canary: dashes, and how far the colour of the last one goes to white or,
 # where the canary's own is light, to black.
@@ -88,7 +88,7 @@ def canary_name(canary: str, score: str | None = None) -> str:
 
 def canary_colour(canary: str) -> str:
     """The colour of an adversary in all figures."""
-    return adversary(canary).colour or _PALETTE[_place_without_style(canary) % len(_PALETTE)]
+    return adversary(canary).colour or PALETTE[_place_without_style(canary) % len(PALETTE)]
 
 
 def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
     return {
         "label": canary_name(canary, score),
         "color": colour,
-        "marker": entry.marker or _MARKERS[_place_without_style(canary) % len(_MARKERS)],
+        "marker": entry.marker or MARKERS[_place_without_style(canary) % len(MARKERS)],
         "markerfacecolor": colour if _is_default(entry, score) else "white",
         "zorder": 3,
     }

@@ -3,7 +3,9 @@
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
@@ -70,6 +72,26 @@ def test_it_has_a_look_of_its_own_in_figures(entry):
     assert style.canary_name(entry.name) == entry.label
     assert options["color"] not in {style.canary_colour(other.name) for other in others}
     assert options["marker"] not in {style.canary_options(o.name)["marker"] for o in others}
+
+
+def test_looks_for_plugins_are_free_and_can_be_told_from_those_of_the_catalogue():
+    """Colours are compared by their distance in CIELAB; 20 is seen at a glance."""
+    taken = {entry.colour for entry in ENTRIES} | {*style.WORLD_COLOURS}
+    for index, colour in enumerate(style.PALETTE):
+        for other in (*taken, *style.PALETTE[:index]):
+            assert np.linalg.norm(cielab(colour) - cielab(other)) > 20, (colour, other)
+    markers = [entry.marker for entry in ENTRIES]
+    assert None not in markers
+    assert len({*markers, *style.MARKERS}) == len(markers) + len(style.MARKERS)
+
+
+def cielab(colour: str) -> np.ndarray:
+    """Lightness, and two opponent colours (CIE 1976, white point D65)."""
+    channels = np.array(to_rgb(colour))
+    linear = np.where(channels > 0.04045, ((channels + 0.055) / 1.055) ** 2.4, channels / 12.92)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(xyz @ linear / np.array([0.9505, 1.0, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @entries
