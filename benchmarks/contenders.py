@@ -17,7 +17,6 @@ from dpcanary import (
     DPSGD,
     GradientCanary,
     Optimizer,
-    Precision,
     Records,
     Sampling,
     train_ensemble,
@@ -142,7 +141,6 @@ def ours(
     threads: int,
     device: torch.device,
     rotate: bool = True,
-    precision: Precision = Precision.FLOAT32,
     num_slots: int = 1,
 ) -> Contender:
     """`train_ensemble` from start to end, including its set-up."""
@@ -159,7 +157,6 @@ def ours(
             seed=0,
             device=device,
             initialisation="zeros" if isinstance(module, nn.Linear) else "fixed",
-            precision=precision,
             num_threads=threads,
             rotate=rotate,
         )

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpcanary import DPSGD, GradientCanary, Optimizer, Precision, Records, train_ensemble
+from dpcanary import DPSGD, GradientCanary, Optimizer, Records, train_ensemble
 from dpcanary.figures import layout, style
 from dpcanary.training.architectures import convnet
 from dpcanary.training.gradients.choose import path_of
@@ -141,7 +141,7 @@ def train(kind: Kind, module: nn.Module, records: Records, runs: int) -> None:
 def predicted_bytes(kind: Kind, module: nn.Module, records: Records, runs: int) -> int:
     """What `train_ensemble` plans with for the runs, plus what exists once."""
     dpsgd, table = kind.dpsgd(), table_of(records, [CANARY], HOST)
-    path = path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    path = path_of(module, table, dpsgd=dpsgd, basis=None)
     batch = round(dpsgd.expected_batch_size(len(records.labels)))
     kept = 4 * (1 + state_tensors(kind.optimizer)) * path.num_parameters
     once = sum({id(held): held.features.nbytes for held in (table, path.table)}.values())

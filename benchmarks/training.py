@@ -24,7 +24,6 @@ from benchmarks.contenders import (
     small_floor,
     synchronise,
 )
-from dpcanary import Precision
 from dpcanary.devices import chosen_device
 
 # Wall and processor time.
@@ -41,7 +40,6 @@ class Timing:
         runs: models that ours trains.
         ours_ms: `train_ensemble`.
         unrotated_ms: `train_ensemble` in all dimensions, for the linear head.
-        bfloat16_ms: `train_ensemble` with products in bfloat16; None for convolutions.
         opacus_ms: the loop of Opacus's tutorials with its Poisson loader, by mode.
         opacus_step_ms: bare steps of Opacus on batches that are ready beforehand, by mode.
         floor_ms: the two matrix products of every layer and the noise; for convolutions, one large
@@ -56,7 +54,6 @@ class Timing:
     runs: int
     ours_ms: float
     unrotated_ms: float | None
-    bfloat16_ms: float | None
     opacus_ms: dict[str, float]
     opacus_step_ms: dict[str, float]
     floor_ms: float
@@ -100,8 +97,6 @@ def contenders(case: Case, rate: float, effort: Effort) -> dict[str, Contender]:
         found["floor"] = small_floor(case, rate, **hosts)
     else:
         found["floor"] = floor(case, rate, **mine)
-    if not case.convolves and case.name != "fcnn":
-        found["bfloat16"] = ours(case, rate, **mine, precision=Precision.BFLOAT16)
     theirs = {"steps": effort.opacus_steps, "device": effort.device}
     for mode in MODES:
         try:
@@ -138,7 +133,6 @@ def measure(case: Case, rate: float, effort: Effort) -> Timing:
         runs=effort.runs,
         ours_ms=medians["ours"],
         unrotated_ms=medians.get("unrotated"),
-        bfloat16_ms=medians.get("bfloat16"),
         opacus_ms={mode: medians[mode] for mode in MODES if mode in medians},
         opacus_step_ms={
             mode: medians[f"{mode} step"] for mode in MODES if f"{mode} step" in medians
@@ -150,7 +144,7 @@ def measure(case: Case, rate: float, effort: Effort) -> Timing:
 
 def table(timings: list[Timing]) -> str:
     """The timings as a table of text."""
-    head = ("model", "q", "ours", "unrotated", "bfloat16", "floor", *MODES)
+    head = ("model", "q", "ours", "unrotated", "floor", *MODES)
     last = ("loop / ours", "step / ours", "ours, CPU", "floor, CPU", "ratio, CPU")
     lines = ["  ".join(f"{name:>13}" for name in (*head, *last))]
     for timing in timings:
@@ -158,7 +152,7 @@ def table(timings: list[Timing]) -> str:
         cells = [
             timing.model,
             f"{timing.sample_rate:g}",
-            *map(_cell, (timing.ours_ms, timing.unrotated_ms, timing.bfloat16_ms, timing.floor_ms)),
+            *map(_cell, (timing.ours_ms, timing.unrotated_ms, timing.floor_ms)),
             *(f"{loop[mode]:.2f}/{bare[mode]:.2f}" if mode in loop else "-" for mode in MODES),
             f"{min(loop.values()) / timing.ours_ms:.1f}",
             f"{min(bare.values()) / timing.ours_ms:.1f}",

@@ -27,7 +27,7 @@ Threshold rules, for your own additions:
     Rule, Problem, BoundedThreshold, at_threshold
 Options; functions also take their names as strings:
     AccountingMethod, Adjacency, Conversion, Initialisation, Loss, Observation,
-    Optimizer, Precision, Sampling, ThresholdRule, WorldAssignment
+    Optimizer, Sampling, ThresholdRule, WorldAssignment
 Errors:
     InputError, AccountingError
 
@@ -107,7 +107,6 @@ if TYPE_CHECKING:
     from dpcanary.training.options import Initialisation as Initialisation
     from dpcanary.training.options import Loss as Loss
     from dpcanary.training.options import Optimizer as Optimizer
-    from dpcanary.training.options import Precision as Precision
     from dpcanary.training.options import Sampling as Sampling
     from dpcanary.training.options import WorldAssignment as WorldAssignment
     from dpcanary.training.runs import EnsembleResult as EnsembleResult
@@ -152,7 +151,7 @@ _NAMES_IN = {
     "scoring.scores": "ScoringContext",
     "training.dpsgd": "DPSGD",
     "training.ensemble": "train_ensemble",
-    "training.options": "Initialisation Loss Optimizer Precision Sampling WorldAssignment",
+    "training.options": "Initialisation Loss Optimizer Sampling WorldAssignment",
     "training.runs": "EnsembleResult",
 }
 # Where each public name is defined.

@@ -16,13 +16,12 @@ from dpcanary.training.options import (
     Initialisation,
     ModelKind,
     Optimizer,
-    Precision,
     WorldAssignment,
 )
 
 # An adversary that draws a process trains no model and does not use these.
 _OF_DATA_AND_MODEL = (
-    "dataset", "model", "initialisation", "initial_weights", "pretraining", "loss", "precision",
+    "dataset", "model", "initialisation", "initial_weights", "pretraining", "loss",
     "runs_at_once",
 )  # fmt: skip
 _OF_OPTIMIZER = ("optimizer", "learning_rate", "learning_rate_schedule")
@@ -72,8 +71,6 @@ class Audit(AuditKeys):
             raise ValueError(f"record_every {self.record_every} does not divide num_steps")
         if self.model is ModelKind.MLP and not self.hidden_sizes:
             raise ValueError("model mlp needs hidden_sizes")
-        if self.precision is not Precision.FLOAT32 and self.model not in _FLAT:
-            raise ValueError(f"precision {self.precision} is for models linear and mlp")
         if self.model is ModelKind.RESNET9 and self.width % 2:
             raise ValueError(f"model resnet9 needs an even width, not {self.width}")
         if self.initialisation is Initialisation.ZEROS and self.model is not ModelKind.LINEAR:

@@ -20,7 +20,6 @@ from dpcanary.training.options import (
     Loss,
     ModelKind,
     Optimizer,
-    Precision,
     Sampling,
     WorldAssignment,
 )
@@ -97,9 +96,6 @@ class AuditKeys(ClosedModel):
     learning_rate: Positive = Field(0.01, description="of the optimizer, at the first step")
     learning_rate_schedule: LearningRateSchedule = Field(
         LearningRateSchedule.CONSTANT, description="how the learning rate falls"
-    )
-    precision: Precision = Field(
-        Precision.FLOAT32, description="of matrix products in training; see docs/validity.md"
     )
     num_runs: Count = Field(description="models trained; with one slot, even and at least 4")
     num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")

@@ -20,7 +20,6 @@ from dpcanary.training.initialisation import NO_RUN
 from dpcanary.training.options import (
     Initialisation,
     InitialWeights,
-    Precision,
     WorldAssignment,
 )
 from dpcanary.training.plan import default_observation, make_plan
@@ -41,7 +40,6 @@ def train_ensemble(
     worlds: WorldAssignment | str | None = None,
     initialisation: Initialisation | str = Initialisation.FIXED,
     initial_weights: InitialWeights | str = InitialWeights.PYTORCH,
-    precision: Precision | str = Precision.FLOAT32,
     device: torch.device | str = "cpu",
     num_threads: int = 1,
     runs_at_once: int | None = None,
@@ -69,7 +67,6 @@ def train_ensemble(
             `coins` with several.
         initialisation: where runs start; by default from the module's own parameters.
         initial_weights: how parameters are drawn with initialisation `per_run`.
-        precision: of matrix products.
         device: where to compute.
         num_threads: threads of the host; each trains runs of its own.
         runs_at_once: runs in memory at once, per thread; by default as many as are fastest
@@ -111,7 +108,6 @@ def train_ensemble(
         worlds=worlds,
         initialisation=Initialisation(initialisation),
         initial_weights=InitialWeights(initial_weights),
-        precision=Precision(precision),
         device=chosen_device(device),
         rotate=rotate,
     )

@@ -114,19 +114,6 @@ class Loss(Choice):
     BINARY_CROSS_ENTROPY = "binary_cross_entropy"
 
 
-class Precision(Choice):
-    """Precision of the matrix products in training. Sums, norms and noise are always float32.
-
-    Attributes:
-        FLOAT32: the default.
-        BFLOAT16: inputs and results of products are rounded to 8 bits. docs/validity.md says
-            what that does to epsilon.
-    """
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
 class WorldAssignment(Choice):
     """Which world each slot of each run is in.
 

@@ -18,7 +18,6 @@ from dpcanary.training.modules.wrapped import unwrapped
 from dpcanary.training.options import (
     Initialisation,
     InitialWeights,
-    Precision,
     WorldAssignment,
 )
 from dpcanary.training.slots import Slots, slots_of, table_of
@@ -71,7 +70,6 @@ def make_plan(
     observe: Observation,
     worlds: WorldAssignment,
     initialisation: Initialisation,
-    precision: Precision,
     device: torch.device,
     initial_weights: InitialWeights = InitialWeights.PYTORCH,
     test_records: Records | None = None,
@@ -91,12 +89,12 @@ def make_plan(
         raise InputError(f"observe={observe.value!r} is not for a {kind}")
     check_assignment(worlds, len(slots))
     table = table_of(records, canaries, device)
-    path = evaluator = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
+    path = evaluator = path_of(module, table, dpsgd=dpsgd, basis=None)
     basis = None
     if rotate and observe is not Observation.CHANGE_AND_LENGTH:  # which takes all parameters
         basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=initialisation)
     if basis is not None:
-        path = path_of(module, table, dpsgd=dpsgd, precision=precision, basis=basis)
+        path = path_of(module, table, dpsgd=dpsgd, basis=basis)
     return Plan(
         module=module,
         records=records,

@@ -65,7 +65,6 @@ def train_shard(
         worlds=stage.worlds,
         initialisation=stage.initialisation,
         initial_weights=stage.initial_weights or InitialWeights.PYTORCH,
-        precision=stage.precision,
         device=device,
     )
     result = train_runs(

@@ -20,7 +20,7 @@ from dpcanary.training.initialisation import NO_RUN, initial_parameters
 from dpcanary.training.known_batches import Batches, weighted_batches
 from dpcanary.training.noise import Noise
 from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.options import Initialisation, Loss, Precision, Sampling
+from dpcanary.training.options import Initialisation, Loss, Sampling
 from dpcanary.training.purposes import Purpose
 from dpcanary.training.reference import Reference
 from dpcanary.training.slots import table_of
@@ -177,8 +177,7 @@ class Simulation:
         count: int = 1,
     ) -> None:
         table, self._dpsgd = table_of(records, [], device), dpsgd
-        float32 = Precision.FLOAT32
-        self.path = path_of(module, table, dpsgd=dpsgd, precision=float32, basis=None)
+        self.path = path_of(module, table, dpsgd=dpsgd, basis=None)
         if count == 1 and initialisation is Initialisation.PER_RUN:
             initialisation = Initialisation.FIXED
         indices = [NO_RUN - 1 - model for model in range(count)]  # no audit has so many runs

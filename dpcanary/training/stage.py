@@ -2,7 +2,7 @@
 
 from dpcanary.observations import Observation
 from dpcanary.training.mechanism_stage import MechanismStage
-from dpcanary.training.options import Precision, WorldAssignment
+from dpcanary.training.options import WorldAssignment
 
 
 class TrainingStage(MechanismStage):
@@ -10,5 +10,4 @@ class TrainingStage(MechanismStage):
 
     observe: Observation
     worlds: WorldAssignment
-    precision: Precision
     record_steps: tuple[int, ...]

@@ -579,7 +579,6 @@ def test_models_are_named_by_their_layers_and_lists_of_lists_sweep():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "convnet", "precision": "bfloat16"}, "bfloat16 is for models linear and mlp"),
         (
             {"model": "convnet", "initialisation": "zeros"},
             "zeros is a saddle point of every model except linear",

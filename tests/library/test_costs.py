@@ -402,7 +402,6 @@ def test_audits_that_take_the_same_time_share_a_probe():
     other = {
         "sample_rate": [0.5, 1.0],
         "optimizer": ["sgd", "adam"],
-        "precision": ["float32", "bfloat16"],
         "num_slots": [1, 2],
     }
     for key, values in other.items():

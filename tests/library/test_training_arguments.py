@@ -129,7 +129,6 @@ def test_a_mechanism_s_unknown_names_are_refused(changes: dict[str, Any], messag
     ("changes", "message"),
     [
         ({"initialisation": "fixd"}, r"^unknown initialisation 'fixd': did you mean 'fixed'\?$"),
-        ({"precision": "float16"}, r"^unknown precision 'float16': did you mean 'bfloat16'\?$"),
         ({"observe": "logit"}, r"^unknown observation 'logit': did you mean 'logits'\?$"),
         ({"worlds": "coin"}, r"^unknown world assignment 'coin': did you mean 'coins'\?$"),
         ({"device": "gpu"}, r"^unknown device 'gpu': give cpu, cuda or auto$"),

@@ -21,7 +21,7 @@ from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.inserted import InsertedGradients
-from dpcanary.training.options import Precision, Sampling
+from dpcanary.training.options import Sampling
 from dpcanary.training.slots import Slots, slots_of, table_of
 
 CPU = torch.device("cpu")
@@ -433,7 +433,7 @@ def test_gradient_canaries_are_plus_c_in_world_0(adjacency: Adjacency) -> None:
     dpsgd = replace(POISSON, adjacency=adjacency, max_grad_norm=2.5)
     slots, worlds = slots_for("coordinate", dpsgd, 2), np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
     table = table_of(RECORDS, slots.canaries, CPU)
-    told = {"dpsgd": dpsgd, "precision": Precision.FLOAT32, "basis": None}
+    told = {"dpsgd": dpsgd, "basis": None}
     path = path_of(nn.Linear(2, 3), table, **told)
     signs = slots.signs_in(worlds)
     sums = torch.zeros(4, path.num_parameters)

@@ -23,7 +23,7 @@ from dpcanary.training.gradients.convolutional import ConvolutionalPath
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.losses import record_losses
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.options import Loss, Precision, Sampling
+from dpcanary.training.options import Loss, Sampling
 
 NUM_RECORDS, NUM_CLASSES = 14, 3
 Conv, Pool, ReLU, Flat, Linear = nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Linear
@@ -354,7 +354,7 @@ def chosen(module: nn.Module, features: Tensor) -> object:
     """The type of the path that training takes."""
     dpsgd = DPSGD(noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, record_steps=(1,))
     table = RecordTable(features, torch.zeros(len(features), dtype=torch.int64), num_canaries=1)
-    return type(path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None))
+    return type(path_of(module, table, dpsgd=dpsgd, basis=None))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -22,7 +22,7 @@ from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.options import Initialisation, Loss, Optimizer, Precision, Sampling
+from dpcanary.training.options import Initialisation, Loss, Optimizer, Sampling
 from dpcanary.training.purposes import Purpose
 from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.slots import slots_of, table_of
@@ -397,10 +397,7 @@ def test_equals_a_loop_over_runs_steps_and_records(case: Case, num_slots: int) -
     slots = slots_of(canaries, records=records, num_parameters=count, **told)
     basis = basis_of(module, table, slots, initialisation=case.initialisation, **told)
     basis = basis if case.model == "rotated" else None
-    paths = {
-        b is None: path_of(module, table, basis=b, precision=Precision.FLOAT32, **told)
-        for b in (basis, None)
-    }
+    paths = {b is None: path_of(module, table, basis=b, **told) for b in (basis, None)}
 
     def drawn(run: int, step: int, purpose: Purpose, rotated: bool) -> Vector:
         path = paths[not rotated]

@@ -16,7 +16,6 @@ from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.accuracy import accuracy_of
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.dense_layers import DenseLayers
@@ -25,13 +24,12 @@ from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.gradients.perceptron import PerceptronPath
 from dpcanary.training.gradients.rotation import spanning_basis
 from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath
-from dpcanary.training.options import Initialisation, Loss, Precision
+from dpcanary.training.options import Loss
 from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")
 N, RUNS = 13, 5
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
-BFLOAT16 = Precision.BFLOAT16
 NULL_ROW = N + 1
 
 
@@ -73,13 +71,11 @@ def some_table(num_features: int, num_classes: int, seed: int = 0, count: int = 
     return RecordTable(torch.from_numpy(features), torch.from_numpy(labels), num_canaries=1)
 
 
-def path_for(
-    module: nn.Module, table: RecordTable, loss: Loss, precision: Precision = Precision.FLOAT32
-) -> GradientPath:
+def path_for(module: nn.Module, table: RecordTable, loss: Loss) -> GradientPath:
     dpsgd = DPSGD(
         noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, record_steps=(1,), loss=loss
     )
-    return path_of(module, table, dpsgd=dpsgd, precision=precision, basis=None)
+    return path_of(module, table, dpsgd=dpsgd, basis=None)
 
 
 def paths_for(module: nn.Module, table: RecordTable, loss: Loss) -> list[GradientPath]:
@@ -333,77 +329,6 @@ def test_a_perceptron_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> N
         found = sums_of(path, parameters, batch, 1.0)
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
     assert calls == [64, 64, 64, 64, 45] * 2
-
-
-# --- bfloat16 ----------------------------------------------------------------------------------
-
-
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
-
-
-@pytest.mark.parametrize(
-    ("name", "shared"),
-    [("linear 33", True), ("tanh", True), ("tanh", False), ("relu", True), ("relu", False)],
-)
-def test_bfloat16_rounds_products_to_eight_bits(name: str, shared: bool) -> None:
-    """So the sums err by about 2^-9 of their length, not by float32's 2^-24.
-
-    The host's kernel for a linear head's own rows supports float32 only and must not be used.
-    """
-    module = module_named(name, 3)
-    table = some_table(width_of(module), 3)
-    parameters, members = some_parameters(module), some_members()
-    batch = shared_rows(members, range(N + 1)) if shared else own_rows(members, NULL_ROW)
-    exact = sums_of(path_for(module, table, CROSS_ENTROPY), parameters, batch, 1.0)
-    path = path_for(module, table, CROSS_ENTROPY, BFLOAT16)
-    assert 2**-12 < relative_error(sums_of(path, parameters, batch, 1.0), exact) < 2**-7
-    if isinstance(path, LinearPath):
-        assert path.shared_above == 0.0
-
-
-@pytest.mark.parametrize("rate", [0.3, 0.9, 1.0])
-@pytest.mark.parametrize("name", ["linear 33", "tanh"])
-def test_bfloat16_ensembles_are_close_to_float32_and_not_equal(name: str, rate: float) -> None:
-    module = module_named(name, 3)
-    table = some_table(width_of(module), 3)
-    records = Records(table.features[:N].numpy(), table.labels[:N].numpy())
-    dpsgd = DPSGD(
-        noise_multiplier=0.5,
-        max_grad_norm=1.0,
-        learning_rate=0.3,
-        record_steps=(8,),
-        sample_rate=rate,
-    )
-    found = []
-    for precision in Precision:
-        result = train_ensemble(
-            module=module,
-            records=records,
-            test_records=records,
-            canary=InputCanary(-records.features[2], int(records.labels[2]), target=2),
-            dpsgd=dpsgd,
-            runs=40,
-            seed=5,
-            initialisation=Initialisation.FIXED,
-            precision=precision,
-            keep_parameters=True,
-        )
-        assert result.parameters is not None
-        found.append(torch.from_numpy(result.parameters))
-    # Relative to the change in training; the noise is the same in both.
-    start = parameters_to_vector(module.parameters()).detach()
-    exact, rounded = (parameters - start for parameters in found)
-    assert 2**-14 < relative_error(rounded, exact) < 2**-7
-
-
-def test_bfloat16_is_refused_for_other_modules() -> None:
-    convolutions = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-    labels = torch.zeros(N + 2, dtype=torch.int64)
-    images = RecordTable(torch.zeros(N + 2, 1, 4, 4), labels, num_canaries=1)
-    path_for(convolutions, images, CROSS_ENTROPY)  # float32 is fine
-    with pytest.raises(InputError, match=r"^precision bfloat16 is for linear heads and perceptron"):
-        path_for(convolutions, images, CROSS_ENTROPY, BFLOAT16)
 
 
 # --- which path --------------------------------------------------------------------------------

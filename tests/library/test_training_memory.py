@@ -28,7 +28,6 @@ from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.options import (
     Initialisation,
     Optimizer,
-    Precision,
     Sampling,
     WorldAssignment,
 )
@@ -126,7 +125,6 @@ def train_alone(
         observe=Observation.LOGITS,
         worlds=WorldAssignment.ALTERNATE if is_one else WorldAssignment.COINS,
         initialisation=initialisation,
-        precision=Precision.FLOAT32,
         device=CPU,
     )
     return train_runs(plan, [run], keep_parameters=True)

@@ -28,7 +28,6 @@ from dpcanary.training.options import (
     Initialisation,
     Loss,
     Optimizer,
-    Precision,
     WorldAssignment,
 )
 from dpcanary.training.plan import default_observation, make_plan
@@ -170,7 +169,7 @@ def assert_some_clipped(norms: list[float], max_grad_norm: float) -> None:
 
 def path_without_canaries(module: nn.Module, records: Records, dpsgd: DPSGD) -> GradientPath:
     table = table_of(records, [GradientCanary(0, TARGET)], CPU)
-    return path_of(module, table, dpsgd=dpsgd, precision=Precision.FLOAT32, basis=None)
+    return path_of(module, table, dpsgd=dpsgd, basis=None)
 
 
 # --- a step ------------------------------------------------------------------------------------
@@ -240,7 +239,6 @@ def block_of(
         observe=default_observation(canaries),
         worlds=WorldAssignment.COINS if len(canaries) > 1 else WorldAssignment.ALTERNATE,
         initialisation=Initialisation.FIXED,
-        precision=Precision.FLOAT32,
         device=CPU,
     )
     return Block(plan, RUNS)

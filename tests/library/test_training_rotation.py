@@ -19,7 +19,7 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.rotation import accumulated_noise, spanning_basis
-from dpcanary.training.options import Initialisation, Optimizer, Precision, Sampling
+from dpcanary.training.options import Initialisation, Optimizer, Sampling
 from dpcanary.training.runs import EnsembleResult
 
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 20, 48, 3, 4, 11
@@ -78,7 +78,6 @@ def train(
     dpsgd: DPSGD = SETTINGS,
     module: nn.Module | None = None,
     initialisation: Initialisation = Initialisation.ZEROS,
-    precision: Precision = Precision.FLOAT32,
     seed: int = SEED,
     observe: Observation | None = None,
 ) -> EnsembleResult:
@@ -91,7 +90,6 @@ def train(
         seed=seed,
         test_records=test_records,
         initialisation=initialisation,
-        precision=precision,
         keep_parameters=True,
         rotate=rotate,
         observe=observe,
@@ -315,7 +313,6 @@ def test_it_is_used_for_descent_from_zero_on_few_records() -> None:
     for canary in CANARIES.values():
         assert is_used(canary=canary)
         assert is_used(canary=canary, dpsgd=replace(SETTINGS, optimizer=Optimizer.MOMENTUM))
-    assert is_used(precision=Precision.BFLOAT16)
 
 
 def test_it_is_not_used_with_adam() -> None:

@@ -19,7 +19,7 @@ from dpcanary.training.gradients.perceptron import PerceptronPath
 from dpcanary.training.gradients.rotation import spanning_basis
 from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath, is_small
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.options import Initialisation, Loss, Optimizer, Precision
+from dpcanary.training.options import Initialisation, Loss, Optimizer
 from dpcanary.training.slots import Slots
 
 
@@ -28,7 +28,6 @@ def path_of(
     table: RecordTable,
     *,
     dpsgd: DPSGD,
-    precision: Precision,
     basis: Tensor | None,
 ) -> GradientPath:
     """The fastest path that can train the module.
@@ -37,11 +36,10 @@ def path_of(
         module: the architecture.
         table: the records.
         dpsgd: the mechanism.
-        precision: of matrix products.
         basis: from `basis_of`, for a linear head that is trained in the span of its records.
 
     Raises:
-        InputError: if no path can train the module, or not at this precision.
+        InputError: if no path can train the module.
     """
     if dpsgd.augmentation_multiplicity:
         check_augmented(tuple(table.features.shape[1:]))
@@ -55,17 +53,10 @@ def path_of(
         num_outputs, loss = layers[-1].out_features, dpsgd.loss
         _check_outputs(num_outputs, table, loss)
         if isinstance(module, nn.Sequential):
-            if precision is Precision.FLOAT32 and is_small(layers, table.features.device):
+            if is_small(layers, table.features.device):
                 return SmallPerceptronPath(table, module, loss=loss)
-            return PerceptronPath(table, module, loss=loss, precision=precision)
-        return LinearPath(
-            table, num_outputs=num_outputs, loss=loss, precision=precision, basis=basis
-        )
-    if precision is not Precision.FLOAT32:
-        raise InputError(
-            f"precision {precision} is for linear heads and perceptrons; use float32 for a"
-            f" {type(module).__name__}"
-        )
+            return PerceptronPath(table, module, loss=loss)
+        return LinearPath(table, num_outputs=num_outputs, loss=loss, basis=basis)
     path = _path_of_layers(module, table, dpsgd)
     _check_outputs(path.num_outputs, table, dpsgd.loss)
     return path

@@ -21,7 +21,7 @@ from dpcanary.training.kernels.convolution import pooled_convolutions
 from dpcanary.training.kernels.convolution_gradients import input_gradients, record_gradients
 from dpcanary.training.losses import residuals, target_outputs
 from dpcanary.training.modules.allocation import keep_freed_memory
-from dpcanary.training.options import Loss, Precision
+from dpcanary.training.options import Loss
 
 # Records of one run that are computed at once, and the bytes of what is kept of them.
 _RECORDS_TOGETHER, _BYTES_TOGETHER = 256, 2**26
@@ -67,7 +67,7 @@ class ConvolutionalPath(GradientPath):
         found = split_module(module, shape)
         assert found is not None
         self._stages, dense = found
-        self._head = DenseLayers(dense, Precision.FLOAT32)
+        self._head = DenseLayers(dense)
         self.table, self._loss = table, loss
         self._targets = target_outputs(table.labels, self._head.num_outputs)
         self.num_outputs = self._head.num_outputs

@@ -11,9 +11,6 @@ from itertools import zip_longest
 import torch
 from torch import Tensor, nn
 
-from dpcanary.training.gradients.precision import product
-from dpcanary.training.options import Precision
-
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 _ATEN = torch.ops.aten
 # Of each activation: its function, in place, and its backward pass, which turns a gradient and the
@@ -40,7 +37,6 @@ class DenseLayers:
 
     Args:
         layers: linear layers with bias, with activations of `ACTIVATIONS` between them.
-        precision: of the products.
 
     Attributes:
         shapes: (outputs, inputs) of every layer.
@@ -49,8 +45,7 @@ class DenseLayers:
         numbers: per record: its features, and activations and gradients of every layer.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], precision: Precision) -> None:
-        self._precision = precision
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.shapes = [(layer.out_features, layer.in_features) for layer in linear]
         self._activations = [
@@ -67,7 +62,7 @@ class DenseLayers:
         """
         values = [features]
         for (weight, bias), activation in zip_longest(self._layers(parameters), self._activations):
-            outputs = product(values[-1], weight.transpose(1, 2), self._precision)
+            outputs = torch.matmul(values[-1], weight.transpose(1, 2))
             outputs.add_(bias.unsqueeze(1))
             values.append(activation[0](outputs) if activation else outputs)
         return values
@@ -85,14 +80,14 @@ class DenseLayers:
         gradients = [slopes]
         weights = [weight for weight, _ in self._layers(parameters)]
         for layer in range(len(self.shapes) - 1, 0, -1):
-            back = product(gradients[0], weights[layer], self._precision)
+            back = torch.matmul(gradients[0], weights[layer])
             gradients.insert(0, self._activations[layer - 1][1](back, inputs[layer]))
         return gradients
 
     def input_gradients(self, parameters: Tensor, slopes: Tensor) -> Tensor:
         """Gradients in the features, from those in the first layer's outputs."""
         weight, _ = next(self._layers(parameters))
-        return product(slopes, weight, self._precision)
+        return torch.matmul(slopes, weight)
 
     def add_squared_norms(
         self, gradients: Sequence[Tensor], squares: Sequence[Tensor], norms: Tensor
@@ -121,10 +116,10 @@ class DenseLayers:
         """
         for layer, (weight_sum, bias_sum) in enumerate(self._layers(out)):
             scaled = gradients[layer].mul_(scales.unsqueeze(-1))
-            if self._precision is Precision.FLOAT32 and inputs[layer].dim() == 3:
+            if inputs[layer].dim() == 3:
                 weight_sum.baddbmm_(scaled.transpose(1, 2), inputs[layer])
             else:
-                weight_sum += product(scaled.transpose(1, 2), inputs[layer], self._precision)
+                weight_sum += torch.matmul(scaled.transpose(1, 2), inputs[layer])
             bias_sum += scaled.sum(dim=1)
 
     def _layers(self, buffer: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.gradients.precision import product
 from dpcanary.training.kernels.linear import add_clipped_gradients
 from dpcanary.training.losses import residuals, target_outputs
-from dpcanary.training.options import Loss, Precision
+from dpcanary.training.options import Loss
 
 # Widths are padded with zero features to whole cache lines; misaligned rows are a fifth slower.
 _ALIGNMENT = 16
@@ -40,7 +39,6 @@ class LinearPath(GradientPath):
         *,
         num_outputs: int,
         loss: Loss,
-        precision: Precision = Precision.FLOAT32,
         basis: Tensor | None = None,
     ) -> None:
         """Lays the records out.
@@ -49,12 +47,11 @@ class LinearPath(GradientPath):
             table: the records, with F features each.
             num_outputs: classes, or 1 for a binary label.
             loss: of each record.
-            precision: of the products.
             basis: orthonormal columns, shape (F + 1, n), to train in; see `rotation`.
         """
         self._num_features = table.features.shape[1]
         self._basis = basis
-        self._loss, self._precision = loss, precision
+        self._loss = loss
         used = self._num_features + 1 if basis is None else basis.shape[1]
         self._width = -(-used // _ALIGNMENT) * _ALIGNMENT
         self.num_outputs = num_outputs
@@ -64,7 +61,7 @@ class LinearPath(GradientPath):
         self._norms = torch.linalg.vector_norm(self.table.features, dim=1)
         self._targets = target_outputs(table.labels, num_outputs)
         on_host = self._norms.device.type == "cpu"
-        self.shared_above = _DENSE_ABOVE if on_host and precision is Precision.FLOAT32 else 0.0
+        self.shared_above = _DENSE_ABOVE if on_host else 0.0
         self.runs_together = _RUNS_TOGETHER if on_host else None
 
     def lift(self, features: Tensor) -> Tensor:
@@ -127,7 +124,7 @@ class LinearPath(GradientPath):
     ) -> None:
         runs, rows = len(parameters), batch.rows
         features, targets, norms = self.table.features[rows], self._targets[rows], self._norms[rows]
-        outputs = product(parameters.view(-1, self._width), features.T, self._precision)
+        outputs = torch.matmul(parameters.view(-1, self._width), features.T)
         by_class = outputs.view(runs, self.num_outputs, len(rows))
         slopes = residuals(by_class, targets.T, self._loss, dim=1)
         # Not vector_norm: across classes it takes as long as a product.
@@ -135,7 +132,7 @@ class LinearPath(GradientPath):
         # A zero gradient gives C / 0 = inf, clamped to 1.
         scales = lengths.reciprocal_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
         scaled = slopes.mul_(scales.unsqueeze(1)).flatten(0, 1)
-        product(scaled, features, self._precision, out.view(-1, self._width))
+        torch.matmul(scaled, features, out=out.view(-1, self._width))
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
         """See `GradientPath`."""

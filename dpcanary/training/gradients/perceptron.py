@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from dpcanary.training.gradients.dense_layers import DenseLayers
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.losses import residuals, target_outputs
-from dpcanary.training.options import Loss, Precision
+from dpcanary.training.options import Loss
 
 # On the host, above this sampling rate, weights on shared records are faster than gathering.
 _SHARED_ABOVE = 0.6
@@ -27,7 +27,6 @@ class PerceptronPath(GradientPath):
         module: nn.Sequential,
         *,
         loss: Loss,
-        precision: Precision = Precision.FLOAT32,
     ) -> None:
         """Reads the layers' shapes and activations.
 
@@ -35,11 +34,10 @@ class PerceptronPath(GradientPath):
             table: the records, with F features each.
             module: layers that `dense_layers.linear_layers` accepts.
             loss: of each record.
-            precision: of the products.
         """
         self.table = table
         self._loss = loss
-        self._layers = DenseLayers([*module], precision)
+        self._layers = DenseLayers([*module])
         self.num_outputs = self._layers.num_outputs
         self.num_parameters = self._layers.num_parameters
         self._targets = target_outputs(table.labels, self.num_outputs)
