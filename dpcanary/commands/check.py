@@ -65,7 +65,14 @@ def check(
     )
     if as_json:
         findings = [vars(finding) for finding in found.findings]
-        print_json({"passes": found.passes, "significance": significance, "findings": findings})
+        print_json(
+            {
+                "passes": found.passes,
+                "significance": significance,
+                "findings": findings,
+                "not_seen": [*found.not_seen],
+            }
+        )
     else:
         print(found)
     if not found.passes:

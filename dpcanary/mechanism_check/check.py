@@ -1,15 +1,20 @@
 """The check of a training loop against the mechanism that is accounted for it."""
 
 from dataclasses import dataclass
+from textwrap import fill
 
 import pandas as pd
 
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check.findings import Finding, findings_of
+from dpcanary.mechanism_check.blind_spots import blind_spots
+from dpcanary.mechanism_check.findings import Finding, findings_of, level_of_each
 from dpcanary.mechanism_check.measurements import Plan, Train, measure
-from dpcanary.mechanism_check.probes import LARGE, Settings
+from dpcanary.mechanism_check.probes import STABLE, Settings
 from dpcanary.program import progress
+
+# Characters of a line, of what has no table.
+_WIDTH = 88
 
 
 @dataclass(frozen=True)
@@ -20,11 +25,13 @@ class MechanismCheck:
         findings: one for each property that the accountant assumes.
         significance: probability that a right mechanism fails any of them, at most.
         num_trainings: that were run.
+        not_seen: errors that pass all the same, in words.
     """
 
     findings: tuple[Finding, ...]
     significance: float
     num_trainings: int
+    not_seen: tuple[str, ...]
 
     @property
     def passes(self) -> bool:
@@ -55,7 +62,10 @@ class MechanismCheck:
             f"A right mechanism fails with a probability of at most {self.significance:g}."
             f" {self.num_trainings} short trainings."
         )
-        return "\n".join([*lines, "", verdict, level])
+        not_seen = [
+            fill(one, _WIDTH, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
+        ]
+        return "\n".join([*lines, "", verdict, level, "", "Not seen by this check:", *not_seen])
 
 
 def check_mechanism(
@@ -72,17 +82,18 @@ def check_mechanism(
 ) -> MechanismCheck:
     """Checks by measurement that a training loop is the mechanism that accountants assume.
 
-    The loop trains small probes for one or two steps. Their gradients are known, so the updates
-    show which records were drawn, how they were clipped and divided, and the noise. The gradients
-    of one dataset are 0, so that its updates are noise alone; another is trained almost without
-    noise.
+    The loop trains small probes for one or two steps: linear layers, one of them with a bias, and
+    an embedding. Their gradients are known, so the updates show which records were drawn, how they
+    were clipped and divided, and the noise. The gradients of one dataset are 0, so that its updates
+    are noise alone; another is trained almost without noise.
 
     Args:
         train: your loop: `train(module, dataset, settings)` trains the module in place by SGD with
             cross-entropy loss on a `TensorDataset` of vectors and labels, for
             `settings.num_steps` steps, with the sample rate, noise multiplier, clipping norm and
-            learning rate of the settings. It may ignore `settings.seed`, unless it seeds its
-            generators itself.
+            learning rate of the settings. It must not fail if a batch is empty, which is rare; with
+            more records it is rarer. It may ignore `settings.seed`, unless it seeds its generators
+            itself.
         sample_rate: to check at. The expected batch size must be a whole number, at least 10. For
             loops with Opacus, its inverse must be one too: Opacus takes the rate
             1 / number of batches.
@@ -91,8 +102,8 @@ def check_mechanism(
         learning_rate: likewise, constant.
         num_records: of the probes' datasets; even. More are needed for a small sample rate.
         num_trainings: of each of four kinds.
-        significance: probability that a right mechanism fails any property, at most (Bonferroni;
-            tests of normal approximations are about exact).
+        significance: probability that a right mechanism fails any property, at most (Bonferroni,
+            of tests with exact laws).
         seed: from which the trainings' seeds are derived.
 
     Raises:
@@ -120,8 +131,9 @@ def check_mechanism(
     level = checked_real("significance", significance, most=0.5)
     with progress(plan.total, "training") as bar:
         found = measure(train, plan, bar.update)
-    findings = findings_of(found, sample_rate=settings.sample_rate, significance=level)
-    return MechanismCheck(tuple(findings), level, plan.total)
+    findings = findings_of(found, significance=level)
+    not_seen = blind_spots(plan, level_of_each(level))
+    return MechanismCheck(tuple(findings), level, plan.total, not_seen)
 
 
 def _check_batch_size(settings: Settings, num_records: int) -> None:
@@ -137,7 +149,7 @@ def _check_batch_size(settings: Settings, num_records: int) -> None:
 def _check_small_steps(settings: Settings, num_records: int) -> None:
     """One step must not change the gradients of the next one much."""
     moved = settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * num_records)
-    if 2 * moved * LARGE * settings.max_grad_norm > 1:
+    if 2 * moved * STABLE * settings.max_grad_norm > 1:
         raise InputError(
             f"learning_rate {settings.learning_rate:g} is too large for a probe with max_grad_norm"
             f" {settings.max_grad_norm:g} and batches of {settings.sample_rate * num_records:g}:"

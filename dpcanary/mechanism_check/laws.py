@@ -1,0 +1,138 @@
+"""P-values from exact laws of what is measured, if the mechanism is right."""
+
+from math import ceil, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+from scipy.stats import beta, binom, chi2, norm
+from scipy.stats import t as student
+
+Array = NDArray[np.float64]
+# Standard deviations above the mean beyond which the law of squares is not computed.
+_FAR = 20
+
+
+def two_sided(below: float, above: float) -> float:
+    """The p-value of a value, from the probabilities of no larger and of no smaller ones."""
+    return float(min(1.0, 2 * max(0.0, min(below, above))))
+
+
+def binomial_p_values(counts: NDArray[np.int64], trials: int, rates: Array | float) -> Array:
+    """Of binomial numbers, each on its own."""
+    law = binom(trials, rates)
+    found: Array = np.minimum(1.0, 2 * np.minimum(law.cdf(counts), law.sf(counts - 1)))
+    return found
+
+
+def spread_p_value(counts: NDArray[np.int64], trials: int, rate: float) -> float:
+    """Of the spread of independent binomial numbers around their mean, by an exact law.
+
+    The statistic is the sum of their squared differences from the mean, rounded to a whole number.
+    The law of the sum is the law of one square, convolved with itself.
+
+    Args:
+        counts: the numbers.
+        trials: of each of them.
+        rate: probability of each trial.
+    """
+    centre, size = round(trials * rate), len(counts)
+    mean = trials * rate * (1 - rate) + (trials * rate - centre) ** 2
+    own = int(((counts - centre) ** 2).sum())
+    # Beyond, the probability is that of the bound, which is larger: 20 deviations are enough.
+    own = min(own, ceil(size * mean * (1 + _FAR * sqrt(2 / size))) + 1)
+    values = np.arange(trials + 1)
+    squares = (values - centre) ** 2
+    near = squares <= own
+    law = np.zeros(own + 1)
+    np.add.at(law, squares[near], binom(trials, rate).pmf(values[near]))
+    total = _of_sum(law, size)
+    return two_sided(float(total.sum()), 1 - float(total[:own].sum()))
+
+
+def _of_sum(law: Array, count: int) -> Array:
+    """The law of a sum of independent numbers with the given law, up to the same largest value."""
+    length, found = len(law), np.ones(1)
+    while count:
+        if count % 2:
+            found = fftconvolve(found, law)[:length]
+        law, count = fftconvolve(law, law)[:length], count // 2
+    return found
+
+
+def squares_p_value(values: Array) -> float:
+    """Of the sum of squares of standard normal numbers, which is chi-squared."""
+    law, squares = chi2(values.size), float((values**2).sum())
+    return two_sided(law.cdf(squares), law.sf(squares))
+
+
+def constancy_p_value(values: Array) -> float:
+    """Of sums of squares of rows that are normal with one variance, which need not be known.
+
+    Each row's sum over that of it and all rows before is a beta number. These ratios are
+    independent, because the sum of independent gamma numbers is independent of their ratio. As
+    normal numbers, their squares add up to a chi-squared one: large if the variance differs between
+    rows, small if the sums differ too little.
+
+    Args:
+        values: shape (rows, values of a row).
+    """
+    sums = (values**2).sum(axis=1)
+    totals = np.cumsum(sums)
+    ratios = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)[1:]
+    law = beta(values.shape[1] / 2, np.arange(1, len(sums)) * values.shape[1] / 2)
+    below, above = law.cdf(ratios), law.sf(ratios)
+    normal = np.where(below < above, norm.ppf(below), norm.isf(above))
+    spread, of_all = float((normal**2).sum()), chi2(len(ratios))
+    return two_sided(of_all.cdf(spread), of_all.sf(spread))
+
+
+def variance_of_means(values: Array, axes: tuple[int, ...]) -> tuple[float, float]:
+    """The variance of sums of independent normal numbers with one variance, and its p-value.
+
+    The squares of d sums over k numbers each, over k, and those of all numbers: their ratio is a
+    beta number, whatever the variance. It is small if noise was made to cancel, large if it is
+    shared.
+
+    Args:
+        values: of any shape.
+        axes: over which numbers are added up.
+
+    Returns:
+        The variance of the sums, over that of sums of independent numbers; and the p-value.
+    """
+    sums = values.sum(axis=axes)
+    share = float((sums**2).sum() / (values**2).sum() * sums.size / values.size)
+    law = beta(sums.size / 2, (values.size - sums.size) / 2)
+    return share * values.size / sums.size, two_sided(law.cdf(share), law.sf(share))
+
+
+def correlation(first: Array, second: Array) -> tuple[float, float]:
+    """The correlation of two lists of normal numbers of mean 0, and its p-value.
+
+    The square of the correlation is a beta number if one of the lists does not depend on the other.
+    """
+    lengths = sqrt((first**2).sum() * (second**2).sum())
+    if lengths == 0:
+        return 0.0, 1.0
+    own = float((first * second).sum() / lengths)
+    return own, float(beta(0.5, (first.size - 1) / 2).sf(min(1.0, own**2)))
+
+
+def probabilities_of(values: Array) -> Array:
+    """Normal numbers of mean 0 as independent uniform ones, whatever their variance.
+
+    Each value over the root mean square of all before it has Student's distribution with as many
+    degrees of freedom, and is independent of all before it.
+
+    Args:
+        values: shape (n,).
+
+    Returns:
+        Shape (n - 1,); not of the first value, which nothing comes before.
+    """
+    degrees = np.arange(1, len(values))
+    scales = np.sqrt(np.cumsum(values**2)[:-1] / degrees)
+    ratios = np.divide(values[1:], scales, out=np.zeros(len(degrees)), where=scales > 0)
+    found: Array = student(degrees).cdf(ratios)
+    return found
