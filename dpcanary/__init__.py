@@ -10,7 +10,7 @@ Estimation, lower bounds from the slots of one run:
     estimate_epsilon_one_run, epsilon_of_guesses, Guesses, OneRunEstimate
     slot_dependence, SlotDependence
 What an audit can show:
-    test_claim, ClaimTest, expected_bound, ExpectedBound, runs_needed
+    assess_claim, ClaimTest, expected_bound, ExpectedBound, runs_needed
 Gaussian differential privacy:
     gdp_delta, gdp_epsilon, gdp_mu
 Training of many models, each on one of two neighbouring datasets:
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from dpcanary.errors import AccountingError as AccountingError
     from dpcanary.errors import InputError as InputError
     from dpcanary.estimation.claims import ClaimTest as ClaimTest
-    from dpcanary.estimation.claims import test_claim as test_claim
+    from dpcanary.estimation.claims import assess_claim as assess_claim
     from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
     from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
     from dpcanary.estimation.estimate import (
@@ -130,7 +130,7 @@ _NAMES_IN = {
     "audits.results": "AuditResults",
     "canaries": "DirectionCanary GradientCanary InputCanary",
     "errors": "AccountingError InputError",
-    "estimation.claims": "ClaimTest test_claim",
+    "estimation.claims": "ClaimTest assess_claim",
     "estimation.estimate": "EpsilonEstimate estimate_epsilon estimate_epsilon_at_looks",
     "estimation.one_run.bound": "OneRunEstimate epsilon_of_guesses",
     "estimation.one_run.dependence": "SlotDependence slot_dependence",

@@ -53,7 +53,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Stands letters for the parts of conditions, which `; ` divides.
+    """Gives each part of some conditions a letter. Parts are divided by `; `.
 
     Returns:
         For each condition its letters, and a line for each letter that says what it stands for.

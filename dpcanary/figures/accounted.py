@@ -30,7 +30,7 @@ def accounted_styles(names: Sequence[str], audited: Iterable[str]) -> tuple[str,
 
 
 def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
-    """The curves of a panel: of those of the figure, membership alone has no other than its own."""
+    """The curves of a panel. Audits of membership have one: that of their own adjacency."""
     if Adjacency.SUBSTITUTE in {*audited}:
         return styles
     return {name: one for name, one in styles.items() if name == "add_remove"}

@@ -12,7 +12,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.estimation.claims import ClaimTest, test_claim
+from dpcanary.estimation.claims import ClaimTest, assess_claim
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.printing import (
     ADJACENCIES,
@@ -89,7 +89,7 @@ class OwnAudit:
         if self.accounted is None or self.mechanism is None:
             return None
         noise_multiplier, sample_rate, num_steps = self.mechanism
-        found = test_claim(
+        found = assess_claim(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
             mechanism=Mechanism(

@@ -139,7 +139,7 @@ def _check_dataset(where: str, audit: Audit, dataset: str, settings: Settings) -
             raise InputError(
                 f"{where}: metagradient.batch_size: {audit.metagradient.batch_size} must be at most"
                 f" the {trained_on} records of its trainings: half of {audit.num_slots} canaries,"
-                f" and {most - audit.num_slots} others, of which there must be some"
+                f" and {most - audit.num_slots} others, which must be at least one"
             )
     if audit.adjacency is Adjacency.SUBSTITUTE:
         most -= audit.num_slots  # batches are made of the other records; targets are added

@@ -31,7 +31,7 @@ _ACTIVATIONS = {
     Activation.RELU: nn.ReLU,
     Activation.SIGMOID: nn.Sigmoid,
 }
-# What models take whose features are images; an empty place stands for any size.
+# The shapes of images that models take; a word stands for any size.
 _IMAGES = {
     ModelKind.CONVNET: "(3, 32, 32)",
     ModelKind.RESNET9: "(3, 32, 32)",

@@ -40,12 +40,12 @@ def train_shard(
         noise_multiplier: sigma.
         runs: run indices; those of one shard may all be in one world.
         inputs: hashes of the files that data and canaries come from, for the header.
-        device: see `ensemble.train_ensemble`, also for the arguments below.
+        device: on which models are trained.
         pretrained: the parameters that runs start from, in the module's order, if the stage says
             that the model is pretrained.
-        num_threads: see there.
-        runs_at_once: see there.
-        on_progress: see there.
+        num_threads: threads of the processor, each of which trains a block of runs.
+        runs_at_once: runs of a block; None for as many as fit into memory.
+        on_progress: is called with the number of model-steps that are done.
 
     Raises:
         InputError: if a canary or the model does not fit the records, or a run diverges.

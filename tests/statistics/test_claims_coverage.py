@@ -1,4 +1,4 @@
-"""`test_claim` rejects true claims at its level, and false ones with power.
+"""`assess_claim` rejects true claims at its level, and false ones with power.
 
 Monte-Carlo error of a rate of .05 at 1,000 audits: .007.
 """
@@ -27,7 +27,7 @@ def share_rejected(draw, sizes, mechanism, *, num_audits=NUM_AUDITS, level=SIGNI
     p_values = []
     for audit in range(num_audits):
         world0, world1 = draw(rng, *sizes)
-        test = claims.test_claim(
+        test = claims.assess_claim(
             world0_scores=world0,
             world1_scores=world1,
             mechanism=mechanism,
