@@ -7,7 +7,6 @@ N(mu, 1) [Dong, Roth and Su, 2022]. This module has few imports, so that it load
 from collections.abc import Callable
 from math import exp, expm1, inf, isfinite, log
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from dpcanary.errors import InputError
@@ -107,6 +106,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    from scipy.optimize import brentq  # takes long to import, and most jobs need no root
+
     return float(brentq(function, low, high, xtol=1e-14, rtol=1e-13))
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv
-from scipy.stats import poisson
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.local_level_table import LEVEL, LOCAL_LEVELS
@@ -79,6 +78,8 @@ def failure_probability(*, num_scores: int, local_level: float) -> float:
     Returns:
         The probability, with an absolute error below 1e-9.
     """
+    from scipy.stats import poisson  # takes long to import; most levels are tabulated
+
     n = num_scores
     ranks = np.arange(1, n + 1)
     bounds = betainccinv(ranks, n - ranks + 1.0, local_level)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import threshold_rule_named
@@ -133,7 +133,7 @@ def _mean_of(values: "pd.Series[float]") -> dict[str, float]:
     count, mean, deviation = len(values), float(values.mean()), float(values.std(ddof=1))
     half = np.nan
     if count > 1:
-        half = float(t.ppf((1 + _CONFIDENCE) / 2, count - 1)) * deviation / np.sqrt(count)
+        half = float(stdtrit(count - 1, (1 + _CONFIDENCE) / 2)) * deviation / np.sqrt(count)
     return {
         "mean": mean,
         "lower": mean - half,

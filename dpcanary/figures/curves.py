@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from dpcanary.estimation.error_rates import count_errors
 from dpcanary.figures.attacks import Profile
@@ -80,8 +80,8 @@ def confidence_band(
 
 def _clopper_pearson(errors: NDArray[np.int64], trials: int, tail: float) -> tuple[Array, Array]:
     with np.errstate(invalid="ignore"):
-        low = beta.ppf(tail, errors, trials - errors + 1)
-        high = beta.ppf(1.0 - tail, errors + 1, trials - errors)
+        low = betaincinv(errors, trials - errors + 1, tail)
+        high = betaincinv(errors + 1, trials - errors, 1.0 - tail)
     return np.where(errors == 0, 0.0, low), np.where(errors == trials, 1.0, high)
 
 

@@ -77,7 +77,7 @@ def command(*options: str) -> list[str]:
     return [*words, "--configfile", "mine.yaml"]
 
 
-def test_each_addition_is_short():
+def test_each_addition_uses_public_names_alone():
     assert {*blocks()} == {
         "pyproject.toml",
         "my_audits/blank.py",
@@ -85,7 +85,6 @@ def test_each_addition_is_short():
         "my_audits/at_zero.py",
     }
     for path, text in blocks().items():
-        assert len(text.splitlines()) <= 40, path
         assert not re.search(r"dpcanary\.\w+ import", text), "imports from dpcanary alone"
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from dpcanary.estimation.families import AUC, PUBLISHED_SCAN, Family
 
@@ -137,6 +136,8 @@ def _critical_values(values: Statistics, significance: float) -> Statistics:
     safe: were the probability above the significance, so few of B samples would exceed it only
     with 1 - `_CONFIDENCE`.
     """
+    from scipy.stats import binom  # takes long to import; most bounds need no new table
+
     num_looks, num_samples, num_thetas = values.shape
     allowed = int(binom.ppf(1 - _CONFIDENCE, num_samples, significance)) - 1
     ordered = -np.sort(-values, axis=1)
