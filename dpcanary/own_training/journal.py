@@ -115,7 +115,10 @@ def _fingerprint(train: Train) -> str:
         own = type(own)
     try:
         module = inspect.getmodule(own)
-        source = inspect.getsource(module if module and hasattr(module, "__file__") else own)
+        place = module if module and hasattr(module, "__file__") else own
+        if inspect.getsourcefile(place) == "<string>":
+            raise OSError  # Python 3.13 takes the text of `python -c` for its source
+        source = inspect.getsource(place)
     except (OSError, TypeError):
         raise InputError(
             "the training has no source that can be read, so its runs could not be told from those"
