@@ -7,25 +7,23 @@ import numpy as np
 
 from dpcanary.files import read_npz, shape_in_npz
 from dpcanary.provenance import check_origin, origins_in
-from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.products import Product, Products
 from dpcanary.summary import described_data
 
 _MOST_TARGETS = 5
 
 
-def datasets_in_words(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
+def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
     """For each prepared dataset, its name, and what its records are.
 
     Args:
-        experiment: the resolved config.
+        products: of the resolved config.
         folder: of the results.
 
     Raises:
         InputError: if a file is of another config.
     """
-    products = Products(experiment)
-    for name, dataset in experiment.settings.datasets.items():
+    for name, dataset in products.experiment.settings.datasets.items():
         path = _checked(folder, products.data(name))
         if path is None:
             continue
@@ -43,18 +41,17 @@ def datasets_in_words(experiment: Experiment, folder: Path) -> Iterator[tuple[st
         )
 
 
-def targets_in_words(experiment: Experiment, folder: Path, audit: str) -> str:
+def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     """Which rows of the source an audit's target records are; empty if this is not known.
 
     Args:
-        experiment: the resolved config.
+        products: of the resolved config.
         folder: of the results.
         audit: its name.
 
     Raises:
         InputError: if a file is of another config.
     """
-    products = Products(experiment)
     made = [*products.canaries(audit), *products.data_of(audit)]
     paths = [path for one in made if (path := _checked(folder, one))]
     if len(paths) < 2:
@@ -82,17 +79,19 @@ def _checked(folder: Path, product: Product) -> Path | None:
     return path
 
 
-def facts(experiment: Experiment, folder: Path, accuracies: "np.ndarray") -> Iterator[str]:
+def facts(products: Products, folder: Path, accuracies: "np.ndarray") -> Iterator[str]:
     """Lines for a terminal: the datasets, the target record if all audits share it, the accuracy.
 
     Args:
-        experiment: the resolved config.
+        products: of the resolved config.
         folder: of the results.
         accuracies: mean test accuracy of each audit; NaN where nothing is trained.
     """
-    for _, text in datasets_in_words(experiment, folder):
+    for _, text in datasets_in_words(products, folder):
         yield f"Data: {text}"
-    targets = {targets_in_words(experiment, folder, audit) for audit in experiment.audits} - {""}
+    targets = {
+        targets_in_words(products, folder, audit) for audit in products.experiment.audits
+    } - {""}
     if len(targets) == 1:
         yield f"Target record: {targets.pop()}."
     known = accuracies[~np.isnan(accuracies)]

@@ -6,8 +6,10 @@ valid, but of another audit or of other settings, must not become a number.
 """
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -17,6 +19,13 @@ from dpcanary.files import read_header, read_json, sha256_of_text
 
 KEY = "origin"
 _DIGITS = 16  # of the digest: no two products meet by chance
+_MOST_LISTED = 200
+_MANY = "many"
+
+
+def as_json(settings: Mapping[str, Any]) -> str:
+    """Settings that were read from a file, as `ClosedModel.to_json` writes them."""
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
 
 
 def origin_of(name: str, *, settings: str, inputs: Mapping[str, Sequence[str]]) -> str:
@@ -35,12 +44,19 @@ def origin_of(name: str, *, settings: str, inputs: Mapping[str, Sequence[str]]) 
     return f"{name}:{digest[:_DIGITS]}"
 
 
+def listed(origins: Sequence[str]) -> tuple[str, ...]:
+    """Origins for a command line, which has an end: of many, a digest of all."""
+    if len(origins) <= _MOST_LISTED:
+        return tuple(origins)
+    return (f"{_MANY}:{sha256_of_text(' '.join(origins))[:_DIGITS]}",)
+
+
 class Job(ClosedModel):
     """What a job makes and reads; every program of the workflow gets it as `--job`.
 
     Attributes:
         origin: of what it makes.
-        inputs: by role, the origins of what it reads, in the order of the files.
+        inputs: by role, the origins of what it reads, in the order of the files; see `listed`.
     """
 
     origin: str = ""
@@ -55,12 +71,19 @@ class Job(ClosedModel):
         paths = [files] if isinstance(files, Path) else [*(files or ())]
         expected = [*self.inputs.get(role, ())]
         found = [(path, origin) for path in paths for origin in origins_in(path)]
+        if expected and expected[0].startswith(f"{_MANY}:"):
+            if expected == [*listed([origin for _, origin in found])]:
+                return
+            raise InputError(
+                f"{role}: one of {len(found)} products, from {found[0][0]} on, is of another audit"
+                " or was made with other settings: delete these files and run again"
+            )
         for (path, origin), wanted in zip(found, expected, strict=False):
             check_origin(path, origin, wanted)
         if len(found) != len(expected):
-            listed = ", ".join(map(str, paths)) or "no file"
+            named = ", ".join(map(str, paths)) or "no file"
             raise InputError(
-                f"{role}: {listed} holds {len(found)} products where {len(expected)} are needed;"
+                f"{role}: {named} holds {len(found)} products where {len(expected)} are needed;"
                 " delete it and run again"
             )
 

@@ -127,12 +127,14 @@ def print_results(folder: Path) -> None:
     if path.exists():
         print()
         print("\n".join(map(wrapped, _facts(summary, path))))
+    else:
+        print(f"\nNot compared with a config: there is no {path.name} beside the summary.")
 
 
 def _facts(summary: pd.DataFrame, path: Path) -> list[str]:
     accuracies = summary.groupby("audit")["test_accuracy"].last().to_numpy(dtype=float)
     try:
-        return [*facts(read_experiment(path), path.parent, accuracies)]
+        return [*facts(Products(read_experiment(path)), path.parent, accuracies)]
     except InputError as error:
         return [f"No facts on the data: {error}"]
 

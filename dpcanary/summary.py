@@ -9,7 +9,7 @@ import pandas as pd
 
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_text
-from dpcanary.provenance import origin_of
+from dpcanary.provenance import as_json, origin_of
 
 # Settings of an audit that the summary repeats.
 _SETTINGS = (
@@ -76,7 +76,7 @@ def summary_rows(
     else:
         settings |= dict.fromkeys(("dataset", "data", "model"), "process")
         settings["num_records"] = float("nan")
-    settings["origin"] = origin_of(f"summary/{audit}", settings=_as_json(known), inputs=origins)
+    settings["origin"] = origin_of(f"summary/{audit}", settings=as_json(known), inputs=origins)
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return merged.assign(audit=audit, sweep=sweep, **settings)[_COLUMNS]
 
@@ -85,11 +85,6 @@ def _configuration(settings: Mapping[str, Any]) -> str:
     """A hash of all settings except the seed: audits that share it are repeats of one another."""
     without_seed = {key: value for key, value in settings.items() if key != "seed"}
     return sha256_of_text(json.dumps(without_seed, sort_keys=True))[:12]
-
-
-def _as_json(settings: Mapping[str, Any]) -> str:
-    """As `ClosedModel.to_json` writes them."""
-    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
 
 
 def _pretraining_data(settings: Mapping[str, Any] | None) -> str | None:

@@ -38,7 +38,8 @@ try:
     check_functions(EXPERIMENT.own_functions)
     CATALOGUE = read_catalogue(FOLDER / "config/datasets.yaml")
     DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
-    SOURCES = SourceRules(EXPERIMENT, CATALOGUE, DATA_FOLDER)
+    PRODUCTS = Products(EXPERIMENT)
+    SOURCES = SourceRules(PRODUCTS, CATALOGUE, DATA_FOLDER)
     if IS_MAIN:  # as a module, another rule may make them
         SOURCES.check_local_files()
 except InputError as error:
@@ -67,7 +68,6 @@ RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
 RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
 PLANNED_CONFIG = f"{RESULTS}/planned.json"
-PRODUCTS = Products(EXPERIMENT)
 AUDITS = AuditRules(EXPERIMENT, RESULTS, PRODUCTS)
 FIGURES = FigureRules(EXPERIMENT, RESULTS, PRODUCTS)
 

@@ -89,10 +89,12 @@ rule extract_features:
             or option("encoder", SOURCES.local_encoder(encoded(wildcards)))
         ),
         device=EXPERIMENT.settings.device,
+        job=lambda wildcards: SOURCES.job_of_features(encoded(wildcards)),
     message:
         "Encoding the records of {wildcards.features}"
     shell:
-        "python {input.program:q} --settings {params.settings:q} --files {input.files:q}"
+        "python {input.program:q} --job {params.job:q} --settings {params.settings:q}"
+        " --files {input.files:q}"
         " {params.encoder} --device {params.device} --threads {threads}"
         " --output {output} 2> {log}"
 

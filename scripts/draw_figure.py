@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> None:
     figure, table = function_named(args.draw)(
         **{name: READ[name](files) for name in args.inputs}, **args.settings
     )
-    write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv)
+    origin = args.job.origin
+    write_figure(figure, table, pdf=args.pdf, png=args.png, tsv=args.tsv, origin=origin)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from dpcanary.encoders.features import encode_source, write_features
 from dpcanary.encoders.folders import find_encoder
 from dpcanary.encoders.stage import FeaturesStage
 from dpcanary.files import read_json
-from dpcanary.program import progress, run
+from dpcanary.program import parsed, progress, run
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads the source, encodes its records and its test part, and writes both."""
-    args = parsed(argv)
+    args = arguments(argv)
     downloaded = read_json(args.downloaded) if args.downloaded else {}
     found = find_encoder(downloaded.get("folder") or args.encoder or args.settings.encoder)
     device = chosen_device(args.device)
@@ -35,10 +35,11 @@ def main(argv: Sequence[str]) -> None:
         commit=downloaded.get("commit"),
         device=device,
         seconds=time.perf_counter() - start,
+        origin=args.job.origin,
     )
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=FeaturesStage.model_validate_json, required=True)
@@ -50,7 +51,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
-    return parser.parse_args(argv)
+    return parsed(parser, argv)
 
 
 if __name__ == "__main__":

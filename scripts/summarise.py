@@ -8,6 +8,7 @@ import pandas as pd
 
 from dpcanary.files import read_json
 from dpcanary.program import parsed, run
+from dpcanary.provenance import as_json, check_origin, origin_of
 from dpcanary.summary import summary_rows
 from dpcanary.tables import read_table, write_table
 
@@ -22,13 +23,17 @@ def main(argv: Sequence[str]) -> None:
     for name in _TABLES:
         parser.add_argument(f"--{name}", type=Path, required=True, help="folder of <audit>.tsv")
     parser.add_argument("--output", type=Path, required=True)
-    args = parsed(parser, argv, read_later=_TABLES)
+    args = parsed(parser, argv, read_later=[*_TABLES, "experiment"])
     experiment = read_json(args.experiment)
+    for origin in args.job.inputs.get("experiment", ()):
+        found = origin_of("experiment", settings=as_json(experiment), inputs={})
+        check_origin(args.experiment, found, origin)
     sweeps = args.sweeps or experiment["sweeps"]
     audits = [audit for sweep in sweeps for audit in experiment["sweeps"][sweep]]
     paths = {name: [getattr(args, name) / f"{audit}.tsv" for audit in audits] for name in _TABLES}
-    for name in args.job.inputs:
-        args.job.check(name, paths[name])
+    for name in paths:
+        if name in args.job.inputs:
+            args.job.check(name, paths[name])
     rows = [
         summary_rows(
             experiment, audit, estimates=read_table(estimates), accounting=read_table(accounting)

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
@@ -81,7 +81,9 @@ def without_poisson_sampling(
     A record that takes part once in each pass over the data is in as many steps as there are
     passes, and nothing amplifies its privacy: that is the accounting of full batches.
     """
-    passes = max(1, ceil(round(num_steps * sample_rate, 6)))
+    # A last batch that is smaller may be dropped: then a pass has fewer steps than 1 / rate.
+    steps_of_pass = max(1, floor(1 / sample_rate + 1e-9))
+    passes = ceil(num_steps / steps_of_pass)
     text = (
         "batches are no Poisson samples (poisson_sampling=False): the accounted epsilons do not"
         " hold. If each record is used once in each pass over the data"

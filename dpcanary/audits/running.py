@@ -15,10 +15,23 @@ from typing import Any, NoReturn, TextIO
 from dpcanary.errors import InputError
 from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
 from dpcanary.settings.config_file import read_config
+from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.products import Products
 from dpcanary.workflow.location import SNAKEFILE
 
 _STDERR = 2  # a file descriptor
+# Options with which Snakemake runs no job.
+_LOOKS = frozenset(
+    {
+        "--dry-run", "--dryrun", "--dag", "--rulegraph", "--filegraph", "--d3dag", "--summary",
+        "--detailed-summary", "--report", "--lint", "--list-rules", "--list", "--list-target-rules",
+        "--touch", "--unlock", "--archive", "--cleanup-metadata", "--print-compilation",
+        "--list-changes", "--list-input-changes", "--list-params-changes", "--delete-all-output",
+        "--delete-temp-output", "--containerize", "--help", "--version",
+    }
+)  # fmt: skip
+_LOOKS_SHORT = "nDSltv"
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -99,6 +112,12 @@ def run_snakemake(
     for package in ("snakemake", "torch"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    products = Products(parse_experiment(read_config(config)))
+    makes_all = asks_for_all(targets) and not any(map(_only_looks, options))
+    # With other keys on the command line, the file is not the whole config.
+    is_whole = not any(map(_adds_keys, options))
+    if makes_all and is_whole:
+        _forget_other_config(results / "experiment.json", products.experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
@@ -109,10 +128,36 @@ def run_snakemake(
     ]
     if _status(command, folder, lock=lock, prints_results=prints_results):
         raise InputError(f"{config.name} has not been finished; see above")
-    if asks_for_all(targets) and not {"--dry-run", "--dryrun", "-n"} & {*options}:
+    if makes_all:
         # Not left to Snakemake, which ends without a word where all is done already.
+        if is_whole:
+            products.check_summary(results / "summary.tsv")
         with redirect_stdout(sys.stdout if prints_results else sys.stderr):
             print_ending(results)
+
+
+def _only_looks(option: str) -> bool:
+    """Whether an option makes Snakemake look at a workflow, or at its files, and run nothing."""
+    if option.startswith("--"):
+        return option.partition("=")[0] in _LOOKS
+    return option.startswith("-") and bool({*option[1:]} & {*_LOOKS_SHORT})
+
+
+def _adds_keys(option: str) -> bool:
+    return option == "-C" or option.partition("=")[0] in ("--config", "--configfile")
+
+
+def _forget_other_config(path: Path, experiment: Experiment) -> None:
+    """Removes a resolved config of other settings, so that it is written anew.
+
+    Snakemake may not know that it changed: its records lie elsewhere if results were copied.
+    """
+    try:
+        is_own = not path.exists() or read_experiment(path) == experiment
+    except InputError:
+        is_own = False
+    if not is_own:
+        path.unlink()
 
 
 @contextmanager

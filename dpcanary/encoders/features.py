@@ -54,8 +54,9 @@ def write_features(
     commit: str | None,
     device: torch.device,
     seconds: float,
+    origin: str = "",
 ) -> None:
-    """Writes encoded records, with their origin.
+    """Writes encoded records, with what made them.
 
     Args:
         path: ends in .npz.
@@ -65,6 +66,7 @@ def write_features(
         commit: of an encoder that was downloaded.
         device: where the encoder computed.
         seconds: how long encoding took.
+        origin: as in `files.write_arrays`.
     """
     versions = {name: version(name) for name in _SOFTWARE}
     header = {
@@ -74,4 +76,4 @@ def write_features(
         "seconds": seconds,
         "software": {"python": platform.python_version(), **versions},
     }
-    write_arrays(path, header=header, arrays=arrays)
+    write_arrays(path, header=header, arrays=arrays, origin=origin)

@@ -19,6 +19,7 @@ from dpcanary.figures.attacks import Attack, Profile, Proven
 from dpcanary.figures.proven import proven_table
 from dpcanary.figures.view import valid_rows
 from dpcanary.files import write_atomically, write_text
+from dpcanary.provenance import KEY
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import read_table
 
@@ -191,7 +192,9 @@ READ: dict[str, Callable[[Mapping[str, Sequence[Path]]], Any]] = {
 }
 
 
-def write_figure(figure: Figure, table: pd.DataFrame, *, pdf: Path, png: Path, tsv: Path) -> None:
+def write_figure(
+    figure: Figure, table: pd.DataFrame, *, pdf: Path, png: Path, tsv: Path, origin: str = ""
+) -> None:
     """Writes a figure twice and its numbers; the same input gives the same bytes.
 
     Args:
@@ -200,15 +203,20 @@ def write_figure(figure: Figure, table: pd.DataFrame, *, pdf: Path, png: Path, t
         pdf: vector graphics, without the time of their creation.
         png: at `style.RASTER_DPI`, without the name of the software.
         tsv: the table.
+        origin: what the figure is of an experiment; see `provenance`. The .png carries it.
 
     Raises:
         InputError: if a file cannot be written. Nothing is written before all is drawn.
     """
     rendered = {pdf: io.BytesIO(), png: io.BytesIO()}
-    for path, kind, metadata in ((pdf, "pdf", "CreationDate"), (png, "png", "Software")):
+    metadata: dict[str, dict[str, str | None]] = {
+        "pdf": {"CreationDate": None},
+        "png": {"Software": None} | ({KEY: origin} if origin else {}),
+    }
+    for path, kind in ((pdf, "pdf"), (png, "png")):
         file = rendered[path]
         with style.applied():
-            figure.savefig(file, format=kind, dpi=style.RASTER_DPI, metadata={metadata: None})
+            figure.savefig(file, format=kind, dpi=style.RASTER_DPI, metadata=metadata[kind])
         file.seek(0)
     for path, file in rendered.items():
         write_atomically(path, partial(shutil.copyfileobj, file))

@@ -1,5 +1,6 @@
 """One training of the user's own, with a seed of its own."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dpcanary.accounting.of_opacus import accounted_steps, noted_sampling, noted_sampling_of
+from dpcanary.accounting.of_opacus import (
+    accounted_steps,
+    noted_sampling,
+    noted_sampling_of,
+    samples_poisson,
+)
 from dpcanary.errors import InputError
 from dpcanary.global_generators import seed_global_generators
 from dpcanary.own_training.purposes import Purpose
@@ -68,6 +74,7 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
     world = run % 2
     own = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
     seed_global_generators(own)
+    was_imported = "opacus" in sys.modules
     start = time.perf_counter()
     try:
         with noted_sampling():
@@ -82,6 +89,8 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
         score, engine = returned
     known = accounted_steps(engine) if engine is not None else (None, None, None)
     sampling = noted_sampling_of(engine)
+    if sampling is None and engine is not None and not was_imported:
+        sampling = samples_poisson(engine)  # the training has imported Opacus just now
     return OwnRun(run, _checked_score(score, run), seconds, *known, poisson_sampling=sampling)
 
 

@@ -35,12 +35,16 @@ class OfRealRecord:
         attack: in words, as in `Headline`.
         difference: likewise.
         compared: of how many such audits it is the largest.
+        bounds: how many are averaged.
+        above: how many of them exceed what is accounted under the audited adjacency.
     """
 
     proven: float
     attack: str
     difference: str
     compared: int
+    bounds: int = 1
+    above: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,9 @@ class Headline:
         if self.real:
             note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
             number = f"≥ {rounded_down(self.real.proven)}"
-            told.append(("real", self.real.proven, number, "Proven for a real record", note))
+            label = "Proven for a real record"
+            label += f": mean of {self.real.bounds} bounds" if self.real.bounds > 1 else ""
+            told.append(("real", self.real.proven, number, label, note))
         known = sorted((one for one in told if not isnan(one[1])), key=lambda one: one[1])
         largest = max((value for _, value, *_ in known if isfinite(value)), default=0.0)
         return [
@@ -176,13 +182,18 @@ class Headline:
         if self.real is None:
             yield "No audit here is of a real record, which may leak less."
             return
-        chosen = ""
+        number, attack = rounded_down(self.real.proven), self.real.attack
+        told = f"For a real record, at least {number} is proven, by an attack on {attack}."
+        if self.real.bounds > 1:
+            told = (
+                f"For a real record, an attack on {attack} gives {number} on average over"
+                f" {self.real.bounds} bounds; their mean has no confidence of its own."
+            )
+        if self.real.above:
+            told += f" {self.real.above} of {self.real.bounds} bounds exceed what is accounted."
         if self.real.compared > 1:
-            chosen = f" This is the largest of {self.real.compared} such bounds; each holds alone."
-        yield (
-            f"For a real record, at least {rounded_down(self.real.proven)} is proven, by an attack"
-            f" on {self.real.attack}.{chosen}"
-        )
+            told += f" This is the largest of {self.real.compared} such results; each holds alone."
+        yield told
 
     def _proven_sentence(self, what: str) -> str:
         number = rounded_down(self.proven)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.data_facts import datasets_in_words, targets_in_words
@@ -14,7 +15,7 @@ from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
-from dpcanary.provenance import check_origin
+from dpcanary.provenance import KEY, check_origin
 from dpcanary.reports.headline import Headline, OfRealRecord
 from dpcanary.reports.methods import (
     Methods,
@@ -27,6 +28,7 @@ from dpcanary.results_table import in_words, read_summary, results_table, substi
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.products import Products
+from dpcanary.training.mechanism_stage import MechanismStage
 
 _COLUMNS = (
     "audit", "canary", "adjacency", "models", "proven", "add/remove", "substitute", "rule", "if",
@@ -34,12 +36,6 @@ _COLUMNS = (
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
-# What is the same in audits of one training.
-_TRAINING = [
-    "adjacency", "data", "model", "sampling", "sample_rate", "batch_size", "canary_period",
-    "noise_multiplier", "max_grad_norm", "num_steps", "learning_rate", "initialisation",
-    "pretraining",
-]  # fmt: skip
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
@@ -60,6 +56,8 @@ def report_of_experiment(folder: Path) -> Report:
     if table.empty:
         raise InputError(f"{folder}: there is no valid bound to report")
     letters, meanings = lettered([*table["assumption"]])
+    products = Products(experiment)
+    pictures, left_out = _pictures(products, folder, table)
     last = summary.drop_duplicates("audit", keep="last").set_index("audit")
     methods = _methods(experiment, table, last)
     return Report(
@@ -67,13 +65,13 @@ def report_of_experiment(folder: Path) -> Report:
         headline=_headline(experiment, table, last),
         columns=_COLUMNS,
         rows=[
-            Row(_cells(row, own), [*_details(experiment, folder, row["audit"], last)])
+            Row(_cells(row, own), [*_details(products, folder, row["audit"], last)])
             for row, own in zip(table.to_dict("records"), letters, strict=True)
         ],
-        notes=[*meanings, in_words(table)],
-        pictures=[*_pictures(experiment, folder, table)],
-        data=[*datasets_in_words(experiment, folder)] or [("data", "none: nothing is trained")],
-        provenance=[*_provenance(experiment, folder)],
+        notes=[*meanings, in_words(table), *left_out],
+        pictures=pictures,
+        data=[*datasets_in_words(products, folder)] or [("data", "none: nothing is trained")],
+        provenance=[*_provenance(products, folder)],
         methods=methods.paragraphs,
         references=methods.references,
     )
@@ -121,19 +119,37 @@ def _of_real_record(
     experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame, audit: str
 ) -> OfRealRecord | None:
     """The largest bound of a real record in the same training as an audit of a crafted one."""
-    trainings = {name: [*map(str, row)] for name, *row in last[_TRAINING].itertuples(name=None)}
+    if adversary(experiment.audits[audit].canary).is_real:
+        return None
+    own = _training(experiment, last, audit)
     fits = [
-        adversary(canary).is_real and trainings[name] == trainings[audit]
+        adversary(canary).is_real and own is not None and _training(experiment, last, name) == own
         for canary, name in zip(table["canary"], table["audit"], strict=True)
     ]
     found = table[fits]
-    if adversary(experiment.audits[audit].canary).is_real or found.empty:
+    if found.empty:
         return None
     row = found.sort_values("proven").iloc[-1]
     strongest = experiment.audits[str(row["audit"])]
     attack = _attacked(strongest, int(row["runs"]))
     difference = strongest.adversary.difference_in_words
-    return OfRealRecord(row["proven"], attack, difference, len(found))
+    return OfRealRecord(
+        row["proven"],
+        attack,
+        difference,
+        compared=len(found),
+        bounds=int(row["bounds"]),
+        above=int(row["above"]),
+    )
+
+
+def _training(experiment: Experiment, last: pd.DataFrame, name: str) -> object:
+    """All that audits of one training have in common; None if nothing is trained."""
+    audit = experiment.audits[name]
+    if not audit.is_trained:
+        return None
+    stage = experiment.stage(MechanismStage, audit=name).model_copy(update={"seed": 0})
+    return stage, audit.dataset, audit.num_slots, str(last.loc[name, "noise_multiplier"])
 
 
 def _attacked(audit: Audit, runs: int) -> str:
@@ -163,9 +179,10 @@ def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
 
 
 def _details(
-    experiment: Experiment, folder: Path, audit: str, last: pd.DataFrame
+    products: Products, folder: Path, audit: str, last: pd.DataFrame
 ) -> Iterator[tuple[str, str]]:
     """Settings that the audit uses, and what was measured."""
+    experiment = products.experiment
     unused = {*experiment.unused_keys[audit]}
     for key, value in experiment.audits[audit].model_dump(mode="json").items():
         if key not in unused and value not in (None, [], {}) and not isinstance(value, dict):
@@ -176,26 +193,46 @@ def _details(
         yield "test accuracy", f"{row['test_accuracy']:.1%}"
     if row["seconds"] == row["seconds"]:
         yield "seconds of training", f"{row['seconds']:,.1f}"
-    if targets := targets_in_words(experiment, folder, audit):
+    if targets := targets_in_words(products, folder, audit):
         yield "target record", targets
 
 
-def _pictures(experiment: Experiment, folder: Path, table: pd.DataFrame) -> Iterator[Picture]:
-    yield Picture(
+def _pictures(
+    products: Products, folder: Path, table: pd.DataFrame
+) -> tuple[list[Picture], list[str]]:
+    """The figures, and sentences on those that are left out since they are not of this config."""
+    overview = Picture(
         "What is proven and what is accounted",
         png_of(draw_overview(table)),
         ["One row per set-up of the table above, after the last step."],
     )
-    for name, figure in experiment.settings.figures.items():
+    pictures, left_out = [overview], []
+    for name, figure in products.experiment.settings.figures.items():
         path = folder / "figures" / f"{name}.png"
-        if path.exists():
-            yield Picture(
-                name.replace("_", " "), path.read_bytes(), figure_kind(figure.kind).caption
+        if not path.exists():
+            continue
+        if origin_of_png(path) != products.figure(name).origin:
+            left_out.append(
+                f"Figure {name} is left out: it was made with another config, or from other"
+                " inputs. Run the workflow to draw it again."
             )
+            continue
+        caption = figure_kind(figure.kind).caption
+        pictures.append(Picture(name.replace("_", " "), path.read_bytes(), caption))
+    return pictures, left_out
 
 
-def _provenance(experiment: Experiment, folder: Path) -> Iterator[tuple[str, str]]:
-    products = Products(experiment)
+def origin_of_png(path: Path) -> str:
+    """What a figure says that it is of an experiment; empty if it says nothing."""
+    try:
+        with Image.open(path) as image:
+            return str(image.info.get(KEY, ""))
+    except OSError:
+        return ""
+
+
+def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
+    experiment = products.experiment
     shards = [
         (folder / "shards" / runs / f"{shard}.npz", products.shards(audit).origin)
         for runs, audit in experiment.first_audits.items()

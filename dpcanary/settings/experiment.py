@@ -172,6 +172,8 @@ def read_experiment(path: Path) -> Experiment:
     """
     try:
         return Experiment.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: it is the config of the results") from None
     except (OSError, ValueError) as error:
         message = f"{path} is not a resolved config; delete it and run again: {error}"
         raise InputError(message) from None

@@ -11,10 +11,12 @@ from dpcanary.accounting.noise_stage import NoiseStage
 from dpcanary.accounting.stage import AccountingStage
 from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.closed_model import ClosedModel
+from dpcanary.encoders.stage import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.estimation.stage import EstimationStage
 from dpcanary.figures.catalogue import figure_kind
-from dpcanary.provenance import Job, origin_of, origins_in
+from dpcanary.files import sha256_of_text
+from dpcanary.provenance import Job, listed, origin_of, origins_in
 from dpcanary.scoring.stage import ScoringStage
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.shared import (
@@ -59,7 +61,8 @@ class Product:
     @property
     def job(self) -> Job:
         """What the job's program is told of its product and its inputs."""
-        return Job(origin=self.origin, inputs=self._origins)
+        inputs = {role: listed(origins) for role, origins in self._origins.items()}
+        return Job(origin=self.origin, inputs=inputs)
 
     @cached_property
     def _origins(self) -> dict[str, tuple[str, ...]]:
@@ -70,6 +73,7 @@ class Products:
     """The products of an experiment, each by the audit that it is for.
 
     Attributes:
+        experiment: the experiment.
         reference_models: the jobs that train reference models.
         optimised_canaries: the jobs that optimise canaries.
         pretrained_models: the jobs that pretrain models.
@@ -77,7 +81,8 @@ class Products:
 
     def __init__(self, experiment: Experiment) -> None:
         """Takes an experiment."""
-        self._experiment, self._audits = experiment, experiment.audits
+        self.experiment = self._experiment = experiment
+        self._audits = experiment.audits
         self._first = experiment.first_audits
         self.reference_models = reference_models(experiment)
         self.optimised_canaries = optimised_canaries(experiment)
@@ -93,7 +98,19 @@ class Products:
         """The split records of a dataset."""
         settings = self._experiment.settings
         told = f"{settings.datasets[dataset].to_json()} {settings.seed}"
-        return Product(f"data/{dataset}", told)
+        return Product(f"data/{dataset}", told, {"features": self.features(dataset)})
+
+    def features(self, dataset: str) -> list[Product]:
+        """The encoded records of a dataset; none if it is not encoded.
+
+        Experiments with the same records share them: they lie beside the results.
+        """
+        settings = self._experiment.settings.datasets[dataset]
+        if not settings.encoder:
+            return []
+        stage = self._experiment.dataset_stage(FeaturesStage, dataset=dataset)
+        told = " ".join([stage.to_json(), *settings.files])
+        return [Product(f"features/{settings.source}-{sha256_of_text(told)[:8]}", told)]
 
     def noise(self, audit: str) -> Product:
         """The noise multiplier of an audit's runs."""

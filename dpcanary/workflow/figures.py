@@ -99,7 +99,8 @@ class FigureRules:
         )
         roles = ("estimates", "accounting")
         made = {role: [one for row in rows for one in row.inputs[role]] for role in roles}
-        return Product(name, "", made).job.to_json()
+        config = Product("experiment", self._experiment.to_json())
+        return Product(name, "", {**made, "experiment": [config]}).job.to_json()
 
     def files(self, pattern: str) -> Callable[[Wildcards], list[str]]:
         """The files of the audits in the job's figure; `pattern` contains `{audit}`."""

@@ -43,6 +43,7 @@ class WorkflowProgress:
     _running: dict[object, tuple[str, str, float]] = field(default_factory=dict)
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _ended: Counter[str] = field(default_factory=Counter)
+    _failed: set[object] = field(default_factory=set)
 
     def plan(self, jobs: Mapping[str, int], now: float) -> None:
         """Takes the number of jobs of each rule."""
@@ -51,6 +52,9 @@ class WorkflowProgress:
 
     def start(self, job: object, rule: str, what: str, now: float) -> None:
         """Takes the start of a job."""
+        if job in self._failed:  # it is tried again
+            self._failed.remove(job)
+            self._remaining[rule] += 1
         self._running[job] = (rule, what, now)
         self.current = what
 
@@ -62,6 +66,7 @@ class WorkflowProgress:
     def fail(self, job: object, now: float) -> None:
         """Takes the failure of a job."""
         self._end(job, now)
+        self._failed.add(job)
         self.failed += 1
 
     def elapsed(self, now: float) -> float:
@@ -85,7 +90,7 @@ class WorkflowProgress:
                 return None
             work += self._remaining[rule] * seconds
         for job, (rule, _, begun) in self._running.items():
-            age, seconds, done = now - begun, expected[rule] or 0.0, self.done(job)
+            age, seconds, done = now - begun, expected.get(rule) or 0.0, self.done(job)
             left = age * (1 - done) / done if done else max(seconds - age, 0.0)
             work += left - seconds
             ages += age

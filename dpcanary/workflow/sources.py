@@ -9,9 +9,8 @@ from dpcanary.datasets.known import KNOWN_SOURCES
 from dpcanary.encoders.options import PACKAGED_ENCODERS
 from dpcanary.encoders.stage import FeaturesStage
 from dpcanary.errors import InputError
-from dpcanary.files import sha256_of_text
 from dpcanary.settings.dataset import Dataset
-from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.products import Products
 
 # All experiments of a folder share these: nothing here depends on an experiment's audits.
 DOWNLOADS = "resources/downloads"
@@ -31,10 +30,11 @@ class SourceRules:
     """
 
     def __init__(
-        self, experiment: Experiment, catalogue: dict[str, Entry], data_folder: str | None
+        self, products: Products, catalogue: dict[str, Entry], data_folder: str | None
     ) -> None:
-        """Takes an experiment, the catalogue of downloads, and the folder of local copies."""
-        self._experiment, self._catalogue = experiment, catalogue
+        """Takes the products of an experiment, all downloads, and the folder of local copies."""
+        self._products, self._catalogue = products, catalogue
+        self._experiment = experiment = products.experiment
         self._data_folder = Path(data_folder or ".")
         self._datasets = experiment.settings.datasets
         self.source_of_file = {entry.file: source for source, entry in catalogue.items()}
@@ -59,12 +59,15 @@ class SourceRules:
             if not settings.files and settings.source in KNOWN_SOURCES:
                 continue
             for file in map(Path, self.source_files(dataset)):
-                if not file.is_file():
-                    kind = "is no file" if file.exists() else "does not exist"
-                    raise InputError(
-                        f"datasets.{dataset}: {file} {kind}, looked up from {Path.cwd()}"
-                        f"{_similar(file)}"
-                    )
+                where = f"datasets.{dataset}: {file}"
+                try:
+                    if not file.is_file():
+                        kind = "is no file" if file.exists() else "does not exist"
+                        raise InputError(
+                            f"{where} {kind}, looked up from {Path.cwd()}{_similar(file)}"
+                        )
+                except OSError as error:
+                    raise InputError(f"{where} cannot be read: {error.strerror}") from None
 
     def entry(self, file: str) -> Entry:
         """The catalogue's entry of a file."""
@@ -91,6 +94,11 @@ class SourceRules:
         """The settings of the job that encodes a dataset's records."""
         return self._experiment.dataset_stage(FeaturesStage, dataset=dataset)
 
+    def job_of_features(self, dataset: str) -> str:
+        """What the job that encodes a dataset's records makes."""
+        [features] = self._products.features(dataset)
+        return features.job.to_json()
+
     def local_encoder(self, dataset: str) -> str | None:
         """The folder or package of a dataset's encoder; None if it is on the hub."""
         name = self._datasets[dataset].encoder or ""
@@ -105,9 +113,8 @@ class SourceRules:
 
     def _features_file(self, dataset: str) -> str:
         """The encoded records of a dataset, which experiments with the same records share."""
-        settings = self._datasets[dataset]
-        known = [self.features_stage(dataset).to_json(), *settings.files]
-        return f"{FEATURES}/{settings.source}-{sha256_of_text(' '.join(known))[:8]}.npz"
+        [features] = self._products.features(dataset)
+        return f"{FEATURES}/{Path(features.path).name}"
 
     def _located(self, name: str) -> str:
         """The path in the data folder if it exists there, else the path as it is."""

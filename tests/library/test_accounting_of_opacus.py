@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import account_by_adjacency, account_epsilon, epsilons_of
+from dpcanary.accounting.of_opacus import without_poisson_sampling
 from dpcanary.accounting.options import AccountingMethod
 from dpcanary.errors import InputError
 
@@ -98,6 +99,18 @@ def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(by):
         epsilons_of(asked, delta=DELTA, **known)
     with pytest.warns(UserWarning, match="no Poisson samples"):
         epsilons_of(trained()[0], delta=DELTA, poisson_sampling=False)
+
+
+@pytest.mark.parametrize(
+    ("sample_rate", "num_steps", "steps"),
+    [(0.3, 30, 10), (1 / 3, 30, 10), (0.2, 16, 4), (1 / 7, 7, 1), (0.6, 5, 5), (0.001, 1, 1)],
+)
+def test_a_pass_may_have_dropped_its_last_batch(sample_rate, num_steps, steps):
+    """1,000 records in batches of 300 are 3 steps, not 3.3: 30 steps are 10 passes, not 9."""
+    text = without_poisson_sampling(
+        sample_rate=sample_rate, noise_multiplier=1.0, num_steps=num_steps, delta=DELTA
+    )
+    assert f"in {steps:,} steps at most" in text
 
 
 def test_poisson_sampling_gives_no_warning():

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import dpcanary
 from dpcanary.audits.config import config_of, name_of, write_config
 from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
-from dpcanary.audits.running import locked, run_config
+from dpcanary.audits.running import _only_looks, locked, run_config
 from dpcanary.cli import app
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
@@ -137,6 +137,17 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
         lock.write_text(f"{dead.pid} {os.getppid()}")
         with pytest.raises(InputError, match=rf"another run \(process {os.getppid()}\) works on"):
             run_config(path, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("option", "looks"),
+    [
+        ("--dry-run", True), ("-n", True), ("-nq", True), ("--dag", True),
+        ("--report=x.html", True), ("--summary", True), ("--cores", False), ("-k", False), ("--quiet", False), ("-p", False),
+    ],
+)  # fmt: skip
+def test_options_that_only_look_print_no_results(option, looks):
+    assert _only_looks(option) is looks
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):

@@ -311,6 +311,19 @@ def test_a_table_of_another_question_is_not_believed(tmp_path, monkeypatch, capl
     assert "others may write to" in caplog.text
 
 
+def test_what_cannot_be_kept_is_there_all_the_same(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "new"))
+
+    def full(*args: object, **keys: object) -> None:
+        raise InputError("cannot write: the disk is full")
+
+    monkeypatch.setattr(cache, "write_arrays", full)
+    with caplog.at_level(logging.WARNING):
+        found = cache.cached_arrays("null", about="x", compute=lambda: {"a": np.ones(2)})
+    assert found["a"].tolist() == [1.0, 1.0]
+    assert "the disk is full; they are not kept for later" in caplog.text
+
+
 def test_a_new_folder_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "new"))
     cache.cached_arrays("null", about="x", compute=lambda: {"a": np.zeros(1)})

@@ -49,13 +49,18 @@ def test_a_crafted_attack_is_named_and_a_real_record_stands_beside_it():
     text = said(**crafted, real=real)
     assert f"at least 8.91 with 95 % confidence, by an attack on {attack}." in text
     assert "For a real record, at least 6.03 is proven, by an attack on 900 models" in text
-    assert "This is the largest of 2 such bounds; each holds alone" in text
+    assert "This is the largest of 2 such results; each holds alone" in text
     bars = {bar.kind: bar for bar in headline(**crafted, real=real).bars}
     assert bars["proven"].label == "Proven with a crafted gradient, substitute adjacency"
     assert (bars["real"].label, bars["real"].value) == ("Proven for a real record", "≥ 6.03")
     assert "No audit here is of a real record, which may leak less." in said(**crafted)
     for is_real in (True, None):
         assert "real record" not in said(is_real=is_real)
+    several = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
+    text = said(**crafted, real=several)
+    assert "gives 12.30 on average over 3 bounds; their mean has no confidence of its own" in text
+    assert "2 of 3 bounds exceed what is accounted." in text
+    assert "is proven, by" not in text
 
 
 def test_the_first_screen_says_what_the_model_is_worth():

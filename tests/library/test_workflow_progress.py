@@ -95,6 +95,17 @@ def test_a_running_shard_says_how_long_it_takes_by_its_log(tmp_path):
     assert fraction_done(log) == 0.1
 
 
+def test_a_job_that_is_tried_again_counts_again():
+    progress = WorkflowProgress()
+    progress.plan({"train_shard": 1, "account": 1}, 0.0)
+    progress.start(1, "train_shard", "Training", 0.0)
+    progress.fail(1, 10.0)
+    progress.start(1, "train_shard", "Training", 10.0)
+    assert progress.seconds_left(12.0) == pytest.approx(8.0 + 2.0)
+    progress.finish(1, 20.0)
+    assert progress.seconds_left(20.0) == pytest.approx(2.0)
+
+
 def test_what_is_shown_is_what_still_runs():
     progress = WorkflowProgress()
     progress.plan({"train_shard": 2}, 0.0)

@@ -53,19 +53,25 @@ def cached_arrays(kind: str, *, about: str, compute: Callable[[], Arrays]) -> Ar
             found = _read(path, about)
             if found is None:
                 found = dict(compute())
-                header = {"about": about, "sha256": _digest(found)}
-                write_arrays(path, header=header, arrays=found)
+                _keep(path, about, found)
             return found
     except OSError as error:
         logging.warning("%s is not kept for later: %s; set DPCANARY_CACHE", kind, error)
         return compute()
 
 
+def _keep(path: Path, about: str, found: dict[str, NDArray[Any]]) -> None:
+    try:
+        write_arrays(path, header={"about": about, "sha256": _digest(found)}, arrays=found)
+    except InputError as error:  # for example, the disk is full: the values are there
+        logging.warning("%s; they are not kept for later", error)
+
+
 def _check_private(folder: Path) -> None:
     """Raises an OSError if others than the user may write to the folder."""
     found = folder.stat()
     if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise OSError(f"others may write to {folder} (chmod 700 makes it private)")
+        raise OSError(f"others may write to {folder}, or own it")
 
 
 def _read(path: Path, about: str) -> dict[str, NDArray[Any]] | None:
