@@ -79,7 +79,7 @@ class WorkflowProgress:
         None as long as it is not known what a job takes that may take long.
         """
         elapsed = self.elapsed(now)
-        if elapsed <= 0 or not (self._ended or self._running):
+        if elapsed <= 0 or not (self._ended or any(map(self.done, self._running))):
             return None
         expected = {
             rule: self._expected(rule, now) for rule, count in self._remaining.items() if count

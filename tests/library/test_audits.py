@@ -143,7 +143,8 @@ def test_two_runs_of_an_experiment_do_not_mix(tmp_path):
     ("option", "looks"),
     [
         ("--dry-run", True), ("-n", True), ("-nq", True), ("--dag", True),
-        ("--report=x.html", True), ("--summary", True), ("--cores", False), ("-k", False), ("--quiet", False), ("-p", False),
+        ("--report=x.html", True), ("--summary", True), ("--cores", False), ("-k", False),
+        ("--quiet", False), ("-p", False),
     ],
 )  # fmt: skip
 def test_options_that_only_look_print_no_results(option, looks):

@@ -69,6 +69,15 @@ def test_nothing_is_said_before_a_job_has_ended():
     assert told(progress, 160.0) == "1 min 0 s, about 2 min 0 s left, 1 failed"
 
 
+def test_nothing_is_said_of_short_jobs_before_one_has_ended():
+    progress = WorkflowProgress()
+    progress.plan({"account": 70}, 0.0)
+    progress.start(1, "account", "Accounting", 0.0)
+    assert progress.seconds_left(0.3) is None
+    progress.finish(1, 0.5)
+    assert progress.seconds_left(0.5) == pytest.approx(69 * 0.5)
+
+
 def test_other_long_jobs_say_nothing_of_trainings():
     """Reference models take seconds, and a shard of trainings may take minutes."""
     progress = WorkflowProgress()

@@ -257,7 +257,7 @@ def test_results_that_were_copied_are_not_those_of_another_config(folder, tmp_pa
 
 
 def test_a_figure_of_another_config_is_left_out_of_the_report(folder):
-    results = folder / "results/chain/figures"
+    results, num_figures = folder / "results/chain/figures", len(CONFIG["figures"])
     own = (results / "steps.png").read_bytes()
     assert len(report_of_experiment(folder / "results/chain").pictures) == 1 + len(
         CONFIG["figures"]
