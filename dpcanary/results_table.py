@@ -17,7 +17,7 @@ from dpcanary.tables import read_table
 
 # In the environment of a workflow: the command that started it prints the results.
 PRINTED_BY_COMMAND = "DPCANARY_PRINTED_BY_COMMAND"
-_MOST_ROWS = 40
+_MOST_ROWS, _CONFIG = 40, "experiment.json"
 _SUBSTITUTE = Adjacency.SUBSTITUTE.value
 # Which conversion is shown, if there are several.
 _CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
@@ -86,16 +86,25 @@ def read_summary(folder: Path) -> pd.DataFrame:
     """The summary of an experiment, from its folder.
 
     Raises:
-        InputError: if there is none in the folder, an old one, or one of another config than that
-            in the folder.
+        InputError: see `read_with_products`.
     """
-    path = folder / "summary.tsv"
+    return read_with_products(folder)[0]
+
+
+def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
+    """The summary of an experiment, and its products; None if its config is not in the folder.
+
+    Raises:
+        InputError: if there is no summary in the folder, an old one, or one of another config than
+            that in the folder.
+    """
+    path, config = folder / "summary.tsv", folder / _CONFIG
     if not path.exists():
         raise InputError(f"{folder} has no results: there is no {path.name} in it")
-    config = folder / "experiment.json"
-    if config.exists():
-        Products(read_experiment(config)).check_summary(path)
-    return read_table(path, columns=_NEEDED)
+    products = Products(read_experiment(config)) if config.exists() else None
+    if products:
+        products.check_summary(path)
+    return read_table(path, columns=_NEEDED), products
 
 
 def asks_for_all(targets: Iterable[str]) -> bool:
@@ -121,20 +130,19 @@ def print_results(folder: Path) -> None:
     Raises:
         InputError: if there is no summary in the folder, or an old one.
     """
-    summary = read_summary(folder)
+    summary, products = read_with_products(folder)
     print("\n".join(results_lines(results_table(summary), folder)))
-    path = folder / "experiment.json"
-    if path.exists():
-        print()
-        print("\n".join(map(wrapped, _facts(summary, path))))
+    print()
+    if products:
+        print("\n".join(map(wrapped, _facts(summary, products, folder))))
     else:
-        print(f"\nNot compared with a config: there is no {path.name} beside the summary.")
+        print(f"Not compared with a config: there is no {_CONFIG} beside the summary.")
 
 
-def _facts(summary: pd.DataFrame, path: Path) -> list[str]:
+def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> list[str]:
     accuracies = summary.groupby("audit")["test_accuracy"].last().to_numpy(dtype=float)
     try:
-        return [*facts(Products(read_experiment(path)), path.parent, accuracies)]
+        return [*facts(products, folder, accuracies)]
     except InputError as error:
         return [f"No facts on the data: {error}"]
 

@@ -81,7 +81,7 @@ rule compare_adjacencies:
         sample_rates=FIGURES.setting("sample_rates"),
         noise_multipliers=FIGURES.setting("noise_multipliers"),
         num_steps=FIGURES.setting("num_steps"),
-        job=FIGURES.job_of_ratios,
+        job=FIGURES.job("ratios"),
     message:
         "Accounting figure {wildcards.figure} under both adjacencies"
     shell:

@@ -9,7 +9,7 @@ localrules:
 rule bound_ceiling:
     input:
         program=program("bound_ceiling"),
-        scores=FIGURES.files("scores/{audit}.npz"),
+        scores=FIGURES.scores_of_ceilings,
     output:
         f"{RESULTS}/ceilings/{{figure}}.tsv",
     log:
@@ -24,7 +24,7 @@ rule bound_ceiling:
     params:
         code=code("bound_ceiling", *EXPERIMENT.rule_functions),
         settings=lambda wildcards: PRODUCTS.ceilings(wildcards.figure).settings,
-        job=FIGURES.job_of_ceilings,
+        job=FIGURES.job("ceilings"),
     message:
         "Finding what can be proven without assumptions in figure {wildcards.figure}"
     shell:

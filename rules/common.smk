@@ -68,8 +68,8 @@ RESULTS = f"results/{EXPERIMENT.settings.experiment}"
 LOGS = f"{RESULTS}/logs"
 RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
 PLANNED_CONFIG = f"{RESULTS}/planned.json"
-AUDITS = AuditRules(EXPERIMENT, RESULTS, PRODUCTS)
-FIGURES = FigureRules(EXPERIMENT, RESULTS, PRODUCTS)
+AUDITS = AuditRules(RESULTS, PRODUCTS)
+FIGURES = FigureRules(RESULTS, PRODUCTS)
 
 
 def program(rule):

@@ -100,8 +100,8 @@ rule summarise:
     input:
         program=program("summarise"),
         experiment=RESOLVED_CONFIG,
-        estimates=FIGURES.estimates_of_table,
-        accounting=FIGURES.files_of_table("accounting/{audit}.tsv"),
+        estimates=FIGURES.files_of_table("estimates"),
+        accounting=FIGURES.files_of_table("accounting"),
     output:
         report(
             f"{RESULTS}/{{table}}.tsv",
@@ -120,14 +120,13 @@ rule summarise:
     params:
         code=code("summarise"),
         sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
-        estimates=FIGURES.estimates,
-        # Not RESULTS: as a module, the workflow may have a prefix.
-        results=lambda wildcards, input: os.path.dirname(input.experiment),
+        # Of the files, not RESULTS: as a module, the workflow may have a prefix.
+        estimates=lambda wildcards, input: os.path.dirname(input.estimates[0]),
+        accounting=lambda wildcards, input: os.path.dirname(input.accounting[0]),
         job=FIGURES.job_of_table,
     message:
         "Summarising the audits of {wildcards.table}"
     shell:
         "python {input.program:q} --job {params.job:q} --experiment {input.experiment} --sweeps {params.sweeps}"
-        " --estimates {params.results}/{params.estimates}"
-        " --accounting {params.results}/accounting"
+        " --estimates {params.estimates} --accounting {params.accounting}"
         " --output {output} 2> {log}"

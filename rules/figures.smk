@@ -28,7 +28,7 @@ rule draw_figure:
         mem_mb=1000,
     params:
         code=lambda wildcards: code("draw_figure", FIGURES.kind(wildcards).draw),
-        job=FIGURES.job_of_figure,
+        job=FIGURES.job("figure"),
         options=FIGURES.options,
         # The report shows it; see report/figure.rst.
         caption=lambda wildcards: "\n\n".join(FIGURES.kind(wildcards).caption),

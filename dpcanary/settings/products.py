@@ -81,7 +81,7 @@ class Products:
 
     def __init__(self, experiment: Experiment) -> None:
         """Takes an experiment."""
-        self.experiment = self._experiment = experiment
+        self.experiment = experiment
         self._audits = experiment.audits
         self._first = experiment.first_audits
         self.reference_models = reference_models(experiment)
@@ -90,13 +90,14 @@ class Products:
         # Each is made once: what it is made from is shared by many.
         for kind in (
             self.data, self.noise, self.pretrained, self.reference, self.optimised, self.canaries,
-            self.shards, self.scores, self.estimates, self.accounting,
+            self.shards, self.scores, self.estimates, self.estimates_by_runs, self.accounting,
+            self.rows,
         ):  # fmt: skip
             setattr(self, kind.__name__, cache(kind))
 
     def data(self, dataset: str) -> Product:
         """The split records of a dataset."""
-        settings = self._experiment.settings
+        settings = self.experiment.settings
         told = f"{settings.datasets[dataset].to_json()} {settings.seed}"
         return Product(f"data/{dataset}", told, {"features": self.features(dataset)})
 
@@ -105,10 +106,10 @@ class Products:
 
         Experiments with the same records share them: they lie beside the results.
         """
-        settings = self._experiment.settings.datasets[dataset]
+        settings = self.experiment.settings.datasets[dataset]
         if not settings.encoder:
             return []
-        stage = self._experiment.dataset_stage(FeaturesStage, dataset=dataset)
+        stage = self.experiment.dataset_stage(FeaturesStage, dataset=dataset)
         told = " ".join([stage.to_json(), *settings.files])
         return [Product(f"features/{settings.source}-{sha256_of_text(told)[:8]}", told)]
 
@@ -153,7 +154,7 @@ class Products:
                 "canaries": self.canaries(audit),
                 "pretrained": self.pretrained(audit),
             }
-        return self._of_runs("shards", audit, self._experiment.runs_stage(audit), made)
+        return self._of_runs("shards", audit, self.experiment.runs_stage(audit), made)
 
     def scores(self, audit: str) -> Product:
         """The scores of an audit."""
@@ -183,32 +184,31 @@ class Products:
 
     def ratios(self, figure: str) -> Product:
         """The epsilons that a figure compares."""
-        told = self._experiment.settings.figures[figure]
+        told = self.experiment.settings.figures[figure]
         grid = [told.sample_rates, told.noise_multipliers, told.num_steps]
-        return Product(f"ratios/{figure}", json.dumps([self._experiment.settings.delta, *grid]))
+        return Product(f"ratios/{figure}", json.dumps([self.experiment.settings.delta, *grid]))
 
     def rows(self, audit: str, *, figure: str | None = None) -> Product:
         """The rows of an audit in the summary, or in the table of a figure."""
         estimates = self.estimates(audit)
-        if figure and figure_kind(self._experiment.settings.figures[figure].kind).is_by_runs:
+        if figure and figure_kind(self.experiment.settings.figures[figure].kind).is_by_runs:
             estimates = self.estimates_by_runs(figure, audit)
         made = {"estimates": [estimates], "accounting": [self.accounting(audit)]}
         return Product(f"summary/{audit}", self._audits[audit].to_json(), made)
 
     def summary(self, sweeps: Sequence[str], *, figure: str | None = None) -> list[Product]:
         """The rows of all audits of some sweeps, in their order in the table."""
-        audits = [audit for sweep in sweeps for audit in self._experiment.sweeps[sweep]]
-        return [self.rows(audit, figure=figure) for audit in audits]
+        return [self.rows(audit, figure=figure) for audit in self._audits_of_sweeps(sweeps)]
 
     def figure(self, figure: str) -> Product:
         """A figure."""
-        told = self._experiment.settings.figures[figure]
+        told = self.experiment.settings.figures[figure]
         made = {role: self.of_figure(figure, role) for role in figure_kind(told.kind).files}
         return Product(f"figures/{figure}", told.to_json(), made)
 
     def of_figure(self, figure: str, role: str) -> list[Product]:
         """What a figure is drawn from: its summary, scores, profiles, ceilings or ratios."""
-        told = self._experiment.settings.figures[figure]
+        told = self.experiment.settings.figures[figure]
         if role == "summary":
             return self.summary(told.sweeps, figure=figure)
         if role == "ceilings":
@@ -224,7 +224,7 @@ class Products:
         Raises:
             InputError: if its rows were made with another config.
         """
-        wanted = {one.origin for one in self.summary([*self._experiment.sweeps])}
+        wanted = {one.origin for one in self.summary([*self.experiment.sweeps])}
         if {*origins_in(path)} != wanted:
             raise InputError(
                 f"{path} was not made with the config that is in {path.parent}: run the workflow on"
@@ -233,12 +233,12 @@ class Products:
 
     def numbers_of_runs(self, figure: str, audit: str) -> list[int]:
         """The numbers of first runs of a figure at which an audit has estimates."""
-        return self._audits[audit].fitting(self._experiment.settings.figures[figure].num_runs)
+        return self._audits[audit].fitting(self.experiment.settings.figures[figure].num_runs)
 
     def audits_of(self, figure: str) -> list[str]:
         """A figure's audits: those of its sweeps, of norms only those that keep them."""
-        told = self._experiment.settings.figures[figure]
-        audits = [audit for sweep in told.sweeps for audit in self._experiment.sweeps[sweep]]
+        told = self.experiment.settings.figures[figure]
+        audits = self._audits_of_sweeps(told.sweeps)
         if told.kind != "gradient_norm":
             return audits
         return [one for one in audits if self._audits[one].score == "gradient_norm"]
@@ -253,6 +253,9 @@ class Products:
         told = self._audits[audit].pretraining
         return [self.data(told.dataset)] if told and told.dataset else []
 
+    def _audits_of_sweeps(self, sweeps: Sequence[str]) -> list[str]:
+        return [audit for sweep in sweeps for audit in self.experiment.sweeps[sweep]]
+
     def _of_runs(
         self,
         kind: str,
@@ -261,7 +264,7 @@ class Products:
         inputs: Mapping[str, Sequence[Product]] | None = None,
     ) -> Product:
         """A product that all audits with the same runs share; its settings are the first one's."""
-        runs = self._experiment.runs_of_audit[audit]
+        runs = self.experiment.runs_of_audit[audit]
         return Product(f"{kind}/{runs}", self._stage(stage, self._first[runs]), inputs or {})
 
     def _of_audit(
@@ -285,4 +288,4 @@ class Products:
         return [Product(f"{kind}/{job}", told, inputs) for job, told in made]
 
     def _stage(self, stage: type[ClosedModel], audit: str) -> str:
-        return self._experiment.stage(stage, audit=audit).to_json()
+        return self.experiment.stage(stage, audit=audit).to_json()

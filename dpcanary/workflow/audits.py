@@ -5,7 +5,6 @@ from functools import cache
 
 from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
-from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.products import Product, Products
 from dpcanary.workflow.parameters import Value, Wildcards, with_known_signature
 
@@ -23,8 +22,9 @@ class AuditRules:
         run_indices: of the job's shard.
     """
 
-    def __init__(self, experiment: Experiment, results: str, products: Products) -> None:
-        """Takes an experiment, the folder of its results, and its products."""
+    def __init__(self, results: str, products: Products) -> None:
+        """Takes the folder of an experiment's results, and its products."""
+        experiment = products.experiment
         self._experiment, self._results = experiment, results
         self._audits, self._first = experiment.audits, experiment.first_audits
         first = self._first.items()

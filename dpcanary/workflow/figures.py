@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpcanary.figures.catalogue import FigureKind, figure_kind
-from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.products import Product, Products
 from dpcanary.workflow.parameters import Wildcards, option
 
@@ -17,12 +16,12 @@ class FigureRules:
         tables: for each table of bounds, the sweeps that it shows.
     """
 
-    def __init__(self, experiment: Experiment, results: str, products: Products) -> None:
-        """Takes an experiment, the folder of its results, and its products."""
-        self._experiment, self._results, self._products = experiment, results, products
-        self._figures = experiment.settings.figures
+    def __init__(self, results: str, products: Products) -> None:
+        """Takes the folder of an experiment's results, and its products."""
+        self._results, self._products = results, products
+        self._figures = products.experiment.settings.figures
         # Each figure has a table of its own, so that it waits for its own audits alone.
-        self.tables: dict[str, Sequence[str]] = {"summary": [*experiment.sweeps]} | {
+        self.tables: dict[str, Sequence[str]] = {"summary": [*products.experiment.sweeps]} | {
             f"summaries/{name}": figure.sweeps
             for name, figure in self._figures.items()
             if figure.sweeps
@@ -70,9 +69,10 @@ class FigureRules:
         files = {role: input[role] for role in kind.files}
         return " ".join(filter(None, (option(name, *of) for name, of in (given | files).items())))
 
-    def job_of_figure(self, wildcards: Wildcards) -> str:
-        """What a job of a figure makes, and from what."""
-        return self._products.figure(wildcards.figure).job.to_json()
+    def job(self, kind: str) -> Callable[[Wildcards], str]:
+        """What a job of a figure makes: the figure, its ceilings or its ratios; and from what."""
+        made: Callable[[str], Product] = getattr(self._products, kind)
+        return lambda wildcards: made(wildcards.figure).job.to_json()
 
     def numbers_of_runs(self, wildcards: Wildcards) -> list[int]:
         """The numbers of first runs of a figure at which the job's audit has estimates."""
@@ -83,52 +83,30 @@ class FigureRules:
         made = self._products.estimates_by_runs(wildcards.figure, wildcards.audit)
         return made.job.to_json()
 
-    def job_of_ceilings(self, wildcards: Wildcards) -> str:
-        """What a job of ceilings makes, and from what."""
-        return self._products.ceilings(wildcards.figure).job.to_json()
-
-    def job_of_ratios(self, wildcards: Wildcards) -> str:
-        """What a job that compares adjacencies makes."""
-        return self._products.ratios(wildcards.figure).job.to_json()
-
     def job_of_table(self, wildcards: Wildcards) -> str:
         """What a job of a table of bounds makes, and from what."""
-        name, figure = wildcards.table, wildcards.table.rpartition("/")[2]
-        rows = self._products.summary(
-            self.tables[name], figure=None if name == "summary" else figure
-        )
-        roles = ("estimates", "accounting")
-        made = {role: [one for row in rows for one in row.inputs[role]] for role in roles}
-        config = Product("experiment", self._experiment.to_json())
-        return Product(name, "", {**made, "experiment": [config]}).job.to_json()
-
-    def files(self, pattern: str) -> Callable[[Wildcards], list[str]]:
-        """The files of the audits in the job's figure; `pattern` contains `{audit}`."""
-        return lambda wildcards: self._files_of(pattern, self._products.audits_of(wildcards.figure))
+        made = {role: self._of_table(wildcards, role) for role in ("estimates", "accounting")}
+        config = Product("experiment", self._products.experiment.to_json())
+        return Product(wildcards.table, "", {**made, "experiment": [config]}).job.to_json()
 
     @property
     def proven(self) -> list[str]:
         """The figures that show what bounds prove."""
         return [name for name, figure in self._figures.items() if figure.proven]
 
-    def files_of_table(self, pattern: str) -> Callable[[Wildcards], list[str]]:
-        """The files of the audits in the job's table; `pattern` contains `{audit}`."""
-        return lambda wildcards: self._files(pattern, self.tables[wildcards.table])
+    def scores_of_ceilings(self, wildcards: Wildcards) -> list[str]:
+        """The scores of the audits in the job's figure."""
+        return self._paths(self._products.ceilings(wildcards.figure).inputs["scores"])
 
-    def estimates(self, wildcards: Wildcards) -> str:
-        """The folder of the estimates in the job's table, below the results."""
-        figure = wildcards.table.rpartition("/")[2]
-        by_runs = wildcards.table != "summary" and figure in self.by_runs
-        return f"estimates_by_runs/{figure}" if by_runs else "estimates"
+    def files_of_table(self, role: str) -> Callable[[Wildcards], list[str]]:
+        """The estimates, or the accounting, of the audits in the job's table."""
+        return lambda wildcards: self._paths(self._of_table(wildcards, role))
 
-    def estimates_of_table(self, wildcards: Wildcards) -> list[str]:
-        """The files of the estimates in the job's table."""
-        pattern = f"{self.estimates(wildcards)}/{{audit}}.tsv"
-        return self._files(pattern, self.tables[wildcards.table])
+    def _of_table(self, wildcards: Wildcards, role: str) -> list[Product]:
+        name = wildcards.table
+        figure = None if name == "summary" else name.rpartition("/")[2]
+        rows = self._products.summary(self.tables[name], figure=figure)
+        return [one for row in rows for one in row.inputs[role]]
 
-    def _files(self, pattern: str, sweeps: Sequence[str]) -> list[str]:
-        audits = [audit for sweep in sweeps for audit in self._experiment.sweeps[sweep]]
-        return self._files_of(pattern, audits)
-
-    def _files_of(self, pattern: str, audits: Sequence[str]) -> list[str]:
-        return [f"{self._results}/{pattern.format(audit=audit)}" for audit in audits]
+    def _paths(self, products: Sequence[Product]) -> list[str]:
+        return [f"{self._results}/{one.path}" for one in products]
