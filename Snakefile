@@ -13,7 +13,7 @@ report: "report/workflow.rst"
 
 
 from dpcanary.workflow.endings import print_failure, print_success
-from dpcanary.workflow.one_timer import keep_one_timer
+from dpcanary.workflow.endings import keep_one_timer
 
 keep_one_timer(JobScheduler)
 

@@ -23,9 +23,8 @@ from dpcanary import Conversion, ThresholdRule
 from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound, null_table
-from dpcanary.estimation.conversions import family_of
-from dpcanary.estimation.families import Family
-from dpcanary.estimation.intervals import clopper_pearson_upper_table
+from dpcanary.estimation.error_rates import clopper_pearson_upper_table
+from dpcanary.estimation.families import Family, family_of
 from dpcanary.estimation.rules import RULES
 from dpcanary.estimation.threshold_rules import Problem, bounded
 

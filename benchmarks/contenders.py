@@ -21,10 +21,10 @@ from dpcanary import (
     Sampling,
     train_ensemble,
 )
-from dpcanary.training.architectures import convnet
-from dpcanary.training.kernels.elementwise import tanh
+from dpcanary.training.kernels.linear import tanh
+from dpcanary.training.models import convnet
 from dpcanary.training.noise import Noise
-from dpcanary.training.options import Loss
+from dpcanary.training.settings import Loss
 
 NOISE_MULTIPLIER, MAX_GRAD_NORM, LEARNING_RATE = 5.0, 2.0, 0.01
 # A product of matrices of this side is as fast as any; numbers of tanh fit in the first cache.

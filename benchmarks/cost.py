@@ -20,8 +20,7 @@ from time import perf_counter
 
 from dpcanary.costs.jobs import JobList
 from dpcanary.costs.report import probed_costs, timed_on, wall_seconds
-from dpcanary.settings.config_file import read_config
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
 
 ROOT = Path(__file__).parents[1]
 # Stands in front of the real python on the path, and records the time of each program.

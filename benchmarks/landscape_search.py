@@ -19,8 +19,7 @@ from scipy.optimize import minimize_scalar
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.landscape.curve import curves_of
 from dpcanary.landscape.density import exact_law
-from dpcanary.landscape.options import LandscapeShape
-from dpcanary.landscape.process import Landscape, Process, two_levels
+from dpcanary.landscape.process import Landscape, LandscapeShape, Process, two_levels
 from dpcanary.program import progress
 
 Array = NDArray[np.float64]

@@ -31,10 +31,10 @@ from torch import nn
 
 from dpcanary import DPSGD, GradientCanary, Optimizer, Records, train_ensemble
 from dpcanary.figures import layout, style
-from dpcanary.training.architectures import convnet
+from dpcanary.training.dpsgd import state_tensors
 from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.models import convnet
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.optimizers import state_tensors
 from dpcanary.training.slots import table_of
 
 STEPS, MIB, FACTORS = 3, 2**20, (0.25, 0.5, 1, 2, 4)

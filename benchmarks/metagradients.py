@@ -20,11 +20,9 @@ from torch import nn
 from benchmarks.memory import MIB, peak_of
 from dpcanary import Records
 from dpcanary.errors import InputError
+from dpcanary.metagradients.canaries import Draw, drawn
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.draws import Draw, drawn
-from dpcanary.metagradients.loss_gap import loss_gap_objective
-from dpcanary.metagradients.reverse import metagradient
-from dpcanary.metagradients.segments import planned_segments
+from dpcanary.metagradients.reverse import loss_gap_objective, metagradient, planned_segments
 from dpcanary.metagradients.task import task_of
 from dpcanary.metagradients.training import trained
 from dpcanary.training.residual_networks import resnet9

@@ -17,12 +17,11 @@ import numpy as np
 
 from dpcanary import InputCanary
 from dpcanary.canaries import CanarySet, write_canaries
-from dpcanary.observations import Shard, hashes_of, shard_header, shard_path, write_shard
+from dpcanary.observations import Shard, hashes_of, parity, shard_header, shard_path, write_shard
 from dpcanary.program import progress
 from dpcanary.scoring.pooling import pool_scores
-from dpcanary.scoring.stage import ScoringStage
+from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.worlds import parity
 
 RUNS_PER_SHARD, NUM_STEPS, NUM_CLASSES = 100, 20, 10
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
-    from dpcanary.accounting.options import AccountingMethod as AccountingMethod
+    from dpcanary.accounting.setting import AccountingMethod as AccountingMethod
     from dpcanary.accounting.setting import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.trade_off import TradeOffCurve as TradeOffCurve
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
@@ -66,27 +66,27 @@ if TYPE_CHECKING:
     from dpcanary.canaries import InputCanary as InputCanary
     from dpcanary.errors import AccountingError as AccountingError
     from dpcanary.errors import InputError as InputError
-    from dpcanary.estimation.claims import ClaimTest as ClaimTest
-    from dpcanary.estimation.claims import assess_claim as assess_claim
     from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
     from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
     from dpcanary.estimation.estimate import (
         estimate_epsilon_at_looks as estimate_epsilon_at_looks,
     )
-    from dpcanary.estimation.one_run.bound import OneRunEstimate as OneRunEstimate
-    from dpcanary.estimation.one_run.bound import epsilon_of_guesses as epsilon_of_guesses
     from dpcanary.estimation.one_run.dependence import SlotDependence as SlotDependence
     from dpcanary.estimation.one_run.dependence import slot_dependence as slot_dependence
+    from dpcanary.estimation.one_run.estimate import OneRunEstimate as OneRunEstimate
+    from dpcanary.estimation.one_run.estimate import epsilon_of_guesses as epsilon_of_guesses
     from dpcanary.estimation.one_run.estimate import (
         estimate_epsilon_one_run as estimate_epsilon_one_run,
     )
     from dpcanary.estimation.one_run.guesses import Guesses as Guesses
-    from dpcanary.estimation.options import Conversion as Conversion
+    from dpcanary.estimation.power import ClaimTest as ClaimTest
     from dpcanary.estimation.power import ExpectedBound as ExpectedBound
+    from dpcanary.estimation.power import assess_claim as assess_claim
     from dpcanary.estimation.power import expected_bound as expected_bound
     from dpcanary.estimation.power import runs_needed as runs_needed
     from dpcanary.estimation.rules import Rule as Rule
     from dpcanary.estimation.rules import ThresholdRule as ThresholdRule
+    from dpcanary.estimation.settings import Conversion as Conversion
     from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
     from dpcanary.estimation.threshold_rules import Problem as Problem
     from dpcanary.estimation.threshold_rules import at_threshold as at_threshold
@@ -98,18 +98,18 @@ if TYPE_CHECKING:
     from dpcanary.observations import Observation as Observation
     from dpcanary.own_training.audit import audit_opacus as audit_opacus
     from dpcanary.own_training.result import OwnAudit as OwnAudit
-    from dpcanary.own_training.scores import loss_difference as loss_difference
+    from dpcanary.own_training.result import loss_difference as loss_difference
     from dpcanary.records import Records as Records
     from dpcanary.scoring.ensembles import ensemble_scores as ensemble_scores
     from dpcanary.scoring.scores import ScoringContext as ScoringContext
     from dpcanary.training.dpsgd import DPSGD as DPSGD
     from dpcanary.training.ensemble import train_ensemble as train_ensemble
-    from dpcanary.training.options import Initialisation as Initialisation
-    from dpcanary.training.options import Loss as Loss
-    from dpcanary.training.options import Optimizer as Optimizer
-    from dpcanary.training.options import Sampling as Sampling
-    from dpcanary.training.options import WorldAssignment as WorldAssignment
     from dpcanary.training.runs import EnsembleResult as EnsembleResult
+    from dpcanary.training.settings import Initialisation as Initialisation
+    from dpcanary.training.settings import Loss as Loss
+    from dpcanary.training.settings import Optimizer as Optimizer
+    from dpcanary.training.settings import Sampling as Sampling
+    from dpcanary.training.settings import WorldAssignment as WorldAssignment
 
 __version__ = "0.1.0"
 
@@ -117,10 +117,9 @@ _NAMES_IN = {
     "accounting.by_adjacency": "EpsilonsByAdjacency account_by_adjacency",
     "accounting.calibration": "calibrate_noise",
     "accounting.epsilon": "account_epsilon account_epsilon_curve privacy_profile",
-    "accounting.of_opacus": "epsilons_of",
-    "accounting.options": "AccountingMethod",
-    "accounting.setting": "EpsilonBounds",
     "accounting.mechanism": "Mechanism",
+    "accounting.of_opacus": "epsilons_of",
+    "accounting.setting": "AccountingMethod EpsilonBounds",
     "accounting.trade_off": "TradeOffCurve trade_off_curve",
     "adjacency": "Adjacency",
     "adversaries.adversary": "Adversary CraftingCost Inserts Score",
@@ -130,29 +129,26 @@ _NAMES_IN = {
     "audits.results": "AuditResults",
     "canaries": "DirectionCanary GradientCanary InputCanary",
     "errors": "AccountingError InputError",
-    "estimation.claims": "ClaimTest assess_claim",
     "estimation.estimate": "EpsilonEstimate estimate_epsilon estimate_epsilon_at_looks",
-    "estimation.one_run.bound": "OneRunEstimate epsilon_of_guesses",
     "estimation.one_run.dependence": "SlotDependence slot_dependence",
-    "estimation.one_run.estimate": "estimate_epsilon_one_run",
+    "estimation.one_run.estimate": "OneRunEstimate epsilon_of_guesses estimate_epsilon_one_run",
     "estimation.one_run.guesses": "Guesses",
-    "estimation.options": "Conversion",
-    "estimation.power": "ExpectedBound expected_bound runs_needed",
+    "estimation.power": "ClaimTest ExpectedBound assess_claim expected_bound runs_needed",
     "estimation.rules": "Rule ThresholdRule",
+    "estimation.settings": "Conversion",
     "estimation.threshold_rules": "BoundedThreshold Problem at_threshold",
     "gdp": "gdp_delta gdp_epsilon gdp_mu",
     "mechanism_check.check": "MechanismCheck check_mechanism",
     "observations": "Observation",
     "own_training.audit": "audit_opacus",
-    "own_training.result": "OwnAudit",
-    "own_training.scores": "loss_difference",
+    "own_training.result": "OwnAudit loss_difference",
     "records": "Records",
     "scoring.ensembles": "ensemble_scores",
     "scoring.scores": "ScoringContext",
     "training.dpsgd": "DPSGD",
     "training.ensemble": "train_ensemble",
-    "training.options": "Initialisation Loss Optimizer Sampling WorldAssignment",
     "training.runs": "EnsembleResult",
+    "training.settings": "Initialisation Loss Optimizer Sampling WorldAssignment",
 }
 # Where each public name is defined.
 MODULE_OF = {

@@ -14,6 +14,19 @@ from dpcanary.choice import Choice
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, sha256_of_file, write_arrays
 
+
+def parity(runs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """World of each run: 0 for even run indices, 1 for odd ones.
+
+    Every even number of consecutive runs therefore has half of its runs in each world.
+
+    Example:
+        >>> parity(np.arange(4)).tolist()
+        [0, 1, 0, 1]
+    """
+    return runs % 2
+
+
 FORMAT = "dpcanary-shard-2"
 _ARRAYS = {"run", "world", "step", "observation", "test_accuracy"}
 

@@ -1,7 +1,7 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
-from dpcanary.accounting.noise_stage import NoiseStage
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.settings import AccountingStage
 
 
 # Seconds each: not worth a place in a cluster's queue.

@@ -1,8 +1,8 @@
 """What canaries are made from (reference models, optimised canaries), and the canaries."""
 
-from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.metagradients.stage import MetagradientStage
-from dpcanary.training.mechanism_stage import ReferenceStage
+from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.metagradients.settings import MetagradientStage
+from dpcanary.training.settings import ReferenceStage
 
 
 rule train_reference:

@@ -9,14 +9,14 @@ import shutil
 from dpcanary.checks import large_delta
 from dpcanary.datasets.catalogue import read_catalogue
 from dpcanary.errors import InputError
-from dpcanary.settings.config_file import read_config
+from dpcanary.settings.parsing import read_config
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.settings.products import Products
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.location import LIBRARY, is_clone
-from dpcanary.workflow.parameters import option, with_known_signature
+from dpcanary.workflow.python import LIBRARY, is_clone
+from dpcanary.workflow.audits import option, with_known_signature
 from dpcanary.workflow.python import path_of_python, paths_of_code
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError

@@ -1,7 +1,7 @@
 """From shards to scores, from scores to lower bounds, and all bounds in one table."""
 
-from dpcanary.estimation.stage import EstimationStage
-from dpcanary.scoring.stage import ScoringStage
+from dpcanary.estimation.settings import EstimationStage
+from dpcanary.scoring.settings import ScoringStage
 
 
 # Seconds each: not worth a place in a cluster's queue.

@@ -1,8 +1,8 @@
 """Pretrained models, and the runs: shards of models trained in lockstep, or drawn from a process."""
 
-from dpcanary.adversaries.drawing_stage import DrawingStage
-from dpcanary.training.mechanism_stage import PretrainingStage
-from dpcanary.training.stage import TrainingStage
+from dpcanary.adversaries.settings import DrawingStage
+from dpcanary.training.settings import PretrainingStage
+from dpcanary.training.settings import TrainingStage
 
 
 rule pretrain:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.accounting.overview import profile, upper_bounds
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.files import read_number
 from dpcanary.program import parsed, run
 from dpcanary.tables import write_table

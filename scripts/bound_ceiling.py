@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.estimation.ceiling import ceilings_table
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import EstimationStage
+from dpcanary.estimation.table import ceilings_table
 from dpcanary.program import parsed, run
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table

@@ -5,8 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.accounting.noise import noise_of
-from dpcanary.accounting.noise_stage import NoiseStage
+from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.files import write_text
 from dpcanary.program import parsed, run
 

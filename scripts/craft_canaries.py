@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
-from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import read_canaries, write_canaries
 from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.files import read_number
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
-from dpcanary.training.pretrained import read_pretrained
+from dpcanary.training.pretraining import read_pretrained
 from dpcanary.training.reference import read_reference
 
 

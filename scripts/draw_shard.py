@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.drawing_stage import DrawingStage
+from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.files import read_number
 from dpcanary.observations import write_shard
 from dpcanary.program import parsed, run

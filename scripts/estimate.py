@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import EstimationStage
 from dpcanary.estimation.table import estimates_table
 from dpcanary.program import parsed, run
 from dpcanary.scoring.score_file import read_scores

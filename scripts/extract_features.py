@@ -7,10 +7,9 @@ from pathlib import Path
 
 from dpcanary.datasets.sources import load_records
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.encoders.extraction import load_encoder
-from dpcanary.encoders.features import encode_source, write_features
+from dpcanary.encoders.extraction import encode_source, load_encoder, write_features
 from dpcanary.encoders.folders import find_encoder
-from dpcanary.encoders.stage import FeaturesStage
+from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.files import read_json
 from dpcanary.program import parsed, progress, run
 

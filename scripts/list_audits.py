@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.program import run
-from dpcanary.settings.experiment import read_experiment
-from dpcanary.settings.listing import table_of_audits
+from dpcanary.settings.experiment import read_experiment, table_of_audits
 
 
 def main(argv: Sequence[str]) -> None:

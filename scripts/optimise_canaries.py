@@ -7,7 +7,7 @@ from pathlib import Path
 from dpcanary.adversaries.metagradient import optimised_canaries
 from dpcanary.canaries import write_canaries
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.metagradients.stage import MetagradientStage
+from dpcanary.metagradients.settings import MetagradientStage
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 

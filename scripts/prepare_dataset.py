@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.datasets.sources import load_records
-from dpcanary.datasets.splitting import split_records
-from dpcanary.datasets.stage import DatasetStage
+from dpcanary.datasets.splitting import DatasetStage, split_records
 from dpcanary.program import parsed, run
 from dpcanary.records import write_split
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
-from dpcanary.training.mechanism_stage import PretrainingStage
-from dpcanary.training.pretrained import write_pretrained
-from dpcanary.training.pretraining import pretrain
-from dpcanary.training.public_records import public_records
+from dpcanary.training.pretraining import pretrain, public_records, write_pretrained
+from dpcanary.training.settings import PretrainingStage
 
 
 def main(argv: Sequence[str]) -> None:

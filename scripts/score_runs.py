@@ -8,7 +8,7 @@ from dpcanary.observations import shard_path
 from dpcanary.program import parsed, run
 from dpcanary.scoring.pooling import pool_scores
 from dpcanary.scoring.score_file import write_scores
-from dpcanary.scoring.stage import ScoringStage
+from dpcanary.scoring.settings import ScoringStage
 
 _NAMES = ("audit", "canary", "score")
 

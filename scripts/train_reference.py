@@ -7,10 +7,10 @@ from pathlib import Path
 from dpcanary.devices import DEVICES, chosen_device
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
-from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, module_of
-from dpcanary.training.pretrained import read_pretrained
+from dpcanary.training.pretraining import read_pretrained
 from dpcanary.training.reference import write_reference
+from dpcanary.training.settings import ReferenceStage
 from dpcanary.training.simulation import train_reference
 
 

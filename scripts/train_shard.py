@@ -10,9 +10,9 @@ from dpcanary.files import read_number
 from dpcanary.observations import hashes_of, write_shard
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
-from dpcanary.training.pretrained import read_pretrained
+from dpcanary.training.pretraining import read_pretrained
+from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.stage import TrainingStage
 
 
 def main(argv: Sequence[str]) -> None:

@@ -14,8 +14,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpcanary.program import INTERRUPTED
-from dpcanary.workflow.display import make_display
-from dpcanary.workflow.progress import WorkflowProgress, fraction_done
+from dpcanary.workflow.progress import WorkflowProgress, fraction_done, make_display
 
 # What Snakemake tells of its own affairs.
 _SILENT = {

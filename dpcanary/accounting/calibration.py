@@ -8,11 +8,12 @@ from math import asinh, exp, log, log1p, sqrt
 from scipy.optimize import brentq
 
 from dpcanary.accounting.dispatch import checked_setting, checked_uppers
-from dpcanary.accounting.options import AccountingMethod
-from dpcanary.accounting.setting import Setting
+from dpcanary.accounting.fallback import with_fallback
+from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.setting import AccountingMethod, Setting
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
-from dpcanary.errors import AccountingError
+from dpcanary.errors import AccountingError, InputError
 from dpcanary.gdp import gdp_mu
 
 _LOG_TOLERANCE = 2e-5
@@ -117,3 +118,27 @@ def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, flo
     while exp(low) >= _LEAST and excess(low) <= 0:
         low, high, stride = low - stride, low, 1.5 * stride
     return low, high
+
+
+def calibrated_noise(stage: NoiseStage) -> float:
+    """The noise multiplier that reaches the stage's target.
+
+    Raises:
+        InputError: if there is no target.
+        AccountingError: if no accountant can calibrate to it.
+    """
+    epsilon, delta = stage.target_epsilon, stage.target_delta
+    if epsilon is None or delta is None:
+        raise InputError("settings: give noise_multiplier, or target_epsilon and target_delta")
+    sigma, _ = with_fallback(
+        lambda method: calibrate_noise(
+            adjacency=stage.adjacency,
+            epsilon=epsilon,
+            delta=delta,
+            sample_rate=stage.sample_rate,
+            num_steps=stage.accounted_steps,
+            method=method,
+        ),
+        instead="choose another target_epsilon or delta, or give noise_multiplier",
+    )
+    return sigma

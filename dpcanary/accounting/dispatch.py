@@ -2,8 +2,7 @@
 
 from typing import assert_never
 
-from dpcanary.accounting.options import AccountingMethod
-from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
+from dpcanary.accounting.setting import Accountant, AccountingMethod, EpsilonBounds, Setting
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 

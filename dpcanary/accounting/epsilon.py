@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from dpcanary.accounting.dispatch import checked_bounds, checked_setting, checked_uppers
-from dpcanary.accounting.options import AccountingMethod
-from dpcanary.accounting.setting import EpsilonBounds
+from dpcanary.accounting.setting import AccountingMethod, EpsilonBounds
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError

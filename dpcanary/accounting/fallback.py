@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from dpcanary.accounting.options import AccountingMethod
+from dpcanary.accounting.setting import AccountingMethod
 from dpcanary.errors import AccountingError
 
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
-from dpcanary.adversaries.purposes import Purpose
+from dpcanary.adversaries.settings import Purpose
 from dpcanary.landscape.process import Process, process_of
 
 Array = NDArray[np.float64]

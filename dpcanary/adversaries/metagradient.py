@@ -3,19 +3,16 @@
 import numpy as np
 import torch
 
-from dpcanary.adversaries.crafting import Crafting, Progress
-from dpcanary.adversaries.flipped_label import with_other_labels
-from dpcanary.adversaries.target import Target, drawn_targets
+from dpcanary.adversaries.crafting import Crafting, Progress, Target, drawn_targets
+from dpcanary.adversaries.input import with_other_labels
 from dpcanary.canaries import CanarySet, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.metagradients.canaries import Metastep, optimise_canaries
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.options import Start
-from dpcanary.metagradients.settings import MetagradientSettings
-from dpcanary.metagradients.stage import MetagradientStage
+from dpcanary.metagradients.settings import MetagradientSettings, MetagradientStage, Start
 from dpcanary.records import Records
-from dpcanary.training.memory import free_bytes
 from dpcanary.training.residual_networks import resnet9
+from dpcanary.training.runs import free_bytes
 
 _MOMENTUM = 0.9
 # The share of steps in which the learning rate rises.

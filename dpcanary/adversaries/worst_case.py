@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
-from dpcanary.adversaries.purposes import Purpose
+from dpcanary.adversaries.settings import Purpose
 from dpcanary.errors import InputError
 from dpcanary.scoring.scores import Array, ScoringContext
 

@@ -14,11 +14,10 @@ from typing import Any, NoReturn, TextIO
 
 from dpcanary.errors import InputError
 from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
-from dpcanary.settings.config_file import read_config
 from dpcanary.settings.experiment import Experiment, read_experiment
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.products import Products
-from dpcanary.workflow.location import SNAKEFILE
+from dpcanary.workflow.python import SNAKEFILE
 
 _STDERR = 2  # a file descriptor
 # Options with which Snakemake runs no job.

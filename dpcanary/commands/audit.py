@@ -122,8 +122,7 @@ def audit(
       dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
                      --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
     """
-    from dpcanary.audits.audit import CONFIG, COST, run_audit
-    from dpcanary.audits.config import config_of, name_of
+    from dpcanary.audits.audit import CONFIG, COST, config_of, name_of, run_audit
     from dpcanary.audits.data import audited_data, read_source
 
     _check_model(model)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcanary.commands.training_options import Delta, Json
-from dpcanary.estimation.options import Conversion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
+from dpcanary.estimation.settings import Conversion
 from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _bounds(
 
 def _ceiling(found: "WorldScores", bound: "EpsilonEstimate", conversion: Conversion) -> float:
     """The most that a perfect attack proves, by the valid rule that needs no simulation."""
-    from dpcanary.estimation.ceiling import ceiling_of
+    from dpcanary.estimation.table import ceiling_of
 
     return ceiling_of(
         num_world0=len(found.world0),

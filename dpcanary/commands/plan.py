@@ -152,9 +152,8 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     import os
     import sys
 
-    from dpcanary.costs.planned import planned_audits
-    from dpcanary.settings.config_file import read_config
-    from dpcanary.settings.parsing import parse_experiment
+    from dpcanary.costs.report import planned_audits
+    from dpcanary.settings.parsing import parse_experiment, read_config
 
     power = _POWERS[1]
     experiment = parse_experiment(read_config(path))

@@ -47,8 +47,7 @@ def statement(
     """
     warn_of_large_delta(delta, num_records)
     rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
-    from dpcanary.accounting.by_adjacency import account_by_adjacency
-    from dpcanary.accounting.statement import privacy_statement
+    from dpcanary.accounting.by_adjacency import account_by_adjacency, privacy_statement
 
     found = account_by_adjacency(
         sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta

@@ -7,19 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.costs.crafting import (
+from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.costs.shapes import shape_of
+from dpcanary.costs.training import (
     crafting_probe,
     optimising_probe,
     pretraining_probe,
     reference_probe,
+    training_probe,
 )
-from dpcanary.costs.shapes import shape_of
-from dpcanary.costs.training import training_probe
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.shared import optimised_canaries, pretrained_models, reference_models
-from dpcanary.training.stage import TrainingStage
+from dpcanary.settings.products import optimised_canaries, pretrained_models, reference_models
+from dpcanary.training.settings import TrainingStage
 
 # Seconds of one core for a job's work that no probe measures: mostly imports. Measured by
 # `benchmarks.cost` on the demo.

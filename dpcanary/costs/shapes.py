@@ -7,10 +7,10 @@ import numpy as np
 
 from dpcanary.datasets.known import KNOWN_SOURCES, KnownSource
 from dpcanary.datasets.sources import load_source
-from dpcanary.encoders.options import MINILM_PACKAGE
+from dpcanary.encoders.settings import MINILM_PACKAGE
 from dpcanary.errors import InputError
 from dpcanary.files import read_json
-from dpcanary.settings.dataset import Dataset
+from dpcanary.settings.experiment import Dataset
 
 # Numbers of features of encoders without a local config, by the last part of the name.
 _NUM_FEATURES = {"all-MiniLM-L6-v2": 384, MINILM_PACKAGE: 384}

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from dpcanary.datasets.catalogue import Entry
 from dpcanary.errors import InputError
-from dpcanary.files import sha256_of_file, write_atomically
-from dpcanary.lock import check_against_lock
+from dpcanary.files import check_against_lock, sha256_of_file, write_atomically
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 3

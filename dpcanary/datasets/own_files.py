@@ -1,11 +1,16 @@
 """A user's own data as arrays in an .npz file."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpcanary.datasets.archives import reading
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
@@ -39,3 +44,94 @@ def _part(path: Path, arrays: Arrays, prefix: str) -> Records:
 def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Truth values as bytes 0 and 1; numbers as they are."""
     return array.astype(np.uint8) if array.dtype.kind == "b" else array
+
+
+_LOG = logging.getLogger(__name__)
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+def read_own_table(path: Path, label_column: str = "label") -> Source:
+    """Reads a table with a column of labels; every other column is a feature.
+
+    Labels are integers from 0, or texts, whose classes are numbered in alphabetical order. A pandas
+    index that was saved with a .parquet file is left out.
+
+    Args:
+        path: a .parquet, .csv or .tsv file; the latter two with a line of column names.
+        label_column: its name.
+
+    Raises:
+        InputError: if the file is damaged, a feature is not numeric, or a value is missing.
+    """
+    table = _without_index(path, _table(path))
+    names = table.column_names
+    if names.count(label_column) != 1 or len(names) == 1:
+        raise InputError(
+            f"{path} must have one column {label_column!r}, and others; its columns are"
+            f" {_listed(names)}; name the column of labels by label_column"
+        )
+    labels, classes = _labels(path, label_column, table.column(label_column))
+    table = table.drop_columns([label_column])
+    columns = zip(table.column_names, table.columns, strict=True)
+    features = np.column_stack([_values(path, name, column) for name, column in columns])
+    return Source(str(path), Records(features, labels), class_names=classes)
+
+
+def _table(path: Path) -> Any:
+    with reading(path):
+        try:
+            if path.suffix == ".parquet":
+                return pq.read_table(path)
+            options = pcsv.ParseOptions(delimiter=_DELIMITERS[path.suffix])
+            return pcsv.read_csv(path, parse_options=options)
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{path} is no whole {path.suffix} file: {error}") from None
+
+
+def _labels(path: Path, name: str, column: Any) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Labels as integers, and the names of their classes if they are texts."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_integer(kind):
+        return integer_labels(str(path), _values(path, name, column)), ()
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise InputError(
+            f"{path}: labels must be integers from 0, or texts; column {name!r} is {kind}"
+        )
+    texts = column.to_pylist()
+    missing = [row for row, text in enumerate(texts) if not text]
+    if missing:
+        raise InputError(f"{path}: record {missing[0]} has no label in column {name!r}")
+    classes, labels = np.unique(np.array(texts, dtype=str), return_inverse=True)
+    return labels.astype(np.int64), tuple(map(str, classes))
+
+
+def _without_index(path: Path, table: Any) -> Any:
+    """Drops the columns of a pandas index: they only number the records."""
+    listed = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    index = [name for name in table.column_names if name in listed]
+    if index:
+        _LOG.warning("%s: its index is no feature and is left out: %s", path, _listed(index))
+    return table.drop_columns(index)
+
+
+def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    if not any(is_kind(column.type) for is_kind in kinds):
+        raise InputError(
+            f"{path}: column {name!r} is not numeric but {column.type}; drop it, or turn it into"
+            " numbers"
+        )
+    finite = np.isfinite(column.cast(pa.float64(), safe=False).to_numpy())
+    if not finite.all():
+        raise InputError(
+            f"{path}: record {np.argmin(finite)} has no finite value in column {name!r}; fix or"
+            " drop it"
+        )
+    return as_numbers(column.to_numpy())
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -3,12 +3,35 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 
+from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError
 from dpcanary.records import Records
+
+
+class Purpose(IntEnum):
+    """Part of every stream's key. Never change a number or reuse it, in any package."""
+
+    RECORDS = 1  # which records of a dataset are private, auxiliary and test records
+    SYNTHETIC_RECORDS = 9  # generated data: its model, then its blocks of records
+
+
+class SourceStage(ClosedModel):
+    """Which records are read.
+
+    The seed matters only for generated sources, the label column only for a user's own tables.
+    """
+
+    source: str
+    label_column: str
+    max_records: int | None
+    num_test: int | None
+    seed: int
+
 
 _BLOCK_NUMBERS = 2**22  # 32 MiB as float64
 

@@ -8,11 +8,9 @@ import numpy as np
 from dpcanary.datasets.cifar10 import read_cifar10
 from dpcanary.datasets.housing import read_california_housing
 from dpcanary.datasets.known import KNOWN_SOURCES, OWN_SUFFIXES
-from dpcanary.datasets.own_files import read_arrays_of
-from dpcanary.datasets.own_tables import read_own_table
+from dpcanary.datasets.own_files import read_arrays_of, read_own_table
 from dpcanary.datasets.purchase100 import read_purchase100
-from dpcanary.datasets.source import Source
-from dpcanary.datasets.source_stage import SourceStage
+from dpcanary.datasets.source import Source, SourceStage
 from dpcanary.datasets.sst2 import read_sst2
 from dpcanary.datasets.synthetic import purchase100_synthetic
 from dpcanary.errors import InputError, suggestion

@@ -9,8 +9,7 @@ number measured on it is a result about Purchase100.
 import numpy as np
 
 from dpcanary.datasets.purchase100 import NUM_CLASSES, NUM_ITEMS
-from dpcanary.datasets.purposes import Purpose
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.source import Purpose, Source
 from dpcanary.randomness import generator
 from dpcanary.records import Records
 

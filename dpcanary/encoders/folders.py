@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from dpcanary.encoders.options import MINILM_PACKAGE
+from dpcanary.encoders.settings import MINILM_PACKAGE
 from dpcanary.errors import InputError
-from dpcanary.files import sha256_of_file
-from dpcanary.lock import check_against_lock
+from dpcanary.files import check_against_lock, sha256_of_file
 
 _LOG = logging.getLogger(__name__)
 

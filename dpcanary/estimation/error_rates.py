@@ -1,11 +1,55 @@
 """Errors of the attack `world 0 if score >= threshold`, at every threshold that matters."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainccinv
 
+from dpcanary.checks import checked_real
 from dpcanary.errors import InputError
+
+# The simultaneous level can be computed down to half of this.
+_LEAST_SIGNIFICANCE = 2e-9
+# A bound that fails more often than it holds is no bound.
+_LARGEST_SIGNIFICANCE = 0.5
+
+
+def checked_significance(significance: float) -> float:
+    """The significance, as a float.
+
+    Raises:
+        InputError: if it is not a number in [2e-9, 0.5].
+    """
+    value = checked_real(
+        "significance", significance, most=_LARGEST_SIGNIFICANCE, most_included=True
+    )
+    if value < _LEAST_SIGNIFICANCE:
+        raise InputError(f"significance is {value}; it must be at least {_LEAST_SIGNIFICANCE:g}")
+    return value
+
+
+@lru_cache(maxsize=64)
+def clopper_pearson_upper_table(*, num_trials: int, level: float) -> NDArray[np.float64]:
+    """Upper bounds for every possible count of errors.
+
+    Args:
+        num_trials: number of independent trials, n.
+        level: probability with which each single bound may fail, in (0, 1).
+
+    Returns:
+        Shape (n + 1,), read-only: entry k bounds the error rate after k errors. Entry n is 1.
+
+    Example:
+        >>> table = clopper_pearson_upper_table(num_trials=100, level=0.025)
+        >>> [round(float(table[k]), 4) for k in (0, 10, 100)]
+        [0.0362, 0.1762, 1.0]
+    """
+    errors = np.arange(num_trials)
+    table = np.append(betainccinv(errors + 1.0, num_trials - errors, level), 1.0)
+    table.flags.writeable = False
+    return table
 
 
 @dataclass(frozen=True)

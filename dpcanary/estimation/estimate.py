@@ -10,12 +10,10 @@ from numpy.typing import ArrayLike
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.estimation.conversions import family_of
-from dpcanary.estimation.error_rates import checked_scores
-from dpcanary.estimation.families import Family
-from dpcanary.estimation.options import GUESSED_SHARE, Conversion
+from dpcanary.estimation.error_rates import checked_scores, checked_significance
+from dpcanary.estimation.families import Family, family_of
 from dpcanary.estimation.rules import Rule, ThresholdRule, threshold_rule_named
-from dpcanary.estimation.significance import checked_significance
+from dpcanary.estimation.settings import GUESSED_SHARE, Conversion
 from dpcanary.estimation.threshold_rules import Problem, bounded
 
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "

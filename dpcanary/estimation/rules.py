@@ -10,7 +10,7 @@ from typing import Any
 
 from dpcanary.choice import Choice
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.settings import Conversion
 from dpcanary.plugins import function_named, load_plugin, registered
 
 GROUP = "dpcanary.threshold_rules"

@@ -15,7 +15,7 @@ from dpcanary.accounting.pld import least_delta
 from dpcanary.accounting.trade_off import TradeOffCurve, trade_off_curve
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.estimation.calibration.cache import cached_arrays
+from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.estimation.families import (
     GDP,
     GRID,
@@ -25,7 +25,7 @@ from dpcanary.estimation.families import (
     Family,
     gaussian_terms,
 )
-from dpcanary.estimation.options import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA
+from dpcanary.estimation.settings import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA
 from dpcanary.gdp import gdp_epsilon, gdp_mu
 
 Floats = NDArray[np.float64]

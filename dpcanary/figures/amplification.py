@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.hidden_state import ratios_table
 from dpcanary.figures.layout import make_frame

@@ -14,18 +14,18 @@ from matplotlib.figure import Figure
 
 from dpcanary.errors import InputError, suggestion
 from dpcanary.figures import style
-from dpcanary.figures.accounted import (
+from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, Looks, bounds_table
+from dpcanary.figures.layout import (
     Styles,
     accounted_legend,
     accounted_of_panel,
     accounted_styles,
+    log_ticks,
+    make_frame,
+    value_ticks,
 )
-from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, bounds_table
-from dpcanary.figures.layout import log_ticks, make_frame, value_ticks
-from dpcanary.figures.lines import Lines
-from dpcanary.figures.looks import Looks
 from dpcanary.figures.notes import bounds_note, data_note, price_note, shared_note
-from dpcanary.figures.panels import panels_of
+from dpcanary.figures.panels import Lines, panels_of
 from dpcanary.figures.view import View, shown_rows
 
 _BY_SETTING = ("sample_rate",)

@@ -13,8 +13,7 @@ from scipy.special import stdtrit
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import threshold_rule_named
 from dpcanary.figures import style
-from dpcanary.figures.accounted import accounted_legend, accounted_styles
-from dpcanary.figures.layout import make_frame
+from dpcanary.figures.layout import accounted_legend, accounted_styles, make_frame
 from dpcanary.figures.notes import data_note, number_range, shared_note, slots_in_words
 from dpcanary.figures.view import has_shown_conversion
 from dpcanary.printing import confidence_in_words

@@ -14,8 +14,7 @@ from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import data_note, number_range, shared_note
-from dpcanary.figures.panels import panels_of
-from dpcanary.figures.set_ups import SetUp, set_ups_of
+from dpcanary.figures.panels import SetUp, panels_of, set_ups_of
 
 # For each recorded step, the norms of all runs.
 Norms = Mapping[int, NDArray[np.float64]]

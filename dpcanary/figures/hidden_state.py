@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
 from dpcanary.printing import confidence_in_words

@@ -1,5 +1,6 @@
 """Layout of all figures: panels, below them one legend, and below the legend the notes."""
 
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from math import ceil
@@ -12,6 +13,10 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.figures import style
+from dpcanary.figures.wording import setting_in_words
 
 # Lengths are in inches, sizes of text in points.
 _SMALLEST_WIDTH, _LARGEST_WIDTH = 8.2, 10.2  # on a page, text of a wider figure is too small
@@ -194,3 +199,59 @@ def _labelled(places: set[float], *, needed: float) -> set[float]:
 def _digits(value: float) -> str:
     """A number's significant digits; a round number has one."""
     return f"{value:.9e}".split("e")[0].replace(".", "").rstrip("0")
+
+
+Styles = dict[str, dict[str, Any]]
+
+
+def accounted_styles(names: Sequence[str], audited: Iterable[str]) -> tuple[str, Styles]:
+    """Keyword arguments of `plot` for each accounted curve, and how their heading goes on.
+
+    Audits of membership alone are bounded by the add/remove curve, so it is the only one and solid.
+
+    Args:
+        names: the curves of audits of substitution, of `style.ACCOUNTED`.
+        audited: the adjacencies of the figure's audits.
+    """
+    known = sorted({*audited})
+    if Adjacency.SUBSTITUTE in known:
+        return "", {name: style.ACCOUNTED[name] for name in names}
+    words = " and ".join(setting_in_words("adjacency", {"adjacency": one}) for one in known)
+    options = style.ACCOUNTED["add_remove"] | {"linestyle": "-", "label": words}
+    return ", audited adjacency", {"add_remove": options}
+
+
+def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
+    """The curves of a panel. Audits of membership have one: that of their own adjacency."""
+    if Adjacency.SUBSTITUTE in {*audited}:
+        return styles
+    return {name: one for name, one in styles.items() if name == "add_remove"}
+
+
+def accounted_legend(styles: Styles, audited: str) -> list[Line2D | str]:
+    """The group of a legend for these curves; nothing if there is none.
+
+    Args:
+        styles: of the curves.
+        audited: how the heading goes on, from `accounted_styles`.
+    """
+    if not styles:
+        return []
+    return [
+        f"accounted ε (upper bound){audited}:",
+        *(Line2D([], [], **one) for one in styles.values()),
+    ]
+
+
+def show_figures_in_notebooks() -> None:
+    """Makes a notebook show a figure that is the value of a cell.
+
+    Notebooks do so by themselves only after `matplotlib.pyplot` was imported, which this library
+    does not use.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"}, bbox_inches=None)  # type: ignore[no-untyped-call]

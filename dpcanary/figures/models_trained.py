@@ -9,11 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion
 from dpcanary.estimation.rules import RULES, threshold_rule_named
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
-from dpcanary.figures.accounted import accounted_legend, accounted_styles
-from dpcanary.figures.layout import log_ticks, make_frame
+from dpcanary.figures.layout import accounted_legend, accounted_styles, log_ticks, make_frame
 from dpcanary.figures.notes import data_note, shared_note
 from dpcanary.figures.panels import panels_of
 from dpcanary.figures.view import has_shown_conversion

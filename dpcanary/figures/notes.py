@@ -5,11 +5,10 @@ from decimal import ROUND_CEILING, Context
 
 import pandas as pd
 
-from dpcanary.estimation.options import Conversion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
-from dpcanary.figures.bounds import AUDITED, IN_SAMPLE
-from dpcanary.figures.looks import Looks
+from dpcanary.figures.bounds import AUDITED, IN_SAMPLE, Looks
 from dpcanary.figures.panels import known_batches
 from dpcanary.figures.view import is_trained
 from dpcanary.figures.wording import settings_in_words

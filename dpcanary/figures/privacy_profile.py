@@ -15,8 +15,7 @@ from dpcanary.figures import style
 from dpcanary.figures.attacks import Profile
 from dpcanary.figures.layout import make_frame
 from dpcanary.figures.notes import data_note, means_in_words, number_range, shared_note
-from dpcanary.figures.panels import panels_of
-from dpcanary.figures.set_ups import SetUp, set_ups_of
+from dpcanary.figures.panels import SetUp, panels_of, set_ups_of
 from dpcanary.figures.view import valid_rows
 from dpcanary.figures.wording import setting_in_words
 from dpcanary.gdp import gdp_delta

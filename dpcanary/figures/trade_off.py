@@ -12,7 +12,6 @@ from matplotlib.patches import Patch
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.accounted import Styles, accounted_of_panel, accounted_styles
 from dpcanary.figures.attacks import MECHANISM, Attack, Profile, ordered
 from dpcanary.figures.curves import (
     accounted_false_negative_rate,
@@ -20,7 +19,7 @@ from dpcanary.figures.curves import (
     measured_error_curve,
     thinned,
 )
-from dpcanary.figures.layout import make_frame
+from dpcanary.figures.layout import Styles, accounted_of_panel, accounted_styles, make_frame
 from dpcanary.figures.notes import shared_note
 from dpcanary.figures.panels import panels_of
 from dpcanary.figures.proven import proven_curves, proven_legend, proven_note, proven_options

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.wording import LINES, PANELS
 

@@ -11,8 +11,21 @@ from itertools import pairwise
 from typing import Any
 
 from dpcanary.adjacency import Adjacency
+from dpcanary.choice import Choice
 from dpcanary.errors import InputError
-from dpcanary.landscape.options import LandscapeShape
+
+
+class LandscapeShape(Choice):
+    """What the gradients of a crafted loss do on both sides of its threshold.
+
+    Attributes:
+        DIVERGING: they push the two sides apart. The results of Cebere et al. need this.
+        CONVERGING: they pull the two sides together, as Cebere et al. print their signs.
+    """
+
+    DIVERGING = "diverging"
+    CONVERGING = "converging"
+
 
 # Where the two worlds start: world 0 has the gradient +C, world 1 has -C or no gradient.
 _STARTS = {Adjacency.ADD_REMOVE: (1.0, 0.0), Adjacency.SUBSTITUTE: (1.0, -1.0)}

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpcanary.mechanism_check import noise, parts, sampling
-from dpcanary.mechanism_check.measured import Measured
-from dpcanary.mechanism_check.measurements import Measurements
+from dpcanary.mechanism_check.measurements import Measured, Measurements
 
 
 @dataclass(frozen=True)

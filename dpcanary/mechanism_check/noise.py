@@ -15,8 +15,7 @@ from dpcanary.mechanism_check.laws import (
     two_sided,
     variance_of_means,
 )
-from dpcanary.mechanism_check.measured import Measured, Tested
-from dpcanary.mechanism_check.measurements import Measurements, Tensors
+from dpcanary.mechanism_check.measurements import Measured, Measurements, Tensors, Tested
 
 # Of the intervals in which values are counted, in standard deviations.
 EDGES = (-np.inf, *np.arange(-3.5, 4.0, 0.5), np.inf)

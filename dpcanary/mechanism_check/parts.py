@@ -4,9 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.mechanism_check.laws import Array
-from dpcanary.mechanism_check.measured import Measured, Tested
-from dpcanary.mechanism_check.measurements import Measurements
-from dpcanary.mechanism_check.probes import SMALL
+from dpcanary.mechanism_check.measurements import SMALL, Measured, Measurements, Tested
 
 # Relative deviations. Single precision has 1e-7; small updates, and norms plus 1e-6, have less.
 _EXACT = 1e-3

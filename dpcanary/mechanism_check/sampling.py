@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.mechanism_check.laws import Array, binomial_p_values, spread_p_value
-from dpcanary.mechanism_check.measured import Measured, Tested
-from dpcanary.mechanism_check.measurements import Measurements
-from dpcanary.mechanism_check.probes import STABLE
+from dpcanary.mechanism_check.measurements import STABLE, Measured, Measurements, Tested
 
 # Of parts, over those of records that are in the batch of one step.
 _PRESENT = 0.01

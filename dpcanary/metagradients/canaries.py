@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -11,11 +12,57 @@ from torch import Tensor, nn
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.draws import drawn
-from dpcanary.metagradients.loss_gap import loss_gap_objective
-from dpcanary.metagradients.reverse import metagradient
-from dpcanary.metagradients.task import task_of
+from dpcanary.metagradients.reverse import loss_gap_objective, metagradient
+from dpcanary.metagradients.settings import Purpose
+from dpcanary.metagradients.task import Task, shuffled_batches, task_of
+from dpcanary.metagradients.training import Training
+from dpcanary.randomness import derived_seed, generator
 from dpcanary.records import Records
+from dpcanary.training.initialisation import initial_parameters
+from dpcanary.training.settings import Initialisation
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A training on a random half of the canaries.
+
+    Attributes:
+        training: the training.
+        inserted: indices of the canaries that are trained on, ascending, shape (m / 2,).
+    """
+
+    training: Training
+    inserted: NDArray[np.int64]
+
+
+def drawn(task: Task, *, descent: Descent, batch_size: int, seed: int, index: int) -> Draw:
+    """The draw of an index; draws of different indices or seeds are independent.
+
+    Args:
+        task: what is learned.
+        descent: the optimiser.
+        batch_size: records and canaries of each batch.
+        seed: the canaries' seed. Runs of an audit with the same seed start elsewhere.
+        index: of the metastep, >= 0.
+
+    Raises:
+        InputError: if the number of canaries is odd, or batches are too large.
+    """
+    num_canaries = len(task.canary_labels)
+    if num_canaries % 2:
+        raise InputError(f"{num_canaries} canaries cannot be split into halves; add or remove one")
+    own = derived_seed(seed=seed, name="metagradients")
+    splits = generator(seed=own, purpose=Purpose.METAGRADIENT_SPLITS, index=index)
+    inserted = np.sort(splits.permutation(num_canaries)[: num_canaries // 2])
+    batches = shuffled_batches(
+        num_records=len(task.labels),
+        inserted=inserted,
+        batch_size=batch_size,
+        num_steps=descent.num_steps,
+        stream=generator(seed=own, purpose=Purpose.METAGRADIENT_ORDERS, index=index),
+    )
+    starts = initial_parameters(task.module, Initialisation.PER_RUN, seed=own, runs=[index])
+    return Draw(Training(task, starts[0], batches, descent), inserted)
 
 
 @dataclass(frozen=True)

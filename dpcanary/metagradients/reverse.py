@@ -8,16 +8,63 @@ product with second derivatives, by differentiating the gradient again.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
 from dpcanary.metagradients.descent import State
-from dpcanary.metagradients.segments import planned_segments
-from dpcanary.metagradients.task import reproducible_convolutions
+from dpcanary.metagradients.task import Task, reproducible_convolutions
 from dpcanary.metagradients.training import Training
+
+
+def planned_segments(num_steps: int, capacity: int | None) -> tuple[range, ...]:
+    """Consecutive steps; the parameters at all steps of one segment are held at a time.
+
+    Those of the last segment are kept on the way there. At the start of each earlier segment the
+    whole state is kept, and its steps are done again when the way back reaches it. There are as
+    few segments as fit. With the least capacity that is enough, about sqrt(8 x steps), there are
+    about sqrt(steps / 2) of them.
+
+    Args:
+        num_steps: of the training.
+        capacity: how many vectors of parameters fit into memory; None: all.
+
+    Raises:
+        InputError: if there are too few for any plan.
+
+    Example:
+        >>> planned_segments(10, 10)
+        (range(0, 10),)
+        >>> planned_segments(10, 7)
+        (range(0, 5), range(5, 10))
+    """
+    length = num_steps if capacity is None else _longest(num_steps, capacity)
+    if not length:
+        needed = next(size for size in count(1) if _longest(num_steps, size))
+        raise InputError(
+            f"memory_budget holds {capacity} vectors of parameters; a way back through"
+            f" {num_steps} steps needs at least {needed}: raise it, or train fewer steps"
+        )
+    # Only the first segment may be shorter: the last one is the one that costs nothing.
+    starts = range(num_steps - length, -length, -length)
+    return tuple(range(max(0, start), start + length) for start in reversed(starts))
+
+
+def _longest(num_steps: int, capacity: int) -> int:
+    """Steps of a segment if as few states as possible are kept; 0 if there is no way."""
+    for num_kept in range(num_steps):
+        length = capacity - 2 * num_kept  # a kept state is parameters and momentum
+        if length <= 0:
+            return 0
+        if (num_kept + 1) * length >= num_steps:
+            return min(length, num_steps)
+    return 0
+
 
 # Maps parameters, shape (P,), and pixels of all canaries, shape (m, ...), to one number.
 Objective = Callable[[Tensor, Tensor], Tensor]
@@ -163,3 +210,40 @@ def _stepped_back(
     if share is not None:
         gradient.index_add_(0, training.task.indices(training.batches[step].canaries), share)
     return State(before.parameters + own, before.momentum)
+
+
+def loss_gap_objective(task: Task, inserted: NDArray[np.int64]) -> Objective:
+    """Sum of the losses of canaries that are in, minus those that are out, in nats.
+
+    It is equation 3 of Boglioni et al. (2025), which is minimised: then models have a low loss on
+    what they were trained on, and a high one on what they were not.
+
+    Args:
+        task: holds the canaries' labels.
+        inserted: indices of the canaries that are trained on.
+    """
+    signs = torch.full((len(task.canary_labels),), -1.0).to(task.features)
+    signs[task.indices(inserted)] = 1.0
+
+    def objective(parameters: Tensor, pixels: Tensor) -> Tensor:
+        return (signs * task.canary_losses(parameters, pixels)).sum()
+
+    return objective
+
+
+def loss_gap(task: Task, parameters: Tensor, pixels: Tensor, inserted: NDArray[np.int64]) -> float:
+    """Mean loss of the canaries that are out minus that of those that are in, in nats.
+
+    With as many in as out, it is the objective times -2 / m.
+
+    Args:
+        task: holds the canaries' labels.
+        parameters: of a trained model, shape (P,).
+        pixels: of all canaries, shape (m, ...).
+        inserted: indices of the canaries that were trained on.
+    """
+    with torch.no_grad():
+        losses = task.canary_losses(parameters, pixels)
+    is_in = torch.zeros_like(losses, dtype=torch.bool)
+    is_in[task.indices(inserted)] = True
+    return float(losses[~is_in].mean() - losses[is_in].mean())

@@ -1,11 +1,32 @@
 """What a config says about metagradient descent."""
 
+from enum import IntEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from dpcanary.choice import Choice
 from dpcanary.closed_model import ClosedModel
-from dpcanary.metagradients.options import Start
+
+
+class Start(Choice):
+    """Where metagradient descent starts.
+
+    Attributes:
+        RECORD: at the target, with its own label.
+        OTHER_LABEL: at the target, with a label that is drawn from the other classes.
+    """
+
+    RECORD = "record"
+    OTHER_LABEL = "other_label"
+
+
+class Purpose(IntEnum):
+    """Part of every stream's key. Never change a number or reuse it, in any package."""
+
+    METAGRADIENT_SPLITS = 18  # which canaries a metastep trains on
+    METAGRADIENT_ORDERS = 19  # the order of records in each epoch of a metastep
+
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1)]
@@ -42,3 +63,11 @@ class MetagradientSettings(ClosedModel):
     def total_steps(self) -> int:
         """Steps of all trainings together."""
         return self.num_metasteps * self.num_steps
+
+
+class MetagradientStage(ClosedModel):
+    """What optimised canaries depend on, beside data; nothing of the audited training."""
+
+    seed: int
+    num_slots: int
+    metagradient: MetagradientSettings

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from dpcanary.errors import InputError
-from dpcanary.metagradients.batches import Batch
 from dpcanary.metagradients.descent import Descent, State
-from dpcanary.metagradients.task import Task, reproducible_convolutions
+from dpcanary.metagradients.task import Batch, Task, reproducible_convolutions
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,14 @@ from dpcanary.accounting.of_opacus import (
     samples_poisson,
 )
 from dpcanary.errors import InputError
-from dpcanary.global_generators import seed_global_generators
-from dpcanary.own_training.purposes import Purpose
-from dpcanary.randomness import generator
+from dpcanary.randomness import generator, seed_global_generators
+
+
+class Purpose(IntEnum):
+    """Part of every stream's key: never reuse or change a number, in any package."""
+
+    OWN_TRAINING = 22  # the seed of one training of the user's own
+
 
 # Takes a seed and a world. Gives a score, or a score and Opacus's privacy engine.
 Train = Callable[[int, int], Any]

@@ -6,24 +6,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.estimation.claims import ClaimTest, assess_claim
 from dpcanary.estimation.estimate import EpsilonEstimate
-from dpcanary.printing import (
-    ADJACENCIES,
-    confidence_in_words,
-    rounded_down,
-    rounded_up,
-)
+from dpcanary.estimation.power import ClaimTest, assess_claim
+from dpcanary.printing import ADJACENCIES, confidence_in_words, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@torch.no_grad()
+def loss_difference(
+    model: nn.Module,
+    *,
+    record0: tuple[Tensor, int],
+    record1: tuple[Tensor, int] | None = None,
+) -> float:
+    """How much better a model fits what only world 0 has than what only world 1 has.
+
+    Args:
+        model: a trained classifier.
+        record0: features and label of the record that only world 0 has.
+        record1: those of the record that stands in its place in world 1; None if there is none, as
+            under add/remove adjacency.
+
+    Returns:
+        Cross-entropy of `record1` (0 if there is none) minus that of `record0`.
+    """
+    training = model.training
+    model.eval()
+    losses = [0.0 if record is None else _loss(model, *record) for record in (record0, record1)]
+    model.train(training)
+    return losses[1] - losses[0]
+
+
+def _loss(model: nn.Module, features: Tensor, label: int) -> float:
+    logits = model(features.unsqueeze(0))
+    return float(cross_entropy(logits, torch.tensor([label], device=logits.device)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +151,7 @@ class OwnAudit:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """The scores, the error rates that they reach, and the bound; also into a file."""
-        from dpcanary.figures.notebooks import show_figures_in_notebooks
+        from dpcanary.figures.layout import show_figures_in_notebooks
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
 
         figure = draw_scores_of_worlds(self.scores, self.estimate, name="own training")

@@ -8,7 +8,6 @@ import pandas as pd
 from PIL import Image
 
 from dpcanary.adversaries.catalogue import adversary, adversary_names
-from dpcanary.data_facts import datasets_in_words, targets_in_words
 from dpcanary.errors import InputError
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.overview import draw_overview
@@ -16,19 +15,27 @@ from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
 from dpcanary.provenance import KEY, check_origin
-from dpcanary.reports.headline import Headline, OfRealRecord
-from dpcanary.reports.methods import (
+from dpcanary.reports.headline import (
+    Headline,
     Methods,
+    OfRealRecord,
     accounting_sentence,
     bound_sentences,
     cited_source,
 )
 from dpcanary.reports.page import Picture, Report, Row, png_of
-from dpcanary.results_table import in_words, read_summary, results_table, substitute_in_words
+from dpcanary.results_table import (
+    datasets_in_words,
+    in_words,
+    read_summary,
+    results_table,
+    substitute_in_words,
+    targets_in_words,
+)
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.products import Products
-from dpcanary.training.mechanism_stage import MechanismStage
+from dpcanary.training.settings import MechanismStage
 
 _COLUMNS = (
     "audit", "canary", "adjacency", "models", "proven", "add/remove", "substitute", "rule", "if",

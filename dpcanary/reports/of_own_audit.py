@@ -11,8 +11,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.printing import ADJACENCIES, rounded_down, rounded_up
-from dpcanary.reports.headline import Headline
-from dpcanary.reports.methods import Methods, accounting_sentence, bound_sentences
+from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
 from dpcanary.reports.page import Picture, Report, Row, png_of
 from dpcanary.scoring.world_scores import WorldScores
 

@@ -16,8 +16,8 @@ from dpcanary.plugins import function_named
 from dpcanary.provenance import check_origin
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext
-from dpcanary.scoring.stage import ScoringStage
-from dpcanary.training.options import Loss
+from dpcanary.scoring.settings import ScoringStage
+from dpcanary.training.settings import Loss
 
 # Header entries in which the shards of one audit may differ.
 _MAY_DIFFER = {"device", "seconds", "software"}

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import CanarySet, GradientCanary
 from dpcanary.errors import InputError
-from dpcanary.training.options import Loss
+from dpcanary.training.settings import Loss
 
 Array = NDArray[np.float64]
 

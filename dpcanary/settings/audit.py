@@ -8,26 +8,27 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary, Inserts
 from dpcanary.adversaries.catalogue import BUILT_IN, adversary, adversary_names
-from dpcanary.adversaries.options import Ranking, Simulation
+from dpcanary.adversaries.settings import Ranking, Simulation
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import suggestion
-from dpcanary.landscape.options import LandscapeShape
+from dpcanary.landscape.process import LandscapeShape
 from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.observations import Observation
 from dpcanary.settings.fields import Count, Name, NonNegative, Positive
-from dpcanary.training.model_names import ModelName, is_own
-from dpcanary.training.options import (
+from dpcanary.training.settings import (
     Activation,
     Initialisation,
     InitialWeights,
     LearningRateSchedule,
     Loss,
     ModelKind,
+    ModelName,
     Optimizer,
+    PretrainingSettings,
     Sampling,
     WorldAssignment,
+    is_own,
 )
-from dpcanary.training.pretraining_settings import PretrainingSettings
 
 # An editor offers the names of this package and accepts those of plugins.
 CanaryName = Annotated[str, WithJsonSchema({"anyOf": [{"enum": [*BUILT_IN]}, {"type": "string"}]})]

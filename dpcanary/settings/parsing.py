@@ -4,27 +4,72 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dpcanary.checks import checked_name
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
-from dpcanary.landscape.options import LandscapeShape
-from dpcanary.landscape.process import middle
+from dpcanary.landscape.process import LandscapeShape, middle
 from dpcanary.metagradients.settings import MetagradientSettings
+from dpcanary.program import run
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit
-from dpcanary.settings.dataset import Dataset
-from dpcanary.settings.experiment import Experiment, Settings
+from dpcanary.settings.experiment import Dataset, Experiment, Settings
 from dpcanary.settings.figure import Figure
 from dpcanary.settings.references import check_references
-from dpcanary.training.options import WorldAssignment
-from dpcanary.training.pretraining_settings import PretrainingSettings
+from dpcanary.training.settings import PretrainingSettings, WorldAssignment
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config as a mapping.
+
+    Raises:
+        InputError: if the file cannot be read, is not YAML, holds no mapping, or has a key twice;
+            names the line where there is one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(node, yaml.MappingNode):
+            raise InputError(f"{path} must hold settings by key")
+        _check_keys(path, node)
+        content: dict[str, Any] = yaml.safe_load(text)
+        return content
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InputError(f"{path}: {line}{error.problem or error}") from None
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as YAML: {error}") from None
+
+
+def _check_keys(path: Path, node: yaml.Node) -> None:
+    """Refuses a mapping that has a key twice, at any depth. Merged keys (`<<`) do not count."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(path, item)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            line, name = key.start_mark.line + 1, str(key.value)
+            if name in lines:
+                raise InputError(
+                    f"{path}: line {line}: key {name!r} is already in line {lines[name]}; keep one"
+                )
+            lines[name] = line
+            _check_keys(path, value)
+
 
 AnyModel = TypeVar("AnyModel", bound=ClosedModel)
 
@@ -215,3 +260,14 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
     if isinstance(value, str) and kind in ("float_type", "int_type"):
         message += "; YAML reads 1e-5 as text: write 1.0e-5"
     return f"{key}: {message} (got {value!r})" if key else message
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Checks config files and prints how many audits each makes."""
+    for name in arguments:
+        experiment = parse_experiment(read_config(Path(name)))
+        print(f"{name}: {len(experiment.audits)} audits")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,30 +1,84 @@
 """What the jobs of an experiment make: each product's name, its settings, and its inputs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from dpcanary.accounting.noise_stage import NoiseStage
-from dpcanary.accounting.stage import AccountingStage
-from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.settings import AccountingStage
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.closed_model import ClosedModel
-from dpcanary.encoders.stage import FeaturesStage
+from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import EstimationStage
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import sha256_of_text
+from dpcanary.metagradients.settings import MetagradientStage
 from dpcanary.provenance import Job, listed, origin_of, origins_in
-from dpcanary.scoring.stage import ScoringStage
+from dpcanary.scoring.settings import ScoringStage
+from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.shared import (
-    SharedJobs,
-    optimised_canaries,
-    pretrained_models,
-    reference_models,
-)
+from dpcanary.training.settings import PretrainingStage, ReferenceStage
+
+Stage = TypeVar("Stage", bound=ClosedModel)
+
+
+@dataclass(frozen=True)
+class SharedJobs(Generic[Stage]):
+    """Jobs of one rule. Audits with the same data and the same settings of its stage share one.
+
+    Attributes:
+        experiment: the expanded config.
+        stage: of the rule.
+        is_used: whether an audit, whose runs train models, uses such a job.
+    """
+
+    experiment: Experiment
+    stage: type[Stage]
+    is_used: Callable[[Audit], bool]
+
+    @cached_property
+    def audits(self) -> dict[str, str]:
+        """For each job, by name, an audit that it is for."""
+        first = self.experiment.first_audits.values()
+        return {name: audit for audit in first for name in self.of_audit(audit)}
+
+    def of_audit(self, name: str) -> list[str]:
+        """The name of the job that an audit uses; none if it uses none."""
+        audit = self.experiment.audits[name]
+        if not (audit.is_trained and self.is_used(audit)):
+            return []
+        settings = self.experiment.stage(self.stage, audit=name).to_json()
+        return [f"{audit.dataset}-{sha256_of_text(settings)[:8]}"]
+
+    def stage_of(self, job: str) -> Stage:
+        """The settings of a job."""
+        return self.experiment.stage(self.stage, audit=self.audits[job])
+
+    def dataset_of(self, job: str) -> str:
+        """The dataset of a job."""
+        dataset = self.experiment.audits[self.audits[job]].dataset
+        assert dataset is not None  # the audit trains models
+        return dataset
+
+
+def pretrained_models(experiment: Experiment) -> SharedJobs[PretrainingStage]:
+    """The models that runs start from."""
+    return SharedJobs(experiment, PretrainingStage, lambda audit: audit.pretraining is not None)
+
+
+def reference_models(experiment: Experiment) -> SharedJobs[ReferenceStage]:
+    """The reference models that canaries are crafted with."""
+    return SharedJobs(experiment, ReferenceStage, lambda audit: audit.adversary.uses_reference)
+
+
+def optimised_canaries(experiment: Experiment) -> SharedJobs[MetagradientStage]:
+    """The sets of canaries that are optimised by metagradients."""
+    return SharedJobs(experiment, MetagradientStage, lambda audit: audit.adversary.uses_optimised)
+
 
 _SUFFIXES = {
     "noise": ".json", "shards": "", "estimates": ".tsv", "estimates_by_runs": ".tsv",

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError, suggestion
-from dpcanary.estimation.options import (
+from dpcanary.estimation.rules import RULES, ThresholdRule, threshold_rule_named
+from dpcanary.estimation.settings import (
     LARGEST_EXACT_DELTA,
     LEAST_CALIBRATED_SIGNIFICANCE,
     LEAST_EXACT_DELTA,
     Conversion,
     Independence,
 )
-from dpcanary.estimation.rules import RULES, ThresholdRule, threshold_rule_named
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
 from dpcanary.settings.figure import Figure
-from dpcanary.training.options import WorldAssignment
+from dpcanary.training.settings import WorldAssignment
 
 # Figures that show what training without privacy does not have: a profile, or a clipping norm.
 _OF_PRIVATE_TRAINING = ("privacy_profile", "gradient_norm")

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from dpcanary.errors import InputError
 from dpcanary.randomness import philox_key
 from dpcanary.training.kernels.philox import random_words
-from dpcanary.training.purposes import Purpose
+from dpcanary.training.settings import Purpose
 
 # Pixels by which a view is shifted at most, in each direction; what moves in is mirrored.
 _SHIFT = 4

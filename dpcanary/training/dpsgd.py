@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import assert_never
+
+import torch
+from torch import Tensor
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.training.options import Loss, Optimizer, Sampling
+from dpcanary.training.settings import Loss, Optimizer, Sampling
 
 Schedule = Callable[[int], float]
 _CHOICES = {"adjacency": Adjacency, "sampling": Sampling, "optimizer": Optimizer, "loss": Loss}
@@ -95,3 +99,25 @@ class DPSGD:
     def expected_batch_size(self, num_records: int) -> float:
         """What gradient sums are divided by: never the size of the batch that was drawn."""
         return float(self.batch_size or self.sample_rate * num_records)
+
+
+def optimizer_of(dpsgd: DPSGD, parameters: Tensor, gradients: Tensor) -> torch.optim.Optimizer:
+    """The optimiser of a block of runs; the caller sets its learning rate before every step.
+
+    A step reads the gradients and changes the parameters, both of shape (runs, parameters).
+    """
+    parameters.grad = gradients
+    match dpsgd.optimizer:
+        case Optimizer.SGD:
+            return torch.optim.SGD([parameters], fused=True)
+        case Optimizer.MOMENTUM:
+            return torch.optim.SGD([parameters], momentum=dpsgd.momentum, fused=True)
+        case Optimizer.ADAM:
+            return torch.optim.Adam([parameters], fused=True)
+        case never:
+            assert_never(never)
+
+
+def state_tensors(optimizer: Optimizer) -> int:
+    """Tensors of the parameters' size that an optimiser keeps."""
+    return {Optimizer.SGD: 0, Optimizer.MOMENTUM: 1, Optimizer.ADAM: 2}[optimizer]

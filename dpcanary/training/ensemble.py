@@ -13,18 +13,17 @@ from dpcanary.canaries import Canary
 from dpcanary.checks import checked_count
 from dpcanary.devices import chosen_device
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
+from dpcanary.observations import Observation, parity
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN
-from dpcanary.training.options import (
+from dpcanary.training.plan import default_observation, make_plan
+from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
+from dpcanary.training.settings import (
     Initialisation,
     InitialWeights,
     WorldAssignment,
 )
-from dpcanary.training.plan import default_observation, make_plan
-from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
-from dpcanary.worlds import parity
 
 
 def train_ensemble(

@@ -11,8 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
-from dpcanary.training.options import Initialisation, InitialWeights
-from dpcanary.training.purposes import Purpose
+from dpcanary.training.settings import Initialisation, InitialWeights, Purpose
 
 # An index that no run has. It keys parameters that are drawn once for all runs.
 NO_RUN = 2**32 - 1

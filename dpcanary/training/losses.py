@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dpcanary.training.options import Loss
+from dpcanary.training.settings import Loss
 
 
 def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:

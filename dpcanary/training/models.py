@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import assert_never
 
@@ -13,18 +14,125 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from dpcanary.errors import InputError
-from dpcanary.training.architectures import convnet, resnet18
+from dpcanary.plugins import function_named
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN, redraw
-from dpcanary.training.mechanism_stage import MechanismStage, ModelStage, ReferenceStage
-from dpcanary.training.options import (
+from dpcanary.training.residual_networks import resnet9, wrn16_4
+from dpcanary.training.settings import (
     Activation,
     InitialWeights,
     LearningRateSchedule,
+    MechanismStage,
     ModelKind,
+    ModelStage,
+    ReferenceStage,
 )
-from dpcanary.training.own_model import own_module
-from dpcanary.training.residual_networks import resnet9, wrn16_4
+
+_norm = partial(nn.GroupNorm, 32)  # as many groups as Opacus uses in place of batch norm
+
+
+def convnet(num_classes: int = 10) -> nn.Module:
+    """LeNet-5 (LeCun et al., 1998) for 3 x 32 x 32 images: 62,006 parameters with ten classes.
+
+    The ReLU comes after the maximum, on a quarter of the values. It is the same function.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 5 * 5, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, num_classes),
+    )
+
+
+class _Block(nn.Module):
+    """Two convolutions and a shortcut (He et al., 2016)."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False),
+            _norm(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            _norm(channels),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), _norm(channels)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps (n, channels_in, h, w) to (n, channels, h / stride, w / stride)."""
+        return torch.relu(self.body(images) + self.shortcut(images))
+
+
+def resnet18(num_classes: int = 10) -> nn.Module:
+    """ResNet-18 for 3 x 32 x 32 images: 11,173,962 parameters with ten classes.
+
+    It has the form for CIFAR-10 (3 x 3 stem, no pooling after it), and group normalisation in
+    place of batch normalisation, which would mix the records of a batch.
+    """
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, padding=1, bias=False), _norm(64), nn.ReLU()]
+    channels_in = 64
+    for channels in (64, 128, 256, 512):
+        stride = channels // channels_in
+        layers += [_Block(channels_in, channels, stride), _Block(channels, channels, stride=1)]
+        channels_in = channels
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes)]
+    return nn.Sequential(*layers)
+
+
+def own_module(reference: str, *, seed: int, shape: Sequence[int], num_classes: int) -> nn.Module:
+    """The module that a user's function makes; it may draw from PyTorch's generator.
+
+    Args:
+        reference: the function, `package.module:function`. It is called without arguments.
+        seed: of PyTorch's generator while the function runs, so that all jobs get the same module.
+        shape: of one record's features.
+        num_classes: outputs.
+
+    Raises:
+        InputError: if there is no such function, it fails, or its module does not map a batch of
+            records to an output per class.
+    """
+    make = function_named(reference)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module = make()
+        except Exception as error:  # whatever the user's code raises
+            raise InputError(f"model {reference} fails: {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
+    _check_outputs(reference, module, tuple(shape), num_classes)
+    return module
+
+
+def _check_outputs(
+    reference: str, module: nn.Module, shape: tuple[int, ...], num_classes: int
+) -> None:
+    try:
+        with torch.no_grad():
+            found = tuple(module(torch.zeros(2, *shape)).shape)
+    except Exception as error:  # whatever the user's code raises
+        raise InputError(
+            f"model {reference} cannot take records of shape {shape}: {error}"
+        ) from error
+    if found != (2, num_classes):
+        raise InputError(
+            f"model {reference} maps 2 records to shape {found}; for {num_classes} classes it must"
+            f" be (2, {num_classes})"
+        )
+
 
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dpcanary.randomness import philox_key
 from dpcanary.training.kernels.philox import add_normals
-from dpcanary.training.purposes import Purpose
+from dpcanary.training.settings import Purpose
 
 
 class Noise:

@@ -1,7 +1,10 @@
 """What the runs of an ensemble share, made once before the first step."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,14 +17,8 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.gradients.gradient_path import GradientPath
 from dpcanary.training.modules.supported import check_parameters
-from dpcanary.training.modules.wrapped import unwrapped
-from dpcanary.training.options import (
-    Initialisation,
-    InitialWeights,
-    WorldAssignment,
-)
-from dpcanary.training.slots import Slots, slots_of, table_of
-from dpcanary.training.worlds import check_assignment
+from dpcanary.training.settings import Initialisation, InitialWeights, WorldAssignment
+from dpcanary.training.slots import Slots, check_assignment, slots_of, table_of
 
 
 @dataclass(frozen=True)
@@ -119,3 +116,27 @@ def default_observation(canaries: Sequence[Canary]) -> Observation:
         GradientCanary: Observation.CHANGE,
         DirectionCanary: Observation.CHANGE_AND_LENGTH,
     }[canary_type(canaries)]
+
+
+_OPACUS = "opacus."
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """A copy of the module inside an Opacus `GradSampleModule`, without Opacus's hooks.
+
+    Any other module is returned as it is. Opacus need not be installed.
+    """
+    inner = getattr(module, "_module", None)
+    if not type(module).__module__.startswith(_OPACUS) or not isinstance(inner, nn.Module):
+        return module
+    found = copy.deepcopy(inner)
+    for layer in found.modules():
+        for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks):
+            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
+                del hooks[key]
+    return found
+
+
+def _is_of_opacus(hook: Any) -> bool:
+    function = hook.func if isinstance(hook, partial) else hook
+    return str(getattr(function, "__module__", "")).startswith(_OPACUS)

@@ -5,22 +5,118 @@ protected, so no private record may be among it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
-from dpcanary.records import Records, Split
-from dpcanary.training.accuracy import accuracy_of
+from dpcanary.files import read_arrays, write_arrays
+from dpcanary.records import Records, Scaling, Split
+from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.known_batches import KnownBatches
-from dpcanary.training.mechanism_stage import PretrainingStage
 from dpcanary.training.models import learning_rates, module_of
-from dpcanary.training.options import Initialisation
-from dpcanary.training.pretrained import Pretrained
-from dpcanary.training.purposes import Purpose
+from dpcanary.training.runs import accuracy_of
+from dpcanary.training.settings import Initialisation, PretrainingStage, Purpose
 from dpcanary.training.simulation import Simulation, check_finite
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pretrained model.
+
+    Attributes:
+        parameters: shape (parameters,), in the module's order.
+        test_accuracy: share of the audit's test records that it classifies correctly; NaN if there
+            are none.
+    """
+
+    parameters: NDArray[np.float32]
+    test_accuracy: float
+
+
+def write_pretrained(path: Path, pretrained: Pretrained, *, origin: str = "") -> None:
+    """Writes the file of a pretrained model; `origin` as in `files.write_arrays`."""
+    header = {"test_accuracy": pretrained.test_accuracy}
+    arrays = {"parameters": pretrained.parameters}
+    write_arrays(path, header=header, arrays=arrays, origin=origin)
+
+
+def read_pretrained(path: Path) -> NDArray[np.float32]:
+    """The parameters of a pretrained model, in the module's order.
+
+    Raises:
+        InputError: if the file is damaged or holds no pretrained model.
+    """
+    _, arrays = read_arrays(path)
+    if [*arrays] != ["parameters"]:
+        raise InputError(f"{path} holds no pretrained model; delete it and run again")
+    return np.asarray(arrays["parameters"], np.float32)
+
+
+# By how much the features of equal records may differ, in units of a standardised feature: their
+# datasets scale them differently, in single precision.
+_ROUNDING = 1e-3
+_ROWS_AT_ONCE = 4096
+
+
+def public_records(data: Split, other: Split | None = None) -> tuple[Records, int]:
+    """What a model is pretrained on, and how many records were left out of it.
+
+    Args:
+        data: of the audit. Without another dataset its auxiliary records are taken: none of these
+            is private.
+        other: another dataset. Its private records are taken, which are public here, in the scaling
+            of `data`. Those that are also among the private or test records of `data` are left out:
+            a record that is pretrained on is not protected, and one that is tested on says nothing
+            about accuracy. Records of other shapes are taken as they are.
+    """
+    if other is None:
+        return data.auxiliary, 0
+    public = other.private
+    if public.features.shape[1:] != data.private.features.shape[1:]:
+        return public, 0
+    if data.scaling and other.scaling:
+        public = Records(_rescaled(public, other.scaling, data.scaling), public.labels)
+    known = [part.features for part in (data.private, data.test)]
+    twice = np.any([_among(part, public.features) for part in known], axis=0)
+    return public[~twice], int(twice.sum())
+
+
+def _rescaled(records: Records, old: Scaling, new: Scaling) -> NDArray[np.float32]:
+    factor, shift = old.deviation / new.deviation, (old.mean - new.mean) / new.deviation
+    return (records.features * factor + shift).astype(np.float32)
+
+
+def _among(known: NDArray[np.floating], features: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Which features are also among the known ones, shape (n,).
+
+    Equal features have equal projections, so each is compared with the few that project alike.
+    """
+    found = np.zeros(len(features), bool)
+    projections = _projected(features)
+    order = np.argsort(projections)
+    ascending, wanted = projections[order], _projected(known)
+    first = np.searchsorted(ascending, wanted - _ROUNDING)
+    last = np.searchsorted(ascending, wanted + _ROUNDING)
+    for row in np.flatnonzero(last > first):
+        alike = order[first[row] : last[row]]
+        apart = np.abs(features[alike] - known[row]).reshape(len(alike), -1).max(axis=1)
+        found[alike] |= apart < _ROUNDING
+    return found
+
+
+def _projected(features: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Features along one direction of unit length, in general position, shape (n,)."""
+    flat = features.reshape(len(features), -1)
+    direction = np.sin(np.arange(1.0, flat.shape[1] + 1.0))
+    direction /= np.linalg.norm(direction)
+    starts = range(0, len(flat), _ROWS_AT_ONCE)
+    parts = [flat[start : start + _ROWS_AT_ONCE] @ direction for start in starts]
+    return np.concatenate([np.empty(0), *parts])
 
 
 def pretrain(

@@ -6,21 +6,110 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpcanary.canaries import CanarySet
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
-from dpcanary.training.accuracy import accuracy_of
+from dpcanary.records import Records
 from dpcanary.training.block import Block
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.memory import free_bytes, is_out_of_memory, runs_that_fit
-from dpcanary.training.optimizers import state_tensors
+from dpcanary.training.dpsgd import DPSGD, state_tensors
+from dpcanary.training.gradients.gradient_path import GradientPath
 from dpcanary.training.plan import Plan
+
+# Share of the free memory that blocks may use. The rest is for allocations that are not counted.
+_SHARE = 0.5
+_CGROUP = FilePath("/sys/fs/cgroup")
+_MEMBERSHIP = FilePath("/proc/self/cgroup")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device; on the host, within the limits of the control groups."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What each limited control group (version 2) of this process, such as SLURM's, has left."""
+    try:
+        lines = _MEMBERSHIP.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    own = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    for group in [*own, *(str(parent) for path in own for parent in FilePath(path).parents)]:
+        folder = _CGROUP / group
+        try:
+            limit = (folder / "memory.max").read_text().strip()
+            used = int((folder / "memory.current").read_text())
+            counts = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+        except OSError:  # the group does not count memory
+            continue
+        if limit != "max":  # the kernel frees inactive pages of files on demand
+            yield max(0, int(limit) - used + int(counts.get("inactive_file", 0)))
+
+
+def runs_that_fit(
+    *, bytes_per_run: int, free: int, num_workers: int, num_runs: int, together: int | None
+) -> int:
+    """Runs of a block: as many as are fastest together, fit, and keep every worker busy.
+
+    Args:
+        bytes_per_run: memory of one run.
+        free: free memory in bytes.
+        num_workers: blocks that are trained at the same time.
+        num_runs: runs in all.
+        together: more runs in a block than this are no faster; None if they always are.
+    """
+    fitting = int(_SHARE * free / num_workers) // max(1, bytes_per_run)
+    shared_out = -(-num_runs // num_workers)
+    return max(1, min(fitting, shared_out, together or num_runs))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that an allocation failed."""
+    # PyTorch's host allocator and CUDA's libraries raise plain RuntimeErrors.
+    said = any(words in str(error) for words in ("can't allocate memory", "ALLOC_FAILED"))
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and said)
+
+
+# Test records are evaluated in parts: at most this many bytes, and this many records, at once.
+_BYTES_AT_ONCE = 2**29
+_RECORDS_AT_ONCE = 512
+
+
+@torch.no_grad()
+def accuracy_of(path: GradientPath, parameters: Tensor, records: Records) -> NDArray[np.float32]:
+    """Share of test records that each model classifies correctly, shape (runs,).
+
+    Args:
+        path: computes logits.
+        parameters: shape (runs, parameters), in the module's order.
+        records: test records, at least one.
+    """
+    buffer = path.encode(parameters)
+    features = torch.from_numpy(records.features)
+    features = features.float() if features.is_floating_point() else features
+    per_record = len(buffer) * (path.bytes_per_run(2) - path.bytes_per_run(1))
+    at_once = max(1, min(_RECORDS_AT_ONCE, _BYTES_AT_ONCE // max(1, per_record)))
+    labels = torch.from_numpy(records.labels).to(buffer.device)
+    correct = torch.zeros(len(buffer), device=buffer.device)
+    for first in range(0, len(labels), at_once):
+        part = slice(first, first + at_once)
+        logits = path.logits(buffer, path.lift(features[part].to(buffer.device)))
+        binary = logits.shape[-1] == 1
+        predicted = (logits[..., 0] > 0).long() if binary else logits.argmax(dim=-1)
+        correct += (predicted == labels[part]).sum(dim=1)
+    return (correct / len(labels)).cpu().numpy()
+
 
 _LOG = logging.getLogger(__name__)
 # Final models that are evaluated or returned are decoded this many at once.

@@ -11,10 +11,9 @@ from dpcanary.canaries import Canary
 from dpcanary.observations import Shard, shard_header
 from dpcanary.records import Split
 from dpcanary.training.models import mechanism_of, module_of
-from dpcanary.training.options import InitialWeights
 from dpcanary.training.plan import make_plan
 from dpcanary.training.runs import Progress, no_progress, train_runs
-from dpcanary.training.stage import TrainingStage
+from dpcanary.training.settings import InitialWeights, TrainingStage
 
 
 def train_shard(

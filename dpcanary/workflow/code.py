@@ -10,7 +10,7 @@ from dpcanary import MODULE_OF
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file, sha256_of_text
 from dpcanary.plugins import registered
-from dpcanary.workflow.location import LIBRARY
+from dpcanary.workflow.python import LIBRARY
 
 _PACKAGE = "dpcanary"
 # Modules that load what other packages register, with the groups of entry points.

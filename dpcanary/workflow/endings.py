@@ -2,9 +2,11 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
@@ -58,3 +60,25 @@ def failures(logs: Path, *, since: float) -> list[str]:
             name = path.relative_to(logs).with_suffix("")
             found.append(f"{name}: {errors[-1].removeprefix('error: ')}")
     return found
+
+
+def keep_one_timer(scheduler: Any) -> None:
+    """Makes Snakemake's job scheduler wait for one timer at a time.
+
+    Args:
+        scheduler: the class `JobScheduler`. If it sets no such timers, nothing is changed.
+    """
+    if not hasattr(scheduler, "_schedule_reevalutation"):
+        return
+
+    def wake(self: Any) -> None:
+        self._timer = None
+        self._open_jobs.release()
+
+    def look_again(self: Any, delay: float) -> None:
+        if getattr(self, "_timer", None) is None:
+            self._timer = threading.Timer(delay, wake, [self])
+            self._timer.daemon = True
+            self._timer.start()
+
+    scheduler._schedule_reevalutation = look_again

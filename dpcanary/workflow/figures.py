@@ -6,7 +6,7 @@ from typing import Any
 
 from dpcanary.figures.catalogue import FigureKind, figure_kind
 from dpcanary.settings.products import Product, Products
-from dpcanary.workflow.parameters import Wildcards, option
+from dpcanary.workflow.audits import Wildcards, option
 
 
 class FigureRules:

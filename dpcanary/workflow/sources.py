@@ -6,10 +6,9 @@ from pathlib import Path
 
 from dpcanary.datasets.catalogue import Entry
 from dpcanary.datasets.known import KNOWN_SOURCES
-from dpcanary.encoders.options import PACKAGED_ENCODERS
-from dpcanary.encoders.stage import FeaturesStage
+from dpcanary.encoders.settings import PACKAGED_ENCODERS, FeaturesStage
 from dpcanary.errors import InputError
-from dpcanary.settings.dataset import Dataset
+from dpcanary.settings.experiment import Dataset
 from dpcanary.settings.products import Products
 
 # All experiments of a folder share these: nothing here depends on an experiment's audits.

@@ -6,8 +6,8 @@ import re
 import pandas as pd
 import pytest
 
-from dpcanary.accounting import comparison
-from dpcanary.accounting.comparison import compare_adjacencies
+from dpcanary.accounting import overview as comparison
+from dpcanary.accounting.overview import compare_adjacencies
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.gdp import gdp_epsilon

@@ -12,12 +12,10 @@ import pytest
 from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise, privacy_profile
 from dpcanary.accounting.dispatch import accountant_for
 from dpcanary.accounting.fallback import with_fallback
-from dpcanary.accounting.noise import noise_of
-from dpcanary.accounting.noise_stage import NoiseStage
-from dpcanary.accounting.options import AccountingMethod
+from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.accounting.overview import upper_bounds
-from dpcanary.accounting.setting import Accountant, EpsilonBounds
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.setting import Accountant, AccountingMethod, EpsilonBounds
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.settings.audit import Audit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpcanary import EpsilonBounds, account_epsilon, account_epsilon_curve, calibrate_noise
-from dpcanary.accounting.losses import AddLoss, RemoveLoss, SubstituteLoss
+from dpcanary.accounting.prv import AddLoss, RemoveLoss, SubstituteLoss
 from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import account_by_adjacency, account_epsilon, epsilons_of
 from dpcanary.accounting.of_opacus import without_poisson_sampling
-from dpcanary.accounting.options import AccountingMethod
+from dpcanary.accounting.setting import AccountingMethod
 from dpcanary.errors import InputError
 
 DELTA = 1e-5

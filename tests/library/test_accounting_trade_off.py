@@ -18,7 +18,7 @@ from dpcanary import (
     trade_off_curve,
 )
 from dpcanary.accounting.overview import upper_bounds
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.accounting.trade_off import GaussianCurve, gaussian_distance
 from dpcanary.adjacency import Adjacency
 

@@ -9,14 +9,12 @@ from tqdm import tqdm
 
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
-from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.metagradient import descent_of, optimised_canaries
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.errors import InputError
-from dpcanary.metagradients.options import Start
-from dpcanary.metagradients.settings import MetagradientSettings
-from dpcanary.metagradients.stage import MetagradientStage
+from dpcanary.metagradients.settings import MetagradientSettings, MetagradientStage, Start
 from dpcanary.records import Records, Split
-from dpcanary.settings import shared
+from dpcanary.settings import products as shared
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
 

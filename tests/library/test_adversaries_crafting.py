@@ -14,20 +14,23 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.adversaries.catalogue import BUILT_IN
-from dpcanary.adversaries.crafted_input import crafted_input, crafted_inputs
-from dpcanary.adversaries.crafting import Crafting, craft_canaries, input_canary
-from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.crafting import (
+    Crafting,
+    RecordGradients,
+    Target,
+    craft_canaries,
+    input_canary,
+)
 from dpcanary.adversaries.gradient import least_updated, least_updated_coordinates
-from dpcanary.adversaries.most_opposed import mislabeled, natural
-from dpcanary.adversaries.record_gradients import RecordGradients
-from dpcanary.adversaries.target import Target
+from dpcanary.adversaries.input import crafted_input, crafted_inputs, mislabeled, natural
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, canary_type
 from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.models import descent_of, mechanism_of, module_of
-from dpcanary.training.options import Initialisation, Loss, Optimizer
 from dpcanary.training.reference import Reference
+from dpcanary.training.settings import Initialisation, Loss, Optimizer
 from dpcanary.training.simulation import simulated_movement, train_reference
 
 Floats = NDArray[np.float64]
@@ -203,7 +206,7 @@ def test_chunks_of_records_change_nothing(
     gradients, record = attack.gradients, target_of(attack, 3)
     target = gradients.of(gradients.inputs(record.features), gradients.labels(record.label))
     whole = gradients.cosines(PRIVATE, target)
-    monkeypatch.setattr("dpcanary.adversaries.record_gradients._BYTES_AT_ONCE", 8 * len(target) * 7)
+    monkeypatch.setattr("dpcanary.adversaries.crafting._BYTES_AT_ONCE", 8 * len(target) * 7)
     np.testing.assert_allclose(gradients.cosines(PRIVATE, target), whole, rtol=1e-12)
 
 

@@ -12,21 +12,20 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.adversaries.dimensions import random_dimensions, simulated_dimensions
-from dpcanary.adversaries.flipped_label import flipped_labels
-from dpcanary.adversaries.random_direction import random_directions
+from dpcanary.adversaries.gradient import random_dimensions, random_directions, simulated_dimensions
+from dpcanary.adversaries.input import flipped_labels
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
 from dpcanary.scoring.ensembles import ensemble_scores
 from dpcanary.scoring.scores import ScoringContext, canary_loss, cosine, gradient_norm
+from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.known_batches import KnownBatches
 from dpcanary.training.models import module_of
-from dpcanary.training.options import Initialisation, Loss
+from dpcanary.training.settings import Initialisation, Loss
 from dpcanary.training.simulation import simulated_movement
 
 CPU = torch.device("cpu")

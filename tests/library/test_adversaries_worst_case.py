@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom, ks_2samp, kstest, norm
 
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.drawing_stage import DrawingStage
+from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.adversaries.worst_case import draw_worst_case, final_sum, log_likelihood_ratio
 from dpcanary.errors import InputError
 from dpcanary.observations import read_shard, write_shard

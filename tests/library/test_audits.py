@@ -13,14 +13,13 @@ import yaml
 from typer.testing import CliRunner
 
 import dpcanary
-from dpcanary.audits.config import config_of, name_of, write_config
+from dpcanary.audits.audit import config_of, name_of, write_config
 from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.running import _only_looks, locked, run_config
 from dpcanary.cli import app
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
-from dpcanary.settings.config_file import read_config
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
 
 DIGITS = audited_data(read_source("digits"), source="digits")
 SHARED = {"delta": 1e-5}

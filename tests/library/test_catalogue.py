@@ -11,10 +11,10 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Score
 from dpcanary.adversaries.catalogue import BUILT_IN, adversaries, adversary, adversary_names
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.drawing import Drawing
-from dpcanary.costs.crafting import crafting_probe
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.costs.shapes import Shape
+from dpcanary.costs.training import crafting_probe
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.observations import Observation

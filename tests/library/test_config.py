@@ -12,25 +12,21 @@ from typing import get_args
 import pytest
 import yaml
 
-from dpcanary.accounting.noise_stage import NoiseStage
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adversaries.adversary import Score
 from dpcanary.adversaries.catalogue import BUILT_IN
-from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.adversaries.drawing_stage import DrawingStage
+from dpcanary.adversaries.settings import CraftingStage, DrawingStage
 from dpcanary.errors import InputError
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import EstimationStage
 from dpcanary.figures.wording import LINES, PANELS
 from dpcanary.observations import Observation
-from dpcanary.scoring.stage import ScoringStage
-from dpcanary.settings.config_file import read_config
+from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.figure import LineSetting, PanelSetting
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.schema import config_schema
-from dpcanary.training.mechanism_stage import ReferenceStage
-from dpcanary.training.options import WorldAssignment
-from dpcanary.training.stage import TrainingStage
+from dpcanary.training.settings import ReferenceStage, TrainingStage, WorldAssignment
 
 ROOT = Path(__file__).parents[2]
 GOOD = {
@@ -907,7 +903,7 @@ def test_shipped_configs_are_read_as_by_yaml(path):
 
 def checked(*paths: Path) -> subprocess.CompletedProcess[str]:
     """Runs the program that checks configs."""
-    command = [sys.executable, "-m", "dpcanary.settings.config_file", *map(str, paths)]
+    command = [sys.executable, "-m", "dpcanary.settings.parsing", *map(str, paths)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

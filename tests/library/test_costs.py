@@ -15,8 +15,8 @@ import torch
 from dpcanary.adversaries.adversary import Score
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
-from dpcanary.adversaries.crafting_stage import CraftingStage
 from dpcanary.adversaries.drawing import Drawing, draw_shard
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary
 from dpcanary.costs import jobs, probing, report, training
 from dpcanary.costs.jobs import JobList
@@ -30,15 +30,13 @@ from dpcanary.errors import InputError
 from dpcanary.observations import Observation, Shard, write_shard
 from dpcanary.records import Split, write_split
 from dpcanary.scoring.score_file import AuditScores, write_scores
-from dpcanary.settings.config_file import read_config
-from dpcanary.settings.dataset import Dataset
-from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.experiment import Dataset, Experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.models import mechanism_of, module_of
 from dpcanary.training.reference import Reference
+from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.stage import TrainingStage
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

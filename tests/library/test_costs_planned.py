@@ -4,7 +4,7 @@ import pytest
 
 from dpcanary import account_epsilon, runs_needed
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.costs.planned import planned_audits
+from dpcanary.costs.report import planned_audits
 from dpcanary.settings.parsing import parse_experiment
 
 CONFIG = {

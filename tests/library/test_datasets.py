@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from dpcanary.datasets.known import KNOWN_SOURCES
-from dpcanary.datasets.source import Source
-from dpcanary.datasets.source_stage import SourceStage
+from dpcanary.datasets.source import Source, SourceStage
 from dpcanary.datasets.sources import LOAD, load_records, load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, BertModel, ViTImageProcessorPil, ViTMode
 
 from dpcanary.encoders.extraction import extract_features, load_encoder
 from dpcanary.encoders.folders import find_encoder
-from dpcanary.encoders.options import MINILM_PACKAGE
+from dpcanary.encoders.settings import MINILM_PACKAGE
 from dpcanary.errors import InputError
 from dpcanary.files import read_json, read_npz, sha256_of_file
 

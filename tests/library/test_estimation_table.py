@@ -14,14 +14,13 @@ from dpcanary import (
     estimate_epsilon_one_run,
 )
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion, Independence
 from dpcanary.estimation.rules import ThresholdRule
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.table import estimates_by_runs, estimates_table
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.summary import described_data, summary_rows
-from dpcanary.training.options import WorldAssignment
-from dpcanary.training.worlds import assigned_worlds
+from dpcanary.training.settings import WorldAssignment
+from dpcanary.training.slots import assigned_worlds
 
 STAGE = EstimationStage(
     delta=1e-5,

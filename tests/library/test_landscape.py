@@ -11,16 +11,21 @@ from scipy.stats import kstest, norm
 from dpcanary.accounting.trade_off import GaussianCurve, largest_mu
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.drawing_stage import DrawingStage
 from dpcanary.adversaries.loss_landscape import draw_positions
+from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import estimate_epsilon
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.landscape.curve import DensityCurve, curves_of
+from dpcanary.landscape.curve import DensityCurve, curves_of, exact_curves, likelihood_ratio
 from dpcanary.landscape.density import Law, exact_law
-from dpcanary.landscape.exact import exact_curves, likelihood_ratio
-from dpcanary.landscape.options import LandscapeShape
-from dpcanary.landscape.process import Landscape, Process, middle, process_of, two_levels
+from dpcanary.landscape.process import (
+    Landscape,
+    LandscapeShape,
+    Process,
+    middle,
+    process_of,
+    two_levels,
+)
 from dpcanary.scoring.scores import ScoringContext
 
 DELTA = 1e-5

@@ -7,11 +7,12 @@ from scipy.stats import beta
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.local_level import (
+    LEVEL,
+    LOCAL_LEVELS,
     compute_local_level,
     failure_probability,
     simultaneous_local_level,
 )
-from dpcanary.estimation.local_level_table import LEVEL, LOCAL_LEVELS
 
 
 def test_one_score_has_one_bound():

@@ -23,11 +23,10 @@ from typer.testing import CliRunner
 from dpcanary import DPSGD, InputCanary, Records, check_mechanism, train_ensemble
 from dpcanary.cli import app
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check.blind_spots import smallest_errors
+from dpcanary.mechanism_check.check import smallest_errors
 from dpcanary.mechanism_check.findings import findings_of, level_of_each
 from dpcanary.mechanism_check.laws import spread_p_value
-from dpcanary.mechanism_check.measurements import Measurements, Plan
-from dpcanary.mechanism_check.probes import Settings, norms_of
+from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, norms_of
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 # Far from the defaults in everything, with enough values for errors of 10 % in one parameter.

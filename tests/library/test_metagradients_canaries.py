@@ -5,16 +5,21 @@ import pytest
 import torch
 from torch import nn
 
-from dpcanary.metagradients.canaries import Metastep, OptimisedCanaries, optimise_canaries
+from dpcanary.metagradients.canaries import (
+    Draw,
+    Metastep,
+    OptimisedCanaries,
+    drawn,
+    optimise_canaries,
+)
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.draws import Draw, drawn
-from dpcanary.metagradients.loss_gap import loss_gap, loss_gap_objective
+from dpcanary.metagradients.reverse import loss_gap, loss_gap_objective
 from dpcanary.metagradients.smoothness import Smoothness, metasmoothness
 from dpcanary.metagradients.task import Task, task_of
 from dpcanary.metagradients.training import trained
 from dpcanary.records import Records
 from dpcanary.training.initialisation import initial_parameters
-from dpcanary.training.options import Initialisation
+from dpcanary.training.settings import Initialisation
 
 SHAPE, NUM_CLASSES = (1, 6, 6), 4
 DESCENT = Descent((0.3,) * 24, momentum=0.8, weight_decay=1e-3)

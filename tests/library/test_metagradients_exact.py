@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from dpcanary.metagradients.batches import Batch, shuffled_batches
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.loss_gap import loss_gap, loss_gap_objective
-from dpcanary.metagradients.reverse import Metagradient, metagradient
-from dpcanary.metagradients.segments import planned_segments
-from dpcanary.metagradients.task import Task, task_of
+from dpcanary.metagradients.reverse import (
+    Metagradient,
+    loss_gap,
+    loss_gap_objective,
+    metagradient,
+    planned_segments,
+)
+from dpcanary.metagradients.task import Batch, Task, shuffled_batches, task_of
 from dpcanary.metagradients.training import Training, trained
 from dpcanary.records import Records
 from dpcanary.training.residual_networks import resnet9

@@ -8,15 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
-from dpcanary.metagradients.batches import Batch, shuffled_batches
-from dpcanary.metagradients.canaries import optimise_canaries
+from dpcanary.metagradients.canaries import drawn, optimise_canaries
 from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.draws import drawn
-from dpcanary.metagradients.loss_gap import loss_gap_objective
-from dpcanary.metagradients.reverse import metagradient
-from dpcanary.metagradients.segments import planned_segments
+from dpcanary.metagradients.reverse import loss_gap_objective, metagradient, planned_segments
 from dpcanary.metagradients.smoothness import metasmoothness
-from dpcanary.metagradients.task import Task, task_of
+from dpcanary.metagradients.task import Batch, Task, shuffled_batches, task_of
 from dpcanary.metagradients.training import Training, trained
 from dpcanary.records import Records
 from dpcanary.training.residual_networks import resnet9

@@ -9,17 +9,26 @@ from scipy.special import betainccinv, ndtr, ndtri
 from scipy.stats import beta
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, gdp_mu, trade_off_curve
-from dpcanary.estimation.calibration import cache, packaged, simulation
-from dpcanary.estimation.calibration.compute import compute_null_table, default_num_samples
+from dpcanary.estimation.calibration import simulation
+from dpcanary.estimation.calibration import store as cache
+from dpcanary.estimation.calibration import store as packaged
 from dpcanary.estimation.calibration.null_table import (
     NullTable,
     _critical_values,
     make_null_table,
     rule_statistic,
 )
-from dpcanary.estimation.calibration.pairs import curve_of, pair_statistics
-from dpcanary.estimation.calibration.simulation import simulate_statistics
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.calibration.simulation import (
+    compute_null_table,
+    default_num_samples,
+    simulate_statistics,
+)
+from dpcanary.estimation.calibration.statistics import (
+    curve_of,
+    observed_statistics,
+    pair_statistics,
+    scan_terms,
+)
 from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.families import (
     AUC,

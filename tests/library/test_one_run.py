@@ -19,16 +19,16 @@ from dpcanary import (
     gdp_epsilon,
 )
 from dpcanary.commands import estimate as commands_estimate
-from dpcanary.estimation.conversions import family_of
-from dpcanary.estimation.one_run.bound import epsilon_of_guesses
+from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.dependence import slot_dependence
+from dpcanary.estimation.one_run.estimate import epsilon_of_guesses
 from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
 from dpcanary.estimation.one_run.order_statistic import order_statistic_p_value
-from dpcanary.estimation.options import Conversion
 from dpcanary.estimation.rules import RULES
+from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import canary_sets, models_trained
 from dpcanary.figures.notes import slots_in_words
-from dpcanary.reports.methods import bound_sentences
+from dpcanary.reports.headline import bound_sentences
 
 DELTA = 1e-5
 

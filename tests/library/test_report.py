@@ -10,8 +10,14 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.rules import RULES
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
-from dpcanary.reports.headline import Headline, OfRealRecord
-from dpcanary.reports.methods import Methods, accounting_sentence, bound_sentences, cited_source
+from dpcanary.reports.headline import (
+    Headline,
+    Methods,
+    OfRealRecord,
+    accounting_sentence,
+    bound_sentences,
+    cited_source,
+)
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.reports.page import Report, html_of
 

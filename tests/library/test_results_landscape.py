@@ -9,8 +9,7 @@ import pytest
 
 from dpcanary.landscape.curve import curves_of
 from dpcanary.landscape.density import exact_law
-from dpcanary.landscape.options import LandscapeShape
-from dpcanary.landscape.process import Process, two_levels
+from dpcanary.landscape.process import LandscapeShape, Process, two_levels
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 TEXT = " ".join((FOLDER / "cebere-landscape.md").read_text().split())

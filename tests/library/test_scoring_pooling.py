@@ -10,13 +10,12 @@ import pytest
 
 from dpcanary.canaries import CanarySet, InputCanary, write_canaries
 from dpcanary.errors import InputError
-from dpcanary.observations import Shard, hashes_of, read_shard, shard_path, write_shard
+from dpcanary.observations import Shard, hashes_of, parity, read_shard, shard_path, write_shard
 from dpcanary.scoring.pooling import checked_shards, pool_scores
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.scores import ScoringContext, logit_difference
-from dpcanary.scoring.stage import ScoringStage
+from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.worlds import parity
 
 AUDIT = {
     "canary": "worst_case",

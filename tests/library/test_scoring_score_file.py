@@ -8,8 +8,8 @@ import pytest
 
 from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
+from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
-from dpcanary.worlds import parity
 
 ARRAYS = ("step", "scores", "world", "test_accuracy")
 NUM_REPEATS, NUM_RUNS = 2, 8

@@ -16,8 +16,8 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.options import Loss
 from dpcanary.training.residual_networks import resnet9, wrn16_4
+from dpcanary.training.settings import Loss
 
 RUNS, RECORDS, VIEWS, SIDE = 2, 5, 3, 12
 

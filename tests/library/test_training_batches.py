@@ -16,12 +16,12 @@ from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCana
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.batches import Batches, batches_of
+from dpcanary.training.block import InsertedGradients
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
-from dpcanary.training.inserted import InsertedGradients
-from dpcanary.training.options import Sampling
+from dpcanary.training.settings import Sampling
 from dpcanary.training.slots import Slots, slots_of, table_of
 
 CPU = torch.device("cpu")

@@ -13,17 +13,16 @@ from torch import Tensor, nn
 from dpcanary.canaries import GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
-from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients.choose import path_of
-from dpcanary.training.gradients.convolution_stages import split_module
-from dpcanary.training.gradients.convolutional import ConvolutionalPath
+from dpcanary.training.gradients.convolutional import ConvolutionalPath, split_module
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.losses import record_losses
+from dpcanary.training.models import convnet, resnet18
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.options import Loss, Sampling
+from dpcanary.training.settings import Loss, Sampling
 
 NUM_RECORDS, NUM_CLASSES = 14, 3
 Conv, Pool, ReLU, Flat, Linear = nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Linear

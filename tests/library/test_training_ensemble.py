@@ -22,9 +22,8 @@ from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import basis_of, path_of
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.options import Initialisation, Loss, Optimizer, Sampling
-from dpcanary.training.purposes import Purpose
 from dpcanary.training.runs import EnsembleResult
+from dpcanary.training.settings import Initialisation, Loss, Optimizer, Purpose, Sampling
 from dpcanary.training.slots import slots_of, table_of
 
 CPU = torch.device("cpu")

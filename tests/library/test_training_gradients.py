@@ -14,17 +14,15 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
-from dpcanary.training.accuracy import accuracy_of
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
-from dpcanary.training.gradients.dense_layers import DenseLayers
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath
-from dpcanary.training.gradients.perceptron import PerceptronPath
+from dpcanary.training.gradients.perceptron import DenseLayers, PerceptronPath, SmallPerceptronPath
 from dpcanary.training.gradients.rotation import spanning_basis
-from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath
-from dpcanary.training.options import Loss
+from dpcanary.training.runs import accuracy_of
+from dpcanary.training.settings import Loss
 from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")

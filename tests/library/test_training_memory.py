@@ -18,21 +18,21 @@ from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCana
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records
-from dpcanary.training import memory
+from dpcanary.training import runs as memory
 from dpcanary.training import runs as runs_module
 from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
-from dpcanary.training.options import (
+from dpcanary.training.plan import Plan, make_plan
+from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
+from dpcanary.training.settings import (
     Initialisation,
     Optimizer,
     Sampling,
     WorldAssignment,
 )
-from dpcanary.training.plan import Plan, make_plan
-from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
 
 CPU = torch.device("cpu")
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11

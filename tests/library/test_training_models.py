@@ -10,10 +10,15 @@ from torch import nn
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.models import descent_of, mechanism_of, module_of
-from dpcanary.training.options import Initialisation, Loss, Optimizer, Sampling
-from dpcanary.training.stage import TrainingStage
+from dpcanary.training.settings import (
+    Initialisation,
+    Loss,
+    Optimizer,
+    ReferenceStage,
+    Sampling,
+    TrainingStage,
+)
 
 SHAPE: dict = {"shape": (6,), "num_classes": 3}
 

@@ -15,15 +15,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpcanary.training.architectures import convnet, resnet18
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.losses import record_losses
-from dpcanary.training.modules.allocation import keep_freed_memory
-from dpcanary.training.modules.convolutions import convolution_contribution
+from dpcanary.training.models import convnet, resnet18
+from dpcanary.training.modules.layer_rules import convolution_contribution, linear_contribution
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.modules.outer_products import linear_contribution
-from dpcanary.training.modules.units import prepared
-from dpcanary.training.options import Loss
+from dpcanary.training.modules.units import keep_freed_memory, prepared
+from dpcanary.training.settings import Loss
 
 NUM_RECORDS, NUM_CLASSES, NUM_TOKENS = 14, 3, 20
 
@@ -404,7 +402,7 @@ def test_token_norms_of_a_few_records_at_a_time(monkeypatch):
 @pytest.mark.parametrize("size", [5, 40])
 def test_both_ways_of_a_convolution(size, monkeypatch):
     """The byte limit also forces a few records at a time."""
-    monkeypatch.setattr("dpcanary.training.modules.convolutions._CPU_BYTES", 20_000)
+    monkeypatch.setattr("dpcanary.training.modules.layer_rules._CONVOLUTION_CPU_BYTES", 20_000)
     layer = nn.Conv2d(4, 24, 3, (2, 1), 1, groups=2).requires_grad_(False)
     inputs = torch.randn(2, 5, 4, size, 6)
     outputs = torch.stack([layer(x) for x in inputs])
@@ -565,7 +563,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("generic", [False, True])
 def test_no_tensor_holds_records_times_parameters(generic, monkeypatch):
     """No tensor is near the size of all 20 gradients, for a layer with a rule and one without."""
-    monkeypatch.setattr("dpcanary.training.modules.any_layer._CPU_BYTES", 1 << 21)
+    monkeypatch.setattr("dpcanary.training.modules.layer_rules._CPU_BYTES", 1 << 21)
     module = nn.Sequential(
         Squashed() if generic else nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 2)
     )

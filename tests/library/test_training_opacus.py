@@ -24,13 +24,13 @@ from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.options import (
+from dpcanary.training.plan import default_observation, make_plan
+from dpcanary.training.settings import (
     Initialisation,
     Loss,
     Optimizer,
     WorldAssignment,
 )
-from dpcanary.training.plan import default_observation, make_plan
 from dpcanary.training.slots import table_of
 
 # The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.optimizers import optimizer_of
-from dpcanary.training.options import Optimizer
+from dpcanary.training.dpsgd import DPSGD, optimizer_of
+from dpcanary.training.settings import Optimizer
 
 RUNS, STEPS, MU, RATE = 100_000, 250, 2.0, 0.01
 # Standard error of the distance between two normal samples, in units of their standard deviation.

@@ -16,7 +16,7 @@ from scipy import stats
 
 from dpcanary.randomness import philox_key
 from dpcanary.training.kernels import philox
-from dpcanary.training.purposes import Purpose
+from dpcanary.training.settings import Purpose
 
 if sys.platform != "linux":
     pytest.skip("there is no Triton for this system", allow_module_level=True)

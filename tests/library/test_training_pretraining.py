@@ -16,16 +16,18 @@ from dpcanary.errors import InputError
 from dpcanary.records import Records, Split, read_split, write_split
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.shared import pretrained_models, reference_models
-from dpcanary.training.known_batches import KnownBatches
-from dpcanary.training.mechanism_stage import PretrainingStage
+from dpcanary.settings.products import pretrained_models, reference_models
+from dpcanary.training.batches import KnownBatches
 from dpcanary.training.models import module_of
-from dpcanary.training.pretrained import Pretrained, read_pretrained, write_pretrained
-from dpcanary.training.pretraining import pretrain
-from dpcanary.training.public_records import public_records
-from dpcanary.training.purposes import Purpose
+from dpcanary.training.pretraining import (
+    Pretrained,
+    pretrain,
+    public_records,
+    read_pretrained,
+    write_pretrained,
+)
+from dpcanary.training.settings import PretrainingStage, Purpose, TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.stage import TrainingStage
 
 CPU = torch.device("cpu")
 CLASSES, FEATURES = 3, 6

@@ -8,17 +8,17 @@ import torch
 from torch import nn
 
 from dpcanary.adversaries.crafting import Crafting
-from dpcanary.adversaries.crafting_stage import CraftingStage
-from dpcanary.adversaries.most_opposed import mislabeled
+from dpcanary.adversaries.input import mislabeled
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.rotation import spanning_basis
-from dpcanary.training.options import Initialisation, Loss, ModelKind
 from dpcanary.training.reference import Reference
 from dpcanary.training.runs import EnsembleResult
+from dpcanary.training.settings import Initialisation, Loss, ModelKind
 from dpcanary.training.simulation import simulated_movement, train_reference
 
 CPU = torch.device("cpu")

@@ -19,8 +19,8 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.rotation import accumulated_noise, spanning_basis
-from dpcanary.training.options import Initialisation, Optimizer, Sampling
 from dpcanary.training.runs import EnsembleResult
+from dpcanary.training.settings import Initialisation, Optimizer, Sampling
 
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 20, 48, 3, 4, 11
 WIDTH = NUM_FEATURES + 1

@@ -16,12 +16,11 @@ from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
-from dpcanary.training.gradients.perceptron import PerceptronPath
-from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath
-from dpcanary.training.kernels import elementwise
-from dpcanary.training.kernels.neurons import compiled
+from dpcanary.training.gradients.perceptron import PerceptronPath, SmallPerceptronPath
+from dpcanary.training.kernels import linear as elementwise
+from dpcanary.training.kernels.perceptron import compiled
 from dpcanary.training.losses import target_outputs
-from dpcanary.training.options import Initialisation, Loss, Sampling
+from dpcanary.training.settings import Initialisation, Loss, Sampling
 
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 RUNS, INFINITY = 3, float("inf")

@@ -8,7 +8,7 @@ from dpcanary.errors import InputError
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.supported import check_parameters, check_supported
-from dpcanary.training.options import Loss
+from dpcanary.training.settings import Loss
 
 
 class Net(nn.Module):

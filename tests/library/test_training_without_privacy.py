@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from dpcanary.accounting.overview import profile, upper_bounds
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.canaries import InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.models import mechanism_of, module_of
+from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.stage import TrainingStage
 
 
 def experiment(**changes: object) -> Experiment:

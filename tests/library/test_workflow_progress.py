@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dpcanary.workflow.display import make_display, told
-from dpcanary.workflow.progress import LONG_RULES, WorkflowProgress, fraction_done, in_words
+from dpcanary.workflow.progress import (
+    LONG_RULES,
+    WorkflowProgress,
+    fraction_done,
+    in_words,
+    make_display,
+    told,
+)
 
 RULES = Path(__file__).parents[2] / "rules"
 

@@ -16,9 +16,8 @@ import yaml
 from dpcanary.costs.jobs import JobList
 from dpcanary.costs.probing import Probe, Seconds
 from dpcanary.errors import InputError
-from dpcanary.settings.config_file import read_config
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.training.stage import TrainingStage
+from dpcanary.settings.parsing import parse_experiment, read_config
+from dpcanary.training.settings import TrainingStage
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests/workflow/tiny.yaml"

@@ -11,7 +11,7 @@ from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
 
 from dpcanary.datasets.own_files import read_arrays_of
 from dpcanary.datasets.sources import load_records
-from dpcanary.encoders.stage import FeaturesStage
+from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, read_json, sha256_of_file, write_arrays
 

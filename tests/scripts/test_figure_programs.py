@@ -11,13 +11,12 @@ import pytest
 
 from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation.options import Conversion, Independence
 from dpcanary.estimation.rules import ThresholdRule
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.gdp import gdp_epsilon
+from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
-from dpcanary.worlds import parity
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds

@@ -13,25 +13,25 @@ import pytest
 import torch
 
 from dpcanary import account_epsilon
-from dpcanary.accounting.noise_stage import NoiseStage
-from dpcanary.accounting.stage import AccountingStage
+from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
-from dpcanary.adversaries.crafting_stage import CraftingStage
+from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, read_canaries
 from dpcanary.closed_model import ClosedModel
-from dpcanary.datasets.stage import DatasetStage
+from dpcanary.datasets.splitting import DatasetStage
 from dpcanary.devices import chosen_device
 from dpcanary.errors import AccountingError, InputError
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import EstimationStage
 from dpcanary.files import read_arrays, read_json, write_text
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import read_shard, shard_path
 from dpcanary.records import read_split
 from dpcanary.scoring.score_file import read_scores
-from dpcanary.scoring.stage import ScoringStage
+from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.training.mechanism_stage import ReferenceStage
 from dpcanary.training.reference import read_reference
+from dpcanary.training.settings import ReferenceStage
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CONFIG = {

@@ -26,9 +26,8 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
 from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.store import null_table
-from dpcanary.estimation.conversions import family_of
-from dpcanary.estimation.families import GDP, direct_family
-from dpcanary.estimation.options import Conversion
+from dpcanary.estimation.families import GDP, direct_family, family_of
+from dpcanary.estimation.settings import Conversion
 from dpcanary.gdp import gdp_epsilon
 
 RULES = ("combined", "calibrated", "rank_sum")

@@ -10,7 +10,7 @@ import pytest
 from simulated import SIGNIFICANCE, allowed, gaussian, mapped, transcripts
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.estimation import claims
+from dpcanary.estimation import power as claims
 
 NUM_AUDITS = 1000
 SELDOM = Mechanism("substitute", sample_rate=0.01, noise_multiplier=0.7, num_steps=500)

@@ -14,14 +14,13 @@ import pytest
 from simulated import DELTA, SIGNIFICANCE, allowed
 
 from dpcanary import estimate_epsilon
-from dpcanary.estimation.options import Conversion, Independence
 from dpcanary.estimation.rules import ThresholdRule
-from dpcanary.estimation.stage import EstimationStage
+from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.table import estimates_table
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores
-from dpcanary.training.options import WorldAssignment
-from dpcanary.training.worlds import assigned_worlds
+from dpcanary.training.settings import WorldAssignment
+from dpcanary.training.slots import assigned_worlds
 
 NUM_AUDITS = 2000
 CONVERSIONS = (Conversion.GDP, Conversion.DIRECT)

@@ -152,7 +152,7 @@ def test_editing_a_figure_module_reruns_only_figures(project):
 
 
 def test_editing_the_estimation_reruns_no_training(project):
-    module = project.folder / "dpcanary/estimation/intervals.py"
+    module = project.folder / "dpcanary/estimation/error_rates.py"
     text = module.read_text()
     module.write_text(text + "\n# edited\n")
     planned = project.planned()

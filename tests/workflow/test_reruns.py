@@ -64,39 +64,29 @@ DATA = {"prepare_dataset", *REFERENCE}
 EXPECTED = {
     "adjacency.py": REFERENCE | ACCOUNTS | DRAWING | {"calibrate_noise", "compare_adjacencies"},
     "observations.py": {*DRAWING, *TRAINING},
-    "accounting/noise_stage.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
-    "accounting/options.py": {
+    "accounting/noise.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
+    "accounting/setting.py": {
         *ACCOUNTS,
         *TRAINING,  # of calibrated noise; estimates may use the accountants' curves
         "calibrate_noise",
         "compare_adjacencies",
     },
-    "accounting/stage.py": ACCOUNTS,
+    "accounting/settings.py": ACCOUNTS,
     "adversaries/adversary.py": FIGURES,
-    "adversaries/crafting_stage.py": CRAFTING,
-    "adversaries/drawing_stage.py": DRAWING,
-    "adversaries/options.py": CRAFTING,
-    "adversaries/purposes.py": {*DRAWING, *CRAFTING},
-    "datasets/purposes.py": {"extract_features", *DATA},
-    "datasets/source_stage.py": {"extract_features", *DATA},
-    "datasets/stage.py": DATA,
-    "encoders/stage.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
-    "estimation/options.py": ESTIMATES,
+    "adversaries/settings.py": {*DRAWING, *CRAFTING},
+    "datasets/source.py": {"extract_features", *DATA},
+    "datasets/splitting.py": DATA,
+    "encoders/settings.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
     "estimation/rules.py": ESTIMATES,
-    "estimation/stage.py": ESTIMATES,
-    "landscape/options.py": DRAWING,
+    "estimation/settings.py": ESTIMATES,
+    "landscape/process.py": DRAWING,
     # The experiment has no optimised canaries.
-    "metagradients/options.py": set(),
-    "metagradients/purposes.py": set(),
-    "metagradients/stage.py": set(),
+    "metagradients/settings.py": set(),
     # No jobs of the workflow.
-    "mechanism_check/purposes.py": set(),
-    "own_training/purposes.py": set(),
-    "scoring/stage.py": SCORES,
-    "training/mechanism_stage.py": REFERENCE,
-    "training/options.py": {*REFERENCE, *DRAWING},  # losses are scores, which name them
-    "training/purposes.py": REFERENCE,
-    "training/stage.py": TRAINING,
+    "mechanism_check/measurements.py": set(),
+    "own_training/one_run.py": set(),
+    "scoring/settings.py": SCORES,
+    "training/settings.py": {*REFERENCE, *DRAWING},  # losses are scores, which name them
 }
 
 
@@ -162,8 +152,8 @@ STAGES = [
 def test_all_names_and_stages_are_edited_here():
     for path in (ROOT / "dpcanary").rglob("*.py"):
         own = str(path.relative_to(ROOT / "dpcanary"))
-        if path.name in ("options.py", "purposes.py") or path.stem.endswith("stage"):
-            assert own in EXPECTED or own == "encoders/options.py"
+        if path.name == "settings.py":
+            assert own in EXPECTED
         enums = [*classes_of(own, "Choice"), *classes_of(own, "IntEnum")]
         assert {(own, name) for name in enums} <= set(ENUMS)
     assert len(ENUMS) > 15

@@ -10,16 +10,18 @@ from dpcanary.canaries import DirectionCanary, GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.training.augmentation import check_augmented
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.gradients.convolution_stages import split_module
-from dpcanary.training.gradients.convolutional import ConvolutionalPath
-from dpcanary.training.gradients.dense_layers import linear_layers
+from dpcanary.training.gradients.convolutional import ConvolutionalPath, split_module
 from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath
-from dpcanary.training.gradients.perceptron import PerceptronPath
+from dpcanary.training.gradients.perceptron import (
+    PerceptronPath,
+    SmallPerceptronPath,
+    is_small,
+    linear_layers,
+)
 from dpcanary.training.gradients.rotation import spanning_basis
-from dpcanary.training.gradients.small_perceptron import SmallPerceptronPath, is_small
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.options import Initialisation, Loss, Optimizer
+from dpcanary.training.settings import Initialisation, Loss, Optimizer
 from dpcanary.training.slots import Slots
 
 

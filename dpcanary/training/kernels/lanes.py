@@ -10,6 +10,27 @@ from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
+
+@intrinsic
+def as_float(_typing_context, bits):
+    """The float32 of these 32 bits."""
+
+    def codegen(_context, builder, _signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), codegen
+
+
+@intrinsic
+def as_bits(_typing_context, number):
+    """The 32 bits of this float32."""
+
+    def codegen(_context, builder, _signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), codegen
+
+
 WIDTH = 16  # one register of AVX-512; elsewhere the compiler takes several smaller ones
 _VECTOR = ir.VectorType(ir.FloatType(), WIDTH)
 _INDEX = ir.IntType(32)

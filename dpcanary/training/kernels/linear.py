@@ -10,9 +10,58 @@ import math
 import numba
 import numpy as np
 
-from dpcanary.training.kernels.elementwise import exp
+from dpcanary.training.kernels.lanes import as_float
 
-_F = np.float32
+_I, _U, _F = np.int32, np.uint32, np.float32
+
+# Sums are not reordered here: near 0 that would lose all digits of tanh.
+_accurate = numba.njit(fastmath={"contract", "nsz"}, error_model="numpy")
+
+
+@_accurate
+def clamped(x, bound):
+    """The number nearest to x between -bound and bound; NaN for NaN."""
+    x = bound if x > bound else x
+    return -bound if x < -bound else x
+
+
+@_accurate
+def exp_parts(x):
+    """The power of two and the rest q with exp(x) = power * (1 + q), by Cephes' polynomial."""
+    x = clamped(x, _F(87.0))
+    n = np.floor(x * _F(1.44269504088896341) + _F(0.5))
+    r = x - n * _F(0.693359375) + n * _F(2.12194440e-4)
+    y = _F(1.9875691500e-4)
+    y = y * r + _F(1.3981999507e-3)
+    y = y * r + _F(8.3334519073e-3)
+    y = y * r + _F(4.1665795894e-2)
+    y = y * r + _F(1.6666665459e-1)
+    y = y * r + _F(5.0000001201e-1)
+    return as_float(_U((_I(n) + _I(127)) << _I(23))), y * (r * r) + r
+
+
+@_accurate
+def exp(x):
+    """Exponential; beyond -87 and 87, that of the bound."""
+    power, q = exp_parts(x)
+    return power * q + power
+
+
+@_accurate
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    return _F(1.0) / (_F(1.0) + exp(-x))
+
+
+@_accurate
+def tanh(x):
+    """Hyperbolic tangent, (exp(2 x) - 1) / (exp(2 x) + 1), without cancellation near 0."""
+    power, q = exp_parts(x + x)
+    e = power * q + (power - _F(1.0))
+    return e / (e + _F(2.0))
+
+
+_F32 = np.float32
 _TOGETHER = 4  # records at a time
 
 
@@ -22,8 +71,8 @@ def _logits(weights, x0, x1, x2, x3, out):
     classes, width = weights.shape
     for c in range(0, classes - 1, 2):
         u, v = weights[c], weights[c + 1]
-        a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
-        b0, b1, b2, b3 = _F(0), _F(0), _F(0), _F(0)
+        a0, a1, a2, a3 = _F32(0), _F32(0), _F32(0), _F32(0)
+        b0, b1, b2, b3 = _F32(0), _F32(0), _F32(0), _F32(0)
         for k in range(width):
             a0 += u[k] * x0[k]
             a1 += u[k] * x1[k]
@@ -37,7 +86,7 @@ def _logits(weights, x0, x1, x2, x3, out):
         out[0, c + 1], out[1, c + 1], out[2, c + 1], out[3, c + 1] = b0, b1, b2, b3
     if classes % 2:
         u = weights[classes - 1]
-        a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
+        a0, a1, a2, a3 = _F32(0), _F32(0), _F32(0), _F32(0)
         for k in range(width):
             a0 += u[k] * x0[k]
             a1 += u[k] * x1[k]
@@ -74,8 +123,8 @@ def _to_residuals(logits, targets, softmax):
     if not softmax:
         for j in range(records):
             for c in range(classes):
-                p = _F(1) / (_F(1) + exp(-logits[j, c]))
-                logits[j, c] = (p - targets[j, c]) / _F(classes)
+                p = _F32(1) / (_F32(1) + exp(-logits[j, c]))
+                logits[j, c] = (p - targets[j, c]) / _F32(classes)
         return
     for j in range(records):
         row = logits[j]
@@ -89,10 +138,10 @@ def _to_residuals(logits, targets, softmax):
         flat[k] = exp(flat[k])
     for j in range(records):
         row = logits[j]
-        total = _F(0)
+        total = _F32(0)
         for c in range(classes):
             total += row[c]
-        inverse = _F(1) / total
+        inverse = _F32(1) / total
         for c in range(classes):
             row[c] = row[c] * inverse - targets[j, c]
 
@@ -118,7 +167,7 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
     wanted = np.empty((_TOGETHER, classes), np.float32)
     chosen = np.empty(_TOGETHER, np.int64)
     for run in range(runs):
-        out[run] = _F(0)
+        out[run] = _F32(0)
         for first in range(0, rows.shape[1], _TOGETHER):
             if rows[run, first] == null:
                 break
@@ -131,11 +180,11 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
             _logits(weights[run], x0, x1, x2, x3, residuals)
             _to_residuals(residuals, wanted, softmax)
             for j in range(_TOGETHER):
-                square = _F(0)
+                square = _F32(0)
                 for c in range(classes):
                     square += residuals[j, c] * residuals[j, c]
-                norm = _F(math.sqrt(square)) * norms[chosen[j]]
-                scale = max_grad_norm / norm if norm > max_grad_norm else _F(1)
+                norm = _F32(math.sqrt(square)) * norms[chosen[j]]
+                scale = max_grad_norm / norm if norm > max_grad_norm else _F32(1)
                 for c in range(classes):
                     residuals[j, c] *= scale
             _add_outer_products(residuals, x0, x1, x2, x3, out[run])

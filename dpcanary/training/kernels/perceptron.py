@@ -6,34 +6,325 @@ however few neurons there are. What a run gets depends on its own batch alone, t
 """
 
 import math
+from typing import NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from dpcanary.training.kernels.layout import (
-    block_size,
-    even,
-    fours,
-    gather,
-    length,
-    no_block,
-    no_model,
-    no_records,
-    pack,
-    unpack,
-)
-from dpcanary.training.kernels.neurons import (
-    FAST,
-    activate,
-    add_outer_products,
-    compiled,
-    deactivate,
-    multiply,
-    residuals,
-    scale_rows,
-)
+from dpcanary.training.kernels.linear import exp, sigmoid, tanh
 
 _F = np.float32
+TANH, SIGMOID, RELU = 0, 1, 2
+# All of LLVM's liberties but those that assume numbers to be finite: NaN and infinities must reach
+# the output, where the caller reports them.
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+compiled = numba.njit(fastmath=FAST, error_model="numpy")
+
+
+@compiled
+def multiply(matrix, biases, inputs, outputs, count):
+    """Matrix times inputs plus biases, two outputs by four inputs at a time."""
+    for o in range(0, len(outputs), 2):
+        a, b, u, v = matrix[o], matrix[o + 1], outputs[o], outputs[o + 1]
+        for i in range(0, len(inputs), 4):
+            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
+            a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
+            b0, b1, b2, b3 = b[i], b[i + 1], b[i + 2], b[i + 3]
+            if i == 0:
+                c, d = biases[o], biases[o + 1]
+                for r in range(count):
+                    u[r] = c + a0 * x0[r] + a1 * x1[r] + a2 * x2[r] + a3 * x3[r]
+                    v[r] = d + b0 * x0[r] + b1 * x1[r] + b2 * x2[r] + b3 * x3[r]
+            else:
+                for r in range(count):
+                    u[r] += a0 * x0[r] + a1 * x1[r] + a2 * x2[r] + a3 * x3[r]
+                    v[r] += b0 * x0[r] + b1 * x1[r] + b2 * x2[r] + b3 * x3[r]
+
+
+@compiled
+def add_outer_products(slopes, inputs, sums, count):
+    """Adds slopes times transposed inputs to sums, two slopes by four inputs at a time."""
+    for o in range(0, len(slopes), 2):
+        u, v, g, h = slopes[o], slopes[o + 1], sums[o], sums[o + 1]
+        for i in range(0, len(inputs), 4):
+            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
+            a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
+            b0, b1, b2, b3 = _F(0), _F(0), _F(0), _F(0)
+            for r in range(count):
+                a0 += u[r] * x0[r]
+                a1 += u[r] * x1[r]
+                a2 += u[r] * x2[r]
+                a3 += u[r] * x3[r]
+                b0 += v[r] * x0[r]
+                b1 += v[r] * x1[r]
+                b2 += v[r] * x2[r]
+                b3 += v[r] * x3[r]
+            for k, total in enumerate((a0, a1, a2, a3)):
+                g[i + k] += total
+            for k, total in enumerate((b0, b1, b2, b3)):
+                h[i + k] += total
+
+
+@compiled
+def scale_rows(slopes, scales, sums, count):
+    """Multiplies slopes by each record's scale, and adds them up to sums, one for each neuron."""
+    for o in range(len(slopes)):
+        row, total = slopes[o], _F(0)
+        for r in range(count):
+            row[r] *= scales[r]
+            total += row[r]
+        sums[o] += total
+
+
+@compiled
+def activate(values, kind, squares, count):
+    """Applies an activation in place, and sets squares to the records' squared lengths."""
+    squares[:count] = _F(0)
+    for o in range(len(values)):
+        row = values[o]
+        for r in range(count):
+            if kind == TANH:
+                y = tanh(row[r])
+            elif kind == SIGMOID:
+                y = sigmoid(row[r])
+            else:
+                y = _F(0) if row[r] < _F(0) else row[r]  # NaN stays NaN
+            row[r] = y
+            squares[r] += y * y
+
+
+@compiled
+def deactivate(slopes, values, kind, squares, count):
+    """From slopes in an activation's output to those in its input, in place; sets squares."""
+    squares[:count] = _F(0)
+    for o in range(len(values)):
+        row, slope = values[o], slopes[o]
+        for r in range(count):
+            y = row[r]
+            if kind == TANH:
+                g = slope[r] * (_F(1) - y * y)
+            elif kind == SIGMOID:
+                g = slope[r] * (y * (_F(1) - y))
+            else:
+                g = _F(0) if y <= _F(0) else slope[r]
+            slope[r] = g
+            squares[r] += g * g
+
+
+@compiled
+def residuals(logits, labels, softmax, slopes, squares, count):
+    """Sets slopes to the loss's derivative in the logits, which are overwritten; sets squares."""
+    outputs = len(logits)
+    if softmax:
+        _to_probabilities(logits, squares, count)
+    share = _F(1) if softmax else _F(1) / _F(outputs)
+    squares[:count] = _F(0)
+    for o in range(outputs):
+        label = _F(1) if outputs == 1 else _F(o)
+        row, slope = logits[o], slopes[o]
+        for r in range(count):
+            p = row[r] if softmax else sigmoid(row[r])
+            g = (p - (_F(1) if labels[r] == label else _F(0))) * share
+            slope[r] = g
+            squares[r] += g * g
+
+
+@compiled
+def _to_probabilities(logits, spare, count):
+    """Softmax in place."""
+    spare[:count] = logits[0, :count]
+    for row in logits:
+        for r in range(count):
+            spare[r] = row[r] if row[r] > spare[r] else spare[r]
+    for row in logits:
+        for r in range(count):
+            row[r] = exp(row[r] - spare[r])
+    spare[:count] = _F(0)
+    for row in logits:
+        for r in range(count):
+            spare[r] += row[r]
+    for r in range(count):
+        spare[r] = _F(1) / spare[r]
+    for row in logits:
+        for r in range(count):
+            row[r] *= spare[r]
+
+
+_LANES = 16
+_ROOM = 256  # records of a block at most: 16 rows of them take half of the first cache
+_Floats = NDArray[np.float32]
+
+
+class Table(NamedTuple):
+    """Records: features (records, width), labels and squared lengths of features (records,).
+
+    All are float32. The last record is the null record.
+    """
+
+    features: _Floats
+    labels: _Floats
+    squares: _Floats
+
+
+class Layers(NamedTuple):
+    """The layers of a perceptron.
+
+    Attributes:
+        widths: int64, shape (layers + 1,): features, then the outputs of each layer.
+        activations: int64, shape (layers - 1,): TANH, SIGMOID or RELU behind each layer.
+        softmax: whether the loss is cross-entropy of the softmax; if not, it is of sigmoids.
+    """
+
+    widths: NDArray[np.int64]
+    activations: NDArray[np.int64]
+    softmax: bool
+
+
+class Gathered(NamedTuple):
+    """Blocks of records: features (blocks, neurons, room), labels and squares (blocks, room)."""
+
+    features: _Floats
+    labels: _Floats
+    squares: _Floats
+
+
+class Model(NamedTuple):
+    """A run's parameters and sums, by layer: (layers, most, most) and, of biases, (layers, most).
+
+    Beyond a layer's widths, its parameters are 0, and its sums are not used.
+    """
+
+    weights: _Floats
+    transposed: _Floats
+    biases: _Floats
+    no_biases: _Floats
+    weight_sums: _Floats
+    bias_sums: _Floats
+
+
+class Block(NamedTuple):
+    """What is computed of a block of records, by layer.
+
+    Outputs (behind the activation) and slopes (of the loss, before it) have shape (layers, most,
+    room); squared lengths of both have shape (layers, room), and scales (room,).
+    """
+
+    outputs: _Floats
+    slopes: _Floats
+    output_squares: _Floats
+    slope_squares: _Floats
+    scales: _Floats
+
+
+@compiled
+def even(count):
+    """The next even number."""
+    return (count + 1) // 2 * 2
+
+
+@compiled
+def fours(count):
+    """The next multiple of 4."""
+    return (count + 3) // 4 * 4
+
+
+@compiled
+def block_size(count):
+    """Records of each block, so that as few blocks as possible are of the same size."""
+    blocks = max(1, -(-count // _ROOM))
+    return -(-count // (blocks * _LANES)) * _LANES
+
+
+@compiled
+def length(rows, null):
+    """How many rows come before the first null row."""
+    for place in range(len(rows)):
+        if rows[place] == null:
+            return place
+    return len(rows)
+
+
+@compiled
+def gather(table, rows, gathered):
+    """Copies records into blocks; the last block is filled up with its first record."""
+    size = block_size(len(rows))
+    for first in range(0, len(rows), max(size, 1)):
+        block = first // size
+        for r in range(size):
+            row = rows[first + r] if first + r < len(rows) else rows[first]
+            gathered.labels[block, r] = table.labels[row]
+            gathered.squares[block, r] = table.squares[row]
+            for i in range(table.features.shape[1]):
+                gathered.features[block, i, r] = table.features[row, i]
+
+
+@compiled
+def unpack(parameters, widths, model):
+    """Reads a run's parameters, and sets its sums to 0."""
+    k = 0
+    for layer in range(len(widths) - 1):
+        outs, ins = widths[layer + 1], widths[layer]
+        for o in range(outs):
+            model.weights[layer, o, :ins] = parameters[k : k + ins]
+            if layer > 0:  # slopes of features are not needed
+                model.transposed[layer, :ins, o] = parameters[k : k + ins]
+            model.weight_sums[layer, o, :ins] = _F(0)
+            k += ins
+        model.biases[layer, :outs] = parameters[k : k + outs]
+        model.bias_sums[layer, :outs] = _F(0)
+        k += outs
+
+
+@compiled
+def pack(model, widths, out):
+    """Writes a run's sums."""
+    k = 0
+    for layer in range(len(widths) - 1):
+        outs, ins = widths[layer + 1], widths[layer]
+        for o in range(outs):
+            out[k : k + ins] = model.weight_sums[layer, o, :ins]
+            k += ins
+        out[k : k + outs] = model.bias_sums[layer, :outs]
+        k += outs
+
+
+@compiled
+def no_records(count, width):
+    """Room for a batch of `count` records."""
+    blocks = -(-count // _ROOM)
+    return Gathered(
+        np.zeros((blocks, fours(width), _ROOM), _F),
+        np.zeros((blocks, _ROOM), _F),
+        np.zeros((blocks, _ROOM), _F),
+    )
+
+
+@compiled
+def no_model(depth, most):
+    """A model of zeros."""
+    square, row = (depth, most, most), (depth, most)
+    return Model(
+        np.zeros(square, _F),
+        np.zeros(square, _F),
+        np.zeros(row, _F),
+        np.zeros(most, _F),
+        np.zeros(square, _F),
+        np.zeros(row, _F),
+    )
+
+
+@compiled
+def no_block(depth, most):
+    """A block of zeros."""
+    wide, flat = (depth, most, _ROOM), (depth, _ROOM)
+    return Block(
+        np.zeros(wide, _F),
+        np.zeros(wide, _F),
+        np.zeros(flat, _F),
+        np.zeros(flat, _F),
+        np.zeros(_ROOM, _F),
+    )
 
 
 @compiled

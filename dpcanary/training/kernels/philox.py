@@ -16,7 +16,7 @@ import math
 import numba
 import numpy as np
 
-from dpcanary.training.kernels.float_bits import as_bits, as_float
+from dpcanary.training.kernels.lanes import as_bits, as_float
 
 _U, _U64, _I, _F = np.uint32, np.uint64, np.int32, np.float32
 _MULTIPLIER_0, _MULTIPLIER_1 = _U64(0xD2511F53), _U64(0xCD9E8D57)

@@ -4,17 +4,395 @@ Every rule takes the inputs and the output gradients of all calls of a layer, ea
 (runs, n, ...). The gradients of the calls are added before any norm is taken.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import group_norm, layer_norm, rms_norm
+from torch.func import functional_call, vjp, vmap
+from torch.nn.functional import group_norm, layer_norm, pad, rms_norm
+from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.utils._pytree import tree_leaves
 
-from dpcanary.training.modules.any_layer import Used, any_layer
-from dpcanary.training.modules.convolutions import contribution_of_calls, convolution_contribution
-from dpcanary.training.modules.outer_products import Contribution, kept, linear_contribution
-from dpcanary.training.modules.recording import Unit
+from dpcanary.training.modules.recording import Call, Dims, Unit, views_of
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a unit adds to a step.
+
+    Attributes:
+        squared_norms: of each record's gradient in the unit's parameters, shape (runs, n).
+        write_sums: takes the scale of each record, shape (runs, n), and a slice of the buffer,
+            shape (runs, the unit's parameters), which it overwrites with the scaled sum.
+    """
+
+    squared_norms: Tensor
+    write_sums: Callable[[Tensor, Tensor], None]
+
+
+def kept(gradients: Tensor) -> Contribution:
+    """The contribution of per-record gradients, shape (runs, n, width)."""
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        out.copy_(torch.bmm(scales.unsqueeze(1), gradients).squeeze(1))
+
+    # vector_norm would lose digits over long rows.
+    return Contribution(gradients.square().sum(dim=2), write)
+
+
+def joined(weight: Contribution, bias: Contribution | None, width: int) -> Contribution:
+    """The contribution of a layer with a bias, whose parameters follow the weight's `width`."""
+    if bias is None:
+        return weight
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        weight.write_sums(scales, out[:, :width])
+        bias.write_sums(scales, out[:, width:])
+
+    return Contribution(weight.squared_norms + bias.squared_norms, write)
+
+
+def keeps_gradients(positions: int, inputs: int, outputs: int) -> bool:
+    """Whether a record's gradient takes no more memory and time than the products of pairs.
+
+    Args:
+        positions: L, at which the weight is used.
+        inputs: D, the numbers that an output at one position depends on.
+        outputs: O, the output's numbers at one position.
+    """
+    return outputs * inputs <= positions * (outputs + inputs)
+
+
+def linear_contribution(inputs: Tensor, gradient: Tensor, *, bias: bool) -> Contribution:
+    """The contribution of a linear layer.
+
+    Args:
+        inputs: shape (runs, n, L, D).
+        gradient: in the outputs, shape (runs, n, L, O).
+        bias: whether the layer has one.
+    """
+    _, _, length, width_in = inputs.shape
+    width_out = gradient.shape[3]
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        scaled = (gradient * scales[:, :, None, None]).flatten(1, 2)
+        product = torch.bmm(scaled.transpose(1, 2), inputs.flatten(1, 2))
+        out.copy_(product.flatten(1))
+
+    if keeps_gradients(length, width_in, width_out):
+        weight = kept((gradient.transpose(2, 3) @ inputs).flatten(2))
+    else:
+        weight = Contribution(_pair_products(inputs, gradient), write)
+    offset = kept(gradient.sum(dim=2)) if bias else None
+    return joined(weight, offset, width_in * width_out)
+
+
+def _pair_products(inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Squared norms of sums of outer products, shape (runs, n)."""
+    if inputs.shape[2] == 1:
+        return (inputs.square().sum(dim=3) * gradient.square().sum(dim=3)).squeeze(2)
+    pairs = inputs @ inputs.transpose(2, 3)
+    pairs *= gradient @ gradient.transpose(2, 3)
+    # Rounding may leave a norm near zero negative.
+    return pairs.sum(dim=(2, 3)).clamp_(min=0.0)
+
+
+# Bytes of a run's per-record gradients that are held at once.
+_CPU_BYTES, _GPU_BYTES = 1 << 24, 1 << 28
+
+
+@dataclass(frozen=True)
+class Used:
+    """A call of a unit, and the gradients in its outputs.
+
+    Attributes:
+        call: the call.
+        inputs: its input tensors. Their first dimension is the runs; the second is the records,
+            if the tensor has a dimension for them.
+        gradients: in its outputs, shape (runs, n, ...).
+    """
+
+    call: Call
+    inputs: list[Tensor]
+    gradients: list[Tensor]
+
+
+def any_layer(
+    unit: Unit, layer: nn.Module, parameters: Tensor, used: Sequence[Used]
+) -> Contribution:
+    """The contribution of a layer that has no rule of its own.
+
+    The norms take a backward pass per record, for a few records at a time. The sums take one more
+    pass for all records. No per-record gradient is kept.
+
+    Args:
+        unit: the layer's place in the module.
+        layer: the submodule.
+        parameters: the unit's, shape (runs, the unit's parameters).
+        used: its calls; their gradients are added before any norm is taken.
+    """
+    inputs = [tensor for u in used for tensor in u.inputs]
+    gradients = [tensor for u in used for tensor in u.gradients]
+    input_dims, output_dims = unit.input_dims * len(used), unit.output_dims * len(used)
+    calls, named = [u.call for u in used], dict(layer.named_parameters())
+    limit = _GPU_BYTES if parameters.is_cuda else _CPU_BYTES
+    chunk = max(1, limit // (4 * parameters.shape[1]))
+
+    def gradient(row: Tensor, inputs: list[Tensor], pulled: list[Tensor]) -> Tensor:
+        def outputs(row: Tensor) -> list[Tensor]:
+            return _outputs(layer, views_of(named, row), calls, inputs)
+
+        found: Tensor = vjp(outputs, row)[1](pulled)[0]
+        return found
+
+    def squared_norms(row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        def of_record(inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
+            batch = _placed(Tensor.unsqueeze, inputs, input_dims)
+            pulled = _placed(Tensor.unsqueeze, gradients, output_dims)
+            return gradient(row, batch, pulled).square().sum()
+
+        in_dims = ([None if dim is None else 0 for dim in input_dims], 0)
+        norms: Tensor = vmap(of_record, in_dims, chunk_size=chunk)(inputs, gradients)
+        return norms
+
+    def summed(row: Tensor, inputs: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        def back(x: Tensor, dim: int) -> Tensor:
+            return x.movedim(0, dim)
+
+        batch, pulled = _placed(back, inputs, input_dims), _placed(back, gradients, output_dims)
+        return gradient(row, batch, pulled)
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        scaled = [g * scales.view(*scales.shape, *[1] * (g.dim() - 2)) for g in gradients]
+        out.copy_(_over_runs(summed, parameters, inputs, scaled))
+
+    return Contribution(_over_runs(squared_norms, parameters, inputs, gradients), write)
+
+
+def _over_runs(
+    function: Callable[[Tensor, list[Tensor], list[Tensor]], Tensor],
+    parameters: Tensor,
+    inputs: list[Tensor],
+    gradients: list[Tensor],
+) -> Tensor:
+    """Applies a function of one run to every run."""
+    if len(parameters) > 1:
+        stacked: Tensor = vmap(function)(parameters, inputs, gradients)
+        return stacked
+    return function(parameters[0], [x[0] for x in inputs], [g[0] for g in gradients])[None]
+
+
+def _placed(
+    place: Callable[[Tensor, int], Tensor], tensors: list[Tensor], dims: Dims
+) -> list[Tensor]:
+    """Puts the records of each tensor into the dimension in which the layer expects them."""
+    return [x if dim is None else place(x, dim) for x, dim in zip(tensors, dims, strict=True)]
+
+
+def _outputs(
+    layer: nn.Module, parameters: dict[str, Tensor], calls: Iterable[Call], inputs: list[Tensor]
+) -> list[Tensor]:
+    """The outputs of the calls on which a loss may depend."""
+    found: list[Tensor] = []
+    for call in calls:
+        count = len(call.tensors)
+        args, kwargs = call.with_tensors(inputs[:count])
+        inputs = inputs[count:]
+        leaves = tree_leaves(functional_call(layer, parameters, args, kwargs))
+        found += [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    return found
+
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_SUMS: dict[int, Callable[..., Tensor]] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
+# Bytes of the patches that are held at once; on a CPU they stay in the cache.
+_CONVOLUTION_CPU_BYTES, _CONVOLUTION_GPU_BYTES = 1 << 21, 1 << 28
+
+
+class _Geometry(NamedTuple):
+    """Of at least two dimensions: a one-dimensional convolution gets a first one of size 1."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def convolution_contribution(layer: Convolution, inputs: Tensor, gradient: Tensor) -> Contribution:
+    """The contribution of a convolution.
+
+    Args:
+        layer: the convolution.
+        inputs: shape (runs, n, channels in, ...).
+        gradient: in the outputs, shape (runs, n, channels out, ...).
+    """
+    runs, records = gradient.shape[:2]
+    padded = _padded(layer, inputs.flatten(0, 1))
+    flat, geometry = gradient.flatten(0, 1), _geometry_of(layer)
+    patch, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
+    positions = flat[0, 0].numel()
+    if keeps_gradients(positions, patch, outputs):
+        gradients = _record_gradients(geometry, padded, flat)
+        weight = _kept(layer, gradients.view(len(gradients), runs, records, -1))
+    else:
+        norms = _convolution_pair_products(geometry, padded, flat).view(runs, records)
+        weight = Contribution(norms, _later_sums(layer, padded, gradient))
+    bias = kept(gradient.flatten(3).sum(dim=3)) if layer.bias is not None else None
+    return joined(weight, bias, layer.weight.numel())
+
+
+def contribution_of_calls(
+    layer: Convolution, inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Contribution:
+    """The contribution of a convolution that is called several times.
+
+    Args:
+        layer: the convolution.
+        inputs: of each call, shape (runs, n, channels in, ...).
+        gradients: in the outputs of each call, shape (runs, n, channels out, ...).
+    """
+    runs, records = gradients[0].shape[:2]
+    geometry = _geometry_of(layer)
+    parts = (
+        _record_gradients(geometry, _padded(layer, x.flatten(0, 1)), own.flatten(0, 1))
+        for x, own in zip(inputs, gradients, strict=True)
+    )
+    total = reduce(Tensor.add_, parts)
+    weight = _kept(layer, total.view(len(total), runs, records, -1))
+    if layer.bias is None:
+        return weight
+    bias = kept(torch.stack([own.flatten(3).sum(dim=3) for own in gradients]).sum(dim=0))
+    return joined(weight, bias, layer.weight.numel())
+
+
+def _geometry_of(layer: Convolution) -> _Geometry:
+    one = (1,) if len(layer.kernel_size) == 1 else ()
+    return _Geometry(
+        one + layer.kernel_size, one + layer.stride, one + layer.dilation, layer.groups
+    )
+
+
+def _padded(layer: Convolution, inputs: Tensor) -> Tensor:
+    amounts = layer._reversed_padding_repeated_twice
+    if not any(amounts):
+        return inputs
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return pad(inputs, amounts, mode=mode)
+
+
+def _chunks(
+    geometry: _Geometry, inputs: Tensor, gradient: Tensor
+) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
+    """A few records at a time, as many as fit in memory.
+
+    Yields:
+        The records; for each offset along the first kernel dimension, the patches, shape (m, D, L)
+        for m records times groups; and the gradient, shape (m, channels out of a group, L).
+    """
+    if inputs.dim() == 3:
+        inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)
+    size = inputs[0].numel() * inputs.element_size()
+    for kernel, stride in zip(geometry.kernel[1:], geometry.stride[1:], strict=True):
+        size = size * kernel // stride
+    limit = _CONVOLUTION_GPU_BYTES if inputs.is_cuda else _CONVOLUTION_CPU_BYTES
+    step = max(1, limit // max(size, 1))
+    for start in range(0, len(inputs), step):
+        records = slice(start, start + step)
+        own = gradient[records]
+        patches = _patches(geometry, inputs[records], gradient.shape[2])
+        yield records, patches, own.reshape(len(own) * geometry.groups, -1, own[0, 0].numel())
+
+
+def _patches(geometry: _Geometry, inputs: Tensor, rows_out: int) -> list[Tensor]:
+    """The patches of each offset along the first dimension, shape (records x groups, D, L)."""
+    kernel, stride, dilation = geometry.kernel[0], geometry.stride[0], geometry.dilation[0]
+    rows = rows_out + dilation * (kernel - 1) // stride  # of each phase
+    surplus = inputs.shape[2] - rows * stride
+    if surplus:
+        inputs = pad(inputs, [0, 0] * (inputs.dim() - 3) + [0, -surplus])
+    windows = inputs.reshape(*inputs.shape[:2], rows, stride, *inputs.shape[3:])
+    trailing = inputs.dim() - 3
+    for i in range(trailing):
+        extent = geometry.dilation[i + 1] * (geometry.kernel[i + 1] - 1) + 1
+        windows = windows.unfold(4 + i, extent, geometry.stride[i + 1])
+        windows = windows[..., :: geometry.dilation[i + 1]]
+    # (n, channels, rows, phase, places..., kernel...) to (n, channels, kernel..., phase, rows, ...)
+    places, kernels = range(4, 4 + trailing), range(4 + trailing, 4 + 2 * trailing)
+    across = math.prod(windows.shape[i] for i in places)
+    laid = windows.permute(0, 1, *kernels, 3, 2, *places).contiguous()
+    laid = laid.view(len(inputs) * geometry.groups, -1, stride, rows, across)
+    shifts = [dilation * i for i in range(kernel)]
+    return [
+        laid[:, :, shift % stride, shift // stride : shift // stride + rows_out].flatten(2)
+        for shift in shifts
+    ]
+
+
+def _record_gradients(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Each record's gradient in the weight, in an order that matrix products can write.
+
+    Returns:
+        Shape (offsets along the first kernel dimension, records x groups, D, channels out of a
+        group).
+    """
+    groups = geometry.groups
+    outputs, width = gradient.shape[1] // groups, inputs.shape[1] // groups
+    width *= math.prod(geometry.kernel[1:])
+    gradients = inputs.new_empty(geometry.kernel[0], len(inputs) * groups, width, outputs)
+    for records, patches, own in _chunks(geometry, inputs, gradient):
+        for sums, patch in zip(gradients, patches, strict=True):
+            target = sums[records.start * groups : records.stop * groups]
+            torch.bmm(patch, own.transpose(1, 2), out=target)
+    return gradients
+
+
+def _kept(layer: Convolution, gradients: Tensor) -> Contribution:
+    """The contribution of gradients from `_record_gradients`, shape (offsets, runs, n, ...)."""
+    channels, outputs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        sums = scales.unsqueeze(1) @ gradients  # (offsets, runs, 1, groups x D x outputs)
+        split = sums.view(*sums.shape[:2], layer.groups, channels, -1, outputs)
+        out.copy_(split.permute(1, 2, 5, 3, 0, 4).flatten(1))
+
+    norms = torch.stack([part.square().sum(dim=2) for part in gradients]).sum(dim=0)
+    return Contribution(norms, write)
+
+
+def _convolution_pair_products(geometry: _Geometry, inputs: Tensor, gradient: Tensor) -> Tensor:
+    """Squared norm of each record's gradient in the weight, shape (records,)."""
+    norms = inputs.new_empty(len(inputs))
+    for records, patches, own in _chunks(geometry, inputs, gradient):
+        pairs = torch.bmm(patches[0].transpose(1, 2), patches[0])
+        for patch in patches[1:]:
+            pairs.baddbmm_(patch.transpose(1, 2), patch)
+        pairs *= torch.bmm(own.transpose(1, 2), own)
+        torch.sum(pairs.view(-1, geometry.groups * pairs[0].numel()), dim=1, out=norms[records])
+    return norms.clamp_(min=0.0)  # rounding may leave a norm near zero negative
+
+
+def _later_sums(
+    layer: Convolution, inputs: Tensor, gradient: Tensor
+) -> Callable[[Tensor, Tensor], None]:
+    """Inputs have shape (runs x n, ...), the gradient (runs, n, ...)."""
+    settings = {"stride": layer.stride, "dilation": layer.dilation, "groups": layer.groups}
+
+    def one(own: Tensor, scaled: Tensor) -> Tensor:
+        return _SUMS[own.dim() - 2](own, layer.weight.shape, scaled, **settings)
+
+    def write(scales: Tensor, out: Tensor) -> None:
+        scaled = gradient * scales.view(*scales.shape, *[1] * (gradient.dim() - 2))
+        by_run = inputs.view(*gradient.shape[:2], *inputs.shape[1:])
+        sums = one(by_run[0], scaled[0])[None] if len(out) == 1 else vmap(one)(by_run, scaled)
+        out.copy_(sums.flatten(1))
+
+    return write
+
 
 _Rule = Callable[[nn.Module, list[Tensor], list[Tensor]], Contribution | None]
 

@@ -16,14 +16,16 @@ from torch.func import vmap
 
 from dpcanary.training.augmentation import augmented
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.modules.allocation import keep_freed_memory
-from dpcanary.training.modules.layerwise import used_by_all, used_by_one, write_clipped_sums
+from dpcanary.training.modules.layerwise import (
+    unclipped_sum,
+    used_by_all,
+    used_by_one,
+    write_clipped_sums,
+)
 from dpcanary.training.modules.recording import Recorder
-from dpcanary.training.modules.supported import check_supported
-from dpcanary.training.modules.unclipped import unclipped_sum
-from dpcanary.training.modules.units import find_units, prepared
-from dpcanary.training.modules.verification import TOLERANCE, WrongUnits
-from dpcanary.training.options import Loss
+from dpcanary.training.modules.supported import TOLERANCE, WrongUnits, check_supported
+from dpcanary.training.modules.units import find_units, keep_freed_memory, prepared
+from dpcanary.training.settings import Loss
 
 # Records whose outputs are computed at once.
 _RECORDS_TOGETHER = 512

@@ -1,0 +1,167 @@
+"""Canaries that are records: random, with a flipped label, most opposed, and crafted."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpcanary.adversaries.crafting import Crafting, RecordGradients, Target, input_canary
+from dpcanary.adversaries.settings import Purpose
+from dpcanary.canaries import InputCanary
+from dpcanary.errors import InputError
+from dpcanary.randomness import generator
+from dpcanary.records import Records
+
+
+def random_records(crafting: Crafting) -> list[InputCanary]:
+    """Each target itself, with its own label."""
+    return [InputCanary(target.features, target.label, target.index) for target in crafting.targets]
+
+
+def flipped_labels(crafting: Crafting) -> list[InputCanary]:
+    """Each target with another label, by `with_other_labels`."""
+    labels = with_other_labels(
+        crafting.targets, seed=crafting.stage.seed, num_classes=crafting.data.num_classes
+    )
+    return [
+        InputCanary(target.features, label, target.index)
+        for target, label in zip(crafting.targets, labels, strict=True)
+    ]
+
+
+def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int) -> list[int]:
+    """For each target a label that is drawn from the other classes.
+
+    With two classes this flips the label.
+
+    Args:
+        targets: with their own labels.
+        seed: the audit's seed.
+        num_classes: of the data.
+
+    Raises:
+        InputError: if the data have only one class.
+    """
+    if num_classes < 2:
+        raise InputError("the records have one class only: there is no other label for a canary")
+    stream = generator(seed=seed, purpose=Purpose.OTHER_LABELS)
+    return [
+        (target.label + int(stream.integers(1, num_classes))) % num_classes for target in targets
+    ]
+
+
+def mislabeled(crafting: Crafting) -> list[InputCanary]:
+    """Every target with the other label whose gradient opposes the target's most."""
+    num_classes = crafting.data.num_classes
+    if num_classes < 2:
+        raise InputError("mislabeled needs a dataset of at least 2 classes")
+    found = []
+    for target in crafting.targets:
+        labels = np.delete(np.arange(num_classes), target.label)
+        relabeled = Records(np.repeat(target.features[None], len(labels), axis=0), labels)
+        found.append(input_canary(most_opposed(crafting.gradients, relabeled, target), target))
+    return found
+
+
+def natural(crafting: Crafting) -> list[InputCanary]:
+    """For every target, the auxiliary record whose gradient opposes the target's most.
+
+    Each record serves at most one slot.
+
+    Raises:
+        InputError: if there are more slots than auxiliary records.
+    """
+    auxiliary, num_slots = crafting.data.auxiliary, crafting.stage.num_slots
+    if num_slots > len(auxiliary):
+        raise InputError(
+            f"num_slots {num_slots} is more than the {len(auxiliary)} auxiliary records"
+        )
+    free = np.ones(len(auxiliary), dtype=np.bool_)
+    found = []
+    for target in crafting.targets:
+        cosines = _checked_cosines(crafting.gradients, auxiliary, target)
+        best = int(np.argmin(np.where(free, cosines, np.inf)))
+        free[best] = False
+        found.append(input_canary(auxiliary[best : best + 1], target))
+    return found
+
+
+def most_opposed(gradients: RecordGradients, candidates: Records, target: Target) -> Records:
+    """The candidate whose gradient has the smallest cosine with the target's, as one record.
+
+    Raises:
+        InputError: if the gradient of a candidate is not finite.
+    """
+    best = int(np.argmin(_checked_cosines(gradients, candidates, target)))
+    return candidates[best : best + 1]
+
+
+def _checked_cosines(
+    gradients: RecordGradients, candidates: Records, target: Target
+) -> NDArray[np.float64]:
+    """Cosines of the candidates' gradients with the target's, shape (n,)."""
+    own = gradients.of(gradients.inputs(target.features), gradients.labels(target.label))
+    cosines = gradients.cosines(candidates, own)
+    if not np.isfinite(cosines).all():
+        raise InputError(
+            f"candidate {int(np.argmin(np.isfinite(cosines)))} for a canary has a gradient that is"
+            " not finite: lower the reference's learning_rate, or scale the features"
+        )
+    return cosines
+
+
+def crafted_inputs(crafting: Crafting) -> list[InputCanary]:
+    """A crafted input for every target, by `crafted_input`."""
+    num_steps, step_size = crafting.stage.crafting_steps, crafting.stage.crafting_step_size
+    if num_steps is None or step_size is None:
+        raise InputError("crafted_input needs crafting_steps and crafting_step_size")
+    with crafting.progress(num_steps * len(crafting.targets), "step") as bar:
+        return [
+            crafted_input(
+                gradients=crafting.gradients,
+                target=target,
+                num_steps=num_steps,
+                step_size=step_size,
+                on_progress=bar.update,
+            )
+            for target in crafting.targets
+        ]
+
+
+def crafted_input(
+    *,
+    gradients: RecordGradients,
+    target: Target,
+    num_steps: int,
+    step_size: float,
+    on_progress: Callable[[int], object] = lambda steps: None,
+) -> InputCanary:
+    """Features whose gradient, with the target's own label, opposes the target's gradient.
+
+    The search starts at zeros. It minimises the cosine similarity plus the mean squared difference
+    of the two gradients at the reference model. The optimiser is Adam, because the published plain
+    descent diverges or stalls, depending on the scale of the features. `step_size` is Adam's, in
+    units of a feature. `on_progress` gets the number of steps just done.
+
+    Raises:
+        InputError: if the features are not real numbers, or the descent diverges.
+    """
+    if not np.issubdtype(target.features.dtype, np.floating):
+        raise InputError("crafted_input needs features that are real numbers, to descend on them")
+    label = gradients.labels(target.label)
+    features = gradients.inputs(target.features)
+    wanted = gradients.of(features, label).detach()
+    crafted = torch.zeros_like(features).requires_grad_()
+    optimiser = torch.optim.Adam([crafted], lr=step_size)
+    for _ in range(num_steps):
+        optimiser.zero_grad()
+        gradient = gradients.of(crafted, label)
+        cosine = torch.nn.functional.cosine_similarity(gradient, wanted, dim=0)
+        loss = cosine + torch.nn.functional.mse_loss(gradient, wanted)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        on_progress(1)
+    if not bool(torch.isfinite(crafted).all()):
+        raise InputError(f"crafted_input diverged; lower crafting_step_size ({step_size:g})")
+    return InputCanary(crafted.detach().float().cpu().numpy(), target.label, target.index)

@@ -1,9 +1,0 @@
-"""What random streams of this package are for; see `dpcanary.randomness`."""
-
-from enum import IntEnum
-
-
-class Purpose(IntEnum):
-    """Part of every stream's key: never reuse or change a number, in any package."""
-
-    OWN_TRAINING = 22  # the seed of one training of the user's own
