@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
     from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
+    from dpcanary.accounting.mechanism import AccountingMethod as AccountingMethod
+    from dpcanary.accounting.mechanism import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
-    from dpcanary.accounting.setting import AccountingMethod as AccountingMethod
-    from dpcanary.accounting.setting import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.trade_off import TradeOffCurve as TradeOffCurve
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
@@ -117,9 +117,8 @@ _NAMES_IN = {
     "accounting.by_adjacency": "EpsilonsByAdjacency account_by_adjacency",
     "accounting.calibration": "calibrate_noise",
     "accounting.epsilon": "account_epsilon account_epsilon_curve privacy_profile",
-    "accounting.mechanism": "Mechanism",
+    "accounting.mechanism": "AccountingMethod EpsilonBounds Mechanism",
     "accounting.of_opacus": "epsilons_of",
-    "accounting.setting": "AccountingMethod EpsilonBounds",
     "accounting.trade_off": "TradeOffCurve trade_off_curve",
     "adjacency": "Adjacency",
     "adversaries.adversary": "Adversary CraftingCost Inserts Score",

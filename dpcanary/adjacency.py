@@ -23,3 +23,14 @@ class Adjacency(Choice):
     def sensitivity(self) -> float:
         """Largest change of a clipped gradient sum between neighbours, in units of the norm C."""
         return 2.0 if self is Adjacency.SUBSTITUTE else 1.0
+
+
+# What an epsilon protects, by its adjacency, or by how it follows from another one.
+PROTECTS = {
+    "add_remove": "Whether a record is in the data at all (membership). Most libraries report this"
+    " one.",
+    "substitute": "What a record says, its label or any of its features, if it is known to be in"
+    " the data.",
+    "group_privacy": "The same, derived from add/remove as for a group of two records: simple, and"
+    " larger than necessary.",
+}

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import logging
 import os
 import zipfile
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
@@ -174,32 +172,3 @@ def sha256_of_file(path: Path) -> str:
 def sha256_of_text(text: str) -> str:
     """SHA-256 of a text in UTF-8, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-_LOG = logging.getLogger(__name__)
-
-
-def check_against_lock(path: Path, *, name: str, value: str) -> None:
-    """Compares a value with the recorded one; the first value is recorded and logged.
-
-    Args:
-        path: the lock file, JSON; created if missing. Several processes may share it.
-        name: of the download.
-        value: its hash or revision.
-
-    Raises:
-        InputError: if another value is recorded, or the lock file is damaged.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.guard")):
-        known = read_json(path) if path.exists() else {}
-        if name not in known:
-            known[name] = value
-            write_text(path, json.dumps(known, indent=2, sort_keys=True) + "\n")
-            _LOG.warning("%s: first seen, recorded in %s: %s", name, path, value)
-        elif known[name] != value:
-            raise InputError(
-                f"{name} is {value}, but {path} records {known[name]}: it changed at its"
-                f" source or was tampered with; if you trust the new one, remove {name!r} from"
-                f" {path} and run again"
-            )

@@ -1,7 +1,6 @@
 """Random streams that depend on seed, purpose and run index only, not on shards or cores."""
 
 import hashlib
-import random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,16 +45,3 @@ def generator(*, seed: int, purpose: int, index: int = 0) -> np.random.Generator
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), index))
     return np.random.Generator(np.random.SFC64(sequence))
-
-
-def seed_global_generators(seed: int) -> None:
-    """Seeds the generators of Python, NumPy and PyTorch, for code that is not ours.
-
-    Args:
-        seed: in [0, 2^63). NumPy's takes 32 bits of it.
-    """
-    import torch  # other programs that draw do without
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the user's code may draw from it
-    torch.manual_seed(seed)

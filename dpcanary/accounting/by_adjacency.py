@@ -1,12 +1,12 @@
 """The epsilons of one training, each of which protects something else."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 
 from dpcanary import __version__
-from dpcanary.accounting.epsilon import account_epsilon_curve
-from dpcanary.accounting.fallback import with_fallback
-from dpcanary.accounting.setting import AccountingMethod
+from dpcanary.accounting.epsilon import account_epsilon_curve, with_fallback
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
@@ -16,8 +16,8 @@ class EpsilonsByAdjacency:
     """Upper bounds on the epsilons of a training, at one delta.
 
     Attributes:
-        add_remove: protects whether a record is in the data at all. Most libraries report it.
-        substitute: protects what a record says, if it is known to be in the data.
+        add_remove: what most libraries report; `adjacency.PROTECTS` says what each one protects.
+        substitute: of the training itself under substitute adjacency.
         group_privacy: the substitute epsilon as it follows from add/remove alone (Pradhan et al.,
             Theorem 4.1). It is larger than `substitute`; NaN if its accountant refuses.
         delta: of all three.
@@ -31,15 +31,11 @@ class EpsilonsByAdjacency:
     method: AccountingMethod
 
 
-def account_by_adjacency(
-    *, sample_rate: float, noise_multiplier: float, num_steps: int, delta: float
-) -> EpsilonsByAdjacency:
+def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdjacency:
     """The epsilons of DP-SGD with Poisson sampling under each adjacency.
 
     Args:
-        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        noise_multiplier: standard deviation of the noise over the clipping norm.
-        num_steps: number of steps that are composed.
+        mechanism: what is accounted; its own adjacency is not used.
         delta: between 0 and 1, both excluded.
 
     Raises:
@@ -47,33 +43,59 @@ def account_by_adjacency(
         AccountingError: neither accountant gives a trustworthy number.
 
     Example:
-        >>> found = account_by_adjacency(
-        ...     sample_rate=1.0, noise_multiplier=22.37, num_steps=500, delta=1e-5
-        ... )
+        >>> mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500,
+        ...                       noise_multiplier=22.37)
+        >>> found = account_by_adjacency(mechanism, delta=1e-5)
         >>> round(found.add_remove, 2), round(found.substitute, 2)
         (4.38, 9.99)
     """
-
-    def upper(adjacency: Adjacency, method: AccountingMethod) -> float:
-        [epsilon] = account_epsilon_curve(
-            adjacency=adjacency,
-            sample_rate=sample_rate,
-            noise_multiplier=noise_multiplier,
-            steps=[num_steps],
-            delta=delta,
-            method=method,
-        )
-        return epsilon
-
-    (add_remove, substitute), method = with_fallback(
-        lambda name: [upper(one, name) for one in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)],
-        instead="raise the noise multiplier or delta",
+    steps = [mechanism.num_steps]
+    curves, method = curves_by_adjacency(
+        mechanism, steps=steps, delta=delta, instead="raise the noise multiplier or delta"
     )
     try:
-        group = upper(Adjacency.SUBSTITUTE, AccountingMethod.GROUP_PRIVACY)
+        [group] = account_epsilon_curve(
+            mechanism.under(Adjacency.SUBSTITUTE),
+            steps=steps,
+            delta=delta,
+            method=AccountingMethod.GROUP_PRIVACY,
+        )
     except AccountingError:
         group = float("nan")
+    [add_remove], [substitute] = curves[Adjacency.ADD_REMOVE], curves[Adjacency.SUBSTITUTE]
     return EpsilonsByAdjacency(add_remove, substitute, group, delta, method)
+
+
+def curves_by_adjacency(
+    mechanism: Mechanism,
+    *,
+    steps: Sequence[int],
+    delta: float,
+    instead: str,
+    method: AccountingMethod | None = None,
+) -> tuple[dict[Adjacency, list[float]], AccountingMethod]:
+    """Upper epsilons after several numbers of steps under both adjacencies, by one accountant.
+
+    Args:
+        mechanism: what is accounted; its own adjacency and number of steps are not used.
+        steps: numbers of steps.
+        delta: of all epsilons.
+        instead: what to do if `pld` and `prv` both refuse one of them.
+        method: the only one that may be used; by default `pld`, or `prv` where `pld` refuses.
+
+    Returns:
+        A list for each adjacency, in the order of `steps`, and the method of both.
+    """
+
+    def both(by: AccountingMethod) -> dict[Adjacency, list[float]]:
+        return {
+            adjacency: account_epsilon_curve(
+                mechanism.under(adjacency), steps=steps, delta=delta, method=by
+            )
+            for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
+        }
+
+    return (both(method), method) if method else with_fallback(both, instead=instead)
 
 
 _ACCOUNTANTS = {
@@ -84,10 +106,8 @@ _ACCOUNTANTS = {
 
 def privacy_statement(
     epsilons: EpsilonsByAdjacency,
+    mechanism: Mechanism,
     *,
-    sample_rate: float,
-    noise_multiplier: float,
-    num_steps: int,
     num_records: int | None = None,
     unit: str = "one example",
 ) -> list[str]:
@@ -95,9 +115,7 @@ def privacy_statement(
 
     Args:
         epsilons: of the training.
-        sample_rate: of Poisson sampling.
-        noise_multiplier: standard deviation of the noise over the clipping norm.
-        num_steps: training steps.
+        mechanism: the training.
         num_records: of the training data, if it may be told.
         unit: what one record is.
     """
@@ -105,8 +123,9 @@ def privacy_statement(
     records = f" on {num_records:,} records" if num_records else ""
     first = (
         f"The model was trained{records} with DP-SGD: gradients of records are clipped, summed over"
-        f" a batch, and Gaussian noise is added. Noise multiplier {noise_multiplier:.4g}, Poisson"
-        f" sampling at rate {sample_rate:.4g}, {num_steps:,} steps. One record is {unit}."
+        " a batch, and Gaussian noise is added. Noise multiplier"
+        f" {mechanism.noise_multiplier:.4g}, Poisson sampling at rate {mechanism.sample_rate:.4g},"
+        f" {mechanism.num_steps:,} steps. One record is {unit}."
     )
     second = (
         f"Content: the training is ({_number(epsilons.substitute)}, {delta:g})-differentially"

@@ -1,16 +1,14 @@
 """The noise that reaches a target epsilon."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from math import asinh, exp, log, log1p, sqrt
 
 from scipy.optimize import brentq
 
-from dpcanary.accounting.dispatch import checked_setting, checked_uppers
-from dpcanary.accounting.fallback import with_fallback
+from dpcanary.accounting.epsilon import account_epsilon_curve, checked_question, with_fallback
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.noise import NoiseStage
-from dpcanary.accounting.setting import AccountingMethod, Setting
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError
@@ -23,22 +21,18 @@ _LEAST, _MOST = 1e-4, 1e9
 
 
 def calibrate_noise(
+    mechanism: Mechanism,
     *,
-    adjacency: Adjacency | str,
     epsilon: float,
     delta: float,
-    sample_rate: float,
-    num_steps: int,
     method: AccountingMethod | str = AccountingMethod.PLD,
 ) -> float:
     """Smallest noise multiplier whose upper epsilon does not exceed a target.
 
     Args:
-        adjacency: the neighbouring relation.
+        mechanism: what is calibrated, under its adjacency; its own noise is not used.
         epsilon: the target, finite and above 0.
         delta: between 0 and 1, both excluded.
-        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        num_steps: number of steps that are composed.
         method: as for account_epsilon.
 
     Returns:
@@ -51,34 +45,38 @@ def calibrate_noise(
             noise reaches the target.
 
     Example:
-        >>> sigma = calibrate_noise(adjacency="substitute", epsilon=9.992, delta=1e-5,
-        ...                         sample_rate=1.0, num_steps=500, method="closed_form")
+        >>> sigma = calibrate_noise(Mechanism("substitute", sample_rate=1.0, num_steps=500),
+        ...                         epsilon=9.992, delta=1e-5, method="closed_form")
         >>> round(sigma, 2)
         22.37
     """
     target = checked_real("epsilon", epsilon, most=_LARGEST_EPSILON)
-    setting = checked_setting(
-        adjacency=adjacency,
-        sample_rate=sample_rate,
-        noise_multiplier=1.0,  # a placeholder
-        num_steps=num_steps,
-        delta=delta,
-        method=method,
-    )
+    method = checked_question(mechanism.with_noise(1.0), delta=delta, method=method).method
+
+    def refusal(reason: str) -> AccountingError:
+        return AccountingError.about(
+            f"a target epsilon of {target:g} for adjacency={mechanism.adjacency.value!r},"
+            f" sample_rate={mechanism.sample_rate:g}, num_steps={mechanism.num_steps},"
+            f" delta={delta:g}",
+            reason=reason,
+            instead="choose another epsilon or delta",
+            method=method.value,
+        )
 
     @cache
     def excess(log_sigma: float) -> float:
-        trial = replace(setting, noise_multiplier=exp(log_sigma))
+        trial = mechanism.with_noise(exp(log_sigma))
+        steps = [mechanism.num_steps]
         try:
-            return checked_uppers(trial, [setting.num_steps])[0] - target
+            return account_epsilon_curve(trial, steps=steps, delta=delta, method=method)[0] - target
         except AccountingError as error:
             tried = f"the search tried noise_multiplier={exp(log_sigma):.3g}, where"
-            raise _refusal(setting, target, f"{tried} {error.reason or error}") from error
+            raise refusal(f"{tried} {error.reason or error}") from error
 
-    low, high = _bracket(excess, log(_gaussian_guess(setting, target)))
+    low, high = _bracket(excess, log(_gaussian_guess(mechanism, epsilon=target, delta=delta)))
     if exp(low) < _LEAST or exp(high) > _MOST:
         known = f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it"
-        raise _refusal(setting, target, f"{known} (delta may cover the leak at any noise)")
+        raise refusal(f"{known} (delta may cover the leak at any noise)")
     root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
     # The grids change with the noise, so the function is not quite smooth: step to the safe side.
     while excess(root) > 0:
@@ -86,26 +84,15 @@ def calibrate_noise(
     return exp(root)
 
 
-def _refusal(setting: Setting, target: float, reason: str) -> AccountingError:
-    subject = (
-        f"a target epsilon of {target:g} for adjacency={setting.adjacency.value!r},"
-        f" sample_rate={setting.sample_rate:g}, num_steps={setting.num_steps},"
-        f" delta={setting.delta:g}"
-    )
-    return AccountingError.about(
-        subject, reason=reason, instead="choose another epsilon or delta", method=setting.method
-    )
-
-
-def _gaussian_guess(setting: Setting, epsilon: float) -> float:
+def _gaussian_guess(mechanism: Mechanism, *, epsilon: float, delta: float) -> float:
     """Noise by the central limit theorem for subsampled Gaussians [Bu et al., 2020]."""
-    mu = gdp_mu(epsilon=epsilon, delta=setting.delta)
-    ratio = mu / (setting.sample_rate * sqrt(setting.num_steps))
-    if setting.sample_rate == 1:
-        return setting.adjacency.sensitivity / ratio
+    mu = gdp_mu(epsilon=epsilon, delta=delta)
+    ratio = mu / (mechanism.sample_rate * sqrt(mechanism.num_steps))
+    if mechanism.sample_rate == 1:
+        return mechanism.adjacency.sensitivity / ratio
     # The variance of one step's likelihood ratio is q^2 (exp(1/s^2) - 1), or 4 q^2 sinh(1/s^2)
     # under substitution.
-    substitute = setting.adjacency is Adjacency.SUBSTITUTE
+    substitute = mechanism.adjacency is Adjacency.SUBSTITUTE
     return 1 / sqrt(asinh(ratio**2 / 4) if substitute else log1p(ratio**2))
 
 
@@ -120,6 +107,16 @@ def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, flo
     return low, high
 
 
+def calibrate_with_fallback(
+    mechanism: Mechanism, *, epsilon: float, delta: float, instead: str
+) -> tuple[float, AccountingMethod]:
+    """The noise by `calibrate_noise` with method `pld`, or `prv`; and the method that gave it."""
+    return with_fallback(
+        lambda method: calibrate_noise(mechanism, epsilon=epsilon, delta=delta, method=method),
+        instead=instead,
+    )
+
+
 def calibrated_noise(stage: NoiseStage) -> float:
     """The noise multiplier that reaches the stage's target.
 
@@ -130,15 +127,8 @@ def calibrated_noise(stage: NoiseStage) -> float:
     epsilon, delta = stage.target_epsilon, stage.target_delta
     if epsilon is None or delta is None:
         raise InputError("settings: give noise_multiplier, or target_epsilon and target_delta")
-    sigma, _ = with_fallback(
-        lambda method: calibrate_noise(
-            adjacency=stage.adjacency,
-            epsilon=epsilon,
-            delta=delta,
-            sample_rate=stage.sample_rate,
-            num_steps=stage.accounted_steps,
-            method=method,
-        ),
-        instead="choose another target_epsilon or delta, or give noise_multiplier",
+    mechanism = Mechanism(
+        stage.adjacency, sample_rate=stage.sample_rate, num_steps=stage.accounted_steps
     )
-    return sigma
+    instead = "choose another target_epsilon or delta, or give noise_multiplier"
+    return calibrate_with_fallback(mechanism, epsilon=epsilon, delta=delta, instead=instead)[0]

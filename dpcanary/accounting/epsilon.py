@@ -1,31 +1,30 @@
-"""Epsilon of a setting of DP-SGD, under each adjacency and by each accountant."""
+"""Epsilon of DP-SGD, under each adjacency and by each accountant."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar, assert_never
 
-from dpcanary.accounting.dispatch import checked_bounds, checked_setting, checked_uppers
-from dpcanary.accounting.setting import AccountingMethod, EpsilonBounds
-from dpcanary.adjacency import Adjacency
+from dpcanary.accounting.mechanism import (
+    Accountant,
+    AccountingMethod,
+    EpsilonBounds,
+    Mechanism,
+    Question,
+)
 from dpcanary.checks import checked_count, checked_real
-from dpcanary.errors import InputError
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.gdp import gdp_epsilon
+
+Result = TypeVar("Result")
 
 
 def account_epsilon(
-    *,
-    adjacency: Adjacency | str,
-    sample_rate: float,
-    noise_multiplier: float,
-    num_steps: int,
-    delta: float,
-    method: AccountingMethod | str = AccountingMethod.PLD,
+    mechanism: Mechanism, *, delta: float, method: AccountingMethod | str = AccountingMethod.PLD
 ) -> EpsilonBounds:
     """Epsilon of DP-SGD with Poisson sampling.
 
     Args:
-        adjacency: the neighbouring relation.
-        sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        noise_multiplier: standard deviation of the noise over the clipping norm (never over the
-            sensitivity), under every adjacency.
-        num_steps: number of steps that are composed.
+        mechanism: what is accounted, under its adjacency.
         delta: between 0 and 1, both excluded.
         method: which accountant. `closed_form` is only for sample_rate 1, `group_privacy` only for
             substitute adjacency.
@@ -39,27 +38,23 @@ def account_epsilon(
             inputs and what to do instead.
 
     Example:
-        >>> bounds = account_epsilon(adjacency="substitute", sample_rate=1.0, delta=1e-5,
-        ...                          noise_multiplier=22.37, num_steps=500, method="closed_form")
+        >>> mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500,
+        ...                       noise_multiplier=22.37)
+        >>> bounds = account_epsilon(mechanism, delta=1e-5, method="closed_form")
         >>> round(bounds.estimate, 3)
         9.992
     """
-    setting = checked_setting(
-        adjacency=adjacency,
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=num_steps,
-        delta=delta,
-        method=method,
-    )
-    return checked_bounds(setting)
+    question = checked_question(mechanism, delta=delta, method=method)
+    accountant = accountant_for(question.method)
+    bounds = accountant.bounds(question)
+    if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
+        raise question.refusal(f"it came out as {bounds}", instead=accountant.instead)
+    return bounds
 
 
 def account_epsilon_curve(
+    mechanism: Mechanism,
     *,
-    adjacency: Adjacency | str,
-    sample_rate: float,
-    noise_multiplier: float,
     steps: Sequence[int],
     delta: float,
     method: AccountingMethod | str = AccountingMethod.PLD,
@@ -67,11 +62,13 @@ def account_epsilon_curve(
     """Upper (pessimistic) epsilons after several numbers of steps, in the order of `steps`.
 
     One call is faster than a call of `account_epsilon` for each, since all share the
-    discretisation of a step. The other arguments and the errors are those of `account_epsilon`.
+    discretisation of a step. The mechanism's own number of steps is not used. The other arguments
+    and the errors are those of `account_epsilon`.
 
     Example:
-        >>> curve = account_epsilon_curve(adjacency="add_remove", sample_rate=1.0, delta=1e-5,
-        ...                               noise_multiplier=4.0, steps=[125, 250],
+        >>> mechanism = Mechanism("add_remove", sample_rate=1.0, num_steps=250,
+        ...                       noise_multiplier=4.0)
+        >>> curve = account_epsilon_curve(mechanism, steps=[125, 250], delta=1e-5,
         ...                               method="closed_form")
         >>> [round(epsilon, 3) for epsilon in curve]
         [15.223, 23.995]
@@ -79,46 +76,107 @@ def account_epsilon_curve(
     counts = [checked_count("steps", count) for count in steps]
     if not counts:
         raise InputError("steps is empty; it must hold at least one number of steps")
-    setting = checked_setting(
-        adjacency=adjacency,
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=max(counts),
-        delta=delta,
-        method=method,
-    )
-    return checked_uppers(setting, counts)
+    question = checked_question(mechanism.after(max(counts)), delta=delta, method=method)
+    accountant = accountant_for(question.method)
+    uppers = accountant.uppers(question, counts)
+    for upper in uppers:
+        if not 0 <= upper < float("inf"):
+            raise question.refusal(f"its epsilon came out as {upper}", instead=accountant.instead)
+    return uppers
 
 
-def privacy_profile(
-    *,
-    adjacency: Adjacency | str,
-    sample_rate: float,
-    noise_multiplier: float,
-    num_steps: int,
-    epsilons: Sequence[float],
-) -> list[float]:
+def privacy_profile(mechanism: Mechanism, *, epsilons: Sequence[float]) -> list[float]:
     """Upper deltas at several epsilons (finite, at least 0), in the order of `epsilons`.
 
-    They are accounted by privacy loss distributions. The other arguments and the errors are those
-    of `account_epsilon` with method `pld`.
+    They are accounted by privacy loss distributions; the errors are those of `account_epsilon`
+    with method `pld`.
 
     Example:
-        >>> [delta] = privacy_profile(adjacency="add_remove", sample_rate=1.0, num_steps=1,
-        ...                           noise_multiplier=1.0, epsilons=[0.0])
+        >>> mechanism = Mechanism("add_remove", sample_rate=1.0, num_steps=1, noise_multiplier=1.0)
+        >>> [delta] = privacy_profile(mechanism, epsilons=[0.0])
         >>> round(delta, 4)  # 2 Phi(1/2) - 1
         0.3829
     """
     from dpcanary.accounting.pld import composed_losses
 
     checked = [checked_real("epsilons", epsilon, zero_included=True) for epsilon in epsilons]
-    setting = checked_setting(
-        adjacency=adjacency,
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=num_steps,
-        delta=0.5,  # not asked for
-        method="pld",
-    )
-    [loss] = composed_losses(setting, [setting.num_steps], pessimistic=True)
+    question = checked_question(mechanism, delta=0.5)  # the delta is not used
+    [loss] = composed_losses(question, [mechanism.num_steps], pessimistic=True)
     return [min(1.0, loss.delta(epsilon)) for epsilon in checked]
+
+
+def with_fallback(
+    account: Callable[[AccountingMethod], Result], *, instead: str
+) -> tuple[Result, AccountingMethod]:
+    """The result by method `pld`, or by `prv` if `pld` refuses; and the method that gave it.
+
+    Args:
+        account: gives the result by a method.
+        instead: what the user of a config can do if both refuse.
+
+    Raises:
+        AccountingError: if both refuse; says why, and what to do.
+    """
+    try:
+        return account(AccountingMethod.PLD), AccountingMethod.PLD
+    except AccountingError as first:
+        print(f"warning: trying prv instead: {first}", file=sys.stderr)
+        try:
+            return account(AccountingMethod.PRV), AccountingMethod.PRV
+        except AccountingError as second:
+            reason = f"{first.reason or first}; and by method 'prv': {second.reason or second}"
+            subject = first.subject or "this mechanism cannot be accounted"
+            raise AccountingError.about(subject, reason=reason, instead=instead) from second
+
+
+def checked_question(
+    mechanism: Mechanism,
+    *,
+    delta: float,
+    method: AccountingMethod | str = AccountingMethod.PLD,
+) -> Question:
+    """The question for the epsilon of a mechanism; errors as those of `account_epsilon`."""
+    checked_real("noise_multiplier", mechanism.noise_multiplier)
+    return Question(mechanism, checked_real("delta", delta, most=1.0), AccountingMethod(method))
+
+
+def accountant_for(method: AccountingMethod) -> Accountant:
+    """The accountant of this name. Its libraries are imported only when it is asked for."""
+    match method:
+        case AccountingMethod.PLD:
+            from dpcanary.accounting.pld import accountant
+
+            return accountant
+        case AccountingMethod.GROUP_PRIVACY:
+            from dpcanary.accounting.pld import group_privacy
+
+            return group_privacy
+        case AccountingMethod.PRV:
+            from dpcanary.accounting.prv import accountant
+
+            return accountant
+        case AccountingMethod.CLOSED_FORM:
+            return _CLOSED_FORM
+        case never:
+            assert_never(never)
+
+
+def _closed_form(question: Question, steps: list[int]) -> list[float]:
+    """Full batches: without sampling, DP-SGD is exactly a Gaussian mechanism."""
+    mechanism = question.mechanism
+    if mechanism.sample_rate < 1:
+        raise question.refusal(
+            "the closed form holds at sample_rate=1 only", instead="use method='pld'"
+        )
+    noises = [mechanism.after(count).collapsed().noise_multiplier for count in steps]
+    sensitivity = mechanism.adjacency.sensitivity
+    return [gdp_epsilon(mu=sensitivity / noise, delta=question.delta) for noise in noises]
+
+
+_CLOSED_FORM = Accountant(
+    bounds=lambda question: EpsilonBounds(
+        *_closed_form(question, [question.mechanism.num_steps]) * 3
+    ),
+    uppers=_closed_form,
+    instead="raise noise_multiplier",
+)

@@ -1,48 +1,137 @@
-"""A mechanism that is accounted and audited. This module has few imports, so that it loads fast."""
+"""What is accounted, and the question to an accountant; with few imports, to load fast."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import nan, sqrt
 
-from dpcanary.accounting.dispatch import checked_setting
-from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count, checked_real
+from dpcanary.choice import Choice
+from dpcanary.errors import AccountingError
+
+
+class AccountingMethod(Choice):
+    """How an epsilon is accounted.
+
+    Attributes:
+        PLD: privacy loss distributions, by dp-accounting. The default.
+        PRV: privacy random variables, by prv-accountant with losses of our own.
+        CLOSED_FORM: the Gaussian mechanism; only for sample_rate 1.
+        GROUP_PRIVACY: substitute epsilon from add/remove epsilon (Theorem 4.1 of Pradhan et
+            al.). Looser than the others.
+    """
+
+    PLD = "pld"
+    PRV = "prv"
+    CLOSED_FORM = "closed_form"
+    GROUP_PRIVACY = "group_privacy"
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """T steps of DP-SGD with Poisson sampling. The adjacency may be given by name.
+    """T steps of DP-SGD with Poisson sampling: what is accounted and audited.
 
     Attributes:
-        adjacency: the neighbouring relation.
+        adjacency: the neighbouring relation, or its name.
         sample_rate: probability that a record enters a step's batch, above 0 and at most 1.
-        noise_multiplier: standard deviation of the noise over the clipping norm (never over the
-            sensitivity), above 0.
         num_steps: number of steps that are composed, at least 1.
+        noise_multiplier: standard deviation of the noise over the clipping norm (never over the
+            sensitivity), above 0. NaN, the default, where it is asked for and not given.
 
     Raises:
         InputError: if one is out of its range.
     """
 
     adjacency: Adjacency
-    sample_rate: float
-    noise_multiplier: float
-    num_steps: int
+    sample_rate: float = field(kw_only=True)
+    num_steps: int = field(kw_only=True)
+    noise_multiplier: float = field(default=nan, kw_only=True)
 
     def __post_init__(self) -> None:
-        checked = self.setting(delta=0.5)
-        for name in ("adjacency", "sample_rate", "noise_multiplier", "num_steps"):
-            object.__setattr__(self, name, getattr(checked, name))
+        rate = checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
+        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+        object.__setattr__(self, "sample_rate", rate)
+        object.__setattr__(self, "num_steps", checked_count("num_steps", self.num_steps))
+        if self.noise_multiplier == self.noise_multiplier:  # NaN is not itself
+            noise = checked_real("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", noise)
 
     def with_noise(self, noise_multiplier: float) -> "Mechanism":
         """The same mechanism with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def setting(self, *, delta: float) -> Setting:
-        """The question for the epsilon at this delta, by privacy loss distributions."""
-        return checked_setting(
-            adjacency=self.adjacency,
-            sample_rate=self.sample_rate,
-            noise_multiplier=self.noise_multiplier,
-            num_steps=self.num_steps,
-            delta=delta,
-            method="pld",
+    def under(self, adjacency: Adjacency | str) -> "Mechanism":
+        """The same mechanism under another neighbouring relation."""
+        return replace(self, adjacency=Adjacency(adjacency))
+
+    def after(self, num_steps: int) -> "Mechanism":
+        """The same mechanism with another number of steps."""
+        return replace(self, num_steps=num_steps)
+
+    def collapsed(self) -> "Mechanism":
+        """The same mechanism in the fewest steps.
+
+        Without sampling, T Gaussian steps are exactly one step with 1/sqrt(T) of the noise, which
+        leaves no composition error.
+        """
+        if self.sample_rate < 1:
+            return self
+        return self.after(1).with_noise(self.noise_multiplier / sqrt(self.num_steps))
+
+    def in_words(self) -> str:
+        """For errors: all that it is."""
+        return (
+            f"adjacency={self.adjacency.value!r}, sample_rate={self.sample_rate:g}, "
+            f"noise_multiplier={self.noise_multiplier:g}, num_steps={self.num_steps}"
         )
+
+
+@dataclass(frozen=True)
+class EpsilonBounds:
+    """An epsilon, with bounds on the accountant's own numerical error.
+
+    Attributes:
+        lower: the true epsilon is at least this. Method "pld" rounds every step's loss down, so
+            its lower bound is loose, or 0, if sampling is rare or steps are many; "prv" is tighter.
+        estimate: the accountant's best value.
+        upper: the true epsilon is at most this. A privacy guarantee may quote it.
+    """
+
+    lower: float
+    estimate: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an accountant is asked: the epsilon of a mechanism at a delta."""
+
+    mechanism: Mechanism
+    delta: float
+    method: AccountingMethod = AccountingMethod.PLD
+
+    def after(self, num_steps: int) -> "Question":
+        """The same question after another number of steps."""
+        return replace(self, mechanism=self.mechanism.after(num_steps))
+
+    def refusal(self, reason: str, *, instead: str) -> AccountingError:
+        """The error that says why this accountant gives no number, and what to do instead."""
+        subject = f"{self.mechanism.in_words()}, delta={self.delta:g}"
+        return AccountingError.about(
+            subject, reason=reason, instead=instead, method=self.method.value
+        )
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """One way to account.
+
+    Attributes:
+        bounds: answers a question by a lower bound, an estimate and an upper bound.
+        uppers: the upper epsilon after each of several numbers of steps.
+        instead: what to do if it gives no usable number.
+    """
+
+    bounds: Callable[[Question], EpsilonBounds]
+    uppers: Callable[[Question, list[int]], list[float]]
+    instead: str

@@ -5,10 +5,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import ceil, floor
 from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.printing import rounded_up
 
@@ -61,37 +64,33 @@ def epsilons_of(
             "an optimizer does not know its sample rate and number of steps: give sample_rate"
             " (expected batch size / number of records) and num_steps"
         )
+    mechanism = Mechanism(
+        Adjacency.SUBSTITUTE, sample_rate=rate, num_steps=steps, noise_multiplier=noise_multiplier
+    )
     if poisson_sampling is None:
         poisson_sampling = samples_poisson(privacy_engine_or_optimizer)
     if poisson_sampling is False and rate < 1:  # full batches are what is accounted
-        guaranteed = without_poisson_sampling(
-            sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
-        )
+        guaranteed = without_poisson_sampling(mechanism, delta=delta)
         warnings.warn(guaranteed, UserWarning, stacklevel=2)
-    return account_by_adjacency(
-        sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
-    )
+    return account_by_adjacency(mechanism, delta=delta)
 
 
-def without_poisson_sampling(
-    *, sample_rate: float, noise_multiplier: float, num_steps: int, delta: float
-) -> str:
-    """What is guaranteed where batches are no Poisson samples, in words; arguments as accounted.
+def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
+    """What is guaranteed where batches are no Poisson samples, in words.
 
     A record that takes part once in each pass over the data is in as many steps as there are
     passes, and nothing amplifies its privacy: that is the accounting of full batches.
     """
     # A last batch that is smaller may be dropped: then a pass has fewer steps than 1 / rate.
-    steps_of_pass = max(1, floor(1 / sample_rate + 1e-9))
-    passes = ceil(num_steps / steps_of_pass)
+    steps_of_pass = max(1, floor(1 / mechanism.sample_rate + 1e-9))
+    passes = ceil(mechanism.num_steps / steps_of_pass)
     text = (
         "batches are no Poisson samples (poisson_sampling=False): the accounted epsilons do not"
         " hold. If each record is used once in each pass over the data"
     )
     try:
-        found = account_by_adjacency(
-            sample_rate=1.0, noise_multiplier=noise_multiplier, num_steps=passes, delta=delta
-        )
+        full_batches = replace(mechanism, sample_rate=1.0, num_steps=passes)
+        found = account_by_adjacency(full_batches, delta=delta)
     except AccountingError as error:
         return f"{text}, no accountant gives a number: {error}"
     return (

@@ -8,10 +8,9 @@ from math import inf, nan
 import numpy as np
 import pandas as pd
 
-from dpcanary.accounting.dispatch import checked_setting
+from dpcanary.accounting.by_adjacency import curves_by_adjacency
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
-from dpcanary.accounting.fallback import with_fallback
-from dpcanary.accounting.setting import AccountingMethod
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.accounting.trade_off import (
     ExactCurve,
@@ -49,31 +48,42 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     """
     if not noise_multiplier:
         return _without_noise(stage)
-    (substitute, add_remove), method = with_fallback(
-        lambda name: [_curve(stage, noise_multiplier, each, name) for each in _ADJACENCIES],
+    mechanism = _mechanism(stage, noise_multiplier)
+    counts = sorted({*stage.insertions})
+    curves, method = curves_by_adjacency(
+        mechanism,
+        steps=counts,
+        delta=stage.delta,
         instead=(
             "raise noise_multiplier or delta, or lower target_epsilon where the noise is calibrated"
         ),
     )
-    group_privacy: list[float] | float = float("nan")
+    group_privacy = [nan] * len(counts)
     try:
-        group_privacy = _curve(
-            stage, noise_multiplier, Adjacency.SUBSTITUTE, AccountingMethod.GROUP_PRIVACY
+        group_privacy = account_epsilon_curve(
+            mechanism.under(Adjacency.SUBSTITUTE),
+            steps=counts,
+            delta=stage.delta,
+            method=AccountingMethod.GROUP_PRIVACY,
         )
     except AccountingError as error:
         print(f"warning: no group privacy bound: {error}", file=sys.stderr)
+
+    def at_recorded_steps(epsilons: Sequence[float]) -> list[float]:
+        return [epsilons[counts.index(count)] for count in stage.insertions]
+
     exact = _exact_curves(stage, noise_multiplier, stage.record_steps)
     return pd.DataFrame(
         {
             "step": stage.record_steps,
             "noise_multiplier": noise_multiplier,
             "accounting_method": method.value,
-            "epsilon_upper_substitute": substitute,
-            "epsilon_upper_add_remove": add_remove,
-            "epsilon_upper_group_privacy": group_privacy,
+            "epsilon_upper_substitute": at_recorded_steps(curves[Adjacency.SUBSTITUTE]),
+            "epsilon_upper_add_remove": at_recorded_steps(curves[Adjacency.ADD_REMOVE]),
+            "epsilon_upper_group_privacy": at_recorded_steps(group_privacy),
             "gaussian_distance": (
                 [gaussian_distance(curve, delta=stage.delta) for curve in exact]
-                or _gaussian_distances(stage, noise_multiplier)
+                or _gaussian_distances(mechanism, stage)
             ),
             "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
             "epsilon_hidden_state_gdp": [
@@ -112,38 +122,23 @@ def _exact_curves(
     return curves
 
 
-def _gaussian_distances(stage: AccountingStage, noise_multiplier: float) -> list[float]:
-    """Of the trade-off curve after each recorded step."""
-    steps = list(stage.insertions)
-    setting = checked_setting(
-        adjacency=stage.adjacency,
+def _mechanism(stage: AccountingStage, noise_multiplier: float) -> Mechanism:
+    """The audited mechanism, after the last recorded step."""
+    return Mechanism(
+        stage.adjacency,
         sample_rate=stage.sample_rate,
+        num_steps=max(stage.insertions),
         noise_multiplier=noise_multiplier,
-        num_steps=max(steps),
-        delta=stage.delta,
-        method=AccountingMethod.PLD,
     )
+
+
+def _gaussian_distances(mechanism: Mechanism, stage: AccountingStage) -> list[float]:
+    """Of the trade-off curve after each recorded step."""
     try:
-        curves = curves_by_steps(setting, steps)
+        curves = curves_by_steps(mechanism, list(stage.insertions))
         return [gaussian_distance(curve, delta=stage.delta) for curve in curves]
     except AccountingError:
-        return [float("nan")] * len(steps)
-
-
-def _curve(
-    stage: AccountingStage, noise_multiplier: float, adjacency: Adjacency, method: AccountingMethod
-) -> list[float]:
-    counts = sorted({*stage.insertions})
-    epsilons = account_epsilon_curve(
-        adjacency=adjacency,
-        sample_rate=stage.sample_rate,
-        noise_multiplier=noise_multiplier,
-        steps=counts,
-        delta=stage.delta,
-        method=method,
-    )
-    by_count = dict(zip(counts, epsilons, strict=True))
-    return [by_count[count] for count in stage.insertions]
+        return [nan] * len(stage.insertions)
 
 
 def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
@@ -158,14 +153,13 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     if not noise_multiplier:
         points = pd.DataFrame({"delta": [1.0], "epsilon": [0.0]})
         return pd.concat([points.assign(adjacency=one.value) for one in _ADJACENCIES])[_PROFILE]
-    last = stage.model_copy(update={"record_steps": stage.record_steps[-1:]})
-    tables = []
+    mechanism, tables = _mechanism(stage, noise_multiplier), []
     for adjacency in _ADJACENCIES:
         try:
-            points = _fine_profile(last, noise_multiplier, adjacency)
+            points = _fine_profile(mechanism.under(adjacency), stage.delta)
         except AccountingError as error:
             print(f"warning: a coarse privacy profile: {error}", file=sys.stderr)
-            points = _coarse_profile(last, noise_multiplier, adjacency)
+            points = _coarse_profile(mechanism.under(adjacency), stage.delta)
         tables.append(points.assign(adjacency=adjacency.value))
     for curve in _exact_curves(stage, noise_multiplier, stage.record_steps[-1:]):
         tables.append(_exact_profile(curve).assign(adjacency="hidden_state"))
@@ -179,39 +173,23 @@ def _exact_profile(curve: ExactCurve) -> pd.DataFrame:
     return pd.DataFrame({"delta": [curve.delta(one) for one in epsilons], "epsilon": epsilons})
 
 
-def _fine_profile(
-    last: AccountingStage, noise_multiplier: float, adjacency: Adjacency
-) -> pd.DataFrame:
-    widest = last.model_copy(update={"delta": min(last.delta, _PROFILE_DELTA)})
-    [highest] = _curve(widest, noise_multiplier, adjacency, AccountingMethod.PLD)
+def _fine_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
+    delta = min(delta, _PROFILE_DELTA)
+    [highest] = account_epsilon_curve(mechanism, steps=[mechanism.num_steps], delta=delta)
     epsilons = np.linspace(0.0, highest, _PROFILE_POINTS).tolist()
-    deltas = privacy_profile(
-        adjacency=adjacency,
-        sample_rate=last.sample_rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=last.insertions[0],
-        epsilons=epsilons,
+    return pd.DataFrame(
+        {"delta": privacy_profile(mechanism, epsilons=epsilons), "epsilon": epsilons}
     )
-    return pd.DataFrame({"delta": deltas, "epsilon": epsilons})
 
 
-def _coarse_profile(
-    last: AccountingStage, noise_multiplier: float, adjacency: Adjacency
-) -> pd.DataFrame:
+def _coarse_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
     points = []
-    for delta in sorted({last.delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
+    for one in sorted({delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
         try:
-            bounds = account_epsilon(
-                adjacency=adjacency,
-                sample_rate=last.sample_rate,
-                noise_multiplier=noise_multiplier,
-                num_steps=last.insertions[0],
-                delta=delta,
-                method=AccountingMethod.PRV,
-            )
+            bounds = account_epsilon(mechanism, delta=one, method=AccountingMethod.PRV)
         except AccountingError:
             continue  # the audit's own delta is left: upper_bounds would have refused otherwise
-        points.append({"delta": delta, "epsilon": bounds.upper})
+        points.append({"delta": one, "epsilon": bounds.upper})
     return pd.DataFrame(points, columns=["delta", "epsilon"])
 
 
@@ -239,8 +217,17 @@ def compare_adjacencies(
     Raises:
         InputError: if a setting is out of its range.
     """
-    mechanisms = itertools.product(sorted({*sample_rates}), sorted({*noise_multipliers}))
-    parts = [_by_steps(q, sigma, sorted({*num_steps}), delta) for q, sigma in mechanisms]
+    steps = sorted({*num_steps})
+    parts = [
+        _ratios_by_steps(
+            Mechanism(
+                Adjacency.SUBSTITUTE, sample_rate=q, num_steps=max(steps), noise_multiplier=sigma
+            ),
+            steps,
+            delta,
+        )
+        for q, sigma in itertools.product(sorted({*sample_rates}), sorted({*noise_multipliers}))
+    ]
     table = pd.concat(parts).sort_values(
         ["sample_rate", "num_steps", "noise_multiplier"], ignore_index=True
     )
@@ -248,45 +235,37 @@ def compare_adjacencies(
     return table.assign(ratio=table["epsilon_substitute"] / positive)
 
 
-def _by_steps(q: float, sigma: float, steps: list[int], delta: float) -> pd.DataFrame:
+def _ratios_by_steps(mechanism: Mechanism, steps: list[int], delta: float) -> pd.DataFrame:
     """A row for each number of steps. If these fail together, each is tried alone."""
-    epsilons, method = [[float("nan")], [float("nan")]], "none"
+    nothing = [nan] * len(steps)
+    substitute, add_remove, method = nothing, nothing, "none"
+    # The closed form is exact, and possible at any epsilon.
+    only = AccountingMethod.CLOSED_FORM if mechanism.sample_rate == 1 else None
     try:
-        epsilons, method = _both_epsilons(q, sigma, steps, delta)
+        curves, method = curves_by_adjacency(
+            mechanism, steps=steps, delta=delta, instead="there is no ratio here", method=only
+        )
+        substitute, add_remove = curves[Adjacency.SUBSTITUTE], curves[Adjacency.ADD_REMOVE]
     except AccountingError as error:
         if len(steps) > 1:
-            return pd.concat([_by_steps(q, sigma, [count], delta) for count in steps])
+            return pd.concat([_ratios_by_steps(mechanism, [count], delta) for count in steps])
         print(f"warning: no ratio: {error}", file=sys.stderr)
-    for count, add_remove in zip(steps, epsilons[1], strict=True):
-        if add_remove <= 0:
+    for count, epsilon in zip(steps, add_remove, strict=True):
+        if epsilon <= 0:
             print(
-                f"warning: no ratio at sample_rate={q:g}, noise_multiplier={sigma:g},"
-                f" num_steps={count}, delta={delta:g}: epsilon under add/remove is 0",
+                f"warning: no ratio at sample_rate={mechanism.sample_rate:g},"
+                f" noise_multiplier={mechanism.noise_multiplier:g}, num_steps={count},"
+                f" delta={delta:g}: epsilon under add/remove is 0",
                 file=sys.stderr,
             )
-    mechanism = {"sample_rate": q, "noise_multiplier": sigma, "delta": delta, "num_steps": steps}
-    both = {"epsilon_substitute": epsilons[0], "epsilon_add_remove": epsilons[1]}
-    return pd.DataFrame({**mechanism, "accounting_method": str(method), **both})
-
-
-def _both_epsilons(
-    q: float, sigma: float, steps: list[int], delta: float
-) -> tuple[list[list[float]], str]:
-    """Epsilon after each number of steps under substitute and under add/remove, and the method."""
-
-    def account(method: AccountingMethod) -> list[list[float]]:
-        return [
-            account_epsilon_curve(
-                adjacency=adjacency,
-                sample_rate=q,
-                noise_multiplier=sigma,
-                steps=steps,
-                delta=delta,
-                method=method,
-            )
-            for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
-        ]
-
-    if q == 1:  # exact, and possible at any epsilon
-        return account(AccountingMethod.CLOSED_FORM), AccountingMethod.CLOSED_FORM
-    return with_fallback(account, instead="there is no ratio here")
+    return pd.DataFrame(
+        {
+            "sample_rate": mechanism.sample_rate,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "delta": delta,
+            "num_steps": steps,
+            "accounting_method": str(method),
+            "epsilon_substitute": substitute,
+            "epsilon_add_remove": add_remove,
+        }
+    )

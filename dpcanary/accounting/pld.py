@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import expm1, inf, log, log1p, sinh, sqrt
+from math import exp, expm1, inf, log, log1p, sinh, sqrt
 
 import numpy as np
 from dp_accounting.pld.pld_pmf import PLDPmf
@@ -19,8 +19,9 @@ from dp_accounting.pld.privacy_loss_distribution import (
     PrivacyLossDistribution,
     from_gaussian_mechanism,
 )
+from scipy.optimize import brentq
 
-from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
+from dpcanary.accounting.mechanism import Accountant, EpsilonBounds, Mechanism, Question
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
@@ -38,16 +39,16 @@ INSTEAD = "use method='prv', or 'closed_form' at sample_rate=1"
 class ComposedLoss:
     """The loss of all steps; `slack` is added to deltas, to have the round-off on the safe side."""
 
-    setting: Setting
+    question: Question
     distribution: PrivacyLossDistribution
     slack: float
 
     def epsilon(self, delta: float) -> float:
         """Epsilon at a delta; one that is too large for dp-accounting is refused."""
-        with arithmetic_guard(self.setting):
+        with arithmetic_guard(self.question):
             epsilon = float(self.distribution.get_epsilon_for_delta(delta - self.slack))
         if not epsilon < _LARGEST_EPSILON:
-            raise self.setting.refusal(
+            raise self.question.refusal(
                 f"epsilon is {epsilon:.4g}, and beyond {_LARGEST_EPSILON:g} it underflows",
                 instead="raise noise_multiplier, or use method='closed_form' at sample_rate=1",
             )
@@ -69,7 +70,7 @@ class ComposedLoss:
 
 
 @contextmanager
-def arithmetic_guard(setting: Setting) -> Iterator[None]:
+def arithmetic_guard(question: Question) -> Iterator[None]:
     """Turns overflow and any other failure inside dp-accounting into a refusal."""
     try:
         with np.errstate(over="raise", invalid="raise", divide="raise"):
@@ -77,50 +78,55 @@ def arithmetic_guard(setting: Setting) -> Iterator[None]:
     except AccountingError:
         raise
     except (ArithmeticError, ValueError, MemoryError) as error:
-        raise setting.refusal(f"dp-accounting failed ({error})", instead=INSTEAD) from error
+        raise question.refusal(f"dp-accounting failed ({error})", instead=INSTEAD) from error
 
 
 def composed_losses(
-    setting: Setting, steps: list[int], *, pessimistic: bool
+    question: Question, steps: list[int], *, pessimistic: bool
 ) -> Iterator[ComposedLoss]:
-    """The loss after each of several numbers of steps, in place of the setting's own number.
+    """The loss after each of several numbers of steps, in place of the mechanism's own number.
 
     If it is pessimistic, deltas are rounded up (for an upper epsilon), otherwise down.
 
     Raises:
-        AccountingError: dp-accounting cannot represent this setting.
+        AccountingError: dp-accounting cannot represent this mechanism.
     """
     loss_of_step = lru_cache(maxsize=1)(_loss_of_step)
-    longest = replace(setting, num_steps=max(steps))
     for num_steps in steps:
-        composed = replace(setting, num_steps=num_steps).collapsed()
+        asked = question.after(num_steps)
         # With sampling, all numbers of steps share a step. Without, each has a step of its own.
-        step = composed if setting.sample_rate == 1 else longest
+        step = asked if question.mechanism.sample_rate == 1 else question.after(max(steps))
+        composed_steps = asked.mechanism.collapsed().num_steps
         with arithmetic_guard(step):
-            loss = loss_of_step(step, pessimistic).self_compose(composed.num_steps)
-        round_off = _round_off(composed.num_steps)
-        yield ComposedLoss(composed, loss, round_off if pessimistic else -round_off)
+            loss = loss_of_step(step, pessimistic).self_compose(composed_steps)
+        round_off = _round_off(composed_steps)
+        yield ComposedLoss(asked, loss, round_off if pessimistic else -round_off)
 
 
-def _loss_of_step(setting: Setting, pessimistic: bool) -> PrivacyLossDistribution:
-    """The loss of one step, on a grid made for the setting's number of steps."""
-    substitute = setting.adjacency is Adjacency.SUBSTITUTE
-    relation = NeighborRel.REPLACE_ONE if substitute else NeighborRel.ADD_OR_REMOVE_ONE
+def _loss_of_step(question: Question, pessimistic: bool) -> PrivacyLossDistribution:
+    """The loss of one step, on a grid made for the mechanism's number of steps."""
+    mechanism = question.mechanism.collapsed()
+    substitute = mechanism.adjacency is Adjacency.SUBSTITUTE
+    interval = _interval(mechanism, pessimistic)
+    if pessimistic and interval > _deviation(mechanism) / 10:
+        raise question.refusal("the losses of a step span too wide a grid", instead=INSTEAD)
     return from_gaussian_mechanism(
-        setting.noise_multiplier,
-        value_discretization_interval=_interval(setting, pessimistic),
-        sampling_prob=setting.sample_rate,
-        neighboring_relation=relation,
+        mechanism.noise_multiplier,
+        value_discretization_interval=interval,
+        sampling_prob=mechanism.sample_rate,
+        neighboring_relation=(
+            NeighborRel.REPLACE_ONE if substitute else NeighborRel.ADD_OR_REMOVE_ONE
+        ),
         pessimistic_estimate=pessimistic,
         use_connect_dots=pessimistic,
     )
 
 
-def check_delta(setting: Setting, delta: float) -> None:
+def check_delta(question: Question, delta: float) -> None:
     """Refuses a delta that is too small against round-off."""
-    floor = least_delta(setting.collapsed().num_steps)
+    floor = least_delta(question.mechanism.collapsed().num_steps)
     if delta < floor:
-        raise setting.refusal(
+        raise question.refusal(
             f"rounding errors are too large for a delta of {delta:.2g}, which is below {floor:.2g}",
             instead="raise delta, or use method='closed_form' at sample_rate=1",
         )
@@ -137,50 +143,101 @@ def _round_off(num_steps: int) -> float:
     return 2e-15 + 1e-16 * num_steps
 
 
-def _interval(setting: Setting, pessimistic: bool) -> float:
+def _interval(mechanism: Mechanism, pessimistic: bool) -> float:
     """The grid interval: a small part of a step's loss, as far as time and memory allow."""
-    num_steps = setting.num_steps
-    scale = setting.adjacency.sensitivity * setting.sample_rate / setting.noise_multiplier
+    num_steps = mechanism.num_steps
+    scale = mechanism.adjacency.sensitivity * mechanism.sample_rate / mechanism.noise_multiplier
     wanted = min(scale / 20, 0.02 / num_steps)
     if pessimistic:
         # `scale` is the loss of most steps. With little noise the others lose far more.
-        coarse = min(_COARSE_INTERVAL / sqrt(num_steps), _deviation(setting) / 1000)
+        coarse = min(_COARSE_INTERVAL / sqrt(num_steps), _deviation(mechanism) / 1000)
         wanted = max(scale / 100, coarse)
-    span = _span(setting)
+    span = _span(mechanism)
     # dp-accounting keeps T/400 + 68 spans of a step, since its Chernoff orders end at 20 / span.
     composed_span = span * min(num_steps, num_steps / 400 + 68)
-    interval = max(wanted, span / _STEP_POINTS[pessimistic], composed_span / _COMPOSED_POINTS)
-    if pessimistic and interval > _deviation(setting) / 10:
-        raise setting.refusal("the losses of a step span too wide a grid", instead=INSTEAD)
-    return interval
+    return max(wanted, span / _STEP_POINTS[pessimistic], composed_span / _COMPOSED_POINTS)
 
 
-def _span(setting: Setting) -> float:
+def _span(mechanism: Mechanism) -> float:
     """Width of the range of one step's losses; noise beyond it has a mass of e^-50."""
-    q, sigma = setting.sample_rate, setting.noise_multiplier
+    q, sigma = mechanism.sample_rate, mechanism.noise_multiplier
     x = 1 + 10 * sigma
     none = log1p(-q) if q < 1 else -inf
     ends = [np.logaddexp(none, log(q) + (2 * s * x - 1) / (2 * sigma**2)) for s in (1, -1)]
-    return float(setting.adjacency.sensitivity * (ends[0] - ends[1]))
+    return float(mechanism.adjacency.sensitivity * (ends[0] - ends[1]))
 
 
-def _deviation(setting: Setting) -> float:
+def _deviation(mechanism: Mechanism) -> float:
     """Standard deviation of one step's likelihood ratio, for noise of at least 1/sqrt(50)."""
-    inverse = min(setting.noise_multiplier**-2, 50.0)
-    substitute = setting.adjacency is Adjacency.SUBSTITUTE
-    return setting.sample_rate * sqrt(4 * sinh(inverse) if substitute else expm1(inverse))
+    inverse = min(mechanism.noise_multiplier**-2, 50.0)
+    substitute = mechanism.adjacency is Adjacency.SUBSTITUTE
+    return mechanism.sample_rate * sqrt(4 * sinh(inverse) if substitute else expm1(inverse))
 
 
-def _uppers(setting: Setting, steps: list[int]) -> list[float]:
-    check_delta(replace(setting, num_steps=max(steps)), setting.delta)
-    losses = composed_losses(setting, steps, pessimistic=True)
-    return [loss.epsilon(setting.delta) for loss in losses]
+def _uppers(question: Question, steps: list[int]) -> list[float]:
+    check_delta(question.after(max(steps)), question.delta)
+    losses = composed_losses(question, steps, pessimistic=True)
+    return [loss.epsilon(question.delta) for loss in losses]
 
 
-def _bounds(setting: Setting) -> EpsilonBounds:
-    [upper] = _uppers(setting, [setting.num_steps])
-    [loss] = composed_losses(setting, [setting.num_steps], pessimistic=False)
-    return EpsilonBounds(loss.epsilon(setting.delta), upper, upper)
+def _bounds(question: Question) -> EpsilonBounds:
+    steps = [question.mechanism.num_steps]
+    [upper] = _uppers(question, steps)
+    [loss] = composed_losses(question, steps, pessimistic=False)
+    return EpsilonBounds(loss.epsilon(question.delta), upper, upper)
 
 
 accountant = Accountant(bounds=_bounds, uppers=_uppers, instead=INSTEAD)
+
+
+def _by_group_privacy(
+    question: Question, steps: list[int], *, pessimistic: bool = True
+) -> list[float]:
+    """Substitute epsilons by group privacy: a substitution is one removal and one addition.
+
+    Theorem 4.1 of Pradhan et al.: eps_S = 2 eps_AR(d), where d solves (1 + exp(eps_AR(d))) d =
+    delta. It is looser than accounting for the substitution itself, and shows by how much.
+    """
+    if question.mechanism.adjacency is not Adjacency.SUBSTITUTE:
+        raise question.refusal(
+            "group privacy bounds the substitute epsilon only", instead="use method='pld'"
+        )
+    removal = replace(question, mechanism=question.mechanism.under(Adjacency.ADD_REMOVE))
+    try:
+        losses = composed_losses(removal, steps, pessimistic=pessimistic)
+        return [_doubled(loss, question.delta) for loss in losses]
+    except AccountingError as error:
+        raise question.refusal(
+            f"it rests on the add/remove epsilon, which cannot be accounted ({error.reason})",
+            instead="use method='pld' or 'prv', which account the substitution itself",
+        ) from error
+
+
+def _doubled(loss: ComposedLoss, delta: float) -> float:
+    """Solves the theorem's equation for the epsilon of one removal, and doubles it."""
+
+    def excess(epsilon: float) -> float:
+        return (1 + exp(epsilon)) * loss.delta(epsilon) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    with arithmetic_guard(loss.question):
+        # At the solution, delta is below half of the given one: about exp(-epsilon) of it.
+        trial = delta / 2
+        check_delta(loss.question, trial)
+        while excess(high := loss.epsilon(trial)) > 0:
+            trial /= 3
+            check_delta(loss.question, trial)
+        return 2 * float(brentq(excess, 0.0, high, xtol=1e-9))
+
+
+def _bounds_by_group_privacy(question: Question) -> EpsilonBounds:
+    steps = [question.mechanism.num_steps]
+    [upper] = _by_group_privacy(question, steps)
+    [lower] = _by_group_privacy(question, steps, pessimistic=False)
+    return EpsilonBounds(lower, upper, upper)
+
+
+group_privacy = Accountant(
+    bounds=_bounds_by_group_privacy, uppers=_by_group_privacy, instead=INSTEAD
+)

@@ -6,7 +6,6 @@ the "pld" accountant.
 """
 
 from abc import abstractmethod
-from dataclasses import replace
 from math import inf, log, log1p, pi, sqrt
 from typing import ClassVar, TypeAlias
 from warnings import catch_warnings, simplefilter
@@ -18,7 +17,7 @@ from prv_accountant.privacy_random_variables import PrivacyRandomVariable
 from scipy.integrate import IntegrationWarning
 from scipy.special import logsumexp, ndtr
 
-from dpcanary.accounting.setting import Accountant, EpsilonBounds, Setting
+from dpcanary.accounting.mechanism import Accountant, EpsilonBounds, Mechanism, Question
 from dpcanary.adjacency import Adjacency
 from dpcanary.gdp import gdp_epsilon
 
@@ -166,54 +165,55 @@ _POINTS = 1_000_000
 _FAILURES = (ArithmeticError, ValueError, RuntimeError, MemoryError, AssertionError)
 
 
-def _bounds(setting: Setting) -> EpsilonBounds:
+def _bounds(question: Question) -> EpsilonBounds:
     """The largest bounds of all directions; a failure inside prv-accountant is a refusal."""
-    single = setting.collapsed()
+    mechanism = question.mechanism.collapsed()
     kinds: list[type[MixtureLoss]] = [SubstituteLoss]
-    if single.adjacency is not Adjacency.SUBSTITUTE:
+    if mechanism.adjacency is not Adjacency.SUBSTITUTE:
         # Without sampling both directions are the same Gaussian pair.
-        kinds = [RemoveLoss, AddLoss] if single.sample_rate < 1 else [RemoveLoss]
-    losses = [kind(single.sample_rate, single.noise_multiplier) for kind in kinds]
+        kinds = [RemoveLoss, AddLoss] if mechanism.sample_rate < 1 else [RemoveLoss]
+    losses = [kind(mechanism.sample_rate, mechanism.noise_multiplier) for kind in kinds]
     try:
         with np.errstate(over="raise", invalid="raise", divide="raise"), catch_warnings():
             simplefilter("error", IntegrationWarning)
-            directions = [_compose(single, loss) for loss in losses]
+            directions = [_compose(mechanism, question.delta, loss) for loss in losses]
     except (*_FAILURES, IntegrationWarning) as error:
         reason = f"prv-accountant failed ({error or type(error).__name__})"
-        raise setting.refusal(reason, instead=_INSTEAD) from error
+        raise question.refusal(reason, instead=_INSTEAD) from error
     return EpsilonBounds(*map(max, zip(*directions, strict=True)))
 
 
-def _uppers(setting: Setting, steps: list[int]) -> list[float]:
-    return [_bounds(replace(setting, num_steps=num_steps)).upper for num_steps in steps]
+def _uppers(question: Question, steps: list[int]) -> list[float]:
+    return [_bounds(question.after(num_steps)).upper for num_steps in steps]
 
 
-def _compose(single: Setting, loss: MixtureLoss) -> list[float]:
+def _compose(mechanism: Mechanism, delta: float, loss: MixtureLoss) -> list[float]:
     """Lower bound, estimate and upper bound for one direction."""
-    delta_error = 1e-3 * single.delta
+    delta_error = 1e-3 * delta
     accountant = PRVAccountant(
         prvs=loss,
-        eps_error=_epsilon_error(single, loss, delta_error),
+        eps_error=_epsilon_error(mechanism, delta, loss),
         delta_error=delta_error,
-        max_self_compositions=single.num_steps,
+        max_self_compositions=mechanism.num_steps,
     )
     domain = accountant.composer.prvs[0].domain
     lost = loss.below(np.asarray(domain.t_min())) + loss.above(np.asarray(domain.t_max()))
-    if single.num_steps * lost > delta_error:
-        raise ValueError(f"its domain loses mass {single.num_steps * float(lost):.2g}")
-    values = accountant.compute_epsilon(single.delta, [single.num_steps])
+    if mechanism.num_steps * lost > delta_error:
+        raise ValueError(f"its domain loses mass {mechanism.num_steps * float(lost):.2g}")
+    values = accountant.compute_epsilon(delta, [mechanism.num_steps])
     # An epsilon is at least 0. NaN is kept here, so that the caller refuses it.
     return [0.0 if value < 0 else value for value in values]
 
 
-def _epsilon_error(single: Setting, loss: MixtureLoss, delta_error: float) -> float:
+def _epsilon_error(mechanism: Mechanism, delta: float, loss: MixtureLoss) -> float:
     """One per cent of the expected epsilon, or the smallest error that the largest grid allows."""
-    mu = single.adjacency.sensitivity * single.sample_rate / single.noise_multiplier
-    expected = gdp_epsilon(mu=mu * sqrt(single.num_steps), delta=single.delta)
+    mu = mechanism.adjacency.sensitivity * mechanism.sample_rate / mechanism.noise_multiplier
+    expected = gdp_epsilon(mu=mu * sqrt(mechanism.num_steps), delta=delta)
     wanted = 0.01 * min(max(expected, 0.1), 10.0)
     # These are prv-accountant's own width and mesh. Without this limit a grid may exceed memory.
-    half_width = float(compute_safe_domain_size([loss], [single.num_steps], wanted, delta_error))
-    meshes = sqrt(single.num_steps / 2 * log(12 / delta_error))
+    delta_error = 1e-3 * delta
+    half_width = float(compute_safe_domain_size([loss], [mechanism.num_steps], wanted, delta_error))
+    meshes = sqrt(mechanism.num_steps / 2 * log(12 / delta_error))
     affordable = 2 * half_width * meshes / _POINTS
     if affordable > 10 * wanted:
         raise ValueError(f"epsilon would be known to {affordable:.2g} only")

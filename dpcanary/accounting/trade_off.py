@@ -15,9 +15,9 @@ from dp_accounting.pld.pld_pmf import PLDPmf
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from dpcanary.accounting.epsilon import checked_question
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.pld import ComposedLoss, check_delta, composed_losses
-from dpcanary.accounting.setting import Setting
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
@@ -166,9 +166,9 @@ class LossCurve(TradeOffCurve):
 
     def epsilon(self, delta: float) -> float:
         """See TradeOffCurve."""
-        setting = replace(self.loss.setting, delta=checked_real("delta", delta, most=1.0))
-        check_delta(setting, setting.delta)
-        return replace(self.loss, setting=setting).epsilon(setting.delta)
+        question = replace(self.loss.question, delta=checked_real("delta", delta, most=1.0))
+        check_delta(question, question.delta)
+        return replace(self.loss, question=question).epsilon(question.delta)
 
     def _fnr(self, fpr: Array) -> Array:
         # `slack` raises all deltas. It lowers one side of the curve, and moves the other left.
@@ -196,42 +196,39 @@ def trade_off_curve(mechanism: Mechanism) -> TradeOffCurve:
             noise.
 
     Example:
-        >>> curve = trade_off_curve(Mechanism("substitute", sample_rate=0.0625,
-        ...                                   noise_multiplier=1.6773, num_steps=500))
+        >>> curve = trade_off_curve(Mechanism("substitute", sample_rate=0.0625, num_steps=500,
+        ...                                   noise_multiplier=1.6773))
         >>> curve.fnr([0.01, 0.1]).round(3).tolist()
         [0.747, 0.353]
         >>> round(curve.epsilon(1e-5), 3)
         7.997
     """
     try:
-        [curve] = curves_by_steps(mechanism.setting(delta=0.5), [mechanism.num_steps])
+        [curve] = curves_by_steps(mechanism, [mechanism.num_steps])
     except AccountingError as error:
-        subject = (
-            f"no trade-off curve for adjacency={mechanism.adjacency.value!r},"
-            f" sample_rate={mechanism.sample_rate:g},"
-            f" noise_multiplier={mechanism.noise_multiplier:g}, num_steps={mechanism.num_steps}"
-        )
         raise AccountingError.about(
-            subject, reason=error.reason or str(error), instead="raise noise_multiplier"
+            f"no trade-off curve for {mechanism.in_words()}",
+            reason=error.reason or str(error),
+            instead="raise noise_multiplier",
         ) from error
     return curve
 
 
-def curves_by_steps(setting: Setting, steps: list[int]) -> Iterator[TradeOffCurve]:
-    """The curve after each of several numbers of steps, in place of the setting's own number.
+def curves_by_steps(mechanism: Mechanism, steps: list[int]) -> Iterator[TradeOffCurve]:
+    """The curve after each of several numbers of steps, in place of the mechanism's own number.
 
     All share the discretisation of a step.
 
     Raises:
         AccountingError: the losses cannot be represented on a grid.
     """
-    if setting.sample_rate == 1:
+    question = checked_question(mechanism, delta=0.5)  # curves have no delta
+    if mechanism.sample_rate == 1:
+        sensitivity = mechanism.adjacency.sensitivity
         for num_steps in steps:
-            yield GaussianCurve(
-                setting.adjacency.sensitivity * sqrt(num_steps) / setting.noise_multiplier
-            )
+            yield GaussianCurve(sensitivity * sqrt(num_steps) / mechanism.noise_multiplier)
         return
-    for loss in composed_losses(setting, steps, pessimistic=True):
+    for loss in composed_losses(question, steps, pessimistic=True):
         towards0, towards1 = loss.directions
         positives = errors_by_threshold(towards0)
         negatives = positives if towards1 is towards0 else errors_by_threshold(towards1)

@@ -68,7 +68,7 @@ class AuditResults:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""
-        from dpcanary.figures.layout import show_figures_in_notebooks
+        from dpcanary.figures.notebooks import show_figures_in_notebooks
         from dpcanary.figures.overview import draw_overview
         from dpcanary.figures.scores_of_worlds import save
 

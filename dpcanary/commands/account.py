@@ -1,5 +1,6 @@
 """`dpcanary account`: the epsilons of a training."""
 
+from dpcanary.adjacency import PROTECTS
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
@@ -9,19 +10,10 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    rate_and_steps,
+    mechanism_of,
     warn_of_large_delta,
 )
 from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
-
-_PROTECTS = {
-    "add_remove": "Whether a record is in the data at all (membership). Most libraries report this"
-    " one.",
-    "substitute": "What a record says, its label or any of its features, if it is known to be in"
-    " the data.",
-    "group_privacy": "The same, derived from add/remove as for a group of two records: simple, and"
-    " larger than necessary.",
-}
 
 
 def account(
@@ -43,31 +35,31 @@ def account(
       dpcanary account --sample-rate 0.25 --num-steps 500 \\
                        --noise-multiplier 5.574 --delta 1e-5 --json
     """
+    mechanism = mechanism_of(
+        sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
+    )
     warn_of_large_delta(delta, num_records)
-    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
 
-    found = account_by_adjacency(
-        sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
-    )
-    epsilons = {name: getattr(found, name) for name in _PROTECTS}
+    found = account_by_adjacency(mechanism, delta=delta)
+    epsilons = {name: getattr(found, name) for name in PROTECTS}
     if as_json:
         training = {
-            "sample_rate": rate,
-            "noise_multiplier": noise_multiplier,
-            "num_steps": steps,
+            "sample_rate": mechanism.sample_rate,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "num_steps": mechanism.num_steps,
             "delta": delta,
         }
         print_json({**training, "epsilon": epsilons, "method": found.method.value})
         return
     print_text(
-        f"DP-SGD with Poisson sampling: sample rate {rate:.4g}, noise multiplier"
-        f" {noise_multiplier:g}, {steps:,} steps, delta {delta:g}."
+        f"DP-SGD with Poisson sampling: sample rate {mechanism.sample_rate:.4g}, noise multiplier"
+        f" {noise_multiplier:g}, {mechanism.num_steps:,} steps, delta {delta:g}."
     )
     print()
     print_table(
         ("adjacency", "epsilon", "protects"),
-        [(ADJACENCIES[name], rounded_up(epsilons[name]), text) for name, text in _PROTECTS.items()],
+        [(ADJACENCIES[name], rounded_up(epsilons[name]), text) for name, text in PROTECTS.items()],
     )
     print()
     times = ""

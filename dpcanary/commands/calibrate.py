@@ -14,7 +14,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    rate_and_steps,
+    mechanism_of,
     warn_of_large_delta,
 )
 from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
@@ -44,26 +44,18 @@ def calibrate(
       dpcanary calibrate --epsilon 8 --adjacency substitute --delta 1e-5 \\
                          --batch-size 256 --num-records 60000 --epochs 10
     """
+    mechanism = mechanism_of(
+        sample_rate, batch_size, num_records, num_steps, epochs, adjacency=adjacency
+    )
     warn_of_large_delta(delta, num_records)
-    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
-    from dpcanary.accounting.calibration import calibrate_noise
-    from dpcanary.accounting.fallback import with_fallback
+    from dpcanary.accounting.calibration import calibrate_with_fallback
 
-    noise, method = with_fallback(
-        lambda name: calibrate_noise(
-            adjacency=adjacency,
-            epsilon=epsilon,
-            delta=delta,
-            sample_rate=rate,
-            num_steps=steps,
-            method=name,
-        ),
-        instead="choose another epsilon or delta",
+    noise, method = calibrate_with_fallback(
+        mechanism, epsilon=epsilon, delta=delta, instead="choose another epsilon or delta"
     )
-    found = account_by_adjacency(
-        sample_rate=rate, noise_multiplier=noise, num_steps=steps, delta=delta
-    )
+    rate, steps = mechanism.sample_rate, mechanism.num_steps
+    found = account_by_adjacency(mechanism.with_noise(noise), delta=delta)
     epsilons = {"add_remove": found.add_remove, "substitute": found.substitute}
     if adjacency is Adjacency.ZERO_OUT:  # for DP-SGD it has the values of add/remove
         epsilons = {"zero_out": found.add_remove, **epsilons}

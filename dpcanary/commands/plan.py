@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.commands.training_options import (
     BatchSize,
     Epochs,
@@ -13,7 +12,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    rate_and_steps,
+    mechanism_of,
 )
 from dpcanary.errors import InputError
 from dpcanary.printing import number, print_json, print_table, print_text, rounded_up
@@ -74,20 +73,13 @@ def plan(
         return
     if noise_multiplier is None or delta is None:
         raise typer.BadParameter("give --noise-multiplier and --delta, or --config")
-    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
+    mechanism = mechanism_of(
+        sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
+    )
     from dpcanary.accounting.by_adjacency import account_by_adjacency
-    from dpcanary.accounting.mechanism import Mechanism
     from dpcanary.estimation.power import expected_bound, runs_needed
 
-    known = account_by_adjacency(
-        sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
-    )
-    mechanism = Mechanism(
-        adjacency=Adjacency.SUBSTITUTE,
-        sample_rate=rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=steps,
-    )
+    known = account_by_adjacency(mechanism, delta=delta)
     goal = known.add_remove if exceed is None else exceed
     if goal == 0:
         raise InputError(

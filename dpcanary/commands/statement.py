@@ -13,7 +13,7 @@ from dpcanary.commands.training_options import (
     NumRecords,
     NumSteps,
     SampleRate,
-    rate_and_steps,
+    mechanism_of,
     warn_of_large_delta,
 )
 from dpcanary.printing import print_json, print_text
@@ -45,21 +45,14 @@ def statement(
       dpcanary statement --batch-size 256 --num-records 60000 --epochs 10 \\
                          --noise-multiplier 1.1 --delta 1e-5 --unit "one image"
     """
+    mechanism = mechanism_of(
+        sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
+    )
     warn_of_large_delta(delta, num_records)
-    rate, steps = rate_and_steps(sample_rate, batch_size, num_records, num_steps, epochs)
     from dpcanary.accounting.by_adjacency import account_by_adjacency, privacy_statement
 
-    found = account_by_adjacency(
-        sample_rate=rate, noise_multiplier=noise_multiplier, num_steps=steps, delta=delta
-    )
-    paragraphs = privacy_statement(
-        found,
-        sample_rate=rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=steps,
-        num_records=num_records,
-        unit=unit,
-    )
+    found = account_by_adjacency(mechanism, delta=delta)
+    paragraphs = privacy_statement(found, mechanism, num_records=num_records, unit=unit)
     if as_json:
         print_json({"statement": "\n\n".join(paragraphs)})
         return

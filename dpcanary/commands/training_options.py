@@ -1,10 +1,12 @@
 """The options that describe a training, which several subcommands share."""
 
-from math import ceil, inf
+from math import ceil, inf, nan
 from typing import Annotated
 
 import typer
 
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adjacency import Adjacency
 from dpcanary.checks import large_delta
 
 _TRAINING = "The training"
@@ -54,16 +56,28 @@ def warn_of_large_delta(delta: float, num_records: int | None) -> None:
         typer.echo(f"warning: {reason}", err=True)
 
 
-def rate_and_steps(
+def mechanism_of(
     sample_rate: float | None,
     batch_size: float | None,
     num_records: int | None,
     num_steps: int | None,
     epochs: float | None,
-) -> tuple[float, int]:
-    """The sample rate and the number of steps, each given itself or by what it follows from."""
+    noise_multiplier: float = nan,
+    *,
+    adjacency: Adjacency = Adjacency.SUBSTITUTE,
+) -> Mechanism:
+    """The mechanism that options describe; a part of a step of an epoch counts as one step."""
     rate = _sample_rate_of(sample_rate, batch_size, num_records)
-    return rate, _num_steps_of(num_steps, epochs, rate)
+    if (num_steps is None) == (epochs is None):
+        raise typer.BadParameter("give either --num-steps or --epochs")
+    if epochs is not None:
+        if not 0 < epochs < inf:
+            raise typer.BadParameter(f"--epochs {epochs:g} must be a finite number above 0")
+        num_steps = ceil(round(epochs / rate, 6))
+    assert num_steps is not None
+    return Mechanism(
+        adjacency, sample_rate=rate, num_steps=num_steps, noise_multiplier=noise_multiplier
+    )
 
 
 def _sample_rate_of(
@@ -83,15 +97,3 @@ def _sample_rate_of(
             f"--batch-size {batch_size:g} must be above 0 and at most --num-records {num_records}"
         )
     return batch_size / num_records
-
-
-def _num_steps_of(num_steps: int | None, epochs: float | None, sample_rate: float) -> int:
-    """The number of steps, given itself or by epochs; a part of a step counts as one."""
-    if (num_steps is None) == (epochs is None):
-        raise typer.BadParameter("give either --num-steps or --epochs")
-    if num_steps is not None:
-        return num_steps
-    assert epochs is not None
-    if not 0 < epochs < inf:
-        raise typer.BadParameter(f"--epochs {epochs:g} must be a finite number above 0")
-    return ceil(round(epochs / sample_rate, 6))

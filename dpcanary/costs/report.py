@@ -185,20 +185,15 @@ def _is_planned(audit: Audit) -> bool:
 def _planned(
     experiment: Experiment, name: str, audit: Audit, power: float, seconds: float
 ) -> PlannedAudit:
-    delta, rate, steps = experiment.settings.delta, audit.sample_rate, audit.accounted_steps
-    noise = audit.noise_multiplier or calibrate_noise(
-        adjacency=audit.adjacency,
-        epsilon=audit.target_epsilon or 0.0,
-        delta=delta,
-        sample_rate=rate,
-        num_steps=steps,
-    )
-    known = account_by_adjacency(
-        sample_rate=rate, noise_multiplier=noise, num_steps=steps, delta=delta
-    )
+    delta = experiment.settings.delta
     mechanism = Mechanism(
-        adjacency=audit.adjacency, sample_rate=rate, noise_multiplier=noise, num_steps=steps
+        audit.adjacency, sample_rate=audit.sample_rate, num_steps=audit.accounted_steps
     )
+    noise = audit.noise_multiplier or calibrate_noise(
+        mechanism, epsilon=audit.target_epsilon or 0.0, delta=delta
+    )
+    mechanism = mechanism.with_noise(noise)
+    known = account_by_adjacency(mechanism, delta=delta)
     needed = None
     if known.add_remove > 0:
         needed = runs_needed(

@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from dpcanary.datasets.catalogue import Entry
 from dpcanary.errors import InputError
-from dpcanary.files import check_against_lock, sha256_of_file, write_atomically
+from dpcanary.files import sha256_of_file, write_atomically
+from dpcanary.lock import check_against_lock
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 3

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from dpcanary.encoders.settings import MINILM_PACKAGE
 from dpcanary.errors import InputError
-from dpcanary.files import check_against_lock, sha256_of_file
+from dpcanary.files import sha256_of_file
+from dpcanary.lock import check_against_lock
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,6 +1,5 @@
 """Layout of all figures: panels, below them one legend, and below the legend the notes."""
 
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from math import ceil
@@ -241,17 +240,3 @@ def accounted_legend(styles: Styles, audited: str) -> list[Line2D | str]:
         f"accounted ε (upper bound){audited}:",
         *(Line2D([], [], **one) for one in styles.values()),
     ]
-
-
-def show_figures_in_notebooks() -> None:
-    """Makes a notebook show a figure that is the value of a cell.
-
-    Notebooks do so by themselves only after `matplotlib.pyplot` was imported, which this library
-    does not use.
-    """
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if shell is not None:
-        from IPython.core.pylabtools import select_figure_formats
-
-        select_figure_formats(shell, {"png"}, bbox_inches=None)  # type: ignore[no-untyped-call]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator, seed_global_generators
+from dpcanary.global_generators import seed_global_generators
+from dpcanary.randomness import generator
 
 
 class Purpose(IntEnum):

@@ -16,7 +16,8 @@ from dpcanary.accounting.of_opacus import (
     samples_poisson,
 )
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator, seed_global_generators
+from dpcanary.global_generators import seed_global_generators
+from dpcanary.randomness import generator
 
 
 class Purpose(IntEnum):

@@ -78,16 +78,23 @@ class OwnAudit:
     @property
     def guaranteed_instead(self) -> str:
         """What is guaranteed if batches are no Poisson samples; empty if they are."""
-        if self.poisson_sampling is not False or self.accounted is None or self.mechanism is None:
+        mechanism = self._private_mechanism
+        # Full batches are what is accounted.
+        if self.poisson_sampling is not False or mechanism is None or mechanism.sample_rate == 1:
             return ""
+        return without_poisson_sampling(mechanism, delta=self.estimate.delta)
+
+    @property
+    def _private_mechanism(self) -> Mechanism | None:
+        """What Opacus accounted; None if it is not known, or not private."""
+        if self.mechanism is None or self.mechanism[0] == 0:
+            return None
         noise_multiplier, sample_rate, num_steps = self.mechanism
-        if sample_rate >= 1:  # full batches are what is accounted
-            return ""
-        return without_poisson_sampling(
+        return Mechanism(
+            self.adjacency,
             sample_rate=sample_rate,
-            noise_multiplier=noise_multiplier,
             num_steps=num_steps,
-            delta=self.estimate.delta,
+            noise_multiplier=noise_multiplier,
         )
 
     @cached_property
@@ -97,15 +104,9 @@ class OwnAudit:
         Raises:
             AccountingError: if no accountant gives a number.
         """
-        if self.mechanism is None or self.mechanism[0] == 0:
+        if self._private_mechanism is None:
             return None
-        noise_multiplier, sample_rate, num_steps = self.mechanism
-        return account_by_adjacency(
-            sample_rate=sample_rate,
-            noise_multiplier=noise_multiplier,
-            num_steps=num_steps,
-            delta=self.estimate.delta,
-        )
+        return account_by_adjacency(self._private_mechanism, delta=self.estimate.delta)
 
     @cached_property
     def claim(self) -> ClaimTest | None:
@@ -114,18 +115,12 @@ class OwnAudit:
         A small p-value says that the training leaks more, for example by a bug. Like the bound, it
         is valid if the number of runs, or all looks, were fixed beforehand.
         """
-        if self.accounted is None or self.mechanism is None:
+        if self._private_mechanism is None:
             return None
-        noise_multiplier, sample_rate, num_steps = self.mechanism
         found = assess_claim(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
-            mechanism=Mechanism(
-                adjacency=self.adjacency,
-                sample_rate=sample_rate,
-                noise_multiplier=noise_multiplier,
-                num_steps=num_steps,
-            ),
+            mechanism=self._private_mechanism,
         )
         # Bonferroni: each look has a test of its own.
         return replace(found, p_value=min(1.0, found.p_value * self.estimate.num_looks))
@@ -151,7 +146,7 @@ class OwnAudit:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """The scores, the error rates that they reach, and the bound; also into a file."""
-        from dpcanary.figures.layout import show_figures_in_notebooks
+        from dpcanary.figures.notebooks import show_figures_in_notebooks
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
 
         figure = draw_scores_of_worlds(self.scores, self.estimate, name="own training")

@@ -6,11 +6,11 @@ from time import process_time
 
 import numpy as np
 import pytest
+from accounts import bounds_of, noise_for, uppers_of
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.integrate import quad
 
-from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise
 from dpcanary.errors import InputError
 from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 
@@ -46,7 +46,7 @@ ANCHORS = {
 @pytest.mark.parametrize(("q", "sigma"), ANCHORS)
 def test_upper_epsilons_match_the_table(q: float, sigma: float) -> None:
     found = [
-        account_epsilon_curve(
+        uppers_of(
             adjacency=adjacency,
             sample_rate=q,
             noise_multiplier=sigma,
@@ -65,7 +65,7 @@ def test_upper_epsilons_match_the_table(q: float, sigma: float) -> None:
 
 def test_hidden_state_setting() -> None:
     assert gdp_epsilon(mu=sqrt(250) / 4, delta=1e-5) == pytest.approx(23.995, abs=5e-4)
-    bounds = account_epsilon(
+    bounds = bounds_of(
         adjacency="add_remove", sample_rate=1.0, noise_multiplier=4.0, num_steps=250, delta=1e-5
     )
     assert bounds.estimate == pytest.approx(23.995, abs=1e-3)
@@ -95,8 +95,8 @@ def test_full_batches_are_a_gaussian_mechanism(
         "num_steps": steps,
         "delta": delta,
     }
-    exact = account_epsilon(**setting, method="closed_form").estimate
-    bounds = account_epsilon(**setting, method=method)
+    exact = bounds_of(**setting, method="closed_form").estimate
+    bounds = bounds_of(**setting, method=method)
     assert bounds.lower <= exact <= bounds.upper
     # prv-accountant's errors are absolute: they do not shrink with a small epsilon.
     assert bounds.estimate == pytest.approx(exact, rel=5e-4, abs={"pld": 1e-7, "prv": 1e-4}[method])
@@ -129,7 +129,7 @@ def _divergence(centres: tuple[float, float], q: float, sigma: float, epsilon: f
 @pytest.mark.parametrize("method", ["pld", "prv"])
 def test_one_sampled_step_matches_direct_integration(q: float, sigma: float, method: str) -> None:
     for adjacency, directions in CENTRES.items():
-        bounds = account_epsilon(
+        bounds = bounds_of(
             adjacency=adjacency,
             sample_rate=q,
             noise_multiplier=sigma,
@@ -152,9 +152,7 @@ def test_noise_at_rare_sampling_is_right_and_soon_found(adjacency: str) -> None:
     """Most losses of a step are tiny, but some are large: one grid for both would be huge."""
     q, epsilon, delta = 0.001, 10.0, 1e-5
     start = process_time()
-    sigma = calibrate_noise(
-        adjacency=adjacency, epsilon=epsilon, delta=delta, sample_rate=q, num_steps=1
-    )
+    sigma = noise_for(adjacency=adjacency, epsilon=epsilon, delta=delta, sample_rate=q, num_steps=1)
     assert process_time() - start < 10
 
     def accounted(noise_multiplier: float) -> float:

@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from dpcanary.accounting import overview as comparison
+from dpcanary.accounting import by_adjacency
 from dpcanary.accounting.overview import compare_adjacencies
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
@@ -81,16 +81,16 @@ def test_no_epsilon_at_all_is_a_gap_too(capsys) -> None:
 
 
 def test_a_failure_at_one_number_of_steps_spares_the_others(monkeypatch, capsys) -> None:
-    real = comparison.account_epsilon_curve
+    real = by_adjacency.account_epsilon_curve
 
-    def failing(*, steps: list[int], **others: object) -> list[float]:
+    def failing(mechanism, *, steps: list[int], **others: object) -> list[float]:
         if 20 in steps:
             raise AccountingError.about(
                 f"cannot at {steps}", reason=f"{others['method']} fails", instead="stop"
             )
-        return real(steps=steps, **others)
+        return real(mechanism, steps=steps, **others)
 
-    monkeypatch.setattr(comparison, "account_epsilon_curve", failing)
+    monkeypatch.setattr(by_adjacency, "account_epsilon_curve", failing)
     table = compare_adjacencies(
         sample_rates=[0.5], noise_multipliers=[3.0], num_steps=[10, 20, 30], delta=1e-5
     )

@@ -8,13 +8,14 @@ from inspect import signature
 from types import SimpleNamespace
 
 import pytest
+from accounts import bounds_of, noise_for, uppers_of
 
 from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise, privacy_profile
-from dpcanary.accounting.dispatch import accountant_for
-from dpcanary.accounting.fallback import with_fallback
+from dpcanary.accounting import epsilon as epsilon_module
+from dpcanary.accounting.epsilon import accountant_for, with_fallback
+from dpcanary.accounting.mechanism import Accountant, AccountingMethod, EpsilonBounds, Mechanism
 from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.accounting.overview import upper_bounds
-from dpcanary.accounting.setting import Accountant, AccountingMethod, EpsilonBounds
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
@@ -26,7 +27,7 @@ CONFIG_KEYS = {*Audit.model_fields, *Settings.model_fields}
 LIBRARY_ONLY = {
     name
     for function in (account_epsilon, account_epsilon_curve, calibrate_noise)
-    for name in signature(function).parameters
+    for name in {*signature(function).parameters} - {"mechanism"}
 } - CONFIG_KEYS
 
 
@@ -65,7 +66,7 @@ def _setting(**changes):
 )
 def test_bad_arguments_are_named(name: str, value: object) -> None:
     with pytest.raises(InputError, match=name) as caught:
-        account_epsilon(**_setting(**{name: value}))
+        bounds_of(**_setting(**{name: value}))
     assert repr(value) in str(caught.value)
 
 
@@ -74,7 +75,7 @@ def test_bad_target_is_named(epsilon: object) -> None:
     setting = _setting()
     del setting["noise_multiplier"]
     with pytest.raises(InputError, match=r"epsilon is .*finite number above 0"):
-        calibrate_noise(**setting, epsilon=epsilon)
+        noise_for(**setting, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("steps", [[], [0], [2, 1.5]])
@@ -82,12 +83,12 @@ def test_bad_steps_are_named(steps: list) -> None:
     setting = _setting()
     del setting["num_steps"]
     with pytest.raises(InputError, match="steps"):
-        account_epsilon_curve(**setting, steps=steps)
+        uppers_of(**setting, steps=steps)
 
 
 def test_near_misses_are_suggested() -> None:
     with pytest.raises(InputError, match="did you mean 'closed_form'"):
-        account_epsilon(**_setting(method="closedform"))
+        bounds_of(**_setting(method="closedform"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_near_misses_are_suggested() -> None:
 def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) -> None:
     setting = _setting(**changes)
     with pytest.raises(AccountingError, match=reason) as caught:
-        account_epsilon(**setting)
+        bounds_of(**setting)
     message = str(caught.value)
     for name in ("adjacency", "sample_rate", "noise_multiplier", "num_steps", "delta", "method"):
         assert f"{name}=" in message
@@ -130,15 +131,13 @@ def test_numbers_that_cannot_be_are_refused(monkeypatch, bounds: EpsilonBounds) 
         uppers=lambda setting, steps: [float("nan")],
         instead="use another",
     )
-    from dpcanary.accounting import closed_form
-
-    monkeypatch.setattr(closed_form, "accountant", broken)
+    monkeypatch.setattr(epsilon_module, "_CLOSED_FORM", broken)
     with pytest.raises(AccountingError, match="came out as"):
-        account_epsilon(**_setting(method="closed_form"))
+        bounds_of(**_setting(method="closed_form"))
     setting = _setting(method="closed_form", steps=[1])
     del setting["num_steps"]
     with pytest.raises(AccountingError, match="came out as nan; use another"):
-        account_epsilon_curve(**setting)
+        uppers_of(**setting)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +151,14 @@ def test_failures_inside_prv_accountant_are_refusals(monkeypatch, failure: Excep
 
     monkeypatch.setattr(prv, "PRVAccountant", fail)
     with pytest.raises(AccountingError, match=r"prv-accountant failed .*use method='pld'"):
-        account_epsilon(**_setting(method="prv"))
+        bounds_of(**_setting(method="prv"))
 
 
 def test_libraries_load_only_when_used() -> None:
     code = (
-        "import sys; from dpcanary import account_epsilon;"
-        "account_epsilon(adjacency='substitute', sample_rate=1.0, noise_multiplier=4.0,"
-        " num_steps=1, delta=1e-5, method='closed_form');"
+        "import sys; from dpcanary import Mechanism, account_epsilon;"
+        "mechanism = Mechanism('substitute', sample_rate=1.0, noise_multiplier=4.0, num_steps=1);"
+        "account_epsilon(mechanism, delta=1e-5, method='closed_form');"
         "print([name for name in ('dp_accounting', 'prv_accountant') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -169,21 +168,18 @@ def test_libraries_load_only_when_used() -> None:
 def test_every_listed_method_has_an_accountant() -> None:
     for method in AccountingMethod:
         assert isinstance(accountant_for(method), Accountant)
-        assert accountant_for(method.value) is accountant_for(method)
 
 
 def test_a_target_that_any_noise_meets_is_refused_in_time() -> None:
     """Sampling is so rare that delta covers the leak at any noise."""
     with pytest.raises(AccountingError, match=r"sample_rate=0\.01, .*: no noise multiplier"):
-        calibrate_noise(
-            adjacency="substitute", epsilon=1.0, delta=0.5, sample_rate=0.01, num_steps=1
-        )
+        noise_for(adjacency="substitute", epsilon=1.0, delta=0.5, sample_rate=0.01, num_steps=1)
 
 
 @pytest.mark.parametrize("epsilon", [1e300, 1e5, float("inf"), 0.0])
 def test_targets_beyond_reach_are_named(epsilon: float) -> None:
     with pytest.raises(InputError, match="epsilon is"):
-        calibrate_noise(
+        noise_for(
             adjacency="substitute",
             epsilon=epsilon,
             delta=1e-5,
@@ -195,12 +191,12 @@ def test_targets_beyond_reach_are_named(epsilon: float) -> None:
 
 def test_numbers_beyond_floats_are_named() -> None:
     with pytest.raises(InputError, match="noise_multiplier is 1000"):
-        account_epsilon(**_setting(noise_multiplier=10**400))
+        bounds_of(**_setting(noise_multiplier=10**400))
 
 
 def test_group_privacy_refuses_in_its_own_name() -> None:
     with pytest.raises(AccountingError) as refusal:
-        account_epsilon(
+        bounds_of(
             **_setting(
                 adjacency="substitute", method="group_privacy", sample_rate=0.25, delta=1e-12
             )
@@ -282,4 +278,4 @@ def test_the_second_method_is_asked_only_where_the_first_refuses(capsys) -> None
 def test_a_profile_is_asked_at_epsilons_alone(epsilon: float) -> None:
     mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 2}
     with pytest.raises(InputError, match=r"^epsilons is .*; it must be"):
-        privacy_profile(adjacency="substitute", **mechanism, epsilons=[1.0, epsilon])
+        privacy_profile(Mechanism("substitute", **mechanism), epsilons=[1.0, epsilon])

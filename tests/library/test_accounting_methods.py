@@ -4,11 +4,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from accounts import bounds_of, noise_for, uppers_of
 
-from dpcanary import EpsilonBounds, account_epsilon, account_epsilon_curve, calibrate_noise
+from dpcanary import EpsilonBounds, account_epsilon, calibrate_noise
+from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.prv import AddLoss, RemoveLoss, SubstituteLoss
-from dpcanary.accounting.setting import Setting
 from dpcanary.adjacency import Adjacency
+from dpcanary.errors import InputError
 
 
 def _setting(**changes):
@@ -23,7 +25,7 @@ def _setting(**changes):
 
 
 def _upper(*, num_steps: int, **setting) -> float:
-    return account_epsilon_curve(steps=[num_steps], **setting)[0]
+    return uppers_of(steps=[num_steps], **setting)[0]
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -46,7 +48,7 @@ def test_prv_and_pld_agree(
     setting = _setting(
         adjacency=adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=steps, delta=delta
     )
-    pld, prv = (account_epsilon(**setting, method=method) for method in ("pld", "prv"))
+    pld, prv = (bounds_of(**setting, method=method) for method in ("pld", "prv"))
     # Each interval holds the other's best value, up to 1e-4, and the best values nearly agree.
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
     assert prv.lower <= pld.estimate <= prv.upper
@@ -123,7 +125,7 @@ def test_epsilon_is_monotone(method: str, adjacency: str, name: str, values, sig
 
 def test_adjacencies_are_ordered() -> None:
     add, substitute, group = (
-        account_epsilon(**_setting(adjacency=adjacency), method=method)
+        bounds_of(**_setting(adjacency=adjacency), method=method)
         for adjacency, method in [
             ("add_remove", "pld"),
             ("substitute", "pld"),
@@ -137,7 +139,7 @@ def test_adjacencies_are_ordered() -> None:
 @pytest.mark.parametrize("method", ["pld", "prv"])
 def test_zero_out_has_the_values_of_add_remove(method: str) -> None:
     found = [
-        account_epsilon(**_setting(adjacency=adjacency), method=method)
+        bounds_of(**_setting(adjacency=adjacency), method=method)
         for adjacency in ("zero_out", Adjacency.ADD_REMOVE)
     ]
     assert found[0] == found[1]
@@ -145,7 +147,7 @@ def test_zero_out_has_the_values_of_add_remove(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["pld", "prv", "closed_form", "group_privacy"])
 def test_nothing_leaks_where_delta_covers_it(method: str) -> None:
-    bounds = account_epsilon(
+    bounds = bounds_of(
         **_setting(sample_rate=1.0, noise_multiplier=1e4, num_steps=1, delta=0.01), method=method
     )
     assert bounds.lower == 0.0
@@ -161,8 +163,8 @@ def test_curve_equals_single_calls(q: float, method: str) -> None:
     setting = _setting(sample_rate=q)
     del setting["num_steps"]
     steps = [500, 25, 100]
-    curve = account_epsilon_curve(**setting, steps=steps, method=method)
-    single = [account_epsilon(**setting, num_steps=t, method=method).upper for t in steps]
+    curve = uppers_of(**setting, steps=steps, method=method)
+    single = [bounds_of(**setting, num_steps=t, method=method).upper for t in steps]
     assert curve == pytest.approx(single, rel=1e-9)
     assert curve[1] < curve[2] < curve[0]
 
@@ -191,13 +193,25 @@ CALIBRATED = [
 def test_calibration_round_trip(method: str, q: float, adjacency: str, epsilon: float) -> None:
     setting = _setting(sample_rate=q, adjacency=adjacency, num_steps=20, method=method)
     del setting["noise_multiplier"]
-    sigma = calibrate_noise(**setting, epsilon=epsilon)
+    sigma = noise_for(**setting, epsilon=epsilon)
     assert _upper(**setting, noise_multiplier=sigma) <= epsilon
     assert _upper(**setting, noise_multiplier=sigma * (1 - 1e-4)) > epsilon
 
 
 def test_collapsing_keeps_sampled_settings() -> None:
-    sampled = Setting(Adjacency.SUBSTITUTE, 0.5, 2.0, 4, 1e-5, "pld")
+    steps = {"num_steps": 4, "noise_multiplier": 2.0}
+    sampled = Mechanism(Adjacency.SUBSTITUTE, sample_rate=0.5, **steps)
     assert sampled.collapsed() is sampled
-    full = Setting(Adjacency.SUBSTITUTE, 1.0, 2.0, 4, 1e-5, "pld").collapsed()
+    full = Mechanism(Adjacency.SUBSTITUTE, sample_rate=1.0, **steps).collapsed()
     assert (full.noise_multiplier, full.num_steps) == (1.0, 1)
+
+
+def test_noise_that_is_not_given_is_asked_for() -> None:
+    mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500)
+    with pytest.raises(InputError, match="noise_multiplier is nan"):
+        account_epsilon(mechanism, delta=1e-5, method="closed_form")
+    assert mechanism == Mechanism("substitute", sample_rate=1.0, num_steps=500)
+    sigma = calibrate_noise(mechanism, epsilon=9.992, delta=1e-5, method="closed_form")
+    known = mechanism.with_noise(sigma)
+    assert account_epsilon(known, delta=1e-5, method="closed_form").upper <= 9.992
+    assert known.under("add_remove").adjacency is Adjacency.ADD_REMOVE

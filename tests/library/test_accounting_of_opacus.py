@@ -5,14 +5,15 @@ import warnings
 
 import pytest
 import torch
+from accounts import bounds_of
 from opacus import PrivacyEngine
 from opacus.accountants import PRVAccountant
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import account_by_adjacency, account_epsilon, epsilons_of
+from dpcanary import account_by_adjacency, epsilons_of
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
-from dpcanary.accounting.setting import AccountingMethod
 from dpcanary.errors import InputError
 
 DELTA = 1e-5
@@ -52,10 +53,10 @@ def test_a_finished_training_is_accounted_under_each_adjacency():
     own = engine.get_epsilon(DELTA)
     # Opacus bounds from above with an error of .01; ours is tighter.
     assert own - 0.03 < found.add_remove < own + 1e-3
-    known = {"sample_rate": 0.2, "noise_multiplier": 1.3, "num_steps": 15, "delta": DELTA}
-    assert found == account_by_adjacency(**known)
+    known = {"sample_rate": 0.2, "noise_multiplier": 1.3, "num_steps": 15}
+    assert found == account_by_adjacency(Mechanism("add_remove", **known), delta=DELTA)
     for name in ("add_remove", "substitute"):
-        upper = account_epsilon(**known, adjacency=name).upper
+        upper = bounds_of(**known, adjacency=name, delta=DELTA).upper
         assert getattr(found, name) == pytest.approx(upper, rel=1e-9)
     assert found.add_remove < found.substitute < found.group_privacy
     assert found.method is AccountingMethod.PLD
@@ -80,7 +81,7 @@ def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(by):
     asked = {"engine": engine, "optimizer": optimizer}[by]
     known = {"sample_rate": 0.2, "num_steps": 15} if by == "optimizer" else {}
     guaranteed = [
-        account_epsilon(
+        bounds_of(
             adjacency=adjacency,
             sample_rate=1.0,
             noise_multiplier=1.3,
@@ -107,9 +108,10 @@ def test_without_poisson_sampling_a_warning_says_what_is_guaranteed(by):
 )
 def test_a_pass_may_have_dropped_its_last_batch(sample_rate, num_steps, steps):
     """1,000 records in batches of 300 are 3 steps, not 3.3: 30 steps are 10 passes, not 9."""
-    text = without_poisson_sampling(
-        sample_rate=sample_rate, noise_multiplier=1.0, num_steps=num_steps, delta=DELTA
+    mechanism = Mechanism(
+        "substitute", sample_rate=sample_rate, num_steps=num_steps, noise_multiplier=1.0
     )
+    text = without_poisson_sampling(mechanism, delta=DELTA)
     assert f"in {steps:,} steps at most" in text
 
 
@@ -143,14 +145,13 @@ def test_trainings_that_cannot_be_accounted_are_refused():
 
 def test_without_sampling_the_three_are_known_in_closed_form():
     """Gaussian mechanisms: with twice the sensitivity, twice the mu."""
-    found = account_by_adjacency(
-        sample_rate=1.0, noise_multiplier=22.37, num_steps=500, delta=DELTA
-    )
+    mechanism = Mechanism("substitute", sample_rate=1.0, noise_multiplier=22.37, num_steps=500)
+    found = account_by_adjacency(mechanism, delta=DELTA)
     for adjacency, epsilon in (
         ("add_remove", found.add_remove),
         ("substitute", found.substitute),
     ):
-        exact = account_epsilon(
+        exact = bounds_of(
             adjacency=adjacency,
             sample_rate=1.0,
             noise_multiplier=22.37,
@@ -162,9 +163,8 @@ def test_without_sampling_the_three_are_known_in_closed_form():
 
 
 def test_where_the_first_accountant_refuses_the_other_one_accounts():
-    found = account_by_adjacency(
-        sample_rate=1e-3, noise_multiplier=0.6, num_steps=100_000, delta=DELTA
-    )
+    mechanism = Mechanism("add_remove", sample_rate=1e-3, noise_multiplier=0.6, num_steps=100_000)
+    found = account_by_adjacency(mechanism, delta=DELTA)
     assert found.method is AccountingMethod.PRV
     assert math.isnan(found.group_privacy)
     accountant = PRVAccountant()

@@ -6,17 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from accounts import bounds_of, uppers_of
 from scipy.stats import norm
 
-from dpcanary import (
-    AccountingError,
-    InputError,
-    Mechanism,
-    account_epsilon,
-    account_epsilon_curve,
-    gdp_epsilon,
-    trade_off_curve,
-)
+from dpcanary import AccountingError, InputError, Mechanism, gdp_epsilon, trade_off_curve
 from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.accounting.trade_off import GaussianCurve, gaussian_distance
@@ -31,7 +24,13 @@ CASES = [(0.0625, 1.6773, 500), (0.25, 2.0, 25), (0.01, 0.4, 1)]
 
 
 def _curve(adjacency="substitute", sample_rate=0.0625, noise_multiplier=1.6773, num_steps=500):
-    return trade_off_curve(Mechanism(adjacency, sample_rate, noise_multiplier, num_steps))
+    mechanism = Mechanism(
+        adjacency,
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        num_steps=num_steps,
+    )
+    return trade_off_curve(mechanism)
 
 
 @pytest.mark.parametrize(("adjacency", "mu"), [("substitute", 2.0), ("add_remove", 1.0)])
@@ -94,7 +93,7 @@ def test_simulated_runs_lie_on_the_curve(adjacency: str, sigma: float) -> None:
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
 def test_the_other_accountant_has_the_same_profile(delta: float) -> None:
     """The profile at epsilon is 1 minus the least of FNR + exp(epsilon) FPR."""
-    bounds = account_epsilon(
+    bounds = bounds_of(
         adjacency="substitute",
         sample_rate=0.0625,
         noise_multiplier=1.6773,
@@ -142,7 +141,7 @@ def test_the_direction_under_add_remove_is_that_of_removal() -> None:
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
 @pytest.mark.parametrize(("q", "steps"), [(0.0625, 500), (0.01, 500), (0.25, 500), (0.01, 1)])
 def test_more_noise_raises_the_curve(adjacency: str, q: float, steps: int) -> None:
-    mechanism = Mechanism(adjacency, q, 1.0, steps)
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=steps)
     curves = [
         trade_off_curve(mechanism.with_noise(sigma)).fnr(RATES) for sigma in (0.5, 1, 1.1, 4, 40)
     ]
@@ -154,7 +153,7 @@ def test_more_noise_raises_the_curve(adjacency: str, q: float, steps: int) -> No
 
 def test_epsilons_are_the_accountants() -> None:
     setting = {"adjacency": "add_remove", "sample_rate": 0.0625, "noise_multiplier": 1.6773}
-    [expected] = account_epsilon_curve(**setting, steps=[500], delta=1e-5)
+    [expected] = uppers_of(**setting, steps=[500], delta=1e-5)
     assert _curve("add_remove").epsilon(1e-5) == expected
 
 
@@ -202,9 +201,9 @@ def test_the_accounting_table_has_the_distance_of_each_step() -> None:
 
 
 def test_mechanisms_are_checked_and_frozen() -> None:
-    mechanism = Mechanism("substitute", 0.25, 2.0, 10)
+    mechanism = Mechanism("substitute", sample_rate=0.25, noise_multiplier=2.0, num_steps=10)
     assert mechanism.adjacency.value == "substitute"
-    assert mechanism.with_noise(3.0) == Mechanism("substitute", 0.25, 3.0, 10)
+    assert mechanism.with_noise(3.0).noise_multiplier == 3.0
     with pytest.raises(FrozenInstanceError):
         mechanism.num_steps = 11
     for field, value in [

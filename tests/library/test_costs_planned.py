@@ -1,8 +1,9 @@
 """The runs that audits of a config need, and what they cost here."""
 
 import pytest
+from accounts import bounds_of
 
-from dpcanary import account_epsilon, runs_needed
+from dpcanary import runs_needed
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.costs.report import planned_audits
 from dpcanary.settings.parsing import parse_experiment
@@ -38,7 +39,7 @@ def test_what_is_planned_is_what_the_library_says():
     found = planned_audits(parse_experiment(CONFIG), power=0.8, num_workers=1)
     assert [one.audit for one in found] == ["mine-gradient", "mine-mislabeled"]
     known = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 4}
-    upper = account_epsilon(adjacency="add_remove", delta=1e-5, **known).upper
+    upper = bounds_of(adjacency="add_remove", delta=1e-5, **known).upper
     needed = runs_needed(
         mechanism=Mechanism(adjacency="substitute", **known), exceed=upper, delta=1e-5, power=0.8
     )

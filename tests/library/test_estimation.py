@@ -203,7 +203,10 @@ class TestOrdinaryInputs:
         ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
         ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
         ({"conversion": "subsampled_gaussian", "mechanism": 2.0}, "needs a Mechanism"),
-        ({"mechanism": Mechanism("substitute", 0.5, 1.0, 1)}, "goes with 'subsampled_gaussian'"),
+        (
+            {"mechanism": Mechanism("substitute", sample_rate=0.5, num_steps=1)},
+            "goes with 'subsampled_gaussian'",
+        ),
         ({"world0_scores": [0.0, math.nan, 1.0]}, r"world0_scores\[1\] is NaN"),
         ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
         ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),

@@ -389,7 +389,7 @@ def test_the_exact_curves_are_those_of_the_accounted_steps() -> None:
             delta=stage.delta,
             conversion=conversion,
             threshold_rule=row["threshold_rule"],
-            mechanism=Mechanism("substitute", 0.5, 1.0, steps),
+            mechanism=Mechanism("substitute", sample_rate=0.5, num_steps=steps),
         )
         assert row["epsilon_lower"] == expected.epsilon_lower > 0
         assert f"{steps} steps" in row["assumption"]

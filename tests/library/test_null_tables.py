@@ -398,7 +398,7 @@ def test_significance_too_small_to_be_simulated():
 )
 def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, noise):
     """At a noise between those of the family's curves."""
-    mechanism = Mechanism(adjacency, q, noise, steps)
+    mechanism = Mechanism(adjacency, sample_rate=q, noise_multiplier=noise, num_steps=steps)
     family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
     fpr = ndtr(np.linspace(-4, 4, 33))
     fnr = curve.fnr(fpr)
@@ -416,8 +416,8 @@ def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, nois
 def test_epsilons_of_subsampled_curves_are_the_accountants():
     """At noises and deltas between those that are kept, and after very many steps."""
     for mechanism in (
-        Mechanism("add_remove", 0.02, 2.3, 200),
-        Mechanism("substitute", 0.01, 4.0, 25_000),
+        Mechanism("add_remove", sample_rate=0.02, noise_multiplier=2.3, num_steps=200),
+        Mechanism("substitute", sample_rate=0.01, noise_multiplier=4.0, num_steps=25_000),
     ):
         family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
         theta = gdp_mu(epsilon=curve.epsilon(1e-5), delta=1e-5)
@@ -429,7 +429,12 @@ def test_epsilons_of_subsampled_curves_are_the_accountants():
 
 
 def test_without_sampling_the_exact_family_is_the_gaussian_one():
-    assert subsampled_family(Mechanism("substitute", 1.0, 3.0, 10)) is GDP
+    assert (
+        subsampled_family(
+            Mechanism("substitute", sample_rate=1.0, noise_multiplier=3.0, num_steps=10)
+        )
+        is GDP
+    )
 
 
 def test_published_scan_is_the_statistic_of_rule_in_sample():

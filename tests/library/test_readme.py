@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpcanary import account_by_adjacency
+from dpcanary import Mechanism, account_by_adjacency
 from dpcanary.settings.parsing import parse_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +33,8 @@ def test_the_three_numbers_are_those_of_the_figure():
     """The accounted ones are those of the accountant; the proven one is between them."""
     for number in ("**4.4**", "**10**", "**8.9**"):
         assert number in README
-    known = {"sample_rate": 1.0, "noise_multiplier": 22.36, "num_steps": 500, "delta": 1e-5}
-    found = account_by_adjacency(**known)
+    mechanism = Mechanism("substitute", sample_rate=1.0, noise_multiplier=22.36, num_steps=500)
+    found = account_by_adjacency(mechanism, delta=1e-5)
     assert found.add_remove == pytest.approx(4.4, abs=0.05)
     assert found.substitute == pytest.approx(10.0, abs=0.05)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dpcanary import account_epsilon
+from dpcanary import Mechanism, account_epsilon
 from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
@@ -224,9 +224,8 @@ def test_noise_is_calibrated_or_as_given(folder):
 def test_accounting_is_the_librarys(folder):
     table = pd.read_csv(folder / "accounting" / f"{DRAWN[0]}.tsv", sep="\t")
     for adjacency in ("substitute", "add_remove"):
-        bounds = account_epsilon(
-            adjacency=adjacency, sample_rate=0.5, noise_multiplier=3.0, num_steps=10, delta=1e-5
-        )
+        mechanism = Mechanism(adjacency, sample_rate=0.5, noise_multiplier=3.0, num_steps=10)
+        bounds = account_epsilon(mechanism, delta=1e-5)
         assert table[f"epsilon_upper_{adjacency}"].iloc[-1] == pytest.approx(bounds.upper, rel=1e-6)
     assert (table.epsilon_upper_group_privacy >= table.epsilon_upper_substitute).all()
     assert table.gaussian_distance.between(1e-5, 0.1).all()

@@ -1,0 +1,22 @@
+"""Accounting from the settings of a test, which hold those of the mechanism and the delta."""
+
+from typing import Any
+
+from dpcanary.accounting.calibration import calibrate_noise
+from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
+from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism
+
+
+def bounds_of(*, delta: float, method: str = "pld", **mechanism: Any) -> EpsilonBounds:
+    return account_epsilon(Mechanism(**mechanism), delta=delta, method=method)
+
+
+def uppers_of(
+    *, steps: list[int], delta: float, method: str = "pld", **mechanism: Any
+) -> list[float]:
+    longest = Mechanism(num_steps=max(steps, default=1), **mechanism)
+    return account_epsilon_curve(longest, steps=steps, delta=delta, method=method)
+
+
+def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism: Any) -> float:
+    return calibrate_noise(Mechanism(**mechanism), epsilon=epsilon, delta=delta, method=method)
