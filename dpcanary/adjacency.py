@@ -25,6 +25,13 @@ class Adjacency(Choice):
         return 2.0 if self is Adjacency.SUBSTITUTE else 1.0
 
 
+# Adjacencies, and the bound that follows from one of them, in words.
+ADJACENCIES = {
+    "add_remove": "add/remove",
+    "zero_out": "zero-out",
+    "substitute": "substitute",
+    "group_privacy": "group privacy",
+}
 # What an epsilon protects, by its adjacency, or by how it follows from another one.
 PROTECTS = {
     "add_remove": "Whether a record is in the data at all (membership). Most libraries report this"

@@ -9,13 +9,6 @@ from math import ceil, floor
 from string import ascii_lowercase
 from typing import Any
 
-# Adjacencies, and the bound that follows from one of them, in words.
-ADJACENCIES = {
-    "add_remove": "add/remove",
-    "zero_out": "zero-out",
-    "substitute": "substitute",
-    "group_privacy": "group privacy",
-}
 _WIDTH = 88
 
 

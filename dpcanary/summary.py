@@ -7,27 +7,33 @@ from typing import Any
 
 import pandas as pd
 
+from dpcanary.accounting.noise import NoiseKeys
+from dpcanary.adversaries.settings import CraftingKeys, LandscapeKeys
 from dpcanary.errors import InputError
+from dpcanary.fields import Shown, metadata_of
 from dpcanary.files import sha256_of_text
 from dpcanary.provenance import as_json, origin_of
+from dpcanary.training.settings import (
+    DataKeys,
+    DescentKeys,
+    MechanismKeys,
+    ModelKeys,
+    SamplingKeys,
+)
 
-# Settings of an audit that the summary repeats.
-_SETTINGS = (
-    "canary", "score", "adjacency", "dataset", "model", "sample_rate", "num_steps",
-    "learning_rate", "seed",
-)  # fmt: skip
-# Those that are empty where the audit does not use them.
-_IF_USED = (
-    "sampling", "batch_size", "canary_period", "max_grad_norm", "initialisation",
-    "initial_weights", "simulation", "ranking", "landscape", "landscape_threshold",
-)  # fmt: skip
-_COLUMNS = [
-    "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
-    "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
-    "num_steps", "learning_rate", "initialisation", "initial_weights", "pretraining", "simulation",
-    "ranking", "landscape", "landscape_threshold", "seed", "configuration", "num_slots", "num_runs",
-    "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion", "is_valid",
-    "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
+# The settings that summaries and figures show, as they are declared, by their keys.
+SHOWN: dict[str, Shown] = {
+    key: shown
+    for keys in (
+        DataKeys, ModelKeys, SamplingKeys, NoiseKeys, MechanismKeys, DescentKeys, CraftingKeys,
+        LandscapeKeys,
+    )
+    for key, shown in metadata_of(keys, Shown).items()
+}  # fmt: skip
+COLUMNS = [
+    "audit", "sweep", "canary", "score", "data", "num_records", *SHOWN, "seed", "configuration",
+    "num_slots", "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion",
+    "is_valid", "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
     "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
     "epsilon_hidden_state", "epsilon_hidden_state_gdp", "accounting_method", "test_accuracy",
     "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption", "origin",
@@ -67,7 +73,8 @@ def summary_rows(
         )
     known = experiment["audits"][audit]
     used = {key: known[key] for key in known if key not in experiment["unused_keys"][audit]}
-    settings = {key: known[key] for key in _SETTINGS} | {key: used.get(key) for key in _IF_USED}
+    settings = {key: used.get(key) for key in SHOWN if key != "noise_multiplier"}
+    settings |= {key: known[key] for key in ("canary", "score", "seed")}
     settings["pretraining"] = _pretraining_data(used.get("pretraining"))
     settings["configuration"] = _configuration(used)
     if settings["dataset"] is not None:
@@ -78,7 +85,7 @@ def summary_rows(
         settings["num_records"] = float("nan")
     settings["origin"] = origin_of(f"summary/{audit}", settings=as_json(known), inputs=origins)
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
-    return merged.assign(audit=audit, sweep=sweep, **settings)[_COLUMNS]
+    return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
 
 
 def _configuration(settings: Mapping[str, Any]) -> str:

@@ -1,12 +1,39 @@
 """The noise of an audit: given, or calibrated to an epsilon."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import NonNegative, Positive, Shown
 from dpcanary.plugins import function_named
 
 
-class NoiseStage(ClosedModel):
-    """The noise multiplier, or what it follows from.
+class NoiseKeys(ClosedModel):
+    """The noise multiplier, or what it follows from."""
+
+    noise_multiplier: Annotated[
+        NonNegative | None,
+        Shown(
+            "σ = {:.3g}",  # noqa: RUF001
+            panel=True,
+            common=True,
+            follows=("sample_rate", "num_steps", "canary_period", "adjacency"),
+            of="all",
+        ),
+    ] = Field(
+        None,
+        description="noise standard deviation sigma, in units of max_grad_norm; 0 trains without"
+        " privacy: gradients are not clipped either",
+    )
+    target_epsilon: Positive | None = Field(
+        None, description="calibrate the noise to this epsilon under the audited adjacency"
+    )
+
+
+class NoiseStage(NoiseKeys):
+    """What the noise multiplier of an audit follows from.
 
     If `noise_multiplier` is None, it is calibrated to `target_epsilon` at `target_delta`.
     `accounted_steps` is the number of steps in which the canary may be used.
@@ -15,8 +42,6 @@ class NoiseStage(ClosedModel):
     adjacency: Adjacency
     sample_rate: float
     accounted_steps: int
-    noise_multiplier: float | None
-    target_epsilon: float | None
     target_delta: float | None
 
 

@@ -126,7 +126,6 @@ _ROUNDING = 1e-6
 def random_directions(crafting: Crafting) -> list[DirectionCanary]:
     """Canaries of length C, in directions that are uniform on the sphere."""
     stream, canaries = crafting.generator(Purpose.DIRECTIONS), []
-    assert crafting.stage.max_grad_norm is not None  # gradients need privacy
     for target in crafting.targets:
         drawn = stream.standard_normal(crafting.num_parameters)
         length = crafting.stage.max_grad_norm * (1 - _ROUNDING)
@@ -157,7 +156,6 @@ def simulated_dimensions(crafting: Crafting) -> list[GradientCanary]:
         InputError: if there are more slots than parameters, or a simulation diverges.
     """
     stage, mechanism = crafting.stage, _simulated(crafting)
-    assert stage.num_simulations is not None
     count = 1 if _is_deterministic(crafting) else stage.num_simulations
     moved = movement_of(crafting, mechanism, num_simulations=count)
     ranked = moved.squared if stage.ranking is Ranking.PER_STEP else moved.final

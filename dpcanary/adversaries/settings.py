@@ -1,11 +1,16 @@
 """Settings of the stages that make canaries and draw processes, and streams of randomness."""
 
 from enum import IntEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.choice import Choice
 from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import Count, Positive, Shown, UsedIf
 from dpcanary.landscape.process import LandscapeShape
+from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.training.settings import MechanismStage
 
 
@@ -47,11 +52,66 @@ class Purpose(IntEnum):
     LOSS_LANDSCAPE = 15  # direct draws of a process in a crafted loss landscape
 
 
-class CraftingStage(MechanismStage):
+def _of_canary(key: str) -> UsedIf:
+    """Used by the canaries whose entries in the catalogue name the key."""
+    return UsedIf(lambda audit: key in audit.adversary.settings)
+
+
+class CraftingKeys(ClosedModel):
+    """How some canaries are crafted."""
+
+    crafting_steps: Annotated[Count, _of_canary("crafting_steps")] = Field(
+        5000, description="descent steps of canary crafted_input"
+    )
+    crafting_step_size: Annotated[Positive, _of_canary("crafting_step_size")] = Field(
+        0.01, description="step size of that descent (Adam), in units of a feature"
+    )
+    simulation: Annotated[Simulation, _of_canary("simulation"), Shown(line=True, of="canary")] = (
+        Field(
+            Simulation.NOISELESS,
+            description="how canary simulated_dimension simulates the training: clipped and without"
+            " noise, without both, or with both",
+        )
+    )
+    ranking: Annotated[Ranking, _of_canary("ranking"), Shown(line=True, of="canary")] = Field(
+        Ranking.PER_STEP,
+        description="what canary simulated_dimension ranks coordinates by: their updates in every"
+        " step, or how far they are from the start at the end",
+    )
+    num_simulations: Annotated[Count, _of_canary("num_simulations")] = Field(
+        4, description="trainings that canary simulated_dimension simulates"
+    )
+
+
+class MetagradientKeys(ClosedModel):
+    """How canary metagradient is optimised."""
+
+    metagradient: Annotated[MetagradientSettings, _of_canary("metagradient")] = Field(
+        default_factory=MetagradientSettings, description="how canary metagradient is made"
+    )
+
+
+class LandscapeKeys(ClosedModel):
+    """The crafted loss of canary loss_landscape."""
+
+    landscape: Annotated[LandscapeShape | None, _of_canary("landscape"), Shown(of="")] = Field(
+        None, description="which way the loss of canary loss_landscape pushes; by default diverging"
+    )
+    landscape_threshold: Annotated[
+        float | None, _of_canary("landscape_threshold"), Shown(of="")
+    ] = Field(
+        None,
+        allow_inf_nan=False,
+        description="where it changes direction, in units of max_grad_norm; by default in the"
+        " middle between the worlds",
+    )
+
+
+class CraftingStage(CraftingKeys, MechanismStage):
     """What the crafting of an audit's canaries depends on, beside data and reference model.
 
     `function` names the crafting function, as `module:name`. Settings of crafting that it does
-    not use are None.
+    not use have their defaults.
 
     Attributes:
         drift_steps: the recorded steps, up to which the drift of several gradient canaries is
@@ -61,14 +121,9 @@ class CraftingStage(MechanismStage):
     function: str
     num_slots: int
     drift_steps: tuple[int, ...]
-    crafting_steps: int | None
-    crafting_step_size: float | None
-    simulation: Simulation | None
-    ranking: Ranking | None
-    num_simulations: int | None
 
 
-class DrawingStage(ClosedModel):
+class DrawingStage(LandscapeKeys):
     """What the draws of a process depend on, beside its noise multiplier.
 
     `function` names the drawing function, as `module:name`. `observe` says what it draws, if it
@@ -83,5 +138,3 @@ class DrawingStage(ClosedModel):
     record_steps: tuple[int, ...]
     seed: int
     batch_size: int | None = None
-    landscape: LandscapeShape | None = None
-    landscape_threshold: float | None = None

@@ -1,6 +1,6 @@
 """`dpcanary account`: the epsilons of a training."""
 
-from dpcanary.adjacency import PROTECTS
+from dpcanary.adjacency import ADJACENCIES, PROTECTS
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
@@ -13,7 +13,7 @@ from dpcanary.commands.training_options import (
     mechanism_of,
     warn_of_large_delta,
 )
-from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
+from dpcanary.printing import print_json, print_table, print_text, rounded_up
 
 
 def account(

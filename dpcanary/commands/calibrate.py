@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
@@ -17,7 +17,7 @@ from dpcanary.commands.training_options import (
     mechanism_of,
     warn_of_large_delta,
 )
-from dpcanary.printing import ADJACENCIES, print_json, print_table, print_text, rounded_up
+from dpcanary.printing import print_json, print_table, print_text, rounded_up
 
 
 def calibrate(

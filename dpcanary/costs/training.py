@@ -103,7 +103,7 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
             stage,
             data=Split(private, private[:0], test),
             canaries=canaries,
-            noise_multiplier=0.0 if stage.max_grad_norm is None else 1.0,
+            noise_multiplier=1.0 if stage.is_private else 0.0,
             runs=range(runs),
             inputs={},
             device=torch.device(probe.device),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from dpcanary.printing import ADJACENCIES
+from dpcanary.adjacency import ADJACENCIES
 
 # Settings that can tell panels apart, and those that can tell lines of a canary apart.
 PANELS = (

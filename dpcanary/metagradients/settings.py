@@ -7,6 +7,7 @@ from pydantic import Field
 
 from dpcanary.choice import Choice
 from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import Count, Positive
 
 
 class Start(Choice):
@@ -28,8 +29,6 @@ class Purpose(IntEnum):
     METAGRADIENT_ORDERS = 19  # the order of records in each epoch of a metastep
 
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=1)]
 _Even = Annotated[int, Field(ge=2, multiple_of=2)]
 
 
@@ -41,18 +40,18 @@ class MetagradientSettings(ClosedModel):
     """
 
     start: Start = Field(default=Start.RECORD, description="where the descent starts")
-    num_metasteps: _Count = Field(default=50, description="trainings that are differentiated")
-    step_size: _Positive = Field(
+    num_metasteps: Count = Field(default=50, description="trainings that are differentiated")
+    step_size: Positive = Field(
         default=0.1,
         description="change of every pixel by a metastep, in units of a standardised feature",
     )
     width: _Even = Field(
         default=64, description="channels of the first layer of the ResNet-9, even"
     )
-    logit_scale: _Positive = Field(default=1.0, description="factor on its logits")
-    num_steps: _Count = Field(default=200, description="steps of each training")
-    batch_size: _Count = Field(default=128, description="records and canaries of a step")
-    learning_rate: _Positive = Field(
+    logit_scale: Positive = Field(default=1.0, description="factor on its logits")
+    num_steps: Count = Field(default=200, description="steps of each training")
+    batch_size: Count = Field(default=128, description="records and canaries of a step")
+    learning_rate: Positive = Field(
         default=0.04,
         description="of SGD with Nesterov's momentum .9 at its highest; it rises for 30 % of the"
         " steps and falls to 0 in the others, along lines",

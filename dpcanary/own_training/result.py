@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
-from dpcanary.adjacency import Adjacency
+from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.estimation.power import ClaimTest, assess_claim
-from dpcanary.printing import ADJACENCIES, confidence_in_words, rounded_down, rounded_up
+from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 from PIL import Image
 
+from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
-from dpcanary.printing import ADJACENCIES, lettered, rounded_down, rounded_up
+from dpcanary.printing import lettered, rounded_down, rounded_up
 from dpcanary.provenance import KEY, check_origin
 from dpcanary.reports.headline import (
     Headline,

@@ -7,10 +7,10 @@ from platform import python_version
 import numpy as np
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
-from dpcanary.adjacency import Adjacency
+from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
-from dpcanary.printing import ADJACENCIES, rounded_down, rounded_up
+from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
 from dpcanary.reports.page import Picture, Report, Row, png_of
 from dpcanary.scoring.world_scores import WorldScores

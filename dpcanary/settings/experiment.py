@@ -196,11 +196,15 @@ class Experiment(ClosedModel):
         return model(**{key: known[key] for key in model.model_fields})
 
     def _derived(self, name: str) -> dict[str, Any]:
-        """What follows from an audit's settings; those that it does not use become None."""
+        """What follows from an audit's settings; those that it does not use have their defaults."""
         audit = self.audits[name]
-        unused, score = audit.unused_keys, audit.adversary.score(audit.score)
-        return dict.fromkeys(unused) | {
-            "hidden_sizes": () if "hidden_sizes" in unused else audit.hidden_sizes,
+        score = audit.adversary.score(audit.score)
+        defaults = {
+            key: Audit.model_fields[key].get_default(call_default_factory=True)
+            for key in audit.unused_keys
+        }
+        return defaults | {
+            "is_private": audit.noise_multiplier != 0,
             "record_steps": audit.record_steps,
             "accounted_steps": audit.accounted_steps,
             "drift_steps": audit.record_steps if audit.has_drift else (),

@@ -202,8 +202,6 @@ def _known_module(
         case ModelKind.RESNET18:
             return resnet18(num_classes)
         case ModelKind.RESNET9:
-            assert stage.width is not None
-            assert stage.logit_scale is not None
             return resnet9(num_classes, width=stage.width, logit_scale=stage.logit_scale)
         case ModelKind.WRN16_4:
             return wrn16_4(num_classes)
@@ -232,9 +230,7 @@ def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
         raise InputError(f"model {kind} takes images of shape {wanted}, not {shape}")
 
 
-def _perceptron(widths: Sequence[int], activation: Activation | None) -> nn.Module:
-    if activation is None:
-        raise InputError("model mlp needs an activation")
+def _perceptron(widths: Sequence[int], activation: Activation) -> nn.Module:
     layers: list[nn.Module] = []
     for ins, outs in pairwise(widths):
         layers += [nn.Linear(ins, outs), _ACTIVATIONS[activation]()]
@@ -248,7 +244,7 @@ def mechanism_of(
     return replace(
         descent_of(stage),
         noise_multiplier=noise_multiplier,
-        max_grad_norm=math.inf if stage.max_grad_norm is None else stage.max_grad_norm,
+        max_grad_norm=stage.max_grad_norm if stage.is_private else math.inf,
         record_steps=record_steps,
         sample_rate=stage.sample_rate,
         adjacency=stage.adjacency,
@@ -269,7 +265,7 @@ def descent_of(stage: ReferenceStage) -> DPSGD:
         ),
         record_steps=(stage.num_steps,),
         optimizer=stage.optimizer,
-        momentum=stage.momentum or 0.0,
+        momentum=stage.momentum,
         loss=stage.loss,
     )
 

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from dpcanary.adjacency import Adjacency
+from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.choice import Choice
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import suggestion
+from dpcanary.fields import Count, Name, Positive, Shown, UsedIf
 from dpcanary.observations import Observation
 
 
@@ -187,10 +188,6 @@ def is_own(model: ModelKind | str) -> bool:
     return not isinstance(model, ModelKind)
 
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=1)]
-
-
 class PretrainingSettings(ClosedModel):
     """How the parameters are made that all runs start from: by training on public records.
 
@@ -202,35 +199,147 @@ class PretrainingSettings(ClosedModel):
         description="whose num_records records are trained on, and are public here; by default the"
         " auxiliary records of the audit's dataset",
     )
-    num_steps: _Count = Field(description="training steps")
-    batch_size: _Count = Field(default=128, description="records of a step")
+    num_steps: Count = Field(description="training steps")
+    batch_size: Count = Field(default=128, description="records of a step")
     optimizer: Optimizer = Field(
         default=Optimizer.MOMENTUM, description="how gradients are applied"
     )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="of optimizer `momentum`")
-    learning_rate: _Positive = Field(default=0.05, description="at the first step")
+    learning_rate: Positive = Field(default=0.05, description="at the first step")
     learning_rate_schedule: LearningRateSchedule = Field(
         default=LearningRateSchedule.COSINE, description="how the learning rate falls"
     )
 
 
-class ModelStage(ClosedModel):
-    """A model, its random parameters and its loss.
+TRAINED = UsedIf(lambda audit: audit.is_trained)
+_OF_MLP = UsedIf(lambda audit: audit.is_trained and audit.model is ModelKind.MLP)
+_OF_RESNET9 = UsedIf(lambda audit: audit.is_trained and audit.model is ModelKind.RESNET9)
+_OF_IMAGES = UsedIf(
+    lambda audit: audit.is_trained and audit.model not in (ModelKind.LINEAR, ModelKind.MLP)
+)
+_OF_MOMENTUM = UsedIf(lambda audit: audit.is_trained and audit.optimizer is Optimizer.MOMENTUM)
+_PRIVATE = UsedIf(lambda audit: audit.noise_multiplier != 0)
+_STARTS = {
+    Initialisation.ZEROS: "start at zero",
+    Initialisation.FIXED: "fixed start",
+    Initialisation.PER_RUN: "start of each run",
+}
 
-    `activation` is None unless the model is an `mlp`, `width` and `logit_scale` unless it is
-    a `resnet9`, and `initial_weights` if training starts from zeros. `pretraining` is None if the
-    parameters are random.
-    """
 
-    model: ModelName
+class DataKeys(ClosedModel):
+    """The records that are trained on."""
+
+    dataset: Annotated[Name | None, TRAINED, Shown(panel=True, of="")] = Field(
+        None, description="from `datasets`; worst_case needs none"
+    )
+
+
+class ModelKeys(ClosedModel):
+    """A model, its random parameters and its loss."""
+
+    model: Annotated[ModelName, TRAINED, Shown(panel=True, line=True, common=True)] = Field(
+        ModelKind.LINEAR,
+        description="what is trained: a kind, or a function of your own without arguments that"
+        " makes a `torch.nn.Module`, as `package.module:function`; it is looked up in the folder"
+        " that you run in, too",
+    )
+    hidden_sizes: Annotated[tuple[Count, ...], _OF_MLP] = Field(
+        (), description="widths of an `mlp`'s hidden layers"
+    )
+    activation: Annotated[Activation, _OF_MLP] = Field(
+        Activation.TANH, description="between the layers of an `mlp`"
+    )
+    width: Annotated[Count, _OF_RESNET9] = Field(
+        64, description="channels of the first layer of a `resnet9`, even"
+    )
+    logit_scale: Annotated[Positive, _OF_RESNET9] = Field(
+        0.125, description="factor on the logits of a `resnet9`"
+    )
+    initial_weights: Annotated[InitialWeights | None, TRAINED, Shown("{} weights", line=True)] = (
+        Field(
+            None,
+            description="how random initial parameters are drawn: by default as PyTorch does; not"
+            " for initialisation `zeros`",
+        )
+    )
+    pretraining: Annotated[
+        PretrainingSettings | None, TRAINED, Shown("pretrained on {}", panel=True, line=True)
+    ] = Field(
+        None,
+        description="how the parameters are made that all runs start from, by training on public"
+        " records; by default they are random, or zeros",
+    )
+    loss: Annotated[Loss, TRAINED] = Field(Loss.CROSS_ENTROPY, description="what is minimised")
+
+
+class DescentKeys(ClosedModel):
+    """A descent on a model's loss."""
+
+    initialisation: Annotated[
+        Initialisation | None,
+        TRAINED,
+        Shown(_STARTS, panel=True, line=True, follows=("model", "pretraining")),
+    ] = Field(
+        None,
+        description="initial parameters; by default `zeros` for `linear`, `fixed` for a model of"
+        " your own, else `per_run`",
+    )
+    num_steps: Annotated[Count, Shown(axis=True, follows=("canary_period",), of="all")] = Field(
+        description="training steps T"
+    )
+    optimizer: Annotated[Optimizer, TRAINED] = Field(
+        Optimizer.SGD, description="how noisy gradients are applied"
+    )
+    momentum: Annotated[float, _OF_MOMENTUM] = Field(
+        0.9, ge=0, lt=1, description="of optimizer `momentum`"
+    )
+    learning_rate: Annotated[
+        Positive,
+        TRAINED,
+        Shown("learning rate {:g}", panel=True, line=True, axis=True, common=True),
+    ] = Field(0.01, description="of the optimizer, at the first step")
+    learning_rate_schedule: Annotated[LearningRateSchedule, TRAINED] = Field(
+        LearningRateSchedule.CONSTANT, description="how the learning rate falls"
+    )
+
+
+class SamplingKeys(ClosedModel):
+    """How the batch of a step is chosen."""
+
+    sampling: Annotated[Sampling, Shown()] = Field(
+        Sampling.POISSON, description="how the batch of a step is chosen"
+    )
+    sample_rate: Annotated[float, Shown("q = {:g}", panel=True, common=True, of="all")] = Field(
+        1.0, gt=0, le=1, description="rate q of Poisson sampling"
+    )
+    batch_size: Annotated[Count | None, Shown("known batches of {:g}", panel=True, line=True)] = (
+        Field(None, description="of `fixed` batches")
+    )
+
+
+class MechanismKeys(ClosedModel):
+    """What DP-SGD does with a batch, except for its noise."""
+
+    adjacency: Annotated[Adjacency, Shown(ADJACENCIES, panel=True, line=True, of="all")] = Field(
+        Adjacency.SUBSTITUTE, description="audited neighbouring relation"
+    )
+    canary_period: Annotated[
+        Count | None, Shown("k = {:g}", panel=True, line=True, common=True)
+    ] = Field(None, description="with `fixed` batches, the canary is added at every k-th step")
+    max_grad_norm: Annotated[
+        Positive, _PRIVATE, Shown("C = {:g}", panel=True, line=True, axis=True, common=True)
+    ] = Field(1.0, description="clipping norm C of a record's gradient")
+    augmentation_multiplicity: Annotated[Count | None, _OF_IMAGES] = Field(
+        None,
+        description="random views (flips and shifts) of each image in every step, over which its"
+        " gradient is averaged before clipping; by default the image itself",
+    )
+
+
+class ModelStage(ModelKeys):
+    """A model; keys that it does not use have their defaults."""
+
     model_seed: int
-    hidden_sizes: tuple[int, ...]
-    activation: Activation | None
-    width: int | None
-    logit_scale: float | None
-    initial_weights: InitialWeights | None
-    loss: Loss
-    pretraining: PretrainingSettings | None
 
 
 class PretrainingStage(ModelStage):
@@ -239,35 +348,17 @@ class PretrainingStage(ModelStage):
     pretraining: PretrainingSettings
 
 
-class ReferenceStage(ModelStage):
-    """A model and its descent: all settings of the reference model, trained without privacy.
-
-    `momentum` is None unless the optimiser has it.
-    """
+class ReferenceStage(DescentKeys, ModelStage):
+    """A model and its descent: all settings of the reference model, trained without privacy."""
 
     initialisation: Initialisation
-    optimizer: Optimizer
-    momentum: float | None
-    learning_rate: float
-    learning_rate_schedule: LearningRateSchedule
-    num_steps: int
 
 
-class MechanismStage(ReferenceStage):
-    """DP-SGD, except for its noise multiplier.
-
-    `max_grad_norm` is None in training without privacy, which clips no gradients.
-    `augmentation_multiplicity` is None if records are not augmented.
-    """
+class MechanismStage(MechanismKeys, SamplingKeys, ReferenceStage):
+    """DP-SGD, except for its noise multiplier; without privacy, no gradient is clipped."""
 
     seed: int
-    adjacency: Adjacency
-    sampling: Sampling
-    sample_rate: float
-    batch_size: int | None
-    canary_period: int | None
-    max_grad_norm: float | None
-    augmentation_multiplicity: int | None
+    is_private: bool
 
 
 class TrainingStage(MechanismStage):

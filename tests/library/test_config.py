@@ -197,11 +197,16 @@ def test_scoring_knows_the_settings_of_the_runs():
         assert told == json.loads(experiment.stage(stage, audit="steps").to_json())
 
 
-def test_settings_that_are_not_used_are_none():
-    crafting = single().stage(CraftingStage, audit="steps")
-    assert (crafting.activation, crafting.hidden_sizes, crafting.momentum) == (None, (), None)
-    assert (crafting.crafting_steps, crafting.crafting_step_size) == (None, None)
-    assert (crafting.batch_size, crafting.canary_period) == (None, None)
+def test_settings_that_are_not_used_have_their_defaults():
+    """So jobs that do not use a key do not depend on it."""
+    plain = single().stage(CraftingStage, audit="steps")
+    other = single(canary=["gradient", "crafted_input"], crafting_steps=7, seed=3)
+    of_gradient, of_input = (
+        other.stage(CraftingStage, audit=f"steps-{name}") for name in ("gradient", "crafted_input")
+    )
+    assert (of_gradient.crafting_steps, of_input.crafting_steps) == (5000, 7)
+    assert plain.crafting_steps == 5000
+    assert (plain.batch_size, plain.canary_period, plain.is_private) == (None, None, True)
     used = single(
         canary="crafted_input",
         model="mlp",

@@ -1,0 +1,64 @@
+"""How settings are declared.
+
+A setting is a field of a class of keys, in the package that uses it: type, limits, default and
+description as pydantic has them, and metadata of when it is used and how it is shown. The audit of
+a config inherits all classes of keys, and a stage inherits its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dpcanary.checks import NAME_PATTERN
+from dpcanary.closed_model import ClosedModel
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+SampleRate = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class UsedIf:
+    """Metadata of a key that only some audits use: which, by the whole audit."""
+
+    condition: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Metadata of a key that figures name.
+
+    Attributes:
+        words: a format of the value, such as `C = {:g}`, or the words for each value; by default
+            the value itself without underscores.
+        panel: whether it may tell panels apart.
+        line: whether it may tell lines of one canary apart.
+        axis: whether it may be the axis.
+        common: whether it is named below a figure that does not show it.
+        follows: keys of which one must be shown where audits of a figure differ in this one.
+        of: which audits of a figure must agree in it, if it is not shown: `all`, those that
+            train models, or those of a `canary` that has it.
+    """
+
+    words: str | Mapping[str, str] = ""
+    panel: bool = False
+    line: bool = False
+    axis: bool = False
+    common: bool = False
+    follows: tuple[str, ...] = ()
+    of: str = "training"
+
+
+def metadata_of(model: type[ClosedModel], kind: type[Any]) -> dict[str, Any]:
+    """The metadata of this kind, by the keys of a model that have it."""
+    return {
+        key: one
+        for key, field in model.model_fields.items()
+        for one in field.metadata
+        if isinstance(one, kind)
+    }
