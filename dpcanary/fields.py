@@ -54,6 +54,19 @@ class Shown:
     of: str = "training"
 
 
+@dataclass(frozen=True)
+class Flag:
+    """Metadata of a key that is an option of `dpcanary audit`.
+
+    Attributes:
+        panel: the group of options that it is listed in.
+        name: of the option, if it is not that of the key.
+    """
+
+    panel: str
+    name: str = ""
+
+
 def metadata_of(model: type[ClosedModel], kind: type[Any]) -> dict[str, Any]:
     """The metadata of this kind, by the keys of a model that have it."""
     return {

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.closed_model import ClosedModel
-from dpcanary.fields import NonNegative, Positive, Shown
+from dpcanary.fields import Flag, NonNegative, Positive, Shown
 from dpcanary.plugins import function_named
 
 
@@ -22,12 +22,13 @@ class NoiseKeys(ClosedModel):
             follows=("sample_rate", "num_steps", "canary_period", "adjacency"),
             of="all",
         ),
+        Flag("The training"),
     ] = Field(
         None,
         description="noise standard deviation sigma, in units of max_grad_norm; 0 trains without"
         " privacy: gradients are not clipped either",
     )
-    target_epsilon: Positive | None = Field(
+    target_epsilon: Annotated[Positive | None, Flag("The training")] = Field(
         None, description="calibrate the noise to this epsilon under the audited adjacency"
     )
 

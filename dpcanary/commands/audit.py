@@ -1,18 +1,21 @@
 """`dpcanary audit`: audits the user's own data or model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.commands.training_options import Cores, Delta, Json
+from dpcanary.commands.training_options import Cores, Delta, Json, with_keys_of_an_audit
 from dpcanary.errors import InputError
 
-_DATA, _TRAINING, _ATTACK = "The data", "The training", "The attack"
+_DATA = "The data"
+# Audits of own data need one; a config says them itself.
+_DEFAULTS = {"num_runs": 1000}
 
 
+@with_keys_of_an_audit(_DEFAULTS)
 def audit(
+    *,
     features: Annotated[
         str,
         typer.Option(
@@ -22,7 +25,6 @@ def audit(
         ),
     ],
     delta: Delta,
-    num_steps: Annotated[int, typer.Option(help="Training steps.", rich_help_panel=_TRAINING)],
     label_column: Annotated[
         str, typer.Option(help="The column of labels of a table.", rich_help_panel=_DATA)
     ] = "label",
@@ -40,58 +42,7 @@ def audit(
             help="In what the two datasets differ: gradient (the strongest), crafted_input,"
             " mislabeled, natural, or another of docs/vocabulary.md; may be given several times."
             " By default gradient and mislabeled.",
-            rich_help_panel=_ATTACK,
-        ),
-    ] = None,
-    num_runs: Annotated[
-        int, typer.Option(help="Models of each audit.", rich_help_panel=_ATTACK)
-    ] = 1000,
-    num_slots: Annotated[
-        int | None,
-        typer.Option(
-            help="Canaries in each model; with hundreds, one model may do.",
-            rich_help_panel=_ATTACK,
-        ),
-    ] = None,
-    adjacency: Annotated[
-        Adjacency, typer.Option(help="The audited neighbouring relation.", rich_help_panel=_ATTACK)
-    ] = Adjacency.SUBSTITUTE,
-    sample_rate: Annotated[
-        float, typer.Option(help="Rate of Poisson sampling.", rich_help_panel=_TRAINING)
-    ] = 1.0,
-    noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            help="Standard deviation of the noise, in units of the clipping norm.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    target_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="Or: calibrate the noise to this epsilon under the audited adjacency.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    max_grad_norm: Annotated[
-        float, typer.Option(help="Clipping norm.", rich_help_panel=_TRAINING)
-    ] = 1.0,
-    learning_rate: Annotated[float, typer.Option(rich_help_panel=_TRAINING)] = 0.01,
-    optimizer: Annotated[
-        str, typer.Option(help="sgd, momentum or adam.", rich_help_panel=_TRAINING)
-    ] = "sgd",
-    model: Annotated[
-        str,
-        typer.Option(
-            help="linear, mlp, convnet, resnet18 and others, or a function of your own that"
-            " returns a torch.nn.Module: my_package:build_model.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = "linear",
-    hidden_size: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Width of a hidden layer of an mlp; once per layer.", rich_help_panel=_TRAINING
+            rich_help_panel="The attack",
         ),
     ] = None,
     name: Annotated[
@@ -107,6 +58,7 @@ def audit(
         bool, typer.Option("--cost", help="Only time a few models, and print what all will cost.")
     ] = False,
     as_json: Json = False,
+    **keys: Any,
 ) -> None:
     """Audit DP-SGD on your own data or model: how much does it reveal about one record?
 
@@ -125,7 +77,7 @@ def audit(
     from dpcanary.audits.audit import CONFIG, COST, config_of, name_of, run_audit
     from dpcanary.audits.data import audited_data, read_source
 
-    _check_model(model)
+    _check_model(keys["model"])
     found = read_source(features, label_column=label_column)
     data = audited_data(found, source=features, label_column=label_column, num_records=num_records)
     own_name = name or name_of(features)
@@ -134,21 +86,7 @@ def audit(
         data,
         name=own_name,
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
-        keys={
-            "canary": canaries if len(canaries) > 1 else canaries[0],
-            "adjacency": adjacency.value,
-            "num_slots": num_slots,
-            "model": model,
-            "hidden_sizes": hidden_size,
-            "sample_rate": sample_rate,
-            "noise_multiplier": noise_multiplier,
-            "target_epsilon": target_epsilon,
-            "max_grad_norm": max_grad_norm,
-            "num_steps": num_steps,
-            "optimizer": optimizer,
-            "learning_rate": learning_rate,
-            "num_runs": num_runs,
-        },
+        keys={"canary": canaries if len(canaries) > 1 else canaries[0], **keys},
     )
     path = f"results/{own_name}/{COST if cost else CONFIG}"
     typer.echo(f"{data.described}\nConfig: {path}", err=True)

@@ -1,13 +1,20 @@
 """The options that describe a training, which several subcommands share."""
 
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Mapping
 from math import ceil, inf, nan
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from pydantic.fields import FieldInfo
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import large_delta
+from dpcanary.fields import Flag, metadata_of
+from dpcanary.settings.audit import Audit
 
 _TRAINING = "The training"
 
@@ -97,3 +104,58 @@ def _sample_rate_of(
             f"--batch-size {batch_size:g} must be above 0 and at most --num-records {num_records}"
         )
     return batch_size / num_records
+
+
+def with_keys_of_an_audit(
+    defaults: Mapping[str, Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command an option for each key of an audit that is declared as one.
+
+    Args:
+        defaults: of keys that a config must give.
+    """
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        own = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+        keys = [
+            inspect.Parameter(
+                key,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default_of(field, defaults.get(key)),
+                annotation=Annotated[_type_of(field), _option_of(field, flag)],
+            )
+            for key, flag in metadata_of(Audit, Flag).items()
+            for field in (Audit.model_fields[key],)
+        ]
+        command.__signature__ = signature.replace(parameters=[*own, *keys])  # type: ignore[attr-defined]
+        command.__annotations__ |= {one.name: one.annotation for one in keys}
+        return command
+
+    return with_options
+
+
+def _option_of(field: FieldInfo, flag: Flag) -> Any:
+    text = f"{field.description[:1].upper()}{field.description[1:]}." if field.description else ""
+    names = (flag.name,) if flag.name else ()
+    return typer.Option(*names, help=text, rich_help_panel=flag.panel)
+
+
+def _default_of(field: FieldInfo, default: Any) -> Any:
+    if field.is_required():
+        return inspect.Parameter.empty if default is None else default
+    return None if field.default == () else field.default
+
+
+def _type_of(field: FieldInfo) -> Any:
+    """The type of an option: without limits, which the config checks; a list for a tuple."""
+    kinds = [_plain(kind) for kind in get_args(field.annotation) or (field.annotation,)]
+    if get_origin(field.annotation) is tuple:
+        return list[kinds[0]] | None  # type: ignore[valid-type]
+    if str in kinds:  # a name of ours or another one
+        return str
+    return functools.reduce(operator.or_, kinds)
+
+
+def _plain(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind

@@ -15,7 +15,7 @@ from dpcanary.adversaries.settings import (
     Simulation,
 )
 from dpcanary.errors import suggestion
-from dpcanary.fields import Count, UsedIf, metadata_of
+from dpcanary.fields import Count, Flag, UsedIf, metadata_of
 from dpcanary.observations import Observation
 from dpcanary.training.settings import (
     TRAINED,
@@ -52,13 +52,17 @@ class Audit(
     score: str | None = Field(
         None, description="how runs are scored; by default by the canary's first score"
     )
-    num_slots: Count = Field(1, description="canaries per run, each with its own target record")
+    num_slots: Annotated[Count, Flag("The attack")] = Field(
+        1, description="canaries per run, each with its own target record"
+    )
     worlds: WorldAssignment | None = Field(
         None,
         description="how the world of each slot is chosen; by default `alternate` with one slot,"
         " else `coins`",
     )
-    num_runs: Count = Field(description="models trained; with one slot, even and at least 4")
+    num_runs: Annotated[Count, Flag("The attack")] = Field(
+        description="models trained; with one slot, even and at least 4"
+    )
     num_repeats: Count = Field(1, description="independent estimates, of num_runs runs each")
     looks: tuple[Count, ...] = Field(
         (),

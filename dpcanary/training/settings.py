@@ -10,7 +10,7 @@ from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.choice import Choice
 from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import suggestion
-from dpcanary.fields import Count, Name, Positive, Shown, UsedIf
+from dpcanary.fields import Count, Flag, Name, Positive, Shown, UsedIf
 from dpcanary.observations import Observation
 
 
@@ -237,14 +237,16 @@ class DataKeys(ClosedModel):
 class ModelKeys(ClosedModel):
     """A model, its random parameters and its loss."""
 
-    model: Annotated[ModelName, TRAINED, Shown(panel=True, line=True, common=True)] = Field(
+    model: Annotated[
+        ModelName, TRAINED, Shown(panel=True, line=True, common=True), Flag("The training")
+    ] = Field(
         ModelKind.LINEAR,
         description="what is trained: a kind, or a function of your own without arguments that"
         " makes a `torch.nn.Module`, as `package.module:function`; it is looked up in the folder"
         " that you run in, too",
     )
-    hidden_sizes: Annotated[tuple[Count, ...], _OF_MLP] = Field(
-        (), description="widths of an `mlp`'s hidden layers"
+    hidden_sizes: Annotated[tuple[Count, ...], _OF_MLP, Flag("The training", "--hidden-size")] = (
+        Field((), description="widths of an `mlp`'s hidden layers")
     )
     activation: Annotated[Activation, _OF_MLP] = Field(
         Activation.TANH, description="between the layers of an `mlp`"
@@ -284,10 +286,10 @@ class DescentKeys(ClosedModel):
         description="initial parameters; by default `zeros` for `linear`, `fixed` for a model of"
         " your own, else `per_run`",
     )
-    num_steps: Annotated[Count, Shown(axis=True, follows=("canary_period",), of="all")] = Field(
-        description="training steps T"
-    )
-    optimizer: Annotated[Optimizer, TRAINED] = Field(
+    num_steps: Annotated[
+        Count, Shown(axis=True, follows=("canary_period",), of="all"), Flag("The training")
+    ] = Field(description="training steps T")
+    optimizer: Annotated[Optimizer, TRAINED, Flag("The training")] = Field(
         Optimizer.SGD, description="how noisy gradients are applied"
     )
     momentum: Annotated[float, _OF_MOMENTUM] = Field(
@@ -297,6 +299,7 @@ class DescentKeys(ClosedModel):
         Positive,
         TRAINED,
         Shown("learning rate {:g}", panel=True, line=True, axis=True, common=True),
+        Flag("The training"),
     ] = Field(0.01, description="of the optimizer, at the first step")
     learning_rate_schedule: Annotated[LearningRateSchedule, TRAINED] = Field(
         LearningRateSchedule.CONSTANT, description="how the learning rate falls"
@@ -309,9 +312,9 @@ class SamplingKeys(ClosedModel):
     sampling: Annotated[Sampling, Shown()] = Field(
         Sampling.POISSON, description="how the batch of a step is chosen"
     )
-    sample_rate: Annotated[float, Shown("q = {:g}", panel=True, common=True, of="all")] = Field(
-        1.0, gt=0, le=1, description="rate q of Poisson sampling"
-    )
+    sample_rate: Annotated[
+        float, Shown("q = {:g}", panel=True, common=True, of="all"), Flag("The training")
+    ] = Field(1.0, gt=0, le=1, description="rate q of Poisson sampling")
     batch_size: Annotated[Count | None, Shown("known batches of {:g}", panel=True, line=True)] = (
         Field(None, description="of `fixed` batches")
     )
@@ -320,14 +323,17 @@ class SamplingKeys(ClosedModel):
 class MechanismKeys(ClosedModel):
     """What DP-SGD does with a batch, except for its noise."""
 
-    adjacency: Annotated[Adjacency, Shown(ADJACENCIES, panel=True, line=True, of="all")] = Field(
-        Adjacency.SUBSTITUTE, description="audited neighbouring relation"
-    )
+    adjacency: Annotated[
+        Adjacency, Shown(ADJACENCIES, panel=True, line=True, of="all"), Flag("The attack")
+    ] = Field(Adjacency.SUBSTITUTE, description="audited neighbouring relation")
     canary_period: Annotated[
         Count | None, Shown("k = {:g}", panel=True, line=True, common=True)
     ] = Field(None, description="with `fixed` batches, the canary is added at every k-th step")
     max_grad_norm: Annotated[
-        Positive, _PRIVATE, Shown("C = {:g}", panel=True, line=True, axis=True, common=True)
+        Positive,
+        _PRIVATE,
+        Shown("C = {:g}", panel=True, line=True, axis=True, common=True),
+        Flag("The training"),
     ] = Field(1.0, description="clipping norm C of a record's gradient")
     augmentation_multiplicity: Annotated[Count | None, _OF_IMAGES] = Field(
         None,
