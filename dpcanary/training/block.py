@@ -32,22 +32,17 @@ class InsertedGradients:
     """Gradient canaries in the layout of a path's buffers.
 
     A canary in one coordinate is one column of the buffer, unless the path spreads a parameter
-    over several columns. Any other canary is a row of numbers.
-
-    Args:
-        slots: with gradient canaries.
-        path: computes the gradients of records.
-        max_grad_norm: C, the length of canaries in one coordinate.
-        signs: the factor on each slot's gradient in each run, shape (runs, slots).
+    over several columns. Any other canary is a row of numbers. The `signs` are the factors on each
+    slot's gradient in each run, shape (runs, slots).
     """
 
     def __init__(
         self, slots: Slots, path: GradientPath, *, max_grad_norm: float, signs: Tensor
     ) -> None:
         self._signs, self._norm, self._columns = signs, max_grad_norm, None
-        found = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
-        if found:
-            self._columns = path.columns_of(torch.tensor(found, device=signs.device))
+        coordinates = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
+        if coordinates:
+            self._columns = path.columns_of(torch.tensor(coordinates, device=signs.device))
         if self._columns is None:
             encoded = torch.cat([self._encoded(canary, path) for canary in slots.canaries])
             touched = encoded.any(dim=0).nonzero()
@@ -58,12 +53,7 @@ class InsertedGradients:
             self._directions = self._gradients / lengths.clamp_min(_SHORTEST).unsqueeze(1)
 
     def add(self, sums: Tensor, inserted: Tensor) -> None:
-        """Adds the gradients to the sums of the runs whose batches they are in.
-
-        Args:
-            sums: shape (runs, columns of the buffer).
-            inserted: 1 where the slot's place is in the batch, else 0; shape (runs, slots).
-        """
+        """Adds the gradients to sums (runs, columns) where `inserted` (runs, slots) is 1."""
         factors = self._signs * inserted
         if self._columns is not None:
             sums.scatter_add_(1, self._columns.expand(len(sums), -1), factors * self._norm)
@@ -71,11 +61,7 @@ class InsertedGradients:
             sums[:, self._span].addmm_(factors, self._gradients)
 
     def along(self, parameters: Tensor) -> Tensor:
-        """The parameters along each slot's gradient, shape (runs, slots).
-
-        Args:
-            parameters: shape (runs, columns of the buffer).
-        """
+        """The parameters along each slot's gradient, shape (runs, slots)."""
         if self._columns is not None:
             return parameters[:, self._columns]
         return parameters[:, self._span] @ self._directions.T
@@ -129,14 +115,7 @@ class Block:
             self._start = self._parameters.clone()
 
     def train(self, on_step: Callable[[], object]) -> NDArray[np.float32]:
-        """Trains to the end, and returns observations, shape (runs, steps, slots, ...).
-
-        Args:
-            on_step: called after each step.
-
-        Raises:
-            InputError: if a run diverges.
-        """
+        """Trains to the end, and returns observations, shape (runs, steps, slots, ...)."""
         seen = []
         for record_step in self._plan.dpsgd.record_steps:
             while self.step < record_step:
@@ -145,7 +124,7 @@ class Block:
             diverged = self.diverged()
             if diverged is not None:
                 raise InputError(_divergence(self._plan, self._runs[diverged]))
-            seen.append(self.observed().cpu().numpy())
+            seen.append(self._observed().cpu().numpy())
         return np.stack(seen, axis=1)
 
     def advance(self) -> None:
@@ -166,7 +145,7 @@ class Block:
         self._optimizer.step()
         self.step += 1
 
-    def observed(self) -> Tensor:
+    def _observed(self) -> Tensor:
         """What the adversary sees of the models at this step, shape (runs, slots, ...)."""
         match self._plan.observe:
             case Observation.LOGITS:

@@ -22,9 +22,11 @@ from dpcanary.training.settings import (
     Activation,
     InitialWeights,
     LearningRateSchedule,
+    Loss,
     MechanismStage,
     ModelKind,
     ModelStage,
+    PretrainingSettings,
     ReferenceStage,
 )
 
@@ -91,47 +93,32 @@ def resnet18(num_classes: int = 10) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def own_module(reference: str, *, seed: int, shape: Sequence[int], num_classes: int) -> nn.Module:
-    """The module that a user's function makes; it may draw from PyTorch's generator.
-
-    Args:
-        reference: the function, `package.module:function`. It is called without arguments.
-        seed: of PyTorch's generator while the function runs, so that all jobs get the same module.
-        shape: of one record's features.
-        num_classes: outputs.
-
-    Raises:
-        InputError: if there is no such function, it fails, or its module does not map a batch of
-            records to an output per class.
-    """
+def _own_module(
+    reference: str, *, seed: int, shape: tuple[int, ...], num_classes: int
+) -> nn.Module:
+    """The checked module that a user's function `package.module:function` makes."""
     make = function_named(reference)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # so that all jobs get the same module
         try:
             module = make()
         except Exception as error:  # whatever the user's code raises
             raise InputError(f"model {reference} fails: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
-    _check_outputs(reference, module, tuple(shape), num_classes)
-    return module
-
-
-def _check_outputs(
-    reference: str, module: nn.Module, shape: tuple[int, ...], num_classes: int
-) -> None:
     try:
         with torch.no_grad():
-            found = tuple(module(torch.zeros(2, *shape)).shape)
+            output_shape = tuple(module(torch.zeros(2, *shape)).shape)
     except Exception as error:  # whatever the user's code raises
         raise InputError(
             f"model {reference} cannot take records of shape {shape}: {error}"
         ) from error
-    if found != (2, num_classes):
+    if output_shape != (2, num_classes):
         raise InputError(
-            f"model {reference} maps 2 records to shape {found}; for {num_classes} classes it must"
-            f" be (2, {num_classes})"
+            f"model {reference} maps 2 records to shape {output_shape}; for {num_classes} classes"
+            f" it must be (2, {num_classes})"
         )
+    return module
 
 
 _ACTIVATIONS = {
@@ -180,12 +167,18 @@ def module_of(
         with torch.random.fork_rng(devices=[]):  # layers draw from PyTorch's one generator
             module = _known_module(kind, stage, shape=shape, num_classes=num_classes)
     else:
-        module = own_module(kind, seed=stage.model_seed, shape=shape, num_classes=num_classes)
+        module = _own_module(kind, seed=stage.model_seed, shape=shape, num_classes=num_classes)
     if isinstance(kind, ModelKind) or stage.initial_weights:
         weights = stage.initial_weights or InitialWeights.PYTORCH
         redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
     if pretrained is not None:
-        _set_parameters(module, torch.from_numpy(pretrained))
+        count = sum(parameter.numel() for parameter in module.parameters())
+        if pretrained.shape != (count,):
+            raise InputError(
+                f"there are {pretrained.size} pretrained parameters, and the module has {count};"
+                " delete their file and run again"
+            )
+        vector_to_parameters(torch.from_numpy(pretrained), module.parameters())
     return module
 
 
@@ -209,16 +202,6 @@ def _known_module(
             return wrn16_4(num_classes)
         case never:
             assert_never(never)
-
-
-def _set_parameters(module: nn.Module, parameters: Tensor) -> None:
-    count = sum(parameter.numel() for parameter in module.parameters())
-    if parameters.shape != (count,):
-        raise InputError(
-            f"there are {parameters.numel()} pretrained parameters, and the module has {count};"
-            " delete their file and run again"
-        )
-    vector_to_parameters(parameters, module.parameters())
 
 
 def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
@@ -261,22 +244,18 @@ def mechanism_of(
 
 def descent_of(stage: ReferenceStage) -> DPSGD:
     """The descent of a stage on all records, without clipping and noise."""
+    return descent(stage, loss=stage.loss)
+
+
+def descent(settings: ReferenceStage | PretrainingSettings, *, loss: Loss) -> DPSGD:
+    """A training without clipping and noise."""
+    factor = _FACTORS[settings.learning_rate_schedule]
     return DPSGD(
         noise_multiplier=0.0,
         max_grad_norm=math.inf,
-        learning_rate=learning_rates(
-            stage.learning_rate, stage.learning_rate_schedule, num_steps=stage.num_steps
-        ),
-        record_steps=(stage.num_steps,),
-        optimizer=stage.optimizer,
-        momentum=stage.momentum or 0.0,
-        loss=stage.loss,
+        learning_rate=lambda step: settings.learning_rate * factor(step, settings.num_steps),
+        record_steps=(settings.num_steps,),
+        optimizer=settings.optimizer,
+        momentum=settings.momentum or 0.0,
+        loss=loss,
     )
-
-
-def learning_rates(
-    first: float, schedule: LearningRateSchedule, *, num_steps: int
-) -> Callable[[int], float]:
-    """The learning rate at each step, 0 for the first, of a training of `num_steps`."""
-    factor = _FACTORS[schedule]
-    return lambda step: first * factor(step, num_steps)

@@ -25,7 +25,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
-from dpcanary.training.plan import Plan, make_plan
+from dpcanary.training.plan import Plan
 from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
 from dpcanary.training.settings import (
     Initialisation,
@@ -115,7 +115,7 @@ def train_alone(
 ) -> EnsembleResult:
     """A single run, which `train_ensemble` refuses with one slot since it has only one world."""
     is_one = isinstance(canary, InputCanary)
-    plan = make_plan(
+    plan = Plan(
         module=module,
         records=RECORDS,
         test_records=TEST_RECORDS,

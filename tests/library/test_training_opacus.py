@@ -24,7 +24,7 @@ from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.plan import default_observation, make_plan
+from dpcanary.training.plan import Plan, default_observation
 from dpcanary.training.settings import (
     Initialisation,
     Loss,
@@ -230,7 +230,7 @@ def block_of(
     module: nn.Module, records: Records, canaries: Sequence[Canary], dpsgd: DPSGD
 ) -> Block:
     """Runs whose parameters can be read after every step."""
-    plan = make_plan(
+    plan = Plan(
         module=module,
         records=records,
         canaries=canaries,

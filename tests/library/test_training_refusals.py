@@ -16,10 +16,9 @@ from dpcanary.records import Records, Split
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.rotation import spanning_basis
-from dpcanary.training.reference import Reference
 from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.settings import Initialisation, Loss, ModelKind
-from dpcanary.training.simulation import simulated_movement, train_reference
+from dpcanary.training.simulation import Reference, simulated_movement, train_reference
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
