@@ -27,12 +27,7 @@ from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.plan import Plan
 from dpcanary.training.runs import EnsembleResult, train_runs
-from dpcanary.training.settings import (
-    Initialisation,
-    Optimizer,
-    Sampling,
-    WorldAssignment,
-)
+from dpcanary.training.settings import Initialisation, Optimizer, Sampling, WorldAssignment
 
 CPU = torch.device("cpu")
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11

@@ -25,12 +25,7 @@ from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
 from dpcanary.training.plan import Plan, default_observation
-from dpcanary.training.settings import (
-    Initialisation,
-    Loss,
-    Optimizer,
-    WorldAssignment,
-)
+from dpcanary.training.settings import Initialisation, Loss, Optimizer, WorldAssignment
 from dpcanary.training.slots import table_of
 
 # The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.
