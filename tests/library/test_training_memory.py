@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training import runs as runs_module
 from dpcanary.training.block import Block
@@ -26,8 +25,8 @@ from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.plan import Plan
-from dpcanary.training.runs import EnsembleResult, train_runs
-from dpcanary.training.settings import Initialisation, Optimizer, Sampling, WorldAssignment
+from dpcanary.training.runs import EnsembleResult
+from dpcanary.training.settings import Initialisation, Optimizer, Sampling
 
 CPU = torch.device("cpu")
 N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11
@@ -79,31 +78,6 @@ def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
         "keep_parameters": True,
     }
     return train_ensemble(runs=runs, **(arguments | changes))
-
-
-def train_alone(
-    run: int,
-    *,
-    canary: InputCanary | Sequence[InputCanary] = INPUT,
-    dpsgd: DPSGD = SETTINGS,
-    module: nn.Module = LINEAR,
-    initialisation: Initialisation = Initialisation.ZEROS,
-) -> EnsembleResult:
-    """A single run, which `train_ensemble` refuses with one slot since it has only one world."""
-    is_one = isinstance(canary, InputCanary)
-    plan = Plan(
-        module=module,
-        records=RECORDS,
-        test_records=TEST_RECORDS,
-        canaries=[canary] if is_one else canary,
-        dpsgd=dpsgd,
-        seed=SEED,
-        observe=Observation.LOGITS,
-        worlds=WorldAssignment.ALTERNATE if is_one else WorldAssignment.COINS,
-        initialisation=initialisation,
-        device=CPU,
-    )
-    return train_runs(plan, [run], keep_parameters=True)
 
 
 def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
@@ -160,7 +134,6 @@ def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
     assert_close(train(runs[50:], **way), whole, everyone[50:])
     backwards = everyone[::-1]
     assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
-    assert_close(train_alone(77, **way), whole, [77])
     # Neighbours differ, so the comparisons above are meaningful.
     spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
@@ -213,22 +186,16 @@ def test_progress_counts_model_steps(num_threads: int) -> None:
 # --- the rest of the process -------------------------------------------------------------------
 
 
-def test_global_random_states_and_threads_are_left_alone() -> None:
-    for way in WAYS.values():
-        before, threads = torch.get_rng_state(), torch.get_num_threads()
-        kind, key, *rest = np.random.get_state()  # noqa: NPY002
-        train(range(12), runs_at_once=2, num_threads=3, **way)
-        kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
-        assert torch.equal(before, torch.get_rng_state())
-        assert (kind, rest) == (kind_after, rest_after)
-        assert np.array_equal(key, key_after)
-        assert torch.get_num_threads() == threads
-
-
 @ways
-def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
-    threads = torch.get_num_threads()
-    one = train(range(12), runs_at_once=5, **way)
+def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: dict) -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    kind, key, *rest = np.random.get_state()  # noqa: NPY002
+    one = train(range(12), runs_at_once=5, num_threads=3, **way)
+    kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
+    assert torch.equal(before, torch.get_rng_state())
+    assert (kind, rest) == (kind_after, rest_after)
+    assert np.array_equal(key, key_after)
+    assert torch.get_num_threads() == threads
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     seen: set[int] = set()
