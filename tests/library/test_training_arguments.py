@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from opacus import GradSampleModule
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 import dpcanary as dc
 
@@ -63,38 +63,6 @@ def flat(module: nn.Module) -> NDArray[np.float32]:
 
 
 # --- options by name ---------------------------------------------------------------------------
-
-
-def test_adam_by_name_moves_every_parameter_by_the_rate_at_first() -> None:
-    """Adam's first step is the rate times the gradient's sign; that of plain descent is not."""
-    start = flat(LINEAR)
-    for rate in (0.1, 0.01):
-        adam, sgd = (
-            train(dpsgd=dpsgd(optimizer=name, learning_rate=rate, record_steps=(1,)))
-            for name in ("adam", "sgd")
-        )
-        np.testing.assert_allclose(np.abs(adam.parameters - start), rate, rtol=1e-3)
-        assert (np.abs(np.abs(sgd.parameters - start) / rate - 1) > 1e-3).mean() > 0.9
-        # Both go against the gradient.
-        assert (np.sign(adam.parameters - start) == np.sign(sgd.parameters - start)).all()
-
-
-def test_momentum_by_name_keeps_nine_tenths_of_the_last_step() -> None:
-    """Its first step is that of plain descent. Then the same gradient moves it further."""
-    known = {"noise_multiplier": 0.0, "sample_rate": 1.0}  # the canary's own gradient is constant
-    dead = dc.Records(FEATURES * (np.arange(5) != 2), LABELS)
-    moved = {
-        name: train(
-            records=dead,
-            canary=dc.GradientCanary(coordinate=2, target=TARGET),
-            dpsgd=dpsgd(optimizer=name, record_steps=(1, 2, 3), **known),
-        ).observations[:, :, 0]
-        for name in ("momentum", "sgd")
-    }
-    signs = np.resize([1.0, -1.0], 8)[:, None]
-    step = -0.1 * signs / N
-    np.testing.assert_allclose(moved["sgd"], step * [1, 2, 3], rtol=1e-5)
-    np.testing.assert_allclose(moved["momentum"], step * [1, 2.9, 5.61], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +132,6 @@ def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
         train(**changes)
 
 
-@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
-def test_the_host_is_the_default_device(device: str | torch.device) -> None:
-    assert_same(train(device=device), train())
-
-
 # --- the start ---------------------------------------------------------------------------------
 
 
@@ -187,8 +150,6 @@ def test_runs_start_from_the_module_s_own_parameters_by_default(given: dict[str,
 
 def test_runs_start_from_zeros_by_name() -> None:
     assert not starts(initialisation="zeros").any()
-    zeros = dc.Initialisation.ZEROS
-    assert_same(train(initialisation="zeros"), train(initialisation=zeros))
 
 
 def test_every_run_draws_its_own_start_by_name() -> None:
@@ -197,8 +158,6 @@ def test_every_run_draws_its_own_start_by_name() -> None:
     for column in everyone.T:
         assert len(np.unique(column)) == 9
     assert (np.abs(found) < 5**-0.5).all()  # as PyTorch draws a linear layer
-    per_run = dc.Initialisation.PER_RUN
-    assert_same(train(initialisation="per_run"), train(initialisation=per_run))
 
 
 # --- numbers -----------------------------------------------------------------------------------
@@ -294,17 +253,11 @@ WITHOUT_PARAMETERS = {
     "layer norm": lambda: nn.Sequential(
         nn.Linear(5, 8), nn.LayerNorm(8, elementwise_affine=False), nn.Tanh(), nn.Linear(8, 3)
     ),
-    "group norm": lambda: nn.Sequential(
-        nn.Linear(5, 8), nn.GroupNorm(2, 8, affine=False), nn.Tanh(), nn.Linear(8, 3)
-    ),
     "rms norm": lambda: nn.Sequential(
         nn.Linear(5, 8), nn.RMSNorm(8, elementwise_affine=False), nn.Linear(8, 3)
     ),
     "group norm of images": lambda: nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.Flatten(), nn.Linear(64, 3)
-    ),
-    "instance norm of images": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
     ),
 }
 
@@ -337,7 +290,6 @@ def test_norm_layers_without_parameters_are_trained_through(
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-6)
     # The step is much longer than any rounding error.
     assert np.abs(found[0] - flat(module)).max() > 1e-3
-    assert np.isfinite(train(module=module, records=records).observations).all()
 
 
 WRAPPED = {
@@ -375,10 +327,3 @@ def test_opacus_modules_are_unwrapped(make: Callable[[], nn.Module], initialisat
         assert torch.equal(one, two)
     wrapped(torch.from_numpy(records.features))  # without asking for a gradient
     assert_same(train(module=wrapped, **known), expected)
-
-
-def test_opacus_modules_start_where_they_are() -> None:
-    wrapped = GradSampleModule(seeded(WRAPPED["layer norm"]))
-    moved = flat(wrapped) + np.float32(0.1)
-    vector_to_parameters(torch.from_numpy(moved), wrapped.parameters())
-    assert (starts(module=wrapped) == moved).all()
