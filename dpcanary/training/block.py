@@ -79,12 +79,7 @@ class InsertedGradients:
 
 
 class Block:
-    """Some runs of a plan.
-
-    Attributes:
-        step: steps done.
-        worlds: of each run and slot, shape (runs, slots).
-    """
+    """Some runs of a plan, with `worlds` of shape (runs, slots) and `step`, the steps done."""
 
     def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
         self._plan, self._runs, self.step = plan, runs, 0

@@ -126,13 +126,6 @@ _ACTIVATIONS = {
     Activation.RELU: nn.ReLU,
     Activation.SIGMOID: nn.Sigmoid,
 }
-# The shapes of images that models take; a word stands for any size.
-_IMAGES = {
-    ModelKind.CONVNET: "(3, 32, 32)",
-    ModelKind.RESNET9: "(3, 32, 32)",
-    ModelKind.RESNET18: "(3, height, width)",
-    ModelKind.WRN16_4: "(3, height, width)",
-}
 # The factor on the learning rate at a step, 0 for the first, of `total` steps.
 _FACTORS: dict[LearningRateSchedule, Callable[[int, int], float]] = {
     LearningRateSchedule.CONSTANT: lambda step, total: 1.0,
@@ -148,14 +141,10 @@ def module_of(
     num_classes: int,
     pretrained: NDArray[np.float32] | None = None,
 ) -> nn.Module:
-    """The module that a stage names.
+    """The module that a stage names, for records with features of some shape.
 
-    Args:
-        stage: names the model.
-        shape: of one record's features.
-        num_classes: outputs.
-        pretrained: its parameters, in the module's order; by default they are drawn by the stage's
-            `model_seed`, and those of a user's own model are as its function makes them.
+    Its parameters are the `pretrained` ones, in the module's order. By default they are drawn by
+    the stage's `model_seed`, and those of a user's own model are as its function makes them.
 
     Raises:
         InputError: if the features do not have the shape that the model takes, the parameters are
@@ -205,13 +194,13 @@ def _known_module(
 
 
 def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
-    if kind not in _IMAGES:
+    if kind in (ModelKind.LINEAR, ModelKind.MLP):
         if len(shape) != 1:
             raise InputError(f"model {kind} takes flat features, not of shape {shape}")
         return
-    wanted = _IMAGES[kind]
-    any_size = len(shape) == 3 and shape[0] == 3 and "height" in wanted
-    if shape != (3, 32, 32) and not any_size:
+    any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
+    if shape != (3, 32, 32) and not (any_size and len(shape) == 3 and shape[0] == 3):
+        wanted = "(3, height, width)" if any_size else "(3, 32, 32)"
         raise InputError(f"model {kind} takes images of shape {wanted}, not {shape}")
 
 

@@ -117,12 +117,7 @@ def pretrain(
 ) -> Pretrained:
     """Trains a model on public records, without clipping and noise.
 
-    Args:
-        stage: the model and its training.
-        data: of the audit, which has the classes and the test records.
-        public: records to train on; see `public_records`.
-        device: where to compute.
-        on_progress: called with the number of steps just done.
+    `data` is that of the audit, which has the classes and the test records.
 
     Raises:
         InputError: if the public records have other features or more classes than the audit's,

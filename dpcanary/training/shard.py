@@ -42,9 +42,9 @@ def train_shard(
         device: where to compute.
         pretrained: the parameters that runs start from, in the module's order, if the stage says
             that the model is pretrained.
-        num_threads: as in `ensemble.train_ensemble`, like the next two.
-        runs_at_once: likewise.
-        on_progress: likewise.
+        num_threads: see `ensemble.train_ensemble`, also for the next two.
+        runs_at_once: None for as many as fit into memory.
+        on_progress: called with the number of model-steps that are done.
 
     Raises:
         InputError: if a canary or the model does not fit the records, or a run diverges.

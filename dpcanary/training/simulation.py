@@ -88,14 +88,6 @@ def train_reference(
     If runs draw initial parameters of their own, the reference starts from the module's, which
     none of them has.
 
-    Args:
-        module: the architecture.
-        records: the private records.
-        dpsgd: optimiser, loss, learning rate and number of steps; its clipping norm is not used.
-        initialisation: where runs start.
-        device: where to compute.
-        on_progress: called with the number of steps just done.
-
     Raises:
         InputError: if the training diverges.
     """
@@ -304,19 +296,9 @@ def expected_changes(
     Sampled batches are replaced by their mean: every record enters every step, with the sample rate
     as its weight. If runs draw initial parameters of their own, this starts from the module's.
 
-    Args:
-        module: the architecture.
-        records: the private records.
-        dpsgd: the mechanism; its noise is not used.
-        initialisation: where runs start.
-        seed: the audit's seed.
-        device: where to compute.
-        targets: records that are left out.
-        coordinates: indices into the parameters, in the module's order, shape (K,).
-        on_progress: called with the number of steps just done.
-
     Returns:
-        Changes since the start after each recorded step, shape (steps, K).
+        Changes of the parameters at `coordinates` (indices in the module's order, shape (K,))
+        since the start, after each recorded step, shape (steps, K).
     """
     quiet = replace(dpsgd, noise_multiplier=0.0)
     simulation = Simulation(module, records, quiet, initialisation, device, seed=seed)
