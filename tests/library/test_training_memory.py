@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import test_training_ensemble as ensemble
 import torch
+from test_training_ensemble import LINEAR, RECORDS, TEST_RECORDS
 from torch import Tensor, nn
 
 from dpcanary.adjacency import Adjacency
@@ -20,8 +22,6 @@ from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training import runs as runs_module
 from dpcanary.training.block import Block
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
 from dpcanary.training.plan import Plan
@@ -29,32 +29,12 @@ from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.settings import Initialisation, Optimizer, Sampling
 
 CPU = torch.device("cpu")
-N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11
+NUM_CLASSES, TARGET = 3, 4
 NUM_STEPS = 9
-SETTINGS = DPSGD(
-    noise_multiplier=0.7,
-    max_grad_norm=1.3,
-    learning_rate=0.8,
-    record_steps=(1, 4, NUM_STEPS),
-    sample_rate=0.3,
-)
-LINEAR = nn.Linear(NUM_FEATURES, NUM_CLASSES)
-PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
-
-
-def some_records() -> tuple[Records, Records]:
-    """Private records, and test records."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, NUM_CLASSES, N + 40)
-    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
-    features = (centres[labels] + rng.normal(size=(len(labels), NUM_FEATURES))).astype(np.float32)
-    everyone = Records(features, labels)
-    return everyone[:N], everyone[N:]
-
-
-RECORDS, TEST_RECORDS = some_records()
+SETTINGS = replace(ensemble.SETTINGS, record_steps=(1, 4, NUM_STEPS))
+PERCEPTRON = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
 INPUT = InputCanary(
-    features=np.linspace(-2.0, 2.0, NUM_FEATURES, dtype=np.float32),
+    features=np.linspace(-2.0, 2.0, 6, dtype=np.float32),
     label=int(RECORDS.labels[TARGET] + 1) % NUM_CLASSES,
     target=TARGET,
 )
@@ -67,17 +47,7 @@ SLOTS = [  # their targets are in no order
 
 
 def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
-    arguments = {
-        "module": LINEAR,
-        "records": RECORDS,
-        "canary": INPUT,
-        "dpsgd": SETTINGS,
-        "seed": SEED,
-        "test_records": TEST_RECORDS,
-        "initialisation": Initialisation.ZEROS,
-        "keep_parameters": True,
-    }
-    return train_ensemble(runs=runs, **(arguments | changes))
+    return ensemble.train(runs, **({"canary": INPUT, "dpsgd": SETTINGS} | changes))
 
 
 def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
