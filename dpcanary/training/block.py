@@ -116,7 +116,7 @@ class Block:
             while self.step < record_step:
                 self.advance()
                 on_step()
-            diverged = self.diverged()
+            diverged = self._diverged()
             if diverged is not None:
                 raise InputError(_divergence(self._plan, self._runs[diverged]))
             seen.append(self._observed().cpu().numpy())
@@ -162,7 +162,7 @@ class Block:
             case never:
                 assert_never(never)
 
-    def diverged(self) -> int | None:
+    def _diverged(self) -> int | None:
         """Index in the block of a run whose parameters are not finite, or None."""
         # NaN and infinity show in the extremes, which need no copy of the parameters.
         least, most = self._parameters.aminmax(dim=1)
@@ -223,12 +223,9 @@ def _start(plan: Plan, runs: Sequence[int]) -> Tensor:
     """The buffer of some runs before the first step."""
     if plan.initialisation is Initialisation.ZEROS:  # a path in a basis holds much less
         return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
+    weights = plan.initial_weights
     start = initial_parameters(
-        plan.module,
-        plan.initialisation,
-        seed=plan.seed,
-        runs=[*runs],
-        weights=plan.initial_weights,
+        plan.module, plan.initialisation, seed=plan.seed, runs=[*runs], weights=weights
     )
     return plan.path.encode(start.to(plan.device)).contiguous()
 
@@ -236,7 +233,7 @@ def _start(plan: Plan, runs: Sequence[int]) -> Tensor:
 def _divergence(plan: Plan, run: int) -> str:
     """Names the step at which a run diverged: trains it again, alone, and checks every step."""
     block, last = Block(plan, [run]), plan.dpsgd.record_steps[-1]
-    while block.diverged() is None and block.step < last:
+    while block._diverged() is None and block.step < last:
         block.advance()
     rate = plan.dpsgd.learning_rate_at(block.step - 1)
     return (

@@ -40,8 +40,7 @@ def train_shard(
         runs: run indices; those of one shard may all be in one world.
         inputs: hashes of the files that data and canaries come from, for the header.
         device: where to compute.
-        pretrained: the parameters that runs start from, in the module's order, if the stage says
-            that the model is pretrained.
+        pretrained: parameters of a pretrained model, in the module's order.
         num_threads: see `ensemble.train_ensemble`, also for the next two.
         runs_at_once: None for as many as fit into memory.
         on_progress: called with the number of model-steps that are done.
