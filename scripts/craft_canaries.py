@@ -12,7 +12,7 @@ from dpcanary.files import read_number
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 from dpcanary.training.pretraining import read_pretrained
-from dpcanary.training.reference import read_reference
+from dpcanary.training.simulation import read_reference
 
 
 def main(argv: Sequence[str]) -> None:

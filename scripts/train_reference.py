@@ -9,9 +9,8 @@ from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import read_pretrained
-from dpcanary.training.reference import write_reference
 from dpcanary.training.settings import ReferenceStage
-from dpcanary.training.simulation import train_reference
+from dpcanary.training.simulation import train_reference, write_reference
 
 
 def main(argv: Sequence[str]) -> None:

@@ -23,8 +23,8 @@ from dpcanary.randomness import generator
 from dpcanary.records import Records, Split
 from dpcanary.training.losses import record_losses
 from dpcanary.training.models import module_of
-from dpcanary.training.reference import Reference
 from dpcanary.training.settings import Loss, Sampling
+from dpcanary.training.simulation import Reference
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from dpcanary.records import Records, Split
 from dpcanary.settings.audit import Audit
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import pretrain
-from dpcanary.training.reference import Reference
 from dpcanary.training.settings import (
     LearningRateSchedule,
     ModelKind,
@@ -32,7 +31,7 @@ from dpcanary.training.settings import (
     TrainingStage,
 )
 from dpcanary.training.shard import train_shard
-from dpcanary.training.simulation import train_reference
+from dpcanary.training.simulation import Reference, train_reference
 
 # On the host, more runs at once are not faster.
 _MOST_ON_HOST = 256

@@ -23,14 +23,7 @@ _SHIFTS = 2 * _SHIFT + 1
 
 @dataclass(frozen=True)
 class Views:
-    """Draws the views of every step, a function of seed, run, step and record.
-
-    Attributes:
-        multiplicity: views of a record in a step, at least 1.
-        num_rows: rows of the table of records.
-        seed: the audit's seed.
-        runs: run indices, shape (runs,).
-    """
+    """Draws the views of every step, a function of seed, run, step and row of the table."""
 
     multiplicity: int
     num_rows: int
@@ -38,31 +31,18 @@ class Views:
     runs: Tensor
 
     def at(self, step: int, rows: Tensor) -> Tensor:
-        """Random words of the views of some rows.
-
-        Args:
-            step: 0 for the first.
-            rows: shape (n,), or (runs, n).
-
-        Returns:
-            Shape (runs, n, multiplicity), int64 of 32 random bits.
-        """
+        """Random words of 32 bits, shape (runs, n, multiplicity), for rows (n,) or (runs, n)."""
         words = np.empty((len(self.runs), self.num_rows * self.multiplicity), np.uint32)
         runs = self.runs.cpu().numpy()
         random_words(words, philox_key(seed=self.seed), step, runs, Purpose.VIEWS.value)
         drawn = torch.from_numpy(words.astype(np.int64)).to(rows.device)
         by_row = drawn.view(len(self.runs), self.num_rows, self.multiplicity)
-        own = torch.arange(len(self.runs), device=rows.device).unsqueeze(1)
-        return by_row[own, rows.expand(len(self.runs), -1)]
+        models = torch.arange(len(self.runs), device=rows.device).unsqueeze(1)
+        return by_row[models, rows.expand(len(self.runs), -1)]
 
 
 def check_augmented(shape: tuple[int, ...]) -> None:
-    """Refuses records that are no images, or too small to be shifted.
-
-    Raises:
-        InputError: if the shape of a record is not (channels, height, width), or a side is too
-            short.
-    """
+    """Refuses records that are no images (channels, height, width), or too small to be shifted."""
     if len(shape) != 3 or min(shape[1:]) <= _SHIFT:
         raise InputError(
             f"augmentation_multiplicity is for images of more than {_SHIFT} x {_SHIFT} pixels; the"
@@ -90,6 +70,6 @@ def augmented(images: Tensor, words: Tensor) -> Tensor:
     places = torch.where(is_mirrored, columns.flip(0), columns)  # (n, multiplicity, width)
     places = places + (across * _SHIFTS >> 15).unsqueeze(2)
     lines = torch.arange(height, device=images.device) + (down * _SHIFTS >> 15).unsqueeze(2)
-    own = torch.arange(len(images), device=images.device)[:, None, None, None]
-    taken = padded[own, lines.unsqueeze(3), places.unsqueeze(2)]
+    image = torch.arange(len(images), device=images.device)[:, None, None, None]
+    taken = padded[image, lines.unsqueeze(3), places.unsqueeze(2)]
     return taken.permute(1, 0, 4, 2, 3)

@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -19,12 +18,16 @@ from dpcanary.training.kernels.philox import sample_mask, sample_rows
 from dpcanary.training.settings import Purpose, Sampling
 from dpcanary.training.slots import Slots
 
-# A function of the step that gives the rows of a batch, and weights, shape (models, rows).
-BatchOfStep = Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]
+# Lists have room for the mean size of a sample and this many standard deviations. A sample exceeds
+# that with probability 1e-22.
+_ROOM = 10
 
 
 class KnownBatches:
-    """Pieces of a random order of the records, which is drawn anew for every epoch."""
+    """Pieces of a random order of the records, which is drawn anew for every epoch.
+
+    What is left at the end of an epoch is not used in it.
+    """
 
     def __init__(
         self,
@@ -34,17 +37,6 @@ class KnownBatches:
         seed: int,
         purpose: Purpose = Purpose.FIXED_BATCHES,
     ) -> None:
-        """Takes what the batches are made of.
-
-        Args:
-            records: indices of the records, ascending.
-            batch_size: records of each batch; what is left of an epoch is not used in it.
-            seed: the audit's seed.
-            purpose: of the random stream.
-
-        Raises:
-            InputError: if there are fewer records than a batch has.
-        """
         if batch_size > len(records):
             raise InputError(f"batch_size {batch_size} is more than the {len(records)} records")
         self._records, self._size = records, batch_size
@@ -61,29 +53,10 @@ class KnownBatches:
         return self._order[piece * self._size : (piece + 1) * self._size]
 
 
-def weighted_batches(
-    records: NDArray[np.int64], *, batch_size: int, seed: int, count: int
-) -> BatchOfStep:
-    """Known batches in which every record has a weight of 1 in each of `count` models.
-
-    The others are the arguments of `KnownBatches`.
-    """
-    known = KnownBatches(records, batch_size=batch_size, seed=seed)
-    ones = np.ones((count, batch_size), np.float32)
-    return lambda step: (known.at(step), ones)
-
-
-# Lists have room for the mean size of a sample and this many standard deviations. A sample exceeds
-# that with probability 1e-22.
-_ROOM = 10
-
-
 def batches_of(dpsgd: DPSGD, *, shared: bool) -> type["Batches"]:
     """The kind of batches that a mechanism needs.
 
-    Args:
-        dpsgd: says how batches are chosen.
-        shared: whether Poisson batches are weights on all records, or lists of each run's own.
+    Poisson batches are weights on all records if `shared`, else lists of each run's own.
     """
     match dpsgd.sampling:
         case Sampling.FIXED:
@@ -99,11 +72,7 @@ class Batches(ABC):
     """What some runs train on at each step.
 
     Attributes:
-        table: the records.
-        slots: what each world trains on in the targets' places.
         worlds: of each run and slot, shape (runs, slots).
-        dpsgd: the mechanism.
-        seed: the audit's seed.
         runs: run indices, shape (runs,), on the device of the table.
     """
 
@@ -129,11 +98,7 @@ class Batches(ABC):
 
     @abstractmethod
     def at(self, step: int) -> tuple[Batch, Tensor]:
-        """The batch of a step (0 for the first), and which slots take part in it.
-
-        Returns:
-            The batch, and shape (runs, slots): 1 where the slot's place is in the batch, else 0.
-        """
+        """The batch of a step (0 for the first), and 1 for slots in it, shape (runs, slots)."""
 
     def _weights(self, weights: Tensor, targets: Tensor, inserted: Tensor) -> Tensor:
         """Sets the weights of the targets' columns, and appends columns of input canaries."""

@@ -32,22 +32,17 @@ class InsertedGradients:
     """Gradient canaries in the layout of a path's buffers.
 
     A canary in one coordinate is one column of the buffer, unless the path spreads a parameter
-    over several columns. Any other canary is a row of numbers.
-
-    Args:
-        slots: with gradient canaries.
-        path: computes the gradients of records.
-        max_grad_norm: C, the length of canaries in one coordinate.
-        signs: the factor on each slot's gradient in each run, shape (runs, slots).
+    over several columns. Any other canary is a row of numbers. The `signs` are the factors on each
+    slot's gradient in each run, shape (runs, slots).
     """
 
     def __init__(
         self, slots: Slots, path: GradientPath, *, max_grad_norm: float, signs: Tensor
     ) -> None:
         self._signs, self._norm, self._columns = signs, max_grad_norm, None
-        found = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
-        if found:
-            self._columns = path.columns_of(torch.tensor(found, device=signs.device))
+        coordinates = [c.coordinate for c in slots.canaries if isinstance(c, GradientCanary)]
+        if coordinates:
+            self._columns = path.columns_of(torch.tensor(coordinates, device=signs.device))
         if self._columns is None:
             encoded = torch.cat([self._encoded(canary, path) for canary in slots.canaries])
             touched = encoded.any(dim=0).nonzero()
@@ -58,12 +53,7 @@ class InsertedGradients:
             self._directions = self._gradients / lengths.clamp_min(_SHORTEST).unsqueeze(1)
 
     def add(self, sums: Tensor, inserted: Tensor) -> None:
-        """Adds the gradients to the sums of the runs whose batches they are in.
-
-        Args:
-            sums: shape (runs, columns of the buffer).
-            inserted: 1 where the slot's place is in the batch, else 0; shape (runs, slots).
-        """
+        """Adds the gradients to sums (runs, columns) where `inserted` (runs, slots) is 1."""
         factors = self._signs * inserted
         if self._columns is not None:
             sums.scatter_add_(1, self._columns.expand(len(sums), -1), factors * self._norm)
@@ -71,11 +61,7 @@ class InsertedGradients:
             sums[:, self._span].addmm_(factors, self._gradients)
 
     def along(self, parameters: Tensor) -> Tensor:
-        """The parameters along each slot's gradient, shape (runs, slots).
-
-        Args:
-            parameters: shape (runs, columns of the buffer).
-        """
+        """The parameters along each slot's gradient, shape (runs, slots)."""
         if self._columns is not None:
             return parameters[:, self._columns]
         return parameters[:, self._span] @ self._directions.T
@@ -93,12 +79,7 @@ class InsertedGradients:
 
 
 class Block:
-    """Some runs of a plan.
-
-    Attributes:
-        step: steps done.
-        worlds: of each run and slot, shape (runs, slots).
-    """
+    """Some runs of a plan, with `worlds` of shape (runs, slots) and `step`, the steps done."""
 
     def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
         self._plan, self._runs, self.step = plan, runs, 0
@@ -129,23 +110,16 @@ class Block:
             self._start = self._parameters.clone()
 
     def train(self, on_step: Callable[[], object]) -> NDArray[np.float32]:
-        """Trains to the end, and returns observations, shape (runs, steps, slots, ...).
-
-        Args:
-            on_step: called after each step.
-
-        Raises:
-            InputError: if a run diverges.
-        """
+        """Trains to the end, and returns observations, shape (runs, steps, slots, ...)."""
         seen = []
         for record_step in self._plan.dpsgd.record_steps:
             while self.step < record_step:
                 self.advance()
                 on_step()
-            diverged = self.diverged()
+            diverged = self._diverged()
             if diverged is not None:
                 raise InputError(_divergence(self._plan, self._runs[diverged]))
-            seen.append(self.observed().cpu().numpy())
+            seen.append(self._observed().cpu().numpy())
         return np.stack(seen, axis=1)
 
     def advance(self) -> None:
@@ -166,7 +140,7 @@ class Block:
         self._optimizer.step()
         self.step += 1
 
-    def observed(self) -> Tensor:
+    def _observed(self) -> Tensor:
         """What the adversary sees of the models at this step, shape (runs, slots, ...)."""
         match self._plan.observe:
             case Observation.LOGITS:
@@ -188,7 +162,7 @@ class Block:
             case never:
                 assert_never(never)
 
-    def diverged(self) -> int | None:
+    def _diverged(self) -> int | None:
         """Index in the block of a run whose parameters are not finite, or None."""
         # NaN and infinity show in the extremes, which need no copy of the parameters.
         least, most = self._parameters.aminmax(dim=1)
@@ -249,12 +223,9 @@ def _start(plan: Plan, runs: Sequence[int]) -> Tensor:
     """The buffer of some runs before the first step."""
     if plan.initialisation is Initialisation.ZEROS:  # a path in a basis holds much less
         return torch.zeros(len(runs), plan.path.num_parameters, device=plan.device)
+    weights = plan.initial_weights
     start = initial_parameters(
-        plan.module,
-        plan.initialisation,
-        seed=plan.seed,
-        runs=[*runs],
-        weights=plan.initial_weights,
+        plan.module, plan.initialisation, seed=plan.seed, runs=[*runs], weights=weights
     )
     return plan.path.encode(start.to(plan.device)).contiguous()
 
@@ -262,7 +233,7 @@ def _start(plan: Plan, runs: Sequence[int]) -> Tensor:
 def _divergence(plan: Plan, run: int) -> str:
     """Names the step at which a run diverged: trains it again, alone, and checks every step."""
     block, last = Block(plan, [run]), plan.dpsgd.record_steps[-1]
-    while block.diverged() is None and block.step < last:
+    while block._diverged() is None and block.step < last:
         block.advance()
     rate = plan.dpsgd.learning_rate_at(block.step - 1)
     return (

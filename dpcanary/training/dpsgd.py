@@ -86,11 +86,7 @@ class DPSGD:
             )
 
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of a step, 0 for the first.
-
-        Raises:
-            InputError: if a function returns anything but a finite rate of at least 0.
-        """
+        """The learning rate of a step, 0 for the first; a finite number of at least 0."""
         rate = self.learning_rate
         if not callable(rate):
             return rate

@@ -17,13 +17,9 @@ from dpcanary.observations import Observation, parity
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.initialisation import NO_RUN
-from dpcanary.training.plan import default_observation, make_plan
+from dpcanary.training.plan import Plan, default_observation
 from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
-from dpcanary.training.settings import (
-    Initialisation,
-    InitialWeights,
-    WorldAssignment,
-)
+from dpcanary.training.settings import Initialisation, InitialWeights, WorldAssignment
 
 
 def train_ensemble(
@@ -86,17 +82,17 @@ def train_ensemble(
     _check_type("records", Records, records)
     _check_type("dpsgd", DPSGD, dpsgd)
     _check_type("canary", Canary, *canaries)
-    chosen = _run_indices(runs)
+    indices = _run_indices(runs)
     _check_records(records, test_records)
     if worlds is None:
         worlds = WorldAssignment.by_default(len(canaries))
     worlds = WorldAssignment(worlds)
-    if worlds is WorldAssignment.ALTERNATE and np.ptp(parity(np.array(chosen))) == 0:
+    if worlds is WorldAssignment.ALTERNATE and np.ptp(parity(np.array(indices))) == 0:
         raise InputError(
-            f"all runs are in world {chosen[0] % 2}, so nothing can be told apart: even indices are"
-            " in world 0, odd ones in world 1; give runs of both"
+            f"all runs are in world {indices[0] % 2}, so nothing can be told apart: even indices"
+            " are in world 0, odd ones in world 1; give runs of both"
         )
-    plan = make_plan(
+    plan = Plan(
         module=module,
         records=records,
         test_records=test_records,
@@ -112,7 +108,7 @@ def train_ensemble(
     )
     return train_runs(
         plan,
-        chosen,
+        indices,
         num_threads=checked_count("num_threads", num_threads),
         runs_at_once=None if runs_at_once is None else checked_count("runs_at_once", runs_at_once),
         keep_parameters=keep_parameters,
@@ -122,22 +118,22 @@ def train_ensemble(
 
 def _run_indices(runs: int | Iterable[int]) -> list[int]:
     try:
-        found = [*map(index, runs if isinstance(runs, Iterable) else range(index(runs)))]
+        indices = [*map(index, runs if isinstance(runs, Iterable) else range(index(runs)))]
     except TypeError:
         raise InputError(f"runs must be a number of runs, or their indices; not {runs!r}") from None
-    if not found or min(found) < 0 or max(found) >= NO_RUN:
+    if not indices or min(indices) < 0 or max(indices) >= NO_RUN:
         raise InputError(f"runs must be indices from 0 to {NO_RUN - 1}, and at least one")
-    if len(set(found)) < len(found):
-        twice, _ = Counter(found).most_common(1)[0]
+    if len(set(indices)) < len(indices):
+        twice, _ = Counter(indices).most_common(1)[0]
         raise InputError(f"run {twice} is given twice: it would be the same model again")
-    return found
+    return indices
 
 
 def _check_type(name: str, kind: type | UnionType, *values: object) -> None:
     for value in values:
         if not isinstance(value, kind):
-            known = getattr(kind, "__name__", "canary")
-            raise InputError(f"{name} must be a {known}, not {type(value).__name__} {value!r:.60}")
+            wanted = getattr(kind, "__name__", "canary")
+            raise InputError(f"{name} must be a {wanted}, not {type(value).__name__} {value!r:.60}")
 
 
 def _check_records(records: Records, test_records: Records | None) -> None:
@@ -152,5 +148,5 @@ def _check_records(records: Records, test_records: Records | None) -> None:
             raise InputError("records: features are texts; encode them first")
         if kind == "f" and not np.isfinite(part.features).all():
             raise InputError("records: a feature is NaN or infinite; repair or drop such records")
-        if shape != (own := records.features.shape[1:]):
-            raise InputError(f"test_records: features of shape {shape}, and records have {own}")
+        if shape != (wanted := records.features.shape[1:]):
+            raise InputError(f"test_records: features of shape {shape}, and records have {wanted}")

@@ -29,15 +29,7 @@ def initial_parameters(
     runs: list[int],
     weights: InitialWeights = InitialWeights.PYTORCH,
 ) -> Tensor:
-    """Parameters before the first step, in the module's order, shape (runs, parameters).
-
-    Args:
-        module: the architecture; under `FIXED`, every run starts from its parameters.
-        initialisation: how runs start.
-        seed: the audit's seed.
-        runs: run indices.
-        weights: how random parameters are drawn.
-    """
+    """Parameters before the first step, in the module's order, shape (runs, parameters)."""
     start = parameters_to_vector(module.parameters()).detach().cpu()
     starts = start.expand(len(runs), -1).clone()
     match initialisation:
@@ -46,10 +38,10 @@ def initial_parameters(
         case Initialisation.FIXED:
             pass
         case Initialisation.PER_RUN:
-            own = copy.deepcopy(module).cpu()
+            drawn = copy.deepcopy(module).cpu()
             for row, run in zip(starts, runs, strict=True):
-                redraw(own, seed=seed, run=run, weights=weights)
-                row.copy_(parameters_to_vector(own.parameters()).detach())
+                redraw(drawn, seed=seed, run=run, weights=weights)
+                row.copy_(parameters_to_vector(drawn.parameters()).detach())
         case never:
             assert_never(never)
     return starts

@@ -7,12 +7,9 @@ from dpcanary.training.settings import Loss
 
 
 def record_losses(outputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """The loss of each record, shape (...).
+    """The loss of each record, shape (...), for logits (..., K) and class indices (...).
 
-    Args:
-        outputs: logits, shape (..., K).
-        labels: class indices, shape (...); with one output, 0 or 1.
-        loss: which one. Binary cross-entropy is averaged over the outputs, as PyTorch's is.
+    With one output, labels are 0 or 1. Binary cross-entropy is averaged over the outputs.
     """
     if loss is Loss.CROSS_ENTROPY:
         chosen = outputs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -31,13 +28,9 @@ def target_outputs(labels: Tensor, num_outputs: int) -> Tensor:
 
 
 def residuals(outputs: Tensor, targets: Tensor, loss: Loss, *, dim: int) -> Tensor:
-    """Derivative of each record's loss in its outputs, in the shape of `outputs`.
+    """Derivative of each record's loss in its logits, which lie along `dim` of `outputs`.
 
-    Args:
-        outputs: logits; the outputs of a record lie along `dim`.
-        targets: of `target_outputs`, broadcast against the logits.
-        loss: which one.
-        dim: of the outputs.
+    `targets` of `target_outputs` are broadcast against the logits.
     """
     if loss is Loss.CROSS_ENTROPY:
         return torch.softmax(outputs, dim=dim).sub_(targets)

@@ -22,9 +22,11 @@ from dpcanary.training.settings import (
     Activation,
     InitialWeights,
     LearningRateSchedule,
+    Loss,
     MechanismStage,
     ModelKind,
     ModelStage,
+    PretrainingSettings,
     ReferenceStage,
 )
 
@@ -91,60 +93,38 @@ def resnet18(num_classes: int = 10) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def own_module(reference: str, *, seed: int, shape: Sequence[int], num_classes: int) -> nn.Module:
-    """The module that a user's function makes; it may draw from PyTorch's generator.
-
-    Args:
-        reference: the function, `package.module:function`. It is called without arguments.
-        seed: of PyTorch's generator while the function runs, so that all jobs get the same module.
-        shape: of one record's features.
-        num_classes: outputs.
-
-    Raises:
-        InputError: if there is no such function, it fails, or its module does not map a batch of
-            records to an output per class.
-    """
+def _own_module(
+    reference: str, *, seed: int, shape: tuple[int, ...], num_classes: int
+) -> nn.Module:
+    """The checked module that a user's function `package.module:function` makes."""
     make = function_named(reference)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # so that all jobs get the same module
         try:
             module = make()
         except Exception as error:  # whatever the user's code raises
             raise InputError(f"model {reference} fails: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"model {reference} returns no torch.nn.Module but {type(module)}")
-    _check_outputs(reference, module, tuple(shape), num_classes)
-    return module
-
-
-def _check_outputs(
-    reference: str, module: nn.Module, shape: tuple[int, ...], num_classes: int
-) -> None:
     try:
         with torch.no_grad():
-            found = tuple(module(torch.zeros(2, *shape)).shape)
+            output_shape = tuple(module(torch.zeros(2, *shape)).shape)
     except Exception as error:  # whatever the user's code raises
         raise InputError(
             f"model {reference} cannot take records of shape {shape}: {error}"
         ) from error
-    if found != (2, num_classes):
+    if output_shape != (2, num_classes):
         raise InputError(
-            f"model {reference} maps 2 records to shape {found}; for {num_classes} classes it must"
-            f" be (2, {num_classes})"
+            f"model {reference} maps 2 records to shape {output_shape}; for {num_classes} classes"
+            f" it must be (2, {num_classes})"
         )
+    return module
 
 
 _ACTIVATIONS = {
     Activation.TANH: nn.Tanh,
     Activation.RELU: nn.ReLU,
     Activation.SIGMOID: nn.Sigmoid,
-}
-# The shapes of images that models take; a word stands for any size.
-_IMAGES = {
-    ModelKind.CONVNET: "(3, 32, 32)",
-    ModelKind.RESNET9: "(3, 32, 32)",
-    ModelKind.RESNET18: "(3, height, width)",
-    ModelKind.WRN16_4: "(3, height, width)",
 }
 # The factor on the learning rate at a step, 0 for the first, of `total` steps.
 _FACTORS: dict[LearningRateSchedule, Callable[[int, int], float]] = {
@@ -161,14 +141,10 @@ def module_of(
     num_classes: int,
     pretrained: NDArray[np.float32] | None = None,
 ) -> nn.Module:
-    """The module that a stage names.
+    """The module that a stage names, for records with features of some shape.
 
-    Args:
-        stage: names the model.
-        shape: of one record's features.
-        num_classes: outputs.
-        pretrained: its parameters, in the module's order; by default they are drawn by the stage's
-            `model_seed`, and those of a user's own model are as its function makes them.
+    Its parameters are the `pretrained` ones, in the module's order. By default they are drawn by
+    the stage's `model_seed`, and those of a user's own model are as its function makes them.
 
     Raises:
         InputError: if the features do not have the shape that the model takes, the parameters are
@@ -180,12 +156,18 @@ def module_of(
         with torch.random.fork_rng(devices=[]):  # layers draw from PyTorch's one generator
             module = _known_module(kind, stage, shape=shape, num_classes=num_classes)
     else:
-        module = own_module(kind, seed=stage.model_seed, shape=shape, num_classes=num_classes)
+        module = _own_module(kind, seed=stage.model_seed, shape=shape, num_classes=num_classes)
     if isinstance(kind, ModelKind) or stage.initial_weights:
         weights = stage.initial_weights or InitialWeights.PYTORCH
         redraw(module, seed=stage.model_seed, run=NO_RUN, weights=weights)
     if pretrained is not None:
-        _set_parameters(module, torch.from_numpy(pretrained))
+        count = sum(parameter.numel() for parameter in module.parameters())
+        if pretrained.shape != (count,):
+            raise InputError(
+                f"there are {pretrained.size} pretrained parameters, and the module has {count};"
+                " delete their file and run again"
+            )
+        vector_to_parameters(torch.from_numpy(pretrained), module.parameters())
     return module
 
 
@@ -209,24 +191,14 @@ def _known_module(
             assert_never(never)
 
 
-def _set_parameters(module: nn.Module, parameters: Tensor) -> None:
-    count = sum(parameter.numel() for parameter in module.parameters())
-    if parameters.shape != (count,):
-        raise InputError(
-            f"there are {parameters.numel()} pretrained parameters, and the module has {count};"
-            " delete their file and run again"
-        )
-    vector_to_parameters(parameters, module.parameters())
-
-
 def _check_shape(kind: ModelKind, shape: tuple[int, ...]) -> None:
-    if kind not in _IMAGES:
+    if kind in (ModelKind.LINEAR, ModelKind.MLP):
         if len(shape) != 1:
             raise InputError(f"model {kind} takes flat features, not of shape {shape}")
         return
-    wanted = _IMAGES[kind]
-    any_size = len(shape) == 3 and shape[0] == 3 and "height" in wanted
-    if shape != (3, 32, 32) and not any_size:
+    any_size = kind in (ModelKind.RESNET18, ModelKind.WRN16_4)
+    if shape != (3, 32, 32) and not (any_size and len(shape) == 3 and shape[0] == 3):
+        wanted = "(3, height, width)" if any_size else "(3, 32, 32)"
         raise InputError(f"model {kind} takes images of shape {wanted}, not {shape}")
 
 
@@ -257,22 +229,18 @@ def mechanism_of(
 
 def descent_of(stage: ReferenceStage) -> DPSGD:
     """The descent of a stage on all records, without clipping and noise."""
+    return descent(stage, loss=stage.loss)
+
+
+def descent(settings: ReferenceStage | PretrainingSettings, *, loss: Loss) -> DPSGD:
+    """A training without clipping and noise."""
+    factor = _FACTORS[settings.learning_rate_schedule]
     return DPSGD(
         noise_multiplier=0.0,
         max_grad_norm=math.inf,
-        learning_rate=learning_rates(
-            stage.learning_rate, stage.learning_rate_schedule, num_steps=stage.num_steps
-        ),
-        record_steps=(stage.num_steps,),
-        optimizer=stage.optimizer,
-        momentum=stage.momentum,
-        loss=stage.loss,
+        learning_rate=lambda step: settings.learning_rate * factor(step, settings.num_steps),
+        record_steps=(settings.num_steps,),
+        optimizer=settings.optimizer,
+        momentum=settings.momentum or 0.0,
+        loss=loss,
     )
-
-
-def learning_rates(
-    first: float, schedule: LearningRateSchedule, *, num_steps: int
-) -> Callable[[int], float]:
-    """The learning rate at each step, 0 for the first, of a training of `num_steps`."""
-    factor = _FACTORS[schedule]
-    return lambda step: first * factor(step, num_steps)

@@ -26,13 +26,7 @@ class Noise:
     ) -> None:
         """Replaces `out` in place by factor * out + scale * standard normals.
 
-        Args:
-            out: float32, shape (runs, parameters), contiguous.
-            factor: on the values in `out`.
-            scale: standard deviation of the noise.
-            runs: run indices, shape (runs,), on the same device.
-            step: of the draws.
-            purpose: of the draws.
+        `out` is float32, contiguous, of shape (runs, parameters); `runs` are the runs' indices.
         """
         if out.device.type == "cpu":
             f, s = np.float32(factor), np.float32(scale)

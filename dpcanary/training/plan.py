@@ -2,9 +2,8 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,92 +20,55 @@ from dpcanary.training.settings import Initialisation, InitialWeights, WorldAssi
 from dpcanary.training.slots import Slots, check_assignment, slots_of, table_of
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Plan:
-    """What the runs of an ensemble share.
+    """The arguments of `ensemble.train_ensemble`, checked against each other, and what they give.
 
     Attributes:
-        module: the architecture.
-        records: the private records.
-        test_records: the records that accuracy is measured on, or None.
-        dpsgd: the mechanism.
         slots: what each world trains on in the targets' places.
-        observe: what is kept of a run.
-        worlds: how worlds are assigned.
         path: computes gradients.
         evaluator: computes logits of whole models. It is the path, unless that trains linear
             heads in the span of their records.
-        initialisation: how runs start.
-        initial_weights: how random initial parameters are drawn.
-        seed: the audit's seed.
-        device: where to compute.
-    """
-
-    module: nn.Module
-    records: Records
-    test_records: Records | None
-    dpsgd: DPSGD
-    slots: Slots
-    observe: Observation
-    worlds: WorldAssignment
-    path: GradientPath
-    evaluator: GradientPath
-    initialisation: Initialisation
-    initial_weights: InitialWeights
-    seed: int
-    device: torch.device
-
-
-def make_plan(
-    *,
-    module: nn.Module,
-    records: Records,
-    canaries: Sequence[Canary],
-    dpsgd: DPSGD,
-    seed: int,
-    observe: Observation,
-    worlds: WorldAssignment,
-    initialisation: Initialisation,
-    device: torch.device,
-    initial_weights: InitialWeights = InitialWeights.PYTORCH,
-    test_records: Records | None = None,
-    rotate: bool = True,
-) -> Plan:
-    """Checks that the arguments of `ensemble.train_ensemble` fit together, and lays records out.
 
     Raises:
         InputError: if the module cannot be trained, or the canaries do not fit.
     """
-    module = unwrapped(module)
-    check_parameters(module)
-    count = sum(parameter.numel() for parameter in module.parameters())
-    slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
-    if observe.is_of_gradients != slots.has_gradients:
-        kind = type(canaries[0]).__name__
-        raise InputError(f"observe={observe.value!r} is not for a {kind}")
-    check_assignment(worlds, len(slots))
-    table = table_of(records, canaries, device)
-    path = evaluator = path_of(module, table, dpsgd=dpsgd, basis=None)
-    basis = None
-    if rotate and observe is not Observation.CHANGE_AND_LENGTH:  # which takes all parameters
-        basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=initialisation)
-    if basis is not None:
-        path = path_of(module, table, dpsgd=dpsgd, basis=basis)
-    return Plan(
-        module=module,
-        records=records,
-        test_records=test_records,
-        dpsgd=dpsgd,
-        slots=slots,
-        observe=observe,
-        worlds=worlds,
-        path=path,
-        evaluator=evaluator,
-        initialisation=initialisation,
-        initial_weights=initial_weights,
-        seed=seed,
-        device=device,
-    )
+
+    module: nn.Module
+    records: Records
+    canaries: Sequence[Canary]
+    dpsgd: DPSGD
+    seed: int
+    observe: Observation
+    worlds: WorldAssignment
+    initialisation: Initialisation
+    device: torch.device
+    initial_weights: InitialWeights = InitialWeights.PYTORCH
+    test_records: Records | None = None
+    rotate: bool = True
+    slots: Slots = field(init=False)
+    path: GradientPath = field(init=False)
+    evaluator: GradientPath = field(init=False)
+
+    def __post_init__(self) -> None:
+        module, dpsgd = _unwrapped(self.module), self.dpsgd
+        check_parameters(module)
+        self.module = module
+        count = sum(parameter.numel() for parameter in module.parameters())
+        self.slots = slots_of(
+            self.canaries, records=self.records, dpsgd=dpsgd, num_parameters=count
+        )
+        if self.observe.is_of_gradients != self.slots.has_gradients:
+            kind = type(self.canaries[0]).__name__
+            raise InputError(f"observe={self.observe.value!r} is not for a {kind}")
+        check_assignment(self.worlds, len(self.slots))
+        table = table_of(self.records, self.canaries, self.device)
+        self.path = self.evaluator = path_of(module, table, dpsgd=dpsgd, basis=None)
+        if not self.rotate or self.observe is Observation.CHANGE_AND_LENGTH:
+            return  # a length takes all parameters, also outside of the span
+        basis = basis_of(module, table, self.slots, dpsgd=dpsgd, initialisation=self.initialisation)
+        if basis is not None:
+            self.path = path_of(module, table, dpsgd=dpsgd, basis=basis)
 
 
 def default_observation(canaries: Sequence[Canary]) -> Observation:
@@ -118,25 +80,22 @@ def default_observation(canaries: Sequence[Canary]) -> Observation:
     }[canary_type(canaries)]
 
 
-_OPACUS = "opacus."
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
+def _unwrapped(module: nn.Module) -> nn.Module:
     """A copy of the module inside an Opacus `GradSampleModule`, without Opacus's hooks.
 
     Any other module is returned as it is. Opacus need not be installed.
     """
     inner = getattr(module, "_module", None)
-    if not type(module).__module__.startswith(_OPACUS) or not isinstance(inner, nn.Module):
+    if not _is_of_opacus(type(module)) or not isinstance(inner, nn.Module):
         return module
-    found = copy.deepcopy(inner)
-    for layer in found.modules():
+    plain = copy.deepcopy(inner)
+    for layer in plain.modules():
         for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks):
-            for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:
-                del hooks[key]
-    return found
+            for key, hook in [*hooks.items()]:
+                if _is_of_opacus(hook.func if isinstance(hook, partial) else hook):
+                    del hooks[key]
+    return plain
 
 
-def _is_of_opacus(hook: Any) -> bool:
-    function = hook.func if isinstance(hook, partial) else hook
-    return str(getattr(function, "__module__", "")).startswith(_OPACUS)
+def _is_of_opacus(thing: object) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("opacus.")

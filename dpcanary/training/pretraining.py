@@ -6,7 +6,6 @@ protected, so no private record may be among it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,7 @@ from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, write_arrays
 from dpcanary.records import Records, Scaling, Split
 from dpcanary.training.batches import KnownBatches
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.models import learning_rates, module_of
+from dpcanary.training.models import descent, module_of
 from dpcanary.training.runs import accuracy_of
 from dpcanary.training.settings import Initialisation, PretrainingStage, Purpose
 from dpcanary.training.simulation import Simulation, check_finite
@@ -26,13 +24,7 @@ from dpcanary.training.simulation import Simulation, check_finite
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pretrained model.
-
-    Attributes:
-        parameters: shape (parameters,), in the module's order.
-        test_accuracy: share of the audit's test records that it classifies correctly; NaN if there
-            are none.
-    """
+    """Parameters in the module's order, and accuracy on the audit's test records, NaN without."""
 
     parameters: NDArray[np.float32]
     test_accuracy: float
@@ -46,11 +38,7 @@ def write_pretrained(path: Path, pretrained: Pretrained, *, origin: str = "") ->
 
 
 def read_pretrained(path: Path) -> NDArray[np.float32]:
-    """The parameters of a pretrained model, in the module's order.
-
-    Raises:
-        InputError: if the file is damaged or holds no pretrained model.
-    """
+    """The parameters of a pretrained model, in the module's order."""
     _, arrays = read_arrays(path)
     if [*arrays] != ["parameters"]:
         raise InputError(f"{path} holds no pretrained model; delete it and run again")
@@ -81,8 +69,8 @@ def public_records(data: Split, other: Split | None = None) -> tuple[Records, in
         return public, 0
     if data.scaling and other.scaling:
         public = Records(_rescaled(public, other.scaling, data.scaling), public.labels)
-    known = [part.features for part in (data.private, data.test)]
-    twice = np.any([_among(part, public.features) for part in known], axis=0)
+    audited = [part.features for part in (data.private, data.test)]
+    twice = np.any([_among(features, public.features) for features in audited], axis=0)
     return public[~twice], int(twice.sum())
 
 
@@ -91,22 +79,22 @@ def _rescaled(records: Records, old: Scaling, new: Scaling) -> NDArray[np.float3
     return (records.features * factor + shift).astype(np.float32)
 
 
-def _among(known: NDArray[np.floating], features: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Which features are also among the known ones, shape (n,).
+def _among(audited: NDArray[np.floating], features: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Which features are also among the audited ones, shape (n,).
 
     Equal features have equal projections, so each is compared with the few that project alike.
     """
-    found = np.zeros(len(features), bool)
+    is_among = np.zeros(len(features), bool)
     projections = _projected(features)
     order = np.argsort(projections)
-    ascending, wanted = projections[order], _projected(known)
+    ascending, wanted = projections[order], _projected(audited)
     first = np.searchsorted(ascending, wanted - _ROUNDING)
     last = np.searchsorted(ascending, wanted + _ROUNDING)
     for row in np.flatnonzero(last > first):
         alike = order[first[row] : last[row]]
-        apart = np.abs(features[alike] - known[row]).reshape(len(alike), -1).max(axis=1)
-        found[alike] |= apart < _ROUNDING
-    return found
+        apart = np.abs(features[alike] - audited[row]).reshape(len(alike), -1).max(axis=1)
+        is_among[alike] |= apart < _ROUNDING
+    return is_among
 
 
 def _projected(features: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -129,20 +117,13 @@ def pretrain(
 ) -> Pretrained:
     """Trains a model on public records, without clipping and noise.
 
-    Batches are pieces of a random order of the records, drawn anew for every epoch.
-
-    Args:
-        stage: the model and its training.
-        data: of the audit, which has the classes and the test records.
-        public: records to train on; see `public_records.public_records`.
-        device: where to compute.
-        on_progress: called with the number of steps just done.
+    `data` is that of the audit, which has the classes and the test records.
 
     Raises:
         InputError: if the public records have other features or more classes than the audit's,
             there are too few for a batch, or the training diverges.
     """
-    told, shape = stage.pretraining, data.private.features.shape[1:]
+    settings, shape = stage.pretraining, data.private.features.shape[1:]
     if public.features.shape[1:] != shape:
         raise InputError(
             f"pretraining: its records have features of shape {public.features.shape[1:]}, and the"
@@ -155,31 +136,21 @@ def pretrain(
         )
     batches = KnownBatches(
         np.arange(len(public)),
-        batch_size=told.batch_size,
+        batch_size=settings.batch_size,
         seed=stage.model_seed,
         purpose=Purpose.PRETRAINING_BATCHES,
     )
-    descent = DPSGD(
-        noise_multiplier=0.0,
-        max_grad_norm=inf,
-        learning_rate=learning_rates(
-            told.learning_rate, told.learning_rate_schedule, num_steps=told.num_steps
-        ),
-        record_steps=(told.num_steps,),
-        optimizer=told.optimizer,
-        momentum=told.momentum,
-        loss=stage.loss,
-    )
+    mechanism = descent(settings, loss=stage.loss)
     module = module_of(stage, shape=shape, num_classes=data.num_classes)
-    simulation = Simulation(module, public, descent, Initialisation.FIXED, device)
-    ones = np.ones((1, told.batch_size), np.float32)
-    for step in range(told.num_steps):
-        simulation.advance(step, batches.at(step), ones, divisor=told.batch_size)
+    simulation = Simulation(module, public, mechanism, Initialisation.FIXED, device)
+    ones = np.ones((1, settings.batch_size), np.float32)
+    for step in range(settings.num_steps):
+        simulation.advance(step, batches.at(step), ones, divisor=settings.batch_size)
         on_progress(1)
     parameters = simulation.decoded(simulation.buffer).astype(np.float32)
-    check_finite("pretraining", descent, parameters)
+    check_finite("pretraining", mechanism, parameters)
     accuracy = float("nan")
     if len(data.test):
-        found = accuracy_of(simulation.path, torch.from_numpy(parameters).to(device), data.test)
-        accuracy = float(found[0])
+        models = torch.from_numpy(parameters).to(device)
+        accuracy = float(accuracy_of(simulation.path, models, data.test)[0])
     return Pretrained(parameters[0], accuracy)

@@ -9,8 +9,6 @@ from dpcanary.errors import InputError
 
 
 class _Scaled(nn.Module):
-    """Multiplies by a constant."""
-
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
@@ -54,12 +52,8 @@ def resnet9(
     Args:
         num_classes: number of outputs.
         width: channels of the first layer, even; the last has eight times as many.
-        logit_scale: factor on the logits. With a smaller one, training needs a larger learning
-            rate.
+        logit_scale: factor on the logits. A smaller one needs a larger learning rate.
         activation: after every group norm.
-
-    Raises:
-        InputError: if the width is odd or below 2.
     """
     if width < 2 or width % 2:
         raise InputError(f"width is {width}; ResNet-9 needs an even one of at least 2")

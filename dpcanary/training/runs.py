@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from dpcanary.training.plan import Plan
 
 # Share of the free memory that blocks may use. The rest is for allocations that are not counted.
 _SHARE = 0.5
-_CGROUP = FilePath("/sys/fs/cgroup")
-_MEMBERSHIP = FilePath("/proc/self/cgroup")
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def free_bytes(device: torch.device) -> int:
@@ -43,8 +43,8 @@ def _left_in_groups() -> Iterator[int]:
         lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:  # not Linux
         return
-    own = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    for group in [*own, *(str(parent) for path in own for parent in FilePath(path).parents)]:
+    groups = [Path(line.removeprefix("0::/")) for line in lines if line.startswith("0::/")]
+    for group in [*groups, *(parent for path in groups for parent in path.parents)]:
         folder = _CGROUP / group
         try:
             limit = (folder / "memory.max").read_text().strip()
@@ -61,24 +61,19 @@ def runs_that_fit(
 ) -> int:
     """Runs of a block: as many as are fastest together, fit, and keep every worker busy.
 
-    Args:
-        bytes_per_run: memory of one run.
-        free: free memory in bytes.
-        num_workers: blocks that are trained at the same time.
-        num_runs: runs in all.
-        together: more runs in a block than this are no faster; None if they always are.
+    More than `together` in a block are no faster; None if they always are.
     """
     fitting = int(_SHARE * free / num_workers) // max(1, bytes_per_run)
     shared_out = -(-num_runs // num_workers)
     return max(1, min(fitting, shared_out, together or num_runs))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that an allocation failed."""
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
     # PyTorch's host allocator and CUDA's libraries raise plain RuntimeErrors.
-    said = any(words in str(error) for words in ("can't allocate memory", "ALLOC_FAILED"))
-    known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return known or (isinstance(error, RuntimeError) and said)
+    messages = ("can't allocate memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in messages)
 
 
 # Test records are evaluated in parts: at most this many bytes, and this many records, at once.
@@ -90,10 +85,7 @@ _RECORDS_AT_ONCE = 512
 def accuracy_of(path: GradientPath, parameters: Tensor, records: Records) -> NDArray[np.float32]:
     """Share of test records that each model classifies correctly, shape (runs,).
 
-    Args:
-        path: computes logits.
-        parameters: shape (runs, parameters), in the module's order.
-        records: test records, at least one.
+    `parameters` have the shape (runs, parameters), in the module's order.
     """
     buffer = path.encode(parameters)
     features = torch.from_numpy(records.features)
@@ -161,9 +153,6 @@ def train_runs(
     """Trains some of the runs of a plan, whatever worlds they are in.
 
     The arguments are those of `ensemble.train_ensemble`.
-
-    Raises:
-        InputError: if a run diverges, or one run alone does not fit in memory.
     """
     workers = num_threads if plan.device.type == "cpu" else 1
     at_once = runs_at_once or _runs_at_once(plan, num_runs=len(runs), workers=workers)
@@ -222,7 +211,7 @@ class _Trainer:
         try:
             return [self._trained(runs, lambda: report(len(runs)))]
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not _is_out_of_memory(error):
                 raise
         # Outside of the handler, since the error's traceback holds the block's memory.
         report(-done)

@@ -11,7 +11,7 @@ from dpcanary.canaries import Canary
 from dpcanary.observations import Shard, shard_header
 from dpcanary.records import Split
 from dpcanary.training.models import mechanism_of, module_of
-from dpcanary.training.plan import make_plan
+from dpcanary.training.plan import Plan
 from dpcanary.training.runs import Progress, no_progress, train_runs
 from dpcanary.training.settings import InitialWeights, TrainingStage
 
@@ -39,19 +39,18 @@ def train_shard(
         noise_multiplier: sigma.
         runs: run indices; those of one shard may all be in one world.
         inputs: hashes of the files that data and canaries come from, for the header.
-        device: on which models are trained.
-        pretrained: the parameters that runs start from, in the module's order, if the stage says
-            that the model is pretrained.
-        num_threads: threads of the processor, each of which trains a block of runs.
-        runs_at_once: runs of a block; None for as many as fit into memory.
-        on_progress: is called with the number of model-steps that are done.
+        device: where to compute.
+        pretrained: parameters of a pretrained model, in the module's order.
+        num_threads: see `ensemble.train_ensemble`, also for the next two.
+        runs_at_once: None for as many as fit into memory.
+        on_progress: called with the number of model-steps that are done.
 
     Raises:
         InputError: if a canary or the model does not fit the records, or a run diverges.
     """
     start = time.perf_counter()
     shape = data.private.features.shape[1:]
-    plan = make_plan(
+    plan = Plan(
         module=module_of(stage, shape=shape, num_classes=data.num_classes, pretrained=pretrained),
         records=data.private,
         test_records=data.test,

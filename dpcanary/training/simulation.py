@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import assert_never
 
 import numpy as np
@@ -11,17 +12,63 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
+from dpcanary.files import read_arrays, write_arrays
 from dpcanary.randomness import generator
 from dpcanary.records import Records
-from dpcanary.training.batches import BatchOfStep, weighted_batches
+from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD, optimizer_of
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
 from dpcanary.training.noise import Noise
-from dpcanary.training.reference import Reference
 from dpcanary.training.settings import Initialisation, Loss, Purpose, Sampling
 from dpcanary.training.slots import table_of
+
+# A function of the step that gives the rows of a batch, and weights, shape (models, rows).
+_BatchOfStep = Callable[[int], tuple[NDArray[np.int64], NDArray[np.float32]]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference model and its confidence in each record.
+
+    Attributes:
+        parameters: shape (parameters,), in the module's order, at the end of training.
+        mean_confidence: shape (records,), probability of the true label, averaged over the steps.
+    """
+
+    parameters: NDArray[np.float32]
+    mean_confidence: NDArray[np.float64]
+
+    def least_confident(self, count: int) -> NDArray[np.int64]:
+        """The records of lowest mean confidence, ascending, shape (count,): the targets.
+
+        Raises:
+            InputError: if there are fewer records.
+        """
+        if count > len(self.mean_confidence):
+            raise InputError(
+                f"num_slots {count} is more than the {len(self.mean_confidence)} private records"
+            )
+        return np.argsort(self.mean_confidence, kind="stable")[:count]
+
+
+def write_reference(path: Path, reference: Reference, *, origin: str = "") -> None:
+    """Writes a reference file; `origin` as in `files.write_arrays`."""
+    write_arrays(path, header={}, arrays=vars(reference), origin=origin)
+
+
+def read_reference(path: Path) -> Reference:
+    """Reads a reference file.
+
+    Raises:
+        InputError: if the file is damaged or holds no reference.
+    """
+    _, arrays = read_arrays(path)
+    try:
+        return Reference(**arrays)
+    except TypeError:
+        raise InputError(f"{path} holds no reference model; delete it and run again") from None
 
 
 def train_reference(
@@ -41,14 +88,6 @@ def train_reference(
     If runs draw initial parameters of their own, the reference starts from the module's, which
     none of them has.
 
-    Args:
-        module: the architecture.
-        records: the private records.
-        dpsgd: optimiser, loss, learning rate and number of steps.
-        initialisation: where runs start.
-        device: where to compute.
-        on_progress: called with the number of steps just done.
-
     Raises:
         InputError: if the training diverges.
     """
@@ -64,11 +103,10 @@ def train_reference(
         total += _confidence(simulation.logits(everything), labels, dpsgd.loss)
         on_progress(1)
     parameters = simulation.decoded(simulation.buffer)[0].astype(np.float32)
-    found = Reference(parameters, (total / num_steps).cpu().numpy())
-    check_finite(
-        "reference model, which is trained without clipping,", dpsgd, *vars(found).values()
-    )
-    return found
+    confidence = (total / num_steps).cpu().numpy()
+    name = "reference model, which is trained without clipping,"
+    check_finite(name, dpsgd, parameters, confidence)
+    return Reference(parameters, confidence)
 
 
 @dataclass(frozen=True)
@@ -101,20 +139,9 @@ def simulated_movement(
 ) -> Movement:
     """How far each parameter moves in simulated DP-SGD trainings without a canary.
 
-    Known batches are those of the audit. Poisson samples and noise come from streams that only
-    simulations use. If runs draw initial parameters of their own, so do several simulations; a
-    single one starts from the module's.
-
-    Args:
-        module: the architecture.
-        records: the private records.
-        dpsgd: the mechanism; a noise multiplier of 0 simulates no noise.
-        initialisation: where runs start.
-        seed: the audit's seed.
-        device: where to compute.
-        targets: records that known batches leave out.
-        num_simulations: trainings that are simulated at once.
-        on_progress: called with the number of steps just done.
+    Known batches are those of the audit, without the `targets`. Poisson samples and noise come
+    from streams that only simulations use. If runs draw initial parameters of their own, so do
+    several simulations; a single one starts from the module's.
 
     Raises:
         InputError: if a training diverges, or a batch has more records than there are.
@@ -122,7 +149,11 @@ def simulated_movement(
     simulation = Simulation(
         module, records, dpsgd, initialisation, device, seed=seed, count=num_simulations
     )
-    batches = _simulated_batches(len(records), dpsgd, seed, targets, num_simulations)
+    if dpsgd.sampling is Sampling.FIXED:
+        others = np.delete(np.arange(len(records)), [*targets])
+        batches = _known_batches(others, dpsgd, seed, num_simulations)
+    else:
+        batches = _sampled_batches(len(records), dpsgd, seed, num_simulations)
     start = simulation.buffer.clone()
     before, absolute, squared = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(dpsgd.record_steps[-1]):
@@ -133,18 +164,25 @@ def simulated_movement(
         before.copy_(simulation.buffer)
         on_progress(1)
     parts = absolute, squared, (before - start).abs()
-    found = Movement(*(simulation.decoded(part).sum(axis=0) for part in parts))
-    check_finite("simulated training", dpsgd, *vars(found).values())
-    return found
+    sums = [simulation.decoded(part).sum(axis=0) for part in parts]
+    check_finite("simulated training", dpsgd, *sums)
+    return Movement(*sums)
 
 
-def _simulated_batches(
-    num_records: int, dpsgd: DPSGD, seed: int, targets: Sequence[int], count: int
-) -> BatchOfStep:
-    if dpsgd.sampling is Sampling.FIXED:
-        assert dpsgd.batch_size is not None
-        others = np.delete(np.arange(num_records), [*targets])
-        return weighted_batches(others, batch_size=dpsgd.batch_size, seed=seed, count=count)
+def _known_batches(records: NDArray[np.int64], dpsgd: DPSGD, seed: int, count: int) -> _BatchOfStep:
+    """Known batches of the audit, with weights of 1."""
+    assert dpsgd.batch_size is not None
+    known = KnownBatches(records, batch_size=dpsgd.batch_size, seed=seed)
+    ones = np.ones((count, dpsgd.batch_size), np.float32)
+    return lambda step: (known.at(step), ones)
+
+
+def _mean_batches(records: NDArray[np.int64], dpsgd: DPSGD) -> _BatchOfStep:
+    weights = np.full((1, len(records)), dpsgd.sample_rate, np.float32)
+    return lambda step: (records, weights)
+
+
+def _sampled_batches(num_records: int, dpsgd: DPSGD, seed: int, count: int) -> _BatchOfStep:
     stream = generator(seed=seed, purpose=Purpose.SIMULATION)
 
     def sampled(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -156,7 +194,7 @@ def _simulated_batches(
 
 
 class Simulation:
-    """Models that are trained on the private records alone.
+    """Models that are trained without a canary.
 
     Attributes:
         path: computes their logits and gradients.
@@ -220,13 +258,9 @@ class Simulation:
         return np.asarray(self.path.decode(buffer).cpu().numpy(), np.float64)
 
 
-def check_finite(training: str, dpsgd: DPSGD, *found: NDArray[np.floating]) -> None:
-    """Refuses a simulated training that diverged.
-
-    Raises:
-        InputError: if a number is not finite.
-    """
-    if not all(np.isfinite(values).all() for values in found):
+def check_finite(training: str, dpsgd: DPSGD, *arrays: NDArray[np.floating]) -> None:
+    """Refuses a simulated training that diverged, so that a number is not finite."""
+    if not all(np.isfinite(array).all() for array in arrays):
         rate = dpsgd.learning_rate_at(0)
         raise InputError(f"the {training} diverged: lower learning_rate ({rate:g})")
 
@@ -260,28 +294,19 @@ def expected_changes(
     """How far some parameters move in a training without noise, canaries and their targets.
 
     Sampled batches are replaced by their mean: every record enters every step, with the sample rate
-    as its weight.
-
-    Args:
-        module: the architecture.
-        records: the private records.
-        dpsgd: the mechanism; its noise is not used.
-        initialisation: where runs start. If each draws its own start, the module's is used.
-        seed: the audit's seed.
-        device: where to compute.
-        targets: records that are left out.
-        coordinates: indices into the parameters, in the module's order, shape (K,).
-        on_progress: called with the number of steps just done.
+    as its weight. If runs draw initial parameters of their own, this starts from the module's.
 
     Returns:
-        Changes since the start after each recorded step, shape (steps, K).
-
-    Raises:
-        InputError: if the training diverges.
+        Changes of the parameters at `coordinates` (indices in the module's order, shape (K,))
+        since the start, after each recorded step, shape (steps, K).
     """
     quiet = replace(dpsgd, noise_multiplier=0.0)
     simulation = Simulation(module, records, quiet, initialisation, device, seed=seed)
-    batches = _mean_batches(len(records), dpsgd, seed, targets)
+    others = np.delete(np.arange(len(records)), [*targets])
+    if dpsgd.sampling is Sampling.FIXED:
+        batches = _known_batches(others, dpsgd, seed, count=1)
+    else:
+        batches = _mean_batches(others, dpsgd)
     divisor, last = dpsgd.expected_batch_size(len(records)), dpsgd.record_steps[-1]
     start, changes = simulation.buffer.clone(), []
     for step in range(last):
@@ -290,15 +315,5 @@ def expected_changes(
             moved = simulation.decoded(simulation.buffer - start)
             changes.append(moved[0, coordinates])
         on_progress(1)
-    found = np.array(changes)
-    check_finite("training without noise", dpsgd, found)
-    return found
-
-
-def _mean_batches(num_records: int, dpsgd: DPSGD, seed: int, targets: Sequence[int]) -> BatchOfStep:
-    others = np.delete(np.arange(num_records), [*targets])
-    if dpsgd.sampling is Sampling.FIXED:
-        assert dpsgd.batch_size is not None
-        return weighted_batches(others, batch_size=dpsgd.batch_size, seed=seed, count=1)
-    weights = np.full((1, len(others)), dpsgd.sample_rate, np.float32)
-    return lambda step: (others, weights)
+    check_finite("training without noise", dpsgd, *changes)
+    return np.array(changes)

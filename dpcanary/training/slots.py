@@ -25,17 +25,7 @@ from dpcanary.training.settings import Purpose, Sampling, WorldAssignment
 def assigned_worlds(
     assignment: WorldAssignment, *, runs: NDArray[np.int64], num_slots: int, seed: int
 ) -> NDArray[np.int64]:
-    """The world (0 or 1) of each slot of some runs, a function of seed, run and slot.
-
-    Args:
-        assignment: how worlds are assigned; see `check_assignment`.
-        runs: run indices, shape (runs,).
-        num_slots: K.
-        seed: the audit's seed.
-
-    Returns:
-        Shape (runs, K).
-    """
+    """The world (0 or 1) of each slot, shape (runs, slots), a function of seed, run and slot."""
     if assignment is WorldAssignment.ALTERNATE:
         return parity(runs)[:, None]
     words = np.empty((len(runs), num_slots), np.uint32)
@@ -51,11 +41,7 @@ def assigned_worlds(
 
 
 def check_assignment(assignment: WorldAssignment, num_slots: int) -> None:
-    """Refuses an assignment that is not defined for the number of slots.
-
-    Raises:
-        InputError: if several slots alternate, or an odd number of slots is to be halved.
-    """
+    """Refuses several slots that alternate, and an odd number of slots to be halved."""
     if assignment is WorldAssignment.ALTERNATE and num_slots > 1:
         raise InputError(
             f"worlds alternate is for one slot, and there are {num_slots}: all slots of a run would"
@@ -112,12 +98,6 @@ def slots_of(
     but under `substitute` the targets are removed from the batches, and world 0 trains on them
     with the canary's period.
 
-    Args:
-        canaries: what is inserted, one for each slot.
-        records: the private records.
-        dpsgd: the mechanism.
-        num_parameters: of the model.
-
     Raises:
         InputError: if a canary does not fit the records or the model, its gradient is longer than
             C, or two slots have the same target.
@@ -146,11 +126,6 @@ def table_of(records: Records, canaries: Sequence[Canary], device: torch.device)
     """The private records, with input canaries and a null record behind them.
 
     The null record is a copy of the first one, which every module can take; its weight is 0.
-
-    Args:
-        records: the private records.
-        canaries: of the slots; only input canaries have rows.
-        device: where the table is kept.
     """
     private = records.features
     if np.issubdtype(private.dtype, np.floating):
@@ -167,31 +142,33 @@ def table_of(records: Records, canaries: Sequence[Canary], device: torch.device)
 
 def _indices(canaries: Sequence[Canary], name: str, count: int, what: str) -> list[int]:
     """The checked targets or coordinates of canaries."""
-    found = [checked_count(f"canary: {name}", getattr(one, name), least=0) for one in canaries]
-    if max(found) >= count:
-        raise InputError(f"canary: {name} is {max(found)}, and there are {count} {what}")
-    if len(set(found)) < len(found):
+    indices = [checked_count(f"canary: {name}", getattr(c, name), least=0) for c in canaries]
+    if max(indices) >= count:
+        raise InputError(f"canary: {name} is {max(indices)}, and there are {count} {what}")
+    if len(set(indices)) < len(indices):
         raise InputError(f"two canaries have the same {name}; give each slot one of its own")
-    return found
+    return indices
 
 
-def _check(canary: Canary, shape: tuple[int, ...], max_grad_norm: float, num: int) -> None:
+def _check(
+    canary: Canary, shape: tuple[int, ...], max_grad_norm: float, num_parameters: int
+) -> None:
     """Refuses features that no record has, and gradients that no clipped record has."""
     if isinstance(canary, InputCanary):
         checked_count("canary: label", canary.label, least=0)
-        own = np.shape(canary.features)
-        if own != shape:
+        found = np.shape(canary.features)
+        if found != shape:
             raise InputError(
-                f"input canary: its features have shape {own}, those of records {shape}"
+                f"input canary: its features have shape {found}, those of records {shape}"
             )
         if not np.isfinite(canary.features).all():
             raise InputError("input canary: a feature is NaN or infinite")
     if isinstance(canary, DirectionCanary):
         gradient = np.asarray(canary.gradient, np.float64)
-        if gradient.shape != (num,) or not np.isfinite(gradient).all():
+        if gradient.shape != (num_parameters,) or not np.isfinite(gradient).all():
             raise InputError(
-                f"gradient canary: its gradient must be {num} finite numbers, one per parameter; it"
-                f" has shape {gradient.shape}"
+                f"gradient canary: its gradient must be {num_parameters} finite numbers, one per"
+                f" parameter; it has shape {gradient.shape}"
             )
         length = np.linalg.norm(gradient)
         if length > max_grad_norm * (1 + 1e-6):

@@ -29,9 +29,8 @@ from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.models import descent_of, mechanism_of, module_of
-from dpcanary.training.reference import Reference
 from dpcanary.training.settings import Initialisation, Loss, Optimizer
-from dpcanary.training.simulation import simulated_movement, train_reference
+from dpcanary.training.simulation import Reference, simulated_movement, train_reference
 
 Floats = NDArray[np.float64]
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 120, 9, 5

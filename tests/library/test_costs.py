@@ -34,9 +34,9 @@ from dpcanary.settings.experiment import Dataset, Experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.models import mechanism_of, module_of
-from dpcanary.training.reference import Reference
 from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
+from dpcanary.training.simulation import Reference
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

@@ -12,7 +12,6 @@ from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
 from dpcanary.observations import (
     FORMAT,
-    Observation,
     Shard,
     hashes_of,
     read_shard,
@@ -45,20 +44,16 @@ def written(folder: Path, one: Shard) -> Path:
 
 
 @pytest.mark.parametrize("num_slots", [1, 3])
-def test_what_is_written_comes_back(tmp_path, num_slots):
+@pytest.mark.parametrize("shape", [(), (2, 10)], ids=["changes", "logits"])
+def test_what_is_written_comes_back(tmp_path, num_slots, shape):
+    observation = np.random.default_rng(0).normal(size=(3, 2, num_slots, *shape))
     expected = shard(4, 3, num_slots=num_slots, device="cuda")
+    expected = replace(expected, observation=observation.astype(np.float32))
     back = read_shard(written(tmp_path, expected))
     assert back.header == expected.header
     for name in ARRAYS:
         np.testing.assert_array_equal(getattr(back, name), getattr(expected, name))
         assert getattr(back, name).dtype == getattr(expected, name).dtype
-
-
-def test_observations_of_any_shape_come_back(tmp_path):
-    """Here the logits of each slot's target and canary."""
-    logits = np.random.default_rng(0).normal(size=(4, 2, 3, 2, 10)).astype(np.float32)
-    path = written(tmp_path, replace(shard(0, 4, num_slots=3), observation=logits))
-    np.testing.assert_array_equal(read_shard(path).observation, logits)
 
 
 def test_names_are_those_that_the_workflow_makes(tmp_path):
@@ -90,15 +85,6 @@ def test_headers_say_where_observations_come_from(tmp_path):
     assert back.header == header
 
 
-def test_foreign_files_are_refused(tmp_path):
-    np.savez(tmp_path / "x.npz", run=np.arange(4))
-    with pytest.raises(InputError, match="not written by dpcanary"):
-        read_shard(tmp_path / "x.npz")
-    write_arrays(tmp_path / "y.npz", header={"format": "other"}, arrays={"run": np.arange(4)})
-    with pytest.raises(InputError, match="no shard file"):
-        read_shard(tmp_path / "y.npz")
-
-
 @pytest.mark.parametrize(
     ("header", "without", "more"),
     [
@@ -120,13 +106,11 @@ def test_files_of_another_format_are_refused(tmp_path, header, without, more):
     "changes",
     [
         {"test_accuracy": np.zeros(3, np.float32)},
-        {"run": np.arange(3)},
         {"run": np.arange(5)},
         {"step": np.array([5])},
         {"world": np.zeros((3, 2), np.uint8)},
         {"world": np.zeros((4, 3), np.uint8)},
         {"world": np.zeros(4, np.uint8)},
-        {"world": np.zeros((4, 2, 1), np.uint8)},
         {"observation": np.zeros((3, 2, 2))},
         {"observation": np.zeros((4, 3, 2))},
         {"observation": np.zeros((4, 2, 1))},
@@ -145,16 +129,3 @@ def test_a_truncated_shard_is_refused_with_advice(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match="delete it and run again"):
         read_shard(path)
-
-
-def test_observations_go_by_name():
-    assert [*Observation] == [
-        "change",
-        "value",
-        "change_and_length",
-        "logits",
-        "gradient_norm",
-    ]
-    assert Observation("logits") is Observation.LOGITS
-    with pytest.raises(InputError, match="unknown observation 'logit': did you mean 'logits'"):
-        Observation("logit")

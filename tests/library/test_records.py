@@ -1,6 +1,5 @@
 """Records: valid and invalid features and labels, and the file of a split."""
 
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import numpy as np
@@ -18,30 +17,16 @@ PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
 
 
 @pytest.mark.parametrize(
-    "features",
+    ("features", "labels"),
     [
-        FEATURES,
-        tuple(map(tuple, FEATURES)),
-        [np.array(row) for row in FEATURES],
-        np.array(FEATURES),
-        np.array(FEATURES, np.float32),
-        torch.tensor(FEATURES),
-        torch.tensor(FEATURES, dtype=torch.float64),
+        (FEATURES, LABELS),
+        (tuple(map(tuple, FEATURES)), tuple(LABELS)),
+        ([np.array(row) for row in FEATURES], np.array(LABELS, np.uint8)),
+        (np.array(FEATURES), np.array(LABELS)),
+        (torch.tensor(FEATURES), torch.tensor(LABELS, dtype=torch.int32)),
+        (torch.tensor(FEATURES), LABELS),
     ],
-    ids=["lists", "tuples", "list of arrays", "double", "single", "tensor", "double tensor"],
-)
-@pytest.mark.parametrize(
-    "labels",
-    [
-        LABELS,
-        tuple(LABELS),
-        np.array(LABELS),
-        np.array(LABELS, np.uint8),
-        np.array(LABELS, np.int16),
-        torch.tensor(LABELS),
-        torch.tensor(LABELS, dtype=torch.int32),
-    ],
-    ids=["list", "tuple", "int64", "uint8", "int16", "tensor", "int32 tensor"],
+    ids=["lists", "tuples", "list of arrays", "arrays", "tensors", "both"],
 )
 def test_arrays_lists_and_tensors_become_arrays(features, labels):
     records = Records(features, labels)
@@ -65,12 +50,6 @@ def test_arrays_are_not_copied():
     assert records.labels is labels
 
 
-def test_truth_values_are_labels():
-    records = Records(FEATURES, [True, False, True])
-    assert records.labels.dtype == np.int64
-    np.testing.assert_array_equal(records.labels, [1, 0, 1])
-
-
 @pytest.mark.parametrize("features", [["one text", "another"], np.array(["one text", "another"])])
 def test_texts_are_features(features):
     records = Records(features, [1, 0])
@@ -90,18 +69,11 @@ def test_features_of_any_shape(shape):
         assert len(part) == len(part.labels)
 
 
-@pytest.mark.parametrize("labels", [[], np.empty(0), np.empty(0, np.int64), torch.empty(0)])
+@pytest.mark.parametrize("labels", [[], np.empty(0), torch.empty(0)])
 def test_there_may_be_no_records(labels):
-    for features in (np.empty((0, 4), np.float32), []):
-        records = Records(features, labels)
-        assert records.labels.dtype == np.int64
-        assert (len(records), records.num_classes) == (0, 0)
-
-
-def test_records_do_not_change():
-    records = Records(FEATURES, LABELS)
-    with pytest.raises(FrozenInstanceError):
-        records.labels = np.array([0, 0, 0])
+    records = Records(np.empty((0, 4), np.float32), labels)
+    assert records.labels.dtype == np.int64
+    assert (len(records), records.num_classes) == (0, 0)
 
 
 def test_classes_are_counted_by_the_largest_label():
@@ -113,9 +85,7 @@ def test_classes_are_counted_by_the_largest_label():
     ("labels", "shape"),
     [
         ([0, 1], r"\(2,\)"),
-        ([0, 1, 2, 0], r"\(4,\)"),
         ([[0], [1], [2]], r"\(3, 1\)"),
-        ([], r"\(0,\)"),
         (1, r"\(\)"),
     ],
 )
@@ -128,24 +98,19 @@ def test_every_record_needs_a_label(labels, shape):
         Records(FEATURES, labels)
 
 
-@pytest.mark.parametrize("features", [1.5, np.array(1.5), torch.tensor(1.5), "text"])
-@pytest.mark.parametrize("labels", [0, [0], []])
-def test_a_single_number_is_no_record(features, labels):
+@pytest.mark.parametrize("features", [1.5, torch.tensor(1.5), "text"])
+def test_a_single_number_is_no_record(features):
     with pytest.raises(InputError, match=r"records: features of shape \(\) need labels"):
-        Records(features, labels)
+        Records(features, [0])
 
 
 @pytest.mark.parametrize(
     "labels",
     [
         [0.0, 1.0, 2.0],
-        [0.5, 1.0, 2.0],
         [float("nan"), 0.0, 1.0],
-        [0, -1, 2],
         np.array([0, -1, 2], np.int8),
-        np.array(LABELS, np.float32),
         torch.tensor([0.0, 1.0, 2.0]),
-        torch.tensor([0, 1, -2]),
     ],
 )
 def test_labels_are_integers_from_0(labels):
@@ -163,8 +128,6 @@ def test_labels_are_integers_from_0(labels):
         ("features", np.array(["2020", "2021", "2022"], "M8[Y]"), LABELS, "datetime64"),
         ("labels", FEATURES, ["cat", "dog", "cat"], "<U3"),
         ("labels", FEATURES, [None, 0, 1], "object"),
-        ("labels", FEATURES, [0j, 1, 2], "complex128"),
-        ("labels", FEATURES, {0, 1, 2}, "object"),
     ],
 )
 def test_features_and_labels_of_wrong_types_are_refused(name, features, labels, dtype):
@@ -178,10 +141,8 @@ def test_features_and_labels_of_wrong_types_are_refused(name, features, labels, 
         [[1.0, 2.0], [3.0], [4.0]],
         torch.ones(3, 2, requires_grad=True),
         torch.ones(3, 2, dtype=torch.bfloat16),
-        torch.ones(3, 2, device="meta"),
-        torch.ones(3, 2).to_sparse(),
     ],
-    ids=["ragged", "requires a gradient", "bfloat16", "no memory", "sparse"],
+    ids=["ragged", "requires a gradient", "bfloat16"],
 )
 def test_values_that_cannot_become_an_array_are_refused(values):
     with pytest.raises(InputError, match=r"records: features cannot be made an array: \w"):
@@ -262,7 +223,6 @@ def test_the_arrays_of_a_split_have_their_roles_names(tmp_path):
 def test_classes_of_a_split_are_those_of_all_its_records():
     assert split().num_classes == 5
     private = split().private
-    assert Split(private=private, auxiliary=EMPTY, test=EMPTY).num_classes == 2
     assert Split(private=EMPTY, auxiliary=EMPTY, test=private).num_classes == 2
     assert Split(private=EMPTY, auxiliary=EMPTY, test=EMPTY).num_classes == 0
 
@@ -276,9 +236,7 @@ def changed_file(folder: Path, **changes: np.ndarray | None) -> Path:
     return folder / "changed.npz"
 
 
-@pytest.mark.parametrize(
-    "name", [prefix + name for prefix in PREFIXES.values() for name in ("features", "labels")]
-)
+@pytest.mark.parametrize("name", ["features", "test_labels"])
 def test_files_without_an_array_are_refused(tmp_path, name):
     path = changed_file(tmp_path, **{name: None})
     with pytest.raises(InputError, match=r"changed\.npz holds no split dataset; delete it and run"):
@@ -301,13 +259,9 @@ def test_files_with_wrong_arrays_are_refused_by_name(tmp_path, changes, message)
     assert str(path) in str(caught.value)
 
 
-def test_damaged_and_foreign_files_are_refused(tmp_path):
+def test_foreign_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"none\.npz does not exist"):
         read_split(tmp_path / "none.npz")
     np.savez(tmp_path / "foreign.npz", features=np.ones((2, 2)), labels=np.arange(2))
     with pytest.raises(InputError, match="was not written by dpcanary"):
         read_split(tmp_path / "foreign.npz")
-    path = changed_file(tmp_path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="delete it and run again"):
-        read_split(path)

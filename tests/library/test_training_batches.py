@@ -135,25 +135,12 @@ def test_records_runs_and_steps_are_independent() -> None:
     assert_uncorrelated(sampled(far_apart, range(300)).reshape(len(far_apart), -1))
 
 
-def test_seeds_are_independent() -> None:
-    drawn = []
-    for seed in (0, 1, 2, 2**32):
-        source = batches_for(range(0, 400, 2), kind="input", dpsgd=POISSON, seed=seed)
-        drawn.append(np.stack([members(source.at(step)[0])[:, :N] for step in range(5)]).ravel())
-    assert_uncorrelated(np.stack(drawn))
-
-
 def test_a_batch_is_a_function_of_seed_run_and_step() -> None:
     """It does not depend on the order of steps or on the other runs."""
     whole = sampled(range(10), range(6))
     assert np.array_equal(sampled(range(10), [5, 0, 3]), whole[:, [5, 0, 3]])
     assert np.array_equal(sampled([7, 2], range(6)), whole[[7, 2]])
     assert (whole[1:] != whole[:-1]).any(axis=(1, 2)).all()
-
-
-@pytest.mark.parametrize("shared", [False, True], ids=["rows", "weights"])
-def test_all_records_are_sampled_at_rate_one(shared: bool) -> None:
-    assert (sampled(range(6), range(4), rate=1.0, shared=shared) == 1.0).all()
 
 
 # --- the two worlds ----------------------------------------------------------------------------
@@ -233,19 +220,6 @@ def test_lists_made_for_a_gpu_hold_the_same_records(
         on_device = Batch(rows, (rows != null).float())
         assert np.array_equal(members(on_device), members(on_host))
         assert torch.equal(inserted, inserted_on_host)
-
-
-def test_lists_made_for_a_gpu_are_filled_up_behind_the_sample(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source = batches_for(range(2), kind="coordinate", dpsgd=POISSON, shared=False)
-    mask = torch.zeros(2, N)
-    mask[0, [0, 2]] = 1.0
-    monkeypatch.setattr(source, "_sampled", lambda step: mask)
-    monkeypatch.setattr(source, "_capacity", 3)
-    rows, inserted = source._on_device(0)
-    assert rows.tolist() == [[0, 2, N], [N, N, N]]
-    assert inserted.tolist() == [[0.0], [0.0]]
 
 
 def test_a_sample_beyond_its_room_is_an_error_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,27 +315,17 @@ def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
         batches_for([0], kind="input", dpsgd=replace(leaves_none_out, batch_size=N + 1))
 
 
-def test_only_fixed_sampling_has_a_batch_size_and_a_period() -> None:
+@pytest.mark.parametrize("name", ["batch_size", "canary_period"])
+def test_only_fixed_sampling_has_a_batch_size_and_a_period(name: str) -> None:
     message = r"^sampling poisson has no batch_size or canary_period: .* sample_rate = batch size /"
-    for wrong in ({"batch_size": 5}, {"canary_period": 3}):
-        with pytest.raises(InputError, match=message):
-            replace(POISSON, sample_rate=1.0, **wrong)
-    known = {"batch_size": 5, "canary_period": 3}
-    for missing in ({"batch_size": None, "canary_period": None}, *({name: None} for name in known)):
-        with pytest.raises(
-            InputError, match=r"^sampling fixed needs batch_size and canary_period$"
-        ):
-            replace(FIXED, **missing)
-    for name in known:
-        with pytest.raises(InputError, match=f"^{name} is 0; it must be a whole number of at"):
-            replace(FIXED, **{name: 0})
+    with pytest.raises(InputError, match=message):
+        replace(POISSON, sample_rate=1.0, **{name: 5})
+    with pytest.raises(InputError, match=r"^sampling fixed needs batch_size and canary_period$"):
+        replace(FIXED, **{name: None})
+    with pytest.raises(InputError, match=f"^{name} is 0; it must be a whole number of at"):
+        replace(FIXED, **{name: 0})
     with pytest.raises(InputError, match="no sample_rate"):
         replace(FIXED, sample_rate=0.5)
-
-
-def test_sums_are_divided_by_the_expected_batch_size() -> None:
-    assert POISSON.expected_batch_size(N) == pytest.approx(0.3 * N)
-    assert FIXED.expected_batch_size(N) == 5.0
 
 
 # --- canaries that do not fit ------------------------------------------------------------------
@@ -397,34 +361,27 @@ def test_a_canary_s_gradient_is_no_longer_than_a_clipped_one() -> None:
     placed(DirectionCanary(np.zeros(NUM_PARAMETERS, np.float32), TARGET))
 
 
-@pytest.mark.parametrize("gradient", [np.ones(8), np.ones((3, 3)), np.full(9, np.nan)])
-def test_a_canary_s_gradient_is_a_finite_number_a_parameter(gradient: NDArray[np.float64]) -> None:
-    with pytest.raises(InputError, match=r"must be 9 finite numbers, one per parameter"):
-        placed(DirectionCanary((0.1 * gradient).astype(np.float32), TARGET))
-
-
-@pytest.mark.parametrize("coordinate", [9, -1, 10**9])
-def test_a_canary_s_coordinate_is_one_of_the_parameters(coordinate: int) -> None:
-    message = rf"^canary: coordinate is {coordinate}[,;] (and there are 9 parameters|it must be)"
-    with pytest.raises(InputError, match=message):
-        placed(GradientCanary(coordinate, TARGET))
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_an_input_canary_of_another_shape_than_the_records_is_refused(width: int) -> None:
-    """Otherwise a single feature would be broadcast to all of them."""
-    message = rf"^input canary: its features have shape \({width},\), those of records \(2,\)$"
-    with pytest.raises(InputError, match=message):
-        placed(InputCanary(np.ones(width, np.float32), 1, TARGET))
-
-
 @pytest.mark.parametrize(
-    ("label", "message"),
-    [(-1, "^canary: label is -1; it must"), (3, "has 3 outputs, .* 4 classes")],
+    ("canary", "message"),
+    [
+        (DirectionCanary(np.full(8, 0.1), TARGET), "must be 9 finite numbers, one per parameter"),
+        (DirectionCanary(np.full((3, 3), 0.1), TARGET), "must be 9 finite numbers"),
+        (DirectionCanary(np.full(9, np.nan), TARGET), "must be 9 finite numbers"),
+        (GradientCanary(9, TARGET), "^canary: coordinate is 9, and there are 9 parameters"),
+        (GradientCanary(-1, TARGET), "^canary: coordinate is -1; it must be"),
+        # A single feature would be broadcast to all of them.
+        (
+            InputCanary(np.ones(1), 1, TARGET),
+            r"^input canary: its features have shape \(1,\), those of records \(2,\)$",
+        ),
+        (InputCanary(np.full(2, np.nan), 1, TARGET), "input canary: a feature is NaN or infinite"),
+        (InputCanary(np.ones(2), -1, TARGET), "^canary: label is -1; it must"),
+        (InputCanary(np.ones(2), 3, TARGET), "has 3 outputs, .* 4 classes"),
+    ],
 )
-def test_an_input_canary_of_no_class_is_refused(label: int, message: str) -> None:
+def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        placed(InputCanary(np.ones(2, np.float32), label, TARGET))
+        placed(canary)
 
 
 @every_adjacency

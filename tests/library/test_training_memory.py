@@ -6,61 +6,35 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+import test_training_ensemble as ensemble
 import torch
+from test_training_ensemble import LINEAR, RECORDS, TEST_RECORDS
 from torch import Tensor, nn
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.observations import Observation
 from dpcanary.records import Records
-from dpcanary.training import runs as memory
 from dpcanary.training import runs as runs_module
 from dpcanary.training.block import Block
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
-from dpcanary.training.plan import Plan, make_plan
-from dpcanary.training.runs import EnsembleResult, Progress, no_progress, train_runs
-from dpcanary.training.settings import (
-    Initialisation,
-    Optimizer,
-    Sampling,
-    WorldAssignment,
-)
+from dpcanary.training.plan import Plan
+from dpcanary.training.runs import EnsembleResult
+from dpcanary.training.settings import Initialisation, Optimizer, Sampling
 
 CPU = torch.device("cpu")
-N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 24, 6, 3, 4, 11
+NUM_CLASSES, TARGET = 3, 4
 NUM_STEPS = 9
-SETTINGS = DPSGD(
-    noise_multiplier=0.7,
-    max_grad_norm=1.3,
-    learning_rate=0.8,
-    record_steps=(1, 4, NUM_STEPS),
-    sample_rate=0.3,
-)
-LINEAR = nn.Linear(NUM_FEATURES, NUM_CLASSES)
-PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
-
-
-def some_records() -> tuple[Records, Records]:
-    """Private records, and test records."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, NUM_CLASSES, N + 40)
-    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
-    features = (centres[labels] + rng.normal(size=(len(labels), NUM_FEATURES))).astype(np.float32)
-    everyone = Records(features, labels)
-    return everyone[:N], everyone[N:]
-
-
-RECORDS, TEST_RECORDS = some_records()
+SETTINGS = replace(ensemble.SETTINGS, record_steps=(1, 4, NUM_STEPS))
+PERCEPTRON = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
 INPUT = InputCanary(
-    features=np.linspace(-2.0, 2.0, NUM_FEATURES, dtype=np.float32),
+    features=np.linspace(-2.0, 2.0, 6, dtype=np.float32),
     label=int(RECORDS.labels[TARGET] + 1) % NUM_CLASSES,
     target=TARGET,
 )
@@ -70,64 +44,10 @@ SLOTS = [  # their targets are in no order
     replace(INPUT, target=target, features=factor * INPUT.features)
     for target, factor in ((9, 1.0), (2, -1.0), (17, 0.5))
 ]
-canaries = pytest.mark.parametrize(
-    "canary", [INPUT, GRADIENT, DIRECTION], ids=["input", "coordinate", "direction"]
-)
 
 
-def train(
-    runs: Sequence[int],
-    *,
-    canary: Canary | Sequence[Canary] = INPUT,
-    records: Records = RECORDS,
-    dpsgd: DPSGD = SETTINGS,
-    module: nn.Module = LINEAR,
-    initialisation: Initialisation = Initialisation.ZEROS,
-    seed: int = SEED,
-    num_threads: int = 1,
-    runs_at_once: int | None = None,
-    on_progress: Progress = no_progress,
-) -> EnsembleResult:
-    return train_ensemble(
-        module=module,
-        records=records,
-        canary=canary,
-        dpsgd=dpsgd,
-        runs=runs,
-        seed=seed,
-        test_records=TEST_RECORDS,
-        device=CPU,
-        initialisation=initialisation,
-        num_threads=num_threads,
-        runs_at_once=runs_at_once,
-        keep_parameters=True,
-        on_progress=on_progress,
-    )
-
-
-def train_alone(
-    run: int,
-    *,
-    canary: InputCanary | Sequence[InputCanary] = INPUT,
-    dpsgd: DPSGD = SETTINGS,
-    module: nn.Module = LINEAR,
-    initialisation: Initialisation = Initialisation.ZEROS,
-) -> EnsembleResult:
-    """A single run, which `train_ensemble` refuses with one slot since it has only one world."""
-    is_one = isinstance(canary, InputCanary)
-    plan = make_plan(
-        module=module,
-        records=RECORDS,
-        test_records=TEST_RECORDS,
-        canaries=[canary] if is_one else canary,
-        dpsgd=dpsgd,
-        seed=SEED,
-        observe=Observation.LOGITS,
-        worlds=WorldAssignment.ALTERNATE if is_one else WorldAssignment.COINS,
-        initialisation=initialisation,
-        device=CPU,
-    )
-    return train_runs(plan, [run], keep_parameters=True)
+def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
+    return ensemble.train(runs, **({"canary": INPUT, "dpsgd": SETTINGS} | changes))
 
 
 def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
@@ -184,7 +104,6 @@ def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
     assert_close(train(runs[50:], **way), whole, everyone[50:])
     backwards = everyone[::-1]
     assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
-    assert_close(train_alone(77, **way), whole, [77])
     # Neighbours differ, so the comparisons above are meaningful.
     spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
@@ -200,7 +119,7 @@ def test_the_same_blocks_give_the_same_bits(way: dict) -> None:
         assert_same_bits(once, train(runs, runs_at_once=10, num_threads=num_threads, **way))
 
 
-@canaries
+@pytest.mark.parametrize("canary", [INPUT, GRADIENT, DIRECTION])
 def test_recorded_steps_do_not_change_the_training(canary: Canary) -> None:
     few = train(range(6), canary=canary)
     many_steps = replace(SETTINGS, record_steps=tuple(range(1, NUM_STEPS + 1)))
@@ -209,31 +128,14 @@ def test_recorded_steps_do_not_change_the_training(canary: Canary) -> None:
     assert np.array_equal(many.parameters, few.parameters)
 
 
-def test_seed_changes_every_run() -> None:
-    one, two = train(range(6)), train(range(6), seed=SEED + 1)
-    assert (np.abs(one.observations - two.observations) > 0).all()
-
-
 def test_every_run_index_has_draws_of_its_own() -> None:
-    """Indices above 32 bits are refused, since the counter would take 2^32 for 0."""
     runs = [0, 1, 2**31, 2**31 + 1, 2**32 - 3, 2**32 - 2]
     found = train(runs).observations[:, -1].reshape(len(runs), -1)
     assert len(np.unique(found, axis=0)) == len(runs)
-    for beyond in (-1, 2**32 - 1, 2**32):
-        with pytest.raises(InputError, match=r"^runs must be indices from 0 to 4294967294, and"):
-            train([0, 1, beyond])
 
 
 def test_parameters_are_kept_only_if_asked_for() -> None:
-    without = train_ensemble(
-        module=LINEAR,
-        records=RECORDS,
-        canary=INPUT,
-        dpsgd=SETTINGS,
-        runs=3,
-        seed=SEED,
-        initialisation=Initialisation.ZEROS,
-    )
+    without = train(range(3), keep_parameters=False, test_records=None)
     assert without.parameters is None
     assert np.isnan(without.test_accuracy).all()  # without test records
     assert without.observations.tobytes() == train(range(3)).observations.tobytes()
@@ -250,22 +152,16 @@ def test_progress_counts_model_steps(num_threads: int) -> None:
 # --- the rest of the process -------------------------------------------------------------------
 
 
-def test_global_random_states_and_threads_are_left_alone() -> None:
-    for way in WAYS.values():
-        before, threads = torch.get_rng_state(), torch.get_num_threads()
-        kind, key, *rest = np.random.get_state()  # noqa: NPY002
-        train(range(12), runs_at_once=2, num_threads=3, **way)
-        kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
-        assert torch.equal(before, torch.get_rng_state())
-        assert (kind, rest) == (kind_after, rest_after)
-        assert np.array_equal(key, key_after)
-        assert torch.get_num_threads() == threads
-
-
 @ways
-def test_global_random_states_and_threads_do_not_matter(way: dict) -> None:
-    threads = torch.get_num_threads()
-    one = train(range(12), runs_at_once=5, **way)
+def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: dict) -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    kind, key, *rest = np.random.get_state()  # noqa: NPY002
+    one = train(range(12), runs_at_once=5, num_threads=3, **way)
+    kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
+    assert torch.equal(before, torch.get_rng_state())
+    assert (kind, rest) == (kind_after, rest_after)
+    assert np.array_equal(key, key_after)
+    assert torch.get_num_threads() == threads
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     seen: set[int] = set()
@@ -319,7 +215,7 @@ def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
 # --- the two worlds ----------------------------------------------------------------------------
 
 
-def with_another_target(target: int = TARGET) -> Records:
+def with_another_target(target: int) -> Records:
     features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
     features[target] = 4.0
     labels[target] = (labels[target] + 1) % NUM_CLASSES
@@ -364,18 +260,18 @@ def test_no_world_sees_the_record_that_a_gradient_canary_replaces(
     dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency)
     for canary in (GRADIENT, DIRECTION):
         one = train(range(20), dpsgd=dpsgd, canary=canary)
-        two = train(range(20), dpsgd=dpsgd, canary=canary, records=with_another_target())
+        two = train(range(20), dpsgd=dpsgd, canary=canary, records=with_another_target(TARGET))
         assert_same_bits(one, two)
 
 
 # --- memory ------------------------------------------------------------------------------------
 
+FAILURE = MemoryError()
 FAILURES = [
     torch.OutOfMemoryError("CUDA out of memory"),
-    MemoryError(),
+    FAILURE,
     RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
 ]
-failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
 
 
 def fail_above(
@@ -396,7 +292,7 @@ def fail_above(
     monkeypatch.setattr(LinearPath, "clipped_sums", scarce)
 
 
-@failures
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("most", [3, 1])
 def test_runs_that_do_not_fit_are_halved(
@@ -426,17 +322,14 @@ def test_runs_that_do_not_fit_are_halved(
     assert ("out of memory with 3 runs at once: trying 1" in warnings) == (most == 1)
 
 
-@failures
-def test_models_that_fit_only_in_part_are_halved_too(
-    failure: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_fit_only_in_part_are_halved_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory runs out before the first step, or after the last."""
     expected = train(range(8))
 
     class Scarce(Block):
         def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
             if len(runs) > 4:
-                raise failure
+                raise FAILURE
             super().__init__(plan, runs)
 
     monkeypatch.setattr(runs_module, "Block", Scarce)
@@ -444,7 +337,7 @@ def test_models_that_fit_only_in_part_are_halved_too(
 
     def scarce(path: object, parameters: Tensor, records: Records) -> object:
         if len(parameters) > 2:
-            raise failure
+            raise FAILURE
         return accuracy_of(path, parameters, records)
 
     monkeypatch.setattr(runs_module, "accuracy_of", scarce)
@@ -454,11 +347,8 @@ def test_models_that_fit_only_in_part_are_halved_too(
     assert done.count(-4 * NUM_STEPS) == 2
 
 
-@failures
-def test_one_run_that_does_not_fit_is_an_error(
-    failure: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_above(monkeypatch, 0, failure)
+def test_one_run_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_above(monkeypatch, 0, FAILURE)
     done: list[int] = []
     with pytest.raises(InputError, match=r"^one run alone does not fit in the memory of cpu: use"):
         train(range(5), on_progress=done.append)
@@ -474,7 +364,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
 def test_blocks_fit_are_fast_and_share_the_work() -> None:
     def fitting(**changed: int | None) -> int:
         usual = {"bytes_per_run": 100, "free": 10_000, "num_workers": 1, "num_runs": 1_000}
-        return memory.runs_that_fit(**{**usual, "together": None, **changed})
+        return runs_module.runs_that_fit(**{**usual, "together": None, **changed})
 
     assert fitting() == 50  # half of the free memory
     assert fitting(num_workers=4) == 12  # each worker has a quarter of that
@@ -531,14 +421,14 @@ def test_free_memory_is_within_the_limits_of_all_control_groups(
 
     membership = tmp_path / "membership"
     monkeypatch.setattr(psutil, "virtual_memory", Free)
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    monkeypatch.setattr(memory, "_MEMBERSHIP", membership)
-    assert memory.free_bytes(CPU) == 1_000  # without control groups
+    monkeypatch.setattr(runs_module, "_CGROUP", tmp_path)
+    monkeypatch.setattr(runs_module, "_MEMBERSHIP", membership)
+    assert runs_module.free_bytes(CPU) == 1_000  # without control groups
     membership.write_text("4:memory:/old\n0::/slurm/job_7/step_0\n")
-    assert memory.free_bytes(CPU) == 1_000  # no group counts memory
+    assert runs_module.free_bytes(CPU) == 1_000  # no group counts memory
     folder = tmp_path / limited
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "memory.max").write_text(f"{limit}\n")
     (folder / "memory.current").write_text(f"{used}\n")
     (folder / "memory.stat").write_text(f"anon 3\ninactive_file {cached}\n")
-    assert memory.free_bytes(CPU) == expected
+    assert runs_module.free_bytes(CPU) == expected

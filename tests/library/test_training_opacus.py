@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer, optimizer
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
@@ -21,16 +21,11 @@ from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.choose import path_of
-from dpcanary.training.gradients.gradient_path import Batch, GradientPath
+from dpcanary.training.gradients.gradient_path import GradientPath
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
-from dpcanary.training.plan import default_observation, make_plan
-from dpcanary.training.settings import (
-    Initialisation,
-    Loss,
-    Optimizer,
-    WorldAssignment,
-)
+from dpcanary.training.plan import Plan, default_observation
+from dpcanary.training.settings import Initialisation, Loss, Optimizer, WorldAssignment
 from dpcanary.training.slots import table_of
 
 # The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.
@@ -88,17 +83,12 @@ def mechanism(kind: Optimizer, **changed: object) -> DPSGD:
 class OpacusModel:
     """A module under Opacus's GradSampleModule and DPOptimizer."""
 
-    def __init__(self, module: nn.Module, dpsgd: DPSGD, *, reduction: str = "mean") -> None:
+    def __init__(self, module: nn.Module, dpsgd: DPSGD) -> None:
         self.inner = copy.deepcopy(module)
-        self.module = GradSampleModule(self.inner, loss_reduction=reduction)
-        self.loss = (
-            nn.CrossEntropyLoss(reduction=reduction)
-            if dpsgd.loss is Loss.CROSS_ENTROPY
-            else nn.BCEWithLogitsLoss(reduction=reduction)
-        )
-        # If losses are summed, Opacus does not divide by the expected batch size.
-        batch_size = dpsgd.sample_rate * NUM_RECORDS
-        rate = dpsgd.learning_rate_at(0) / (1 if reduction == "mean" else batch_size)
+        self.module = GradSampleModule(self.inner)
+        is_softmax = dpsgd.loss is Loss.CROSS_ENTROPY
+        self.loss = nn.CrossEntropyLoss() if is_softmax else nn.BCEWithLogitsLoss()
+        rate = dpsgd.learning_rate_at(0)
         parameters = self.inner.parameters()
         if dpsgd.optimizer is Optimizer.ADAM:
             descent = torch.optim.Adam(parameters, lr=rate)
@@ -109,8 +99,7 @@ class OpacusModel:
             descent,
             noise_multiplier=dpsgd.noise_multiplier,
             max_grad_norm=dpsgd.max_grad_norm,
-            expected_batch_size=batch_size,
-            loss_reduction=reduction,
+            expected_batch_size=dpsgd.sample_rate * NUM_RECORDS,
         )
         self.norms: list[float] = []
 
@@ -172,55 +161,6 @@ def path_without_canaries(module: nn.Module, records: Records, dpsgd: DPSGD) -> 
     return path_of(module, table, dpsgd=dpsgd, basis=None)
 
 
-# --- a step ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("max_grad_norm", [1.2, 2.0])
-@every_model
-def test_sums_of_known_batches_equal_opacus(
-    *,
-    model: str,
-    max_grad_norm: float,
-    reduction: str,
-    opacus_noise: list[NDArray[np.float32]],
-) -> None:
-    """Empty, single, full and other batches, as lists and as weights, with plain descent."""
-    records, module = some_records(1), module_of(model)
-    dpsgd = mechanism(Optimizer.SGD, max_grad_norm=max_grad_norm, noise_multiplier=0.8)
-    path = path_without_canaries(module, records, dpsgd)
-    theirs = OpacusModel(module, dpsgd, reduction=reduction)
-    rng = np.random.default_rng(2)
-    # The second run, on other batches, must not affect the first.
-    start = parameters_to_vector(module.parameters()).detach()
-    buffer = path.encode(torch.stack([start, 0.5 * start])).contiguous()
-    for size in (15, 0, 60, 1, 22, 0, 9, 14):
-        chosen = [np.sort(rng.permutation(NUM_RECORDS)[:count]) for count in (size, 17)]
-        weights = torch.zeros(2, NUM_RECORDS)
-        rows = torch.full((2, 60), path.table.null)
-        for run, members in enumerate(chosen):
-            weights[run, members] = 1.0
-            rows[run, : len(members)] = torch.from_numpy(members)
-        shared = Batch(torch.arange(NUM_RECORDS), weights)
-        noise = rng.normal(size=len(start)).astype(np.float32)
-        found = []
-        for batch in (shared, Batch(rows, (rows != path.table.null).float())):
-            out = torch.empty_like(buffer)
-            path.clipped_sums(buffer, batch, max_grad_norm, out)
-            scaled = torch.from_numpy(noise) * (0.8 * max_grad_norm)
-            update = (path.decode(out) + scaled) * (0.5 / (SAMPLE_RATE * NUM_RECORDS))
-            found.append(path.decode(buffer) - update)
-        opacus_noise.append(noise)
-        theirs.step(
-            *(torch.from_numpy(part[chosen[0]]) for part in (records.features, records.labels))
-        )
-        assert not opacus_noise  # Opacus took its noise from the queue, for empty batches too
-        for parameters in found:
-            assert_equal(parameters[0].numpy(), theirs.parameters)
-        buffer = path.encode(found[0]).contiguous()
-    assert_some_clipped(theirs.norms, max_grad_norm)
-
-
 # --- whole runs --------------------------------------------------------------------------------
 
 RUNS = (0, 1, 10, 11)
@@ -230,7 +170,7 @@ def block_of(
     module: nn.Module, records: Records, canaries: Sequence[Canary], dpsgd: DPSGD
 ) -> Block:
     """Runs whose parameters can be read after every step."""
-    plan = make_plan(
+    plan = Plan(
         module=module,
         records=records,
         canaries=canaries,
@@ -465,14 +405,3 @@ def test_runs_with_few_records_or_nearly_all_equal_opacus(
     module = module_of(model)
     sizes = assert_every_step_equals_opacus(module, records, [canary], dpsgd, opacus_noise)
     assert (min(sizes) == 0) == (rate == 0.02)
-
-
-def test_our_parameters_start_in_pytorchs_order() -> None:
-    """A vector that is loaded into a module comes back, from our block and from Opacus's model."""
-    module = module_of("tanh")
-    vector = torch.arange(float(sum(parameter.numel() for parameter in module.parameters())))
-    vector_to_parameters(vector, module.parameters())
-    block = block_of(module, some_records(0), [GradientCanary(0, TARGET)], SETTINGS)
-    assert np.array_equal(
-        block.parameters(slice(None))[0].numpy(), OpacusModel(module, SETTINGS).parameters
-    )

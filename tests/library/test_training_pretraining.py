@@ -107,15 +107,6 @@ def test_pretraining_is_what_pytorch_does(options, optimizer):
     assert found.test_accuracy > 0.5  # chance is 1/3
 
 
-def test_equal_seeds_pretrain_alike_and_others_do_not():
-    stage = stage_of()
-    known = {"data": DATA, "public": DATA.auxiliary, "device": CPU}
-    one, two = (pretrain(stage, **known) for _ in range(2))
-    np.testing.assert_array_equal(one.parameters, two.parameters)
-    other = pretrain(stage.model_copy(update={"model_seed": 1}), **known)
-    assert (other.parameters != one.parameters).any()
-
-
 def test_runs_start_from_the_pretrained_model():
     """A training that hardly moves has its accuracy and its logits."""
     audit = {"learning_rate": 1e-12, "num_steps": 1}

@@ -30,8 +30,8 @@ from dpcanary.records import read_split
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.parsing import parse_experiment
-from dpcanary.training.reference import read_reference
 from dpcanary.training.settings import ReferenceStage
+from dpcanary.training.simulation import read_reference
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CONFIG = {
