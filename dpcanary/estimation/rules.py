@@ -166,7 +166,7 @@ RULES: dict[str, Rule] = {
         sentence="the best of all thresholds on the same scores, which is not valid",
     ),
     ThresholdRule.STEINKE: Rule(
-        "dpcanary.estimation.one_run.steinke:refutes",
+        "dpcanary.estimation.one_run.p_values:steinke",
         is_valid=True,
         guesses=True,
         any_dependence=True,
@@ -187,7 +187,7 @@ RULES: dict[str, Rule] = {
         marker="s",
     ),
     ThresholdRule.ORDER_STATISTIC: Rule(
-        "dpcanary.estimation.one_run.order_statistic:refutes",
+        "dpcanary.estimation.one_run.p_values:order_statistic",
         is_valid=True,
         guesses=True,
         sentence="the number of right guesses, for independent canaries {xiang}",

@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table, count_errors
+from dpcanary.estimation.error_rates import (
+    clopper_pearson_upper_table,
+    count_errors,
+    simultaneous_local_level,
+)
 from dpcanary.estimation.families import Family
-from dpcanary.estimation.local_level import simultaneous_local_level
 from dpcanary.estimation.one_run.estimate import theta_of_guesses
-from dpcanary.estimation.one_run.guesses import guess_slots
+from dpcanary.estimation.one_run.slots import guess_slots
 from dpcanary.estimation.rules import Rule, ThresholdRule
 from dpcanary.estimation.settings import GUESSED_SHARE
 

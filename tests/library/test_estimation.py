@@ -13,8 +13,7 @@ from dpcanary import (
     expected_bound,
 )
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table
-from dpcanary.estimation.local_level import simultaneous_local_level
+from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 

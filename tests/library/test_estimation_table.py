@@ -414,14 +414,14 @@ def test_rules_of_guesses_pool_all_slots() -> None:
     }
     guessing = last[last["threshold_rule"] != "simultaneous"]
     assert guessing["slot"].isna().all()
-    in_scores, out_scores = scores.of_worlds(repeat=1, step=1, slots=slice(None))
+    world0_scores, world1_scores = scores.of_worlds(repeat=1, step=1, slots=slice(None))
     for row in guessing.itertuples():
         expected = estimate_epsilon_one_run(
-            in_scores=in_scores,
-            out_scores=out_scores,
+            world0_scores=world0_scores,
+            world1_scores=world1_scores,
             delta=1e-5,
             method=row.threshold_rule,
-            family=row.conversion,
+            conversion=row.conversion,
             positive_guesses=100,  # of 100 runs x 20 slots
             negative_guesses=100,
         )

@@ -6,7 +6,7 @@ from scipy.special import betainc
 from scipy.stats import beta
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.local_level import (
+from dpcanary.estimation.error_rates import (
     LEVEL,
     LOCAL_LEVELS,
     compute_local_level,

@@ -12,21 +12,19 @@ from dpcanary import InputError, Mechanism, estimate_epsilon, gdp_mu, trade_off_
 from dpcanary.estimation.calibration import simulation
 from dpcanary.estimation.calibration import store as cache
 from dpcanary.estimation.calibration import store as packaged
-from dpcanary.estimation.calibration.null_table import (
-    NullTable,
-    _critical_values,
-    make_null_table,
-    rule_statistic,
-)
 from dpcanary.estimation.calibration.simulation import (
     compute_null_table,
     default_num_samples,
     simulate_statistics,
 )
 from dpcanary.estimation.calibration.statistics import (
+    NullTable,
+    _critical_values,
     curve_of,
+    make_null_table,
     observed_statistics,
     pair_statistics,
+    rule_statistic,
     scan_terms,
 )
 from dpcanary.estimation.calibration.store import null_table

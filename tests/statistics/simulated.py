@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
-from dpcanary.estimation.calibration.null_table import NullTable
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.families import GDP, Family
 from dpcanary.estimation.rules import RULES

@@ -24,7 +24,7 @@ from simulated import (
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
-from dpcanary.estimation.calibration.null_table import NullTable
+from dpcanary.estimation.calibration.statistics import NullTable
 from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.families import GDP, direct_family, family_of
 from dpcanary.estimation.settings import Conversion

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dpcanary.estimation.families import GRID, Family
-from dpcanary.estimation.one_run.guesses import Guesses
+from dpcanary.estimation.one_run.slots import Guesses
 
 Floats = NDArray[np.float64]
 
@@ -17,23 +17,22 @@ _QUANTILES = slice(0, int(np.searchsorted(GRID, 6.0)))
 _RATES = np.asarray(ndtr(GRID[_QUANTILES]))
 
 
-def is_refuted(guesses: Guesses, *, family: Family, theta: float, significance: float) -> bool:
-    """Whether a mechanism that satisfies f_theta guesses as well with too small a probability.
+def refutes(guesses: Guesses, *, family: Family, significance: float) -> Callable[[float], bool]:
+    """Whether guesses are right too often for a theta: a function of theta.
 
     From Mahloujifar et al., Algorithm 3, for guesses between two worlds (Boglioni et al., Algorithm
-    4, with the misprints mended: counts are divided by the number of slots, and h never falls).
-
-    Args:
-        guesses: of one run, or of several.
-        family: curves that are their own inverses.
-        theta: which of them.
-        significance: the largest probability that is too small.
+    4, with the misprints mended: counts are divided by the number of slots, and h never falls). The
+    curves of the family must be their own inverses.
     """
-    # With x = 1 - f(y), y is f(1 - x), as f is its own inverse; and f(1 - Phi(z)) is in the table.
-    inverse = np.asarray(ndtr(family.curves(np.array([theta]))[0][_QUANTILES]))
     counts = guesses.num_slots, guesses.num_guesses, guesses.num_correct
-    slopes = np.diff(inverse) / np.diff(_RATES)
-    return bool(_is_refuted(_RATES, inverse, slopes, *counts, significance))
+
+    def is_refuted(theta: float) -> bool:
+        # With x = 1 - f(y), y is f(1 - x), as f is its own inverse; f(1 - Phi(z)) is in the table.
+        inverse = np.asarray(ndtr(family.curves(np.array([theta]))[0][_QUANTILES]))
+        slopes = np.diff(inverse) / np.diff(_RATES)
+        return bool(_is_refuted(_RATES, inverse, slopes, *counts, significance))
+
+    return is_refuted
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator]
@@ -48,14 +47,8 @@ def _is_refuted(
 ) -> bool:
     """The recursion, from the observed number of right guesses down to none.
 
-    Args:
-        rates: probabilities x, ascending.
-        inverse: the y with 1 - f(y) = x, for each x.
-        slopes: of the chords between them.
-        num_slots: m.
-        num_guesses: k.
-        num_correct: c.
-        significance: tau.
+    `rates` are probabilities x, ascending; `inverse` has the y with 1 - f(y) = x for each x, and
+    `slopes` those of the chords between them.
     """
     right = significance * num_correct / num_slots
     wrong = significance * (num_guesses - num_correct) / num_slots
@@ -66,15 +59,10 @@ def _is_refuted(
         # The inverse is convex. So it lies above the chords beside the one over `right`.
         before = inverse[place] + slopes[place - 1] * (right - rates[place])
         after = inverse[place + 1] + slopes[place + 1] * (right - rates[place + 1])
-        found = max(before, after)
-        if found > wrong:
-            right += i / (num_guesses - i) * (found - wrong)
-            wrong = found
+        higher = max(before, after)
+        if higher > wrong:
+            right += i / (num_guesses - i) * (higher - wrong)
+            wrong = higher
         if right + wrong >= num_guesses / num_slots:
             return True
     return right + wrong >= num_guesses / num_slots
-
-
-def refutes(guesses: Guesses, *, family: Family, significance: float) -> Callable[[float], bool]:
-    """Whether guesses are right too often for a theta: a function of theta."""
-    return lambda theta: is_refuted(guesses, family=family, theta=theta, significance=significance)
