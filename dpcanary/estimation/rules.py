@@ -200,8 +200,8 @@ RULES: dict[str, Rule] = {
 
 def threshold_rule_names() -> list[str]:
     """The names of this package's rules, then those of plugins."""
-    own = [rule.value for rule in ThresholdRule]
-    return [*own, *(name for name in sorted(registered(GROUP)) if name not in own)]
+    names = [rule.value for rule in ThresholdRule]
+    return [*names, *(name for name in sorted(registered(GROUP)) if name not in names)]
 
 
 def threshold_rule_named(name: str) -> Rule:

@@ -83,7 +83,8 @@ def epsilon_of_guesses(
     """
     rule, delta = threshold_rule_named(str(method)), checked_real("delta", delta, most=1.0)
     if not rule.guesses:
-        raise InputError(f"method {str(method)!r} is no rule of guesses: {_known_methods()}")
+        names = (name for name in threshold_rule_names() if threshold_rule_named(name).guesses)
+        raise InputError(f"method {str(method)!r} is no rule of guesses: known: {', '.join(names)}")
     level = checked_significance(significance)
     chosen = Conversion(conversion or rule.conversion(Conversion.GDP))
     family = family_of(chosen, delta=delta, mechanism=mechanism)
@@ -101,23 +102,8 @@ def epsilon_of_guesses(
     )
 
 
-def _known_methods() -> str:
-    rules = threshold_rule_names()
-    return f"known: {', '.join(name for name in rules if threshold_rule_named(name).guesses)}"
-
-
 def theta_of_guesses(guesses: Guesses, rule: Rule, family: Family, *, significance: float) -> float:
-    """The largest theta such that it and all smaller ones are refuted, or 0 if 0 is not.
-
-    Args:
-        guesses: the slots, the guesses, and how many were right.
-        rule: of guesses.
-        family: the curves.
-        significance: the largest probability that refutes a theta.
-
-    Raises:
-        InputError: if the rule has no bound for this family.
-    """
+    """The largest theta such that it and all smaller ones are refuted, or 0 if 0 is not."""
     if not family.is_symmetric:
         raise InputError(
             f"the curves of {family.name} differ between the worlds: guesses of both worlds need"
@@ -126,22 +112,15 @@ def theta_of_guesses(guesses: Guesses, rule: Rule, family: Family, *, significan
     refutes: Callable[[float], bool] = rule.function(
         guesses, family=family, significance=significance
     )
-    return _least_unrefuted(refutes, family.largest)
-
-
-def _least_unrefuted(refutes: Callable[[float], bool], largest: float) -> float:
-    """The least theta that is not refuted, up to the precision; 0 if that is 0.
-
-    The grid is searched from below: the methods' p-values need not rise with theta everywhere.
-    """
+    # The grid is searched from below: the methods' p-values need not rise with theta everywhere.
     below = 0.0
-    for above in _GRID:
-        if above >= largest or not refutes(float(above)):
+    for above in _GRID.tolist():
+        if above >= family.largest or not refutes(above):
             break
-        below = float(above)
+        below = above
     else:
         return below
-    high = min(float(above), largest)
+    high = min(above, family.largest)
     while high - below > _PRECISION and below < high:
         middle = (below + high) / 2
         below, high = (middle, high) if refutes(middle) else (below, middle)

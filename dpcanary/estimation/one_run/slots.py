@@ -48,15 +48,8 @@ class Guesses:
 def guess_pairs(world0_scores: ArrayLike, world1_scores: ArrayLike, *, num_guesses: int) -> Guesses:
     """Guesses which record of each pair is in, for the pairs whose scores differ most.
 
-    From Boglioni et al., Algorithm 3. A tie is a wrong guess.
-
-    Args:
-        world0_scores: shape (pairs,); scores of the records that are in.
-        world1_scores: shape (pairs,); scores of those that are out, in the same order of pairs.
-        num_guesses: the pairs to guess.
-
-    Raises:
-        InputError: if the pairs do not match, a score is NaN, or there are fewer pairs.
+    From Boglioni et al., Algorithm 3. A tie is a wrong guess. Both arrays of scores are in the same
+    order of pairs: of the records that are in, and of those that are out.
     """
     ins, outs = (
         checked_scores("world0_scores", world0_scores),
@@ -85,15 +78,6 @@ def guess_slots(
     """Guesses that the slots with the highest scores are in, and those with the lowest are out.
 
     From Boglioni et al., Algorithm 2. Among equal scores, wrong guesses are made first.
-
-    Args:
-        world0_scores: shape (number of slots that are in,).
-        world1_scores: shape (number of slots that are out,).
-        positive_guesses: slots guessed to be in.
-        negative_guesses: slots guessed to be out.
-
-    Raises:
-        InputError: if a score is NaN, or there are fewer slots.
     """
     ins, outs = (
         checked_scores("world0_scores", world0_scores),
