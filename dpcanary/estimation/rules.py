@@ -166,7 +166,7 @@ RULES: dict[str, Rule] = {
         sentence="the best of all thresholds on the same scores, which is not valid",
     ),
     ThresholdRule.STEINKE: Rule(
-        "dpcanary.estimation.one_run.p_values:steinke",
+        "dpcanary.estimation.one_run.methods:steinke",
         is_valid=True,
         guesses=True,
         any_dependence=True,
@@ -177,7 +177,7 @@ RULES: dict[str, Rule] = {
         marker="v",
     ),
     ThresholdRule.MAHLOUJIFAR: Rule(
-        "dpcanary.estimation.one_run.mahloujifar:refutes",
+        "dpcanary.estimation.one_run.methods:mahloujifar",
         is_valid=True,
         guesses=True,
         any_dependence=True,
@@ -187,7 +187,7 @@ RULES: dict[str, Rule] = {
         marker="s",
     ),
     ThresholdRule.ORDER_STATISTIC: Rule(
-        "dpcanary.estimation.one_run.p_values:order_statistic",
+        "dpcanary.estimation.one_run.methods:order_statistic",
         is_valid=True,
         guesses=True,
         sentence="the number of right guesses, for independent canaries {xiang}",

@@ -21,7 +21,7 @@ from dpcanary import (
 from dpcanary.commands import estimate as commands_estimate
 from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.estimate import epsilon_of_guesses
-from dpcanary.estimation.one_run.p_values import order_statistic_p_value
+from dpcanary.estimation.one_run.methods import order_statistic_p_value
 from dpcanary.estimation.one_run.slots import Guesses, guess_pairs, guess_slots, slot_dependence
 from dpcanary.estimation.rules import RULES
 from dpcanary.estimation.settings import Conversion

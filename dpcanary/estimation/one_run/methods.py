@@ -1,6 +1,12 @@
-"""Tests of a number of right guesses by closed forms: for (epsilon, delta)-DP, or independence."""
+"""Methods by which a number of right guesses refutes a theta.
+
+Each is a function of guesses, a family and a significance. It returns the function from theta to
+whether guesses are right too often for it.
+"""
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +18,15 @@ from dpcanary.estimation.one_run.slots import Guesses
 
 Floats = NDArray[np.float64]
 
+# Of `mahloujifar`. Beyond the last point, rates can hardly be told from 1; chords are extended.
+_QUANTILES = slice(0, int(np.searchsorted(GRID, 6.0)))
+_RATES = np.asarray(ndtr(GRID[_QUANTILES]))
+# Of `order_statistic`.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def steinke(guesses: Guesses, *, family: Family, significance: float) -> Callable[[float], bool]:
-    """Whether guesses are right too often for an epsilon: a function of epsilon.
+    """Refutes an epsilon of (epsilon, delta)-DP, whatever the slots share.
 
     Under any (epsilon, delta)-DP mechanism whose m slots have fair coins, v of r guesses are right
     with probability at most f(v) + 2 m delta max_{i >= 1} (f(v - i) - f(v)) / i, where f is the
@@ -46,10 +56,70 @@ def steinke(guesses: Guesses, *, family: Family, significance: float) -> Callabl
     return is_refuted
 
 
+def mahloujifar(
+    guesses: Guesses, *, family: Family, significance: float
+) -> Callable[[float], bool]:
+    """Refutes a theta of any symmetric family, whatever the slots share.
+
+    From Mahloujifar et al. (2024), Algorithm 3, for guesses between two worlds (Boglioni et al.,
+    Algorithm 4, with the misprints mended: counts are divided by the number of slots, and h never
+    falls). The curves of the family must be their own inverses.
+    """
+    recursion = _compiled_recursion()
+    counts = guesses.num_slots, guesses.num_guesses, guesses.num_correct
+
+    def is_refuted(theta: float) -> bool:
+        # With x = 1 - f(y), y is f(1 - x), as f is its own inverse; f(1 - Phi(z)) is in the table.
+        inverse = np.asarray(ndtr(family.curves(np.array([theta]))[0][_QUANTILES]))
+        slopes = np.diff(inverse) / np.diff(_RATES)
+        return bool(recursion(_RATES, inverse, slopes, *counts, significance))
+
+    return is_refuted
+
+
+@cache
+def _compiled_recursion() -> Callable[..., Any]:
+    import numba  # takes long to import, and the other methods do not need it
+
+    return numba.njit(cache=True)(_recursion)  # type: ignore[no-any-return]
+
+
+def _recursion(
+    rates: Floats,
+    inverse: Floats,
+    slopes: Floats,
+    num_slots: int,
+    num_guesses: int,
+    num_correct: int,
+    significance: float,
+) -> bool:
+    """Whether the recursion from the observed number of right guesses down to none refutes.
+
+    `rates` are probabilities x, ascending; `inverse` has the y with 1 - f(y) = x for each x, and
+    `slopes` those of the chords between them.
+    """
+    right = significance * num_correct / num_slots
+    wrong = significance * (num_guesses - num_correct) / num_slots
+    place = 1
+    for i in range(num_correct - 1, -1, -1):
+        while place < len(slopes) - 2 and rates[place + 1] < right:
+            place += 1
+        # The inverse is convex. So it lies above the chords beside the one over `right`.
+        before = inverse[place] + slopes[place - 1] * (right - rates[place])
+        after = inverse[place + 1] + slopes[place + 1] * (right - rates[place + 1])
+        higher = max(before, after)
+        if higher > wrong:
+            right += i / (num_guesses - i) * (higher - wrong)
+            wrong = higher
+        if right + wrong >= num_guesses / num_slots:
+            return True
+    return right + wrong >= num_guesses / num_slots
+
+
 def order_statistic(
     guesses: Guesses, *, family: Family, significance: float
 ) -> Callable[[float], bool]:
-    """Whether guesses of independent slots are right too often for a theta: a function of theta."""
+    """Refutes a theta if slots are independent of one another."""
     return lambda theta: (
         order_statistic_p_value(guesses, family=family, theta=theta) <= significance
     )
