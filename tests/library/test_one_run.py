@@ -74,13 +74,13 @@ def naive_steinke(guesses: Guesses, delta: float) -> float:
     return brentq(lambda epsilon: p_value(epsilon) - 0.05, 0, 20) if p_value(0) < 0.05 else 0.0
 
 
-def naive_mahloujifar(guesses: Guesses, inverse, significance: float = 0.05) -> float:
+def naive_mahloujifar(guesses: Guesses, inverse) -> float:
     slots, guessed, right = guesses.num_slots, guesses.num_guesses, guesses.num_correct
 
     def is_refuted(theta):
         r, h = [0.0] * (right + 1), [0.0] * (right + 1)
-        r[right] = significance * right / slots
-        h[right] = significance * (guessed - right) / slots
+        r[right] = 0.05 * right / slots
+        h[right] = 0.05 * (guessed - right) / slots
         for i in range(right - 1, -1, -1):
             h[i] = max(h[i + 1], inverse(theta, min(r[i + 1], 1.0)))
             r[i] = r[i + 1] + i / (guessed - i) * (h[i] - h[i + 1])
@@ -132,11 +132,7 @@ def test_a_large_delta_counts():
 
 
 def shares_of_ideal_guesses(slots: int, guessed: int, mu: float, audits: int) -> np.ndarray:
-    """Right guesses in audits of independent Gaussian slots, those of the largest ratios guessed.
-
-    Returns:
-        counts, shape (audits,).
-    """
+    """Right guesses of the largest ratios, in audits of independent Gaussian slots."""
     rng = np.random.default_rng(5)
     worlds = rng.choice([-1, 1], (audits, slots))
     scores = rng.normal(worlds * mu / 2, 1.0)
@@ -294,7 +290,7 @@ def test_slots_of_different_runs_look_independent():
     assert refuted / num_checks < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num_checks)
 
 
-def test_slots_that_share_noise_are_found_out():
+def test_slots_that_share_noise_or_a_fate_are_found_out():
     rng = np.random.default_rng(31)
     worlds = rng.integers(0, 2, (200, 60))
     shared = rng.normal(size=(200, 1)) * np.sqrt(0.2)
@@ -303,9 +299,6 @@ def test_slots_that_share_noise_are_found_out():
     )
     assert found.correlation == pytest.approx(0.2, abs=0.06)
     assert found.p_value < 1e-6
-
-
-def test_slots_that_share_a_fate_are_found_out():
     rng = np.random.default_rng(37)
     worlds = rng.integers(0, 2, (20, 60))
     fates = rng.choice([0.3, 3.0], (20, 1))

@@ -80,13 +80,7 @@ def bounds_by_rule(
 ) -> dict[str, Scores]:
     """The theta that each calibrated rule proves in each of many audits.
 
-    Args:
-        draw: scores.
-        sizes: numbers of scores of world 0 and world 1.
-        num_audits: to simulate.
-        seed: of the scores.
-        family: of curves.
-        table: the null table, if it is not the right one.
+    `table` is the null table, if it is not the right one.
     """
     terms = scan_terms(family=family, sizes=sizes, significance=SIGNIFICANCE)
     rng = np.random.default_rng([seed, *sizes])

@@ -21,16 +21,9 @@ GUESSES = {"positive_guesses": 25, "negative_guesses": 25}
 def share_above(
     draw, truth, *, method, conversion=None, num_audits=NUM_AUDITS, delta=DELTA, **guesses
 ):
-    """Share of audits whose bound exceeds the truth.
+    """Share of audits whose bound exceeds the true epsilon.
 
-    Args:
-        draw: (rng, worlds) -> scores of the slots; worlds are 1 for in, shape (slots,).
-        truth: epsilon.
-        method: of the bound.
-        conversion: of the bound.
-        num_audits: simulated audits.
-        delta: of the bound.
-        guesses: numbers of guesses.
+    `draw` makes scores of the slots from (rng, worlds), where worlds are 1 for in.
     """
     rng = np.random.default_rng(17)
     above = 0
