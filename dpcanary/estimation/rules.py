@@ -207,8 +207,6 @@ def threshold_rule_names() -> list[str]:
 def threshold_rule_named(name: str) -> Rule:
     """The rule of this name, of this package or of a plugin.
 
-    A plugin registers a `Rule` as an entry point in the group `dpcanary.threshold_rules`.
-
     Raises:
         InputError: if there is no such rule, or the plugin's object is not a `Rule`.
     """

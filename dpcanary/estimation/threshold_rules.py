@@ -188,5 +188,5 @@ def bounded(problem: Problem, rule: Rule) -> BoundedThreshold:
     """
     if rule.guesses:
         return _guess(problem, rule)
-    found: BoundedThreshold = rule.function(problem)
-    return found
+    chosen: BoundedThreshold = rule.function(problem)
+    return chosen

@@ -34,8 +34,7 @@ def statistics_of_pairs(
         normals1: shape (B, n1), sorted in each row.
         curves: shape (G, NUM_POINTS); world-1 scores as a function of the normals, see `Family`.
         scans: shape (S, 4, max(n0, n1) + 1); see `scan_terms`.
-        out: shape (S + 1, B, G): the largest strength of each scan, then 1 - AUC, the share of
-            pairs in which world 1 has the higher score.
+        out: shape (S + 1, B, G): the largest strength of each scan, then 1 - AUC.
     """
     y = np.empty(normals1.shape[1])
     for sample in range(len(normals0)):

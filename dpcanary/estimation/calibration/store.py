@@ -200,16 +200,7 @@ def calibrated_bound(
     rule: str,
     statistics: NDArray[np.float32],
 ) -> float:
-    """The lower bound on theta that a rule's statistic gives at a look.
-
-    Args:
-        family: of trade-off curves.
-        looks: numbers of scores of world 0 and world 1 at each look.
-        look: the index of this one.
-        significance: of all looks together, at least 0.001.
-        rule: one of the calibrated rules.
-        statistics: shape (3,), of `observed_statistics`.
-    """
+    """The lower bound on theta that a rule gives at a look from its `observed_statistics`."""
     table = null_table(family=family, looks=looks, significance=significance)
     bound = table.bound(rule=rule, look=look, statistics=statistics)
     if bound <= table.trusted_to:
@@ -220,11 +211,7 @@ def calibrated_bound(
 
 @lru_cache(maxsize=256)
 def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) -> NullTable:
-    """The critical values for some numbers of scores, from the package if it has them.
-
-    Raises:
-        InputError: if the significance is too small to be simulated.
-    """
+    """The critical values for some numbers of scores, from the package if it has them."""
     if significance < LEAST_CALIBRATED_SIGNIFICANCE:
         raise InputError(
             f"significance is {significance:g}; rules with a simulated null distribution need at"
@@ -277,12 +264,12 @@ def _computed(
             num_samples=num_samples,
             on_progress=bar.update,
         )
-    others: dict[str, NDArray[Any]] = {
+    return {
+        **table.critical,
         "thetas": table.thetas,
         "scales": table.scales,
         "sparse_from": table.sparse_from,
     }
-    return {**table.critical, **others}
 
 
 if __name__ == "__main__":

@@ -63,14 +63,14 @@ def epsilon_of_guesses(
     conversion: Conversion | str | None = None,
     mechanism: Mechanism | None = None,
 ) -> OneRunEstimate:
-    """The bound from a number of right guesses; see `estimate_epsilon_one_run`.
+    """The bound from a number of right guesses; for all options see `estimate_epsilon_one_run`.
 
     Args:
         guesses: the slots, the guesses, and how many were right.
         delta: in (0, 1).
         significance: probability with which the bound may exceed the truth.
         method: a rule of guesses; see `ThresholdRule`.
-        conversion: see `estimate_epsilon_one_run`.
+        conversion: among which trade-off curves the mechanism's is looked for.
         mechanism: only for conversion `subsampled_gaussian`.
 
     Raises:
