@@ -1,6 +1,8 @@
 """Estimates against a naive loop and closed forms, and in corner cases."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -270,3 +272,12 @@ def test_bad_arguments_of_expected_bounds_are_named(arguments, message):
     good = {"mechanism": 1.0, "num_runs": 10, "delta": DELTA}
     with pytest.raises(InputError, match=message):
         expected_bound(**{**good, **arguments})
+
+
+def test_the_default_rule_starts_without_what_takes_long_to_import():
+    code = (
+        "import sys; import dpcanary; scores = [*range(1000)];"
+        "dpcanary.estimate_epsilon(world0_scores=scores, world1_scores=scores, delta=1e-5);"
+        "sys.exit(', '.join({'scipy.stats', 'numba', 'pandas', 'torch'} & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
