@@ -20,8 +20,7 @@ from tqdm import tqdm
 
 from benchmarks.score_laws import DELTA, Law, laws
 from dpcanary import Conversion, ThresholdRule
-from dpcanary.estimation.calibration.null_table import NullTable
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table
 from dpcanary.estimation.families import Family, family_of

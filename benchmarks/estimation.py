@@ -20,8 +20,11 @@ from scipy.stats import beta, norm
 from dpcanary import ThresholdRule, estimate_epsilon
 from dpcanary.estimation.calibration.statistics import scan_terms
 from dpcanary.estimation.calibration.store import null_table
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table
-from dpcanary.estimation.local_level import compute_local_level, simultaneous_local_level
+from dpcanary.estimation.error_rates import (
+    clopper_pearson_upper_table,
+    compute_local_level,
+    simultaneous_local_level,
+)
 
 PER_WORLD = 25_000
 LEVEL_SIZES = (1_250, 25_000)

@@ -71,14 +71,14 @@ if TYPE_CHECKING:
     from dpcanary.estimation.estimate import (
         estimate_epsilon_at_looks as estimate_epsilon_at_looks,
     )
-    from dpcanary.estimation.one_run.dependence import SlotDependence as SlotDependence
-    from dpcanary.estimation.one_run.dependence import slot_dependence as slot_dependence
     from dpcanary.estimation.one_run.estimate import OneRunEstimate as OneRunEstimate
     from dpcanary.estimation.one_run.estimate import epsilon_of_guesses as epsilon_of_guesses
     from dpcanary.estimation.one_run.estimate import (
         estimate_epsilon_one_run as estimate_epsilon_one_run,
     )
-    from dpcanary.estimation.one_run.guesses import Guesses as Guesses
+    from dpcanary.estimation.one_run.slots import Guesses as Guesses
+    from dpcanary.estimation.one_run.slots import SlotDependence as SlotDependence
+    from dpcanary.estimation.one_run.slots import slot_dependence as slot_dependence
     from dpcanary.estimation.power import ClaimTest as ClaimTest
     from dpcanary.estimation.power import ExpectedBound as ExpectedBound
     from dpcanary.estimation.power import assess_claim as assess_claim
@@ -129,9 +129,8 @@ _NAMES_IN = {
     "canaries": "DirectionCanary GradientCanary InputCanary",
     "errors": "AccountingError InputError",
     "estimation.estimate": "EpsilonEstimate estimate_epsilon estimate_epsilon_at_looks",
-    "estimation.one_run.dependence": "SlotDependence slot_dependence",
     "estimation.one_run.estimate": "OneRunEstimate epsilon_of_guesses estimate_epsilon_one_run",
-    "estimation.one_run.guesses": "Guesses",
+    "estimation.one_run.slots": "Guesses SlotDependence slot_dependence",
     "estimation.power": "ClaimTest ExpectedBound assess_claim expected_bound runs_needed",
     "estimation.rules": "Rule ThresholdRule",
     "estimation.settings": "Conversion",

@@ -117,7 +117,7 @@ def estimate_epsilon(
         world0_scores=checked_scores("world0_scores", world0_scores),
         world1_scores=checked_scores("world1_scores", world1_scores),
         significance=checked_significance(significance),
-        family=family_of(Conversion(conversion), delta=_checked_delta(delta), mechanism=mechanism),
+        family=_family(conversion, delta, mechanism),
         threshold=threshold,
         guessed_share=checked_real("guessed_share", guessed_share, most=1.0, most_included=True),
     )
@@ -147,9 +147,9 @@ def estimate_epsilon_at_looks(
             may go beyond the scores that are there.
         delta: in (0, 1).
         significance: probability with which any of the bounds may exceed the truth.
-        conversion: see `estimate_epsilon`.
+        conversion: see `estimate_epsilon`, also for the mechanism.
         threshold_rule: `combined`, `calibrated` or `rank_sum`.
-        mechanism: see `estimate_epsilon`.
+        mechanism: only for conversion `subsampled_gaussian`.
 
     Returns:
         One bound for each look for which there are scores; none if no look has come.
@@ -167,7 +167,7 @@ def estimate_epsilon_at_looks(
         raise InputError(f"looks are {sizes}; they must be numbers of scores that do not decrease")
     scores0 = checked_scores("world0_scores", world0_scores)
     scores1 = checked_scores("world1_scores", world1_scores)
-    family = family_of(Conversion(conversion), delta=_checked_delta(delta), mechanism=mechanism)
+    family = _family(conversion, delta, mechanism)
     return [
         _estimate(
             Problem(
@@ -199,8 +199,9 @@ def _checked_look(look: tuple[int, int]) -> tuple[int, int]:
     return checked_count("looks", first), checked_count("looks", second)
 
 
-def _checked_delta(delta: float) -> float:
-    return checked_real("delta", delta, most=1.0)
+def _family(conversion: Conversion | str, delta: float, mechanism: Mechanism | None) -> Family:
+    checked = checked_real("delta", delta, most=1.0)
+    return family_of(Conversion(conversion), delta=checked, mechanism=mechanism)
 
 
 def _estimate(
@@ -208,6 +209,7 @@ def _estimate(
 ) -> EpsilonEstimate:
     family, chosen = problem.family, bounded(problem, rule)
     strength = max(chosen.strength, 0.0)
+    assumption = "; ".join(filter(None, (family.assumption, rule.assumption)))
     return EpsilonEstimate(
         epsilon_lower=family.epsilon(strength, delta),
         mu_lower=strength if family.is_mu else nan,
@@ -220,10 +222,5 @@ def _estimate(
         conversion=conversion,
         threshold_rule=name,
         is_valid=rule.is_valid,
-        assumption=_assumption(rule, family),
+        assumption=assumption if rule.is_valid else _INVALID + assumption,
     )
-
-
-def _assumption(rule: Rule, family: Family) -> str:
-    parts = [family.assumption, rule.assumption] if rule.assumption else [family.assumption]
-    return ("" if rule.is_valid else _INVALID) + "; ".join(parts)

@@ -85,6 +85,7 @@ GDP = Family(
 )
 
 
+@lru_cache(maxsize=16)
 def direct_family(delta: float) -> Family:
     """The curves of (epsilon, delta)-DP, with theta = epsilon (Kairouz et al., 2015)."""
 
@@ -99,8 +100,8 @@ def direct_family(delta: float) -> Family:
             return rest_fpr, -np.log(fnr), -np.log(fpr), rest_fnr
 
     def strength(fpr: Floats, fnr: Floats) -> Floats:
-        one, two, three, four = terms(fpr, fnr)
-        return np.maximum(one + two, three + four)
+        rest_fpr, minus_fnr, minus_fpr, rest_fnr = terms(fpr, fnr)
+        return np.maximum(rest_fpr + minus_fnr, minus_fpr + rest_fnr)
 
     return Family(
         name=f"direct delta={delta!r}",
@@ -119,11 +120,6 @@ def family_of(
 ) -> Family:
     """The curves among which a conversion looks for the mechanism's.
 
-    Args:
-        conversion: see `Conversion`.
-        delta: of (epsilon, delta)-DP.
-        mechanism: for `subsampled_gaussian`; its noise is not used.
-
     Raises:
         InputError: if `subsampled_gaussian` has no mechanism, or another conversion has one.
     """
@@ -141,7 +137,4 @@ def family_of(
         raise InputError(
             f"a mechanism goes with 'subsampled_gaussian', not with {str(conversion)!r}"
         )
-    return GDP if conversion is Conversion.GDP else _direct_family(delta)
-
-
-_direct_family = lru_cache(maxsize=16)(direct_family)
+    return GDP if conversion is Conversion.GDP else direct_family(delta)

@@ -22,10 +22,6 @@ from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, family_of
 from dpcanary.estimation.rules import RULES, ThresholdRule
 from dpcanary.estimation.settings import Conversion
 
-# It sets the strictness of the scan, not the level of the test.
-_SCAN_SIGNIFICANCE = 0.05
-_STATISTICS = (STRICT_SCAN, AUC)
-
 
 @dataclass(frozen=True)
 class ClaimTest:
@@ -90,12 +86,13 @@ def assess_claim(
     scores1 = checked_scores("world1_scores", world1_scores)
     num_simulations = checked_count("num_simulations", num_simulations, least=99)
     sizes = len(scores0), len(scores1)
-    terms = scan_terms(family=GDP, sizes=sizes, significance=_SCAN_SIGNIFICANCE)
+    # The significance sets the strictness of the scan, not the level of the test.
+    terms = scan_terms(family=GDP, sizes=sizes, significance=0.05)
     simulated = pair_statistics(
         curve=curve_of(mechanism), sizes=sizes, terms=terms, num_samples=num_simulations, seed=seed
     )
     observed = observed_statistics(scores0, scores1, terms)
-    pool = np.concatenate([observed[:, None], simulated], axis=1)[list(_STATISTICS)]
+    pool = np.concatenate([observed[:, None], simulated], axis=1)[[STRICT_SCAN, AUC]]
     # For each audit: how many of all audits are at least as extreme, by its rarer statistic.
     rarest = np.min([_num_at_least(values) for values in pool], axis=0)
     return ClaimTest(float(np.mean(rarest <= rarest[0])), num_simulations)
@@ -105,7 +102,6 @@ def _num_at_least(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return len(values) - np.searchsorted(np.sort(values), values, side="left")
 
 
-_SEED = 0
 # Audits to simulate, fewer if they have many runs: their bounds scatter less.
 _MOST_AUDITS, _FEWEST_AUDITS, _RUNS = 4_000, 500, 40_000_000
 # Runs, of both worlds together, among which `runs_needed` searches: powers of two, then between.
@@ -114,13 +110,13 @@ _FEWEST_RUNS, _MOST_RUNS = 16, 524_288
 
 @dataclass(frozen=True)
 class ExpectedBound:
-    """The bounds on epsilon that audits of one mechanism give.
+    """The bounds on epsilon, epsilon_lower, that audits of one mechanism give.
 
     Attributes:
-        mean: of epsilon_lower.
+        mean: of the bounds.
         standard_error: of the mean, from the finite number of simulated audits.
-        low: the 5 % quantile of epsilon_lower.
-        median: its median.
+        low: the 5 % quantile.
+        median: the 50 % quantile.
         high: the 95 % quantile.
     """
 
@@ -201,30 +197,25 @@ def runs_needed(
         True
     """
     exceed, power = checked_real("exceed", exceed), checked_real("power", power, most=1.0)
-    below, above = 0, 0
-    powers: dict[int, float] = {}
-    num_runs = _FEWEST_RUNS
+    num_runs, share, share_below = _FEWEST_RUNS, 0.0, 0.0
     while num_runs <= _MOST_RUNS:
         bounds = _bounds(mechanism, num_runs, delta, significance, threshold_rule, conversion)
-        powers[num_runs] = float((bounds > exceed).mean())
-        if powers[num_runs] >= power:
-            above = num_runs
+        share = float((bounds > exceed).mean())
+        if share >= power:
             break
-        below, num_runs = num_runs, 2 * num_runs
-    if not above:
+        num_runs, share_below = 2 * num_runs, share
+    else:
         raise InputError(
             f"{_MOST_RUNS:,} runs exceed an epsilon of {exceed:g} with a probability of only"
-            f" {powers[below]:.3f}; is it below the epsilon of the mechanism?"
+            f" {share:.3f}; is it below the epsilon of the mechanism?"
         )
-    return above if not below else _between(powers, below, above, power)
-
-
-def _between(powers: dict[int, float], below: int, above: int, power: float) -> int:
-    """The number of runs of the wanted power: its normal quantile is about linear in sqrt(runs)."""
+    if num_runs == _FEWEST_RUNS:
+        return num_runs
+    # Between the last two numbers, the power's normal quantile is about linear in sqrt(runs).
     least = 1 / _MOST_AUDITS
-    low, high = (ndtri(min(max(powers[n], least), 1 - least)) for n in (below, above))
+    low, high = (ndtri(min(max(value, least), 1 - least)) for value in (share_below, share))
     part = (ndtri(power) - low) / (high - low)
-    root = sqrt(below) + part * (sqrt(above) - sqrt(below))
+    root = sqrt(num_runs // 2) + part * (sqrt(num_runs) - sqrt(num_runs // 2))
     return 2 * ceil(root**2 / 2)
 
 
@@ -239,7 +230,7 @@ def _bounds(
     """The epsilon_lower of simulated audits."""
     rule, conversion = ThresholdRule(threshold_rule), Conversion(conversion)
     if not RULES[rule].is_calibrated:
-        known = ", ".join(name for name, one in RULES.items() if one.is_calibrated)
+        known = ", ".join(name for name, entry in RULES.items() if entry.is_calibrated)
         raise InputError(f"the power of threshold_rule {str(rule)!r} is not known; known: {known}")
     significance = checked_significance(significance)
     delta = checked_real("delta", delta, most=1.0)
@@ -253,7 +244,7 @@ def _bounds(
         sizes=sizes,
         terms=scan_terms(family=family, sizes=sizes, significance=significance),
         num_samples=max(_FEWEST_AUDITS, min(_MOST_AUDITS, _RUNS // num_runs)),
-        seed=_SEED,
+        seed=0,
     )
     thetas = [
         calibrated_bound(

@@ -166,7 +166,7 @@ RULES: dict[str, Rule] = {
         sentence="the best of all thresholds on the same scores, which is not valid",
     ),
     ThresholdRule.STEINKE: Rule(
-        "dpcanary.estimation.one_run.steinke:refutes",
+        "dpcanary.estimation.one_run.methods:steinke",
         is_valid=True,
         guesses=True,
         any_dependence=True,
@@ -177,7 +177,7 @@ RULES: dict[str, Rule] = {
         marker="v",
     ),
     ThresholdRule.MAHLOUJIFAR: Rule(
-        "dpcanary.estimation.one_run.mahloujifar:refutes",
+        "dpcanary.estimation.one_run.methods:mahloujifar",
         is_valid=True,
         guesses=True,
         any_dependence=True,
@@ -187,7 +187,7 @@ RULES: dict[str, Rule] = {
         marker="s",
     ),
     ThresholdRule.ORDER_STATISTIC: Rule(
-        "dpcanary.estimation.one_run.order_statistic:refutes",
+        "dpcanary.estimation.one_run.methods:order_statistic",
         is_valid=True,
         guesses=True,
         sentence="the number of right guesses, for independent canaries {xiang}",
@@ -200,14 +200,12 @@ RULES: dict[str, Rule] = {
 
 def threshold_rule_names() -> list[str]:
     """The names of this package's rules, then those of plugins."""
-    own = [rule.value for rule in ThresholdRule]
-    return [*own, *(name for name in sorted(registered(GROUP)) if name not in own)]
+    names = [rule.value for rule in ThresholdRule]
+    return [*names, *(name for name in sorted(registered(GROUP)) if name not in names)]
 
 
 def threshold_rule_named(name: str) -> Rule:
     """The rule of this name, of this package or of a plugin.
-
-    A plugin registers a `Rule` as an entry point in the group `dpcanary.threshold_rules`.
 
     Raises:
         InputError: if there is no such rule, or the plugin's object is not a `Rule`.

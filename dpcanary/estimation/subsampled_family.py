@@ -39,10 +39,8 @@ _DELTA = 1e-5
 _DELTAS = np.geomspace(LEAST_EXACT_DELTA, LARGEST_EXACT_DELTA, 19)
 # Rates below that of this quantile are too small for the accountant; no audit sees them.
 _RELIABLE = 5.5
-# Thetas among which `strength` interpolates.
-_NUM_STRENGTHS = 400
-# Error rates that `strength` converts at once.
-_CHUNK = 2_000
+# Thetas among which `strength` interpolates, and error rates that it converts at once.
+_NUM_STRENGTHS, _CHUNK = 400, 2_000
 
 
 def subsampled_family(mechanism: Mechanism) -> Family:
@@ -88,8 +86,8 @@ def _family(mechanism: Mechanism) -> Family:
         above = np.clip((columns < wanted).sum(axis=0), 1, _NUM_STRENGTHS - 1)
         low, high = np.take_along_axis(columns, np.array([above - 1, above]), axis=0)
         share = np.clip((wanted - low) / np.maximum(high - low, 1e-12), 0.0, 1.0)
-        found = fine[above - 1] + share * (fine[above] - fine[above - 1])
-        return np.where(wanted >= columns[0], found, -np.inf)
+        thetas_between = fine[above - 1] + share * (fine[above] - fine[above - 1])
+        return np.where(wanted >= columns[0], thetas_between, -np.inf)
 
     def epsilon(theta: float, delta: float) -> float:
         if delta == _DELTA:
@@ -149,8 +147,8 @@ def _computed(mechanism: Mechanism, what: str) -> dict[str, Floats]:
             noise *= exp(-step)
     if len(thetas) == 1:
         raise InputError(f"no noise gives a trade-off curve of {what}: {refusal}")
-    found = {"thetas": thetas, "moves": moves, "deltas": deltas, "epsilons": epsilons}
-    return {name: np.array(values) for name, values in found.items()}
+    arrays = {"thetas": thetas, "moves": moves, "deltas": deltas, "epsilons": epsilons}
+    return {name: np.array(values) for name, values in arrays.items()}
 
 
 def _moves_of(curve: TradeOffCurve) -> Floats:

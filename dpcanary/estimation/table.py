@@ -21,7 +21,6 @@ from dpcanary.scoring.score_file import AuditScores
 
 Scores = NDArray[np.float64]
 
-_OF_MECHANISM = (Conversion.SUBSAMPLED_GAUSSIAN,)
 _OF_SLOTS = (
     "the slots of a run do not influence each other, and all slots have the same distributions of"
     " scores"
@@ -60,9 +59,11 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         last = step == scores.step[-1]
         accuracy = scores.test_accuracy[repeat].mean() if last else float("nan")
         row = {"repeat": repeat, "step": step, "slot": slot, "test_accuracy": accuracy}
-        mechanism = _mechanism(stage, scores, step) if conversion in _OF_MECHANISM else None
-        for num_runs, found in _estimates(stage, both, rule, conversion, mechanism).items():
-            rows.append({**row, **vars(found), "num_runs": num_runs or scores.num_runs})
+        mechanism = None
+        if conversion is Conversion.SUBSAMPLED_GAUSSIAN:
+            mechanism = _mechanism(stage, scores, step)
+        for num_runs, estimate in _estimates(stage, both, rule, conversion, mechanism).items():
+            rows.append({**row, **vars(estimate), "num_runs": num_runs or scores.num_runs})
     table = pd.DataFrame(rows).assign(
         num_slots=scores.num_slots,
         noise_multiplier=scores.header["noise_multiplier"],
@@ -83,14 +84,14 @@ def _bounds_of_step(
     bounds = itertools.product(
         [None] if pooled else range(num_slots), stage.threshold_rules, stage.conversions
     )
-    found = []
+    allowed: dict[tuple[int | None, str, Conversion], None] = {}  # a set in order
     for slot, rule, conversion in bounds:
         entry = threshold_rule_named(rule)
         if not entry.guesses:
-            found.append((slot, rule, entry.conversion(conversion)))
+            allowed[slot, rule, entry.conversion(conversion)] = None
         elif num_slots > 1:
-            found.append((None, rule, entry.conversion(conversion)))
-    return list(dict.fromkeys(found))
+            allowed[None, rule, entry.conversion(conversion)] = None
+    return list(allowed)
 
 
 def estimates_by_runs(
@@ -169,18 +170,8 @@ def ceiling_of(
 ) -> float:
     """The bound on epsilon if all scores of world 0 are above all of world 1.
 
-    It is the largest bound that the rule can give: bounds rise with the empirical ROC curve.
-
-    Args:
-        num_world0: scores of world 0.
-        num_world1: scores of world 1.
-        delta: in (0, 1).
-        significance: of the bound.
-        threshold_rule: by name.
-        conversion: see `Conversion`; not `subsampled_gaussian`.
-
-    Raises:
-        InputError: see `estimate_epsilon`.
+    It is the largest bound that the rule can give: bounds rise with the empirical ROC curve. The
+    arguments are those of `estimate_epsilon`; the conversion is not `subsampled_gaussian`.
 
     Example:
         >>> ceiling = ceiling_of(
@@ -202,11 +193,7 @@ def ceiling_of(
 
 
 def ceilings_table(stage: EstimationStage, scores: list[AuditScores]) -> pd.DataFrame:
-    """What conversion `direct` can prove at most with the runs of some audits.
-
-    Args:
-        stage: the settings of their estimates; the first valid rule counts.
-        scores: of the audits.
+    """What conversion `direct` can prove at most with the runs of some audits, by a valid rule.
 
     Returns:
         One row per audit: `audit`, `threshold_rule`, `delta`, the scores of both worlds in the
@@ -218,19 +205,16 @@ def ceilings_table(stage: EstimationStage, scores: list[AuditScores]) -> pd.Data
     valid = [rule for rule in stage.threshold_rules if threshold_rule_named(rule).is_valid]
     if not valid:
         raise InputError("threshold_rules has no valid rule, so nothing is proven")
-    known: dict[tuple[int, int], float] = {}
     rows = []
-    for one in scores:
-        world0, world1 = one.of_worlds(repeat=0, step=-1)
-        sizes = len(world0), len(world1)
-        if sizes not in known:
-            known[sizes] = ceiling_of(
-                num_world0=len(world0),
-                num_world1=len(world1),
-                delta=stage.delta,
-                significance=stage.significance,
-                threshold_rule=valid[0],
-            )
-        rows.append((one.audit, valid[0], stage.delta, *sizes, known[sizes]))
+    for of_audit in scores:
+        num_world0, num_world1 = map(len, of_audit.of_worlds(repeat=0, step=-1))
+        ceiling = ceiling_of(
+            num_world0=num_world0,
+            num_world1=num_world1,
+            delta=stage.delta,
+            significance=stage.significance,
+            threshold_rule=valid[0],
+        )
+        rows.append((of_audit.audit, valid[0], stage.delta, num_world0, num_world1, ceiling))
     columns = ["audit", "threshold_rule", "delta", "num_world0", "num_world1", "epsilon"]
     return pd.DataFrame(rows, columns=columns)

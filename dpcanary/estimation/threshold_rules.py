@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table, count_errors
+from dpcanary.estimation.error_rates import (
+    clopper_pearson_upper_table,
+    count_errors,
+    simultaneous_local_level,
+)
 from dpcanary.estimation.families import Family
-from dpcanary.estimation.local_level import simultaneous_local_level
 from dpcanary.estimation.one_run.estimate import theta_of_guesses
-from dpcanary.estimation.one_run.guesses import guess_slots
+from dpcanary.estimation.one_run.slots import guess_slots
 from dpcanary.estimation.rules import Rule, ThresholdRule
 from dpcanary.estimation.settings import GUESSED_SHARE
 
@@ -89,8 +92,8 @@ def _best(
     fnr_upper, fpr_upper = table0[counts.false_negatives], table1[counts.false_positives]
     strengths = problem.family.strength(fpr_upper, fnr_upper)
     best = int(np.argmax(strengths))
-    found = (counts.thresholds, fpr_upper, fnr_upper, strengths)
-    return BoundedThreshold(*(float(values[best]) for values in found))
+    columns = (counts.thresholds, fpr_upper, fnr_upper, strengths)
+    return BoundedThreshold(*(float(column[best]) for column in columns))
 
 
 def _calibrated(rule: ThresholdRule) -> Callable[[Problem], BoundedThreshold]:
@@ -134,11 +137,7 @@ def simultaneous(problem: Problem) -> BoundedThreshold:
 
 
 def fixed(problem: Problem) -> BoundedThreshold:
-    """The threshold of the problem.
-
-    Raises:
-        InputError: if it has none.
-    """
+    """The threshold of the problem, or an `InputError` if it has none."""
     given = problem.threshold
     if not isinstance(given, Real) or np.isnan(float(given)):
         raise InputError("threshold_rule 'fixed' needs a threshold, chosen beforehand")
@@ -146,11 +145,7 @@ def fixed(problem: Problem) -> BoundedThreshold:
 
 
 def split(problem: Problem) -> BoundedThreshold:
-    """The best threshold of one half of the scores, with bounds from the other half.
-
-    Raises:
-        InputError: if a world has fewer than 2 scores.
-    """
+    """The best threshold of one half of the scores, with bounds from the other half."""
     choosing0, evaluating0 = _halves(problem.world0_scores, "world0_scores")
     choosing1, evaluating1 = _halves(problem.world1_scores, "world1_scores")
     choice = in_sample(replace(problem, world0_scores=choosing0, world1_scores=choosing1))
@@ -193,5 +188,5 @@ def bounded(problem: Problem, rule: Rule) -> BoundedThreshold:
     """
     if rule.guesses:
         return _guess(problem, rule)
-    found: BoundedThreshold = rule.function(problem)
-    return found
+    chosen: BoundedThreshold = rule.function(problem)
+    return chosen

@@ -241,6 +241,6 @@ def descent(settings: ReferenceStage | PretrainingSettings, *, loss: Loss) -> DP
         learning_rate=lambda step: settings.learning_rate * factor(step, settings.num_steps),
         record_steps=(settings.num_steps,),
         optimizer=settings.optimizer,
-        momentum=settings.momentum or 0.0,
+        momentum=settings.momentum,
         loss=loss,
     )

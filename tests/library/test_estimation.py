@@ -1,6 +1,8 @@
 """Estimates against a naive loop and closed forms, and in corner cases."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,8 +15,7 @@ from dpcanary import (
     expected_bound,
 )
 from dpcanary.errors import InputError
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table
-from dpcanary.estimation.local_level import simultaneous_local_level
+from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 
@@ -111,73 +112,40 @@ def test_split_chooses_on_one_half_and_evaluates_on_the_other():
     "rule", ["combined", "calibrated", "rank_sum", "simultaneous", "split", "in_sample"]
 )
 class TestOrdinaryInputs:
-    def test_equal_scores_give_exactly_zero(self, rule, conversion):
-        estimate = estimate_epsilon(
-            world0_scores=np.ones(500),
-            world1_scores=np.ones(500),
-            delta=DELTA,
-            threshold_rule=rule,
-            conversion=conversion,
-        )
-        assert estimate.epsilon_lower == 0.0
-
-    def test_a_reversed_signal_gives_exactly_zero_by_gdp(self, rule, conversion):
-        scores0, scores1 = gaussian_scores(-3.0, 500)
-        estimate = estimate_epsilon(
+    def bound(self, rule, conversion, scores0, scores1) -> float:
+        return estimate_epsilon(
             world0_scores=scores0,
             world1_scores=scores1,
             delta=DELTA,
             threshold_rule=rule,
             conversion=conversion,
-        )
-        assert estimate.epsilon_lower == 0.0
+        ).epsilon_lower
+
+    def test_equal_scores_give_exactly_zero(self, rule, conversion):
+        assert self.bound(rule, conversion, np.ones(500), np.ones(500)) == 0.0
+
+    def test_a_reversed_signal_gives_exactly_zero(self, rule, conversion):
+        assert self.bound(rule, conversion, *gaussian_scores(-3.0, 500)) == 0.0
 
     def test_no_errors_give_the_ceiling(self, rule, conversion):
-        estimate = estimate_epsilon(
-            world0_scores=np.arange(500) + 1000.0,
-            world1_scores=np.arange(500),
-            delta=DELTA,
-            threshold_rule=rule,
-            conversion=conversion,
-        )
-        assert math.isfinite(estimate.epsilon_lower)
+        bound = self.bound(rule, conversion, np.arange(500) + 1000.0, np.arange(500))
+        assert math.isfinite(bound)
         if conversion == "direct" and rule == "in_sample":
             # About log(R / 3.69) with R runs per world.
-            assert estimate.epsilon_lower == pytest.approx(math.log(500 / 3.69), abs=0.02)
+            assert bound == pytest.approx(math.log(500 / 3.69), abs=0.02)
 
     def test_infinite_scores_are_ordered_like_others(self, rule, conversion):
         scores0, scores1 = gaussian_scores(4.0, 500)
-        infinite = np.where(scores0 > np.median(scores0), np.inf, scores0)
-        finite = np.where(scores0 > np.median(scores0), 1e6, scores0)
-        one, two = (
-            estimate_epsilon(
-                world0_scores=scores,
-                world1_scores=scores1,
-                delta=DELTA,
-                threshold_rule=rule,
-                conversion=conversion,
-            )
-            for scores in (infinite, finite)
+        infinite, finite = (
+            np.where(scores0 > np.median(scores0), high, scores0) for high in (np.inf, 1e6)
         )
-        assert one.epsilon_lower == two.epsilon_lower
+        bounds = [self.bound(rule, conversion, scores, scores1) for scores in (infinite, finite)]
+        assert bounds[0] == bounds[1]
 
     def test_an_increasing_map_of_the_scores_changes_nothing(self, rule, conversion):
         scores0, scores1 = gaussian_scores(2.0, 400)
-        shifted = estimate_epsilon(
-            world0_scores=scores0 * 3 + 7,  # any increasing map
-            world1_scores=scores1 * 3 + 7,
-            delta=DELTA,
-            threshold_rule=rule,
-            conversion=conversion,
-        )
-        plain = estimate_epsilon(
-            world0_scores=scores0,
-            world1_scores=scores1,
-            delta=DELTA,
-            threshold_rule=rule,
-            conversion=conversion,
-        )
-        assert shifted.epsilon_lower == plain.epsilon_lower
+        plain = self.bound(rule, conversion, scores0, scores1)
+        assert self.bound(rule, conversion, scores0 * 3 + 7, scores1 * 3 + 7) == plain
 
 
 @pytest.mark.parametrize(
@@ -194,8 +162,6 @@ class TestOrdinaryInputs:
         ({"delta": 1.0}, "delta"),
         ({"delta": float("nan")}, "delta"),
         ({"significance": 0.0}, "significance"),
-        ({"significance": 0.51}, "significance is 0.51; .* above 0 and at most 0.5"),
-        ({"significance": 0.95}, "significance is 0.95; .* above 0 and at most 0.5"),
         ({"significance": math.nextafter(0.5, 1)}, "significance is 0.50*1; .* at most 0.5"),
         ({"conversion": "gpd"}, "known: gdp, subsampled_gaussian, direct"),
         ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
@@ -251,7 +217,6 @@ def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
 def test_the_assumption_is_named():
     scores = {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA}
     assert "Gaussian" in estimate_epsilon(**scores).assumption
-    assert "NOT a valid bound" in estimate_epsilon(**scores, threshold_rule="in_sample").assumption
     direct = estimate_epsilon(**scores, conversion="direct")
     assert direct.assumption.startswith("none on the mechanism")
     assert math.isnan(direct.mu_lower)
@@ -310,3 +275,12 @@ def test_bad_arguments_of_expected_bounds_are_named(arguments, message):
     good = {"mechanism": 1.0, "num_runs": 10, "delta": DELTA}
     with pytest.raises(InputError, match=message):
         expected_bound(**{**good, **arguments})
+
+
+def test_the_default_rule_starts_without_what_takes_long_to_import():
+    code = (
+        "import sys; import dpcanary; scores = [*range(1000)];"
+        "dpcanary.estimate_epsilon(world0_scores=scores, world1_scores=scores, delta=1e-5);"
+        "sys.exit(', '.join({'scipy.stats', 'numba', 'pandas', 'torch'} & {*sys.modules}) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

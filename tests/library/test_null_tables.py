@@ -9,24 +9,20 @@ from scipy.special import betainccinv, ndtr, ndtri
 from scipy.stats import beta
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, gdp_mu, trade_off_curve
-from dpcanary.estimation.calibration import simulation
-from dpcanary.estimation.calibration import store as cache
-from dpcanary.estimation.calibration import store as packaged
-from dpcanary.estimation.calibration.null_table import (
-    NullTable,
-    _critical_values,
-    make_null_table,
-    rule_statistic,
-)
+from dpcanary.estimation.calibration import simulation, store
 from dpcanary.estimation.calibration.simulation import (
     compute_null_table,
     default_num_samples,
     simulate_statistics,
 )
 from dpcanary.estimation.calibration.statistics import (
+    NullTable,
+    _critical_values,
     curve_of,
+    make_null_table,
     observed_statistics,
     pair_statistics,
+    rule_statistic,
     scan_terms,
 )
 from dpcanary.estimation.calibration.store import null_table
@@ -274,18 +270,18 @@ def test_tables_are_kept_on_disk(tmp_path, monkeypatch, caplog):
         return {"a": np.arange(3)}
 
     for _ in range(2):
-        assert cache.cached_arrays("null", about="x", compute=compute)["a"].tolist() == [0, 1, 2]
+        assert store.cached_arrays("null", about="x", compute=compute)["a"].tolist() == [0, 1, 2]
     assert len(computed) == 1
     [path] = tmp_path.glob("null-*.npz")
     path.write_bytes(path.read_bytes()[:50])  # a damaged file is computed again
-    cache.cached_arrays("null", about="x", compute=compute)
-    cache.cached_arrays("null", about="y", compute=compute)
+    store.cached_arrays("null", about="x", compute=compute)
+    store.cached_arrays("null", about="y", compute=compute)
     assert len(computed) == 3
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("DPCANARY_CACHE", str(blocked / "below"))
     with caplog.at_level(logging.WARNING):
-        cache.cached_arrays("null", about="x", compute=compute)
+        store.cached_arrays("null", about="x", compute=compute)
     assert "DPCANARY_CACHE" in caplog.text
     assert len(computed) == 4
 
@@ -298,7 +294,7 @@ def test_a_table_of_another_question_is_not_believed(tmp_path, monkeypatch, capl
     def asked(about: str) -> list[int]:
         number = {"x": 1, "y": 2}[about]
         compute = {"a": np.full(3, number)}
-        return cache.cached_arrays("null", about=about, compute=lambda: compute)["a"].tolist()
+        return store.cached_arrays("null", about=about, compute=lambda: compute)["a"].tolist()
 
     assert asked("x") == [1, 1, 1]
     [path] = tmp_path.glob("null-*.npz")
@@ -313,7 +309,7 @@ def test_a_table_of_another_question_is_not_believed(tmp_path, monkeypatch, capl
     assert asked("x") == [1, 1, 1]
     # Planted, with a right header.
     planted = {"a": np.full(3, 9)}
-    write_arrays(path, header={"about": "x", "sha256": cache._digest(planted)}, arrays=planted)
+    write_arrays(path, header={"about": "x", "sha256": store._digest(planted)}, arrays=planted)
     tmp_path.chmod(0o777)
     with caplog.at_level(logging.WARNING):
         assert asked("x") == [1, 1, 1]
@@ -326,17 +322,12 @@ def test_what_cannot_be_kept_is_there_all_the_same(tmp_path, monkeypatch, caplog
     def full(*args: object, **keys: object) -> None:
         raise InputError("cannot write: the disk is full")
 
-    monkeypatch.setattr(cache, "write_arrays", full)
+    monkeypatch.setattr(store, "write_arrays", full)
     with caplog.at_level(logging.WARNING):
-        found = cache.cached_arrays("null", about="x", compute=lambda: {"a": np.ones(2)})
+        found = store.cached_arrays("null", about="x", compute=lambda: {"a": np.ones(2)})
     assert found["a"].tolist() == [1.0, 1.0]
+    assert (tmp_path / "new").stat().st_mode & 0o077 == 0  # a new folder is private
     assert "the disk is full; they are not kept for later" in caplog.text
-
-
-def test_a_new_folder_is_private(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "new"))
-    cache.cached_arrays("null", about="x", compute=lambda: {"a": np.zeros(1)})
-    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
 
 
 def test_sizes_of_the_package_are_found_without_computing(monkeypatch, tmp_path):
@@ -352,16 +343,16 @@ def test_sizes_of_the_package_are_found_without_computing(monkeypatch, tmp_path)
 
 
 def test_tabulated_sizes_are_exact():
-    for size in packaged.TABULATED:
-        table = packaged.packaged_table(sizes=(size, size), significance=0.05)
+    for size in store.TABULATED:
+        table = store.packaged_table(sizes=(size, size), significance=0.05)
         assert table is not None
         assert table.trusted_to == np.inf
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (72, 72), (300_000, 300_000), (200, 250), (150, 151)])
 def test_other_sizes_are_not_in_the_package(sizes):
-    assert packaged.packaged_table(sizes=sizes, significance=0.05) is None
-    assert packaged.packaged_table(sizes=(100, 100), significance=0.01) is None
+    assert store.packaged_table(sizes=sizes, significance=0.05) is None
+    assert store.packaged_table(sizes=(100, 100), significance=0.01) is None
 
 
 @pytest.mark.long
@@ -372,7 +363,7 @@ def test_tables_between_sizes_are_exact(sizes):
     Both have errors of simulation: of at most .05 % here for 100,000 samples at mu = 1.
     """
     own = compute_null_table(family=GDP, looks=[sizes], significance=0.05, num_samples=100_000)
-    table = packaged.packaged_table(sizes=sizes, significance=0.05)
+    table = store.packaged_table(sizes=sizes, significance=0.05)
     assert table is not None
     for rule in RULES:
         for mu in np.linspace(0.5, min(table.trusted_to, 4.0), 6):

@@ -20,10 +20,9 @@ from dpcanary import (
 )
 from dpcanary.commands import estimate as commands_estimate
 from dpcanary.estimation.families import family_of
-from dpcanary.estimation.one_run.dependence import slot_dependence
 from dpcanary.estimation.one_run.estimate import epsilon_of_guesses
-from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
-from dpcanary.estimation.one_run.order_statistic import order_statistic_p_value
+from dpcanary.estimation.one_run.methods import order_statistic_p_value
+from dpcanary.estimation.one_run.slots import Guesses, guess_pairs, guess_slots, slot_dependence
 from dpcanary.estimation.rules import RULES
 from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import canary_sets, models_trained
@@ -44,7 +43,7 @@ def test_steinke_of_500_guesses(right, epsilon):
 
 
 @pytest.mark.parametrize(
-    ("guessed", "right", "family", "epsilon"),
+    ("guessed", "right", "conversion", "epsilon"),
     [
         (125, 100, "direct", 0.990),
         (500, 300, "direct", 0.244),
@@ -53,8 +52,8 @@ def test_steinke_of_500_guesses(right, epsilon):
         (500, 300, "gdp", 0.520),
     ],
 )
-def test_mahloujifar_of_500_pairs(guessed, right, family, epsilon):
-    found = bound(500, guessed, right, method="mahloujifar", family=family)
+def test_mahloujifar_of_500_pairs(guessed, right, conversion, epsilon):
+    found = bound(500, guessed, right, method="mahloujifar", conversion=conversion)
     assert found == pytest.approx(epsilon, abs=6e-4)
 
 
@@ -75,13 +74,13 @@ def naive_steinke(guesses: Guesses, delta: float) -> float:
     return brentq(lambda epsilon: p_value(epsilon) - 0.05, 0, 20) if p_value(0) < 0.05 else 0.0
 
 
-def naive_mahloujifar(guesses: Guesses, inverse, significance: float = 0.05) -> float:
+def naive_mahloujifar(guesses: Guesses, inverse) -> float:
     slots, guessed, right = guesses.num_slots, guesses.num_guesses, guesses.num_correct
 
     def is_refuted(theta):
         r, h = [0.0] * (right + 1), [0.0] * (right + 1)
-        r[right] = significance * right / slots
-        h[right] = significance * (guessed - right) / slots
+        r[right] = 0.05 * right / slots
+        h[right] = 0.05 * (guessed - right) / slots
         for i in range(right - 1, -1, -1):
             h[i] = max(h[i + 1], inverse(theta, min(r[i + 1], 1.0)))
             r[i] = r[i + 1] + i / (guessed - i) * (h[i] - h[i + 1])
@@ -121,7 +120,7 @@ def test_recursions_equal_their_naive_twins(guesses):
     assert found == pytest.approx(naive_steinke(guesses, DELTA), abs=2e-6)
     found = epsilon_of_guesses(guesses, delta=DELTA, method="mahloujifar").mu_lower
     assert found == pytest.approx(naive_mahloujifar(guesses, gaussian_inverse), rel=2e-4)
-    found = epsilon_of_guesses(guesses, delta=DELTA, family="direct").epsilon_lower
+    found = epsilon_of_guesses(guesses, delta=DELTA, conversion="direct").epsilon_lower
     assert found == pytest.approx(naive_mahloujifar(guesses, direct_inverse), rel=2e-4)
 
 
@@ -133,11 +132,7 @@ def test_a_large_delta_counts():
 
 
 def shares_of_ideal_guesses(slots: int, guessed: int, mu: float, audits: int) -> np.ndarray:
-    """Right guesses in audits of independent Gaussian slots, those of the largest ratios guessed.
-
-    Returns:
-        counts, shape (audits,).
-    """
+    """Right guesses of the largest ratios, in audits of independent Gaussian slots."""
     rng = np.random.default_rng(5)
     worlds = rng.choice([-1, 1], (audits, slots))
     scores = rng.normal(worlds * mu / 2, 1.0)
@@ -214,14 +209,14 @@ def test_equal_scores_prove_nothing():
         100, 50, 0
     )
     estimate = estimate_epsilon_one_run(
-        in_scores=np.zeros(100), out_scores=np.zeros(100), delta=DELTA, num_guesses=50
+        world0_scores=np.zeros(100), world1_scores=np.zeros(100), delta=DELTA, num_guesses=50
     )
     assert estimate.epsilon_lower == 0
 
 
 def test_several_numbers_share_the_significance():
     rng = np.random.default_rng(3)
-    scores = {"in_scores": rng.normal(2, 1, 300), "out_scores": rng.normal(0, 1, 300)}
+    scores = {"world0_scores": rng.normal(2, 1, 300), "world1_scores": rng.normal(0, 1, 300)}
     numbers = [50, 100, 200]
     several = estimate_epsilon_one_run(**scores, delta=DELTA, num_guesses=numbers)
     each = [
@@ -249,14 +244,14 @@ def test_exact_curves_of_sampled_training():
     mechanism = Mechanism(
         adjacency="substitute", sample_rate=0.25, noise_multiplier=1.0, num_steps=100
     )
-    found = bound(500, 125, 110, family="subsampled_gaussian", mechanism=mechanism)
+    found = bound(500, 125, 110, conversion="subsampled_gaussian", mechanism=mechanism)
     assert found == pytest.approx(bound(500, 125, 110), rel=0.1)
     alone = Mechanism(adjacency="add_remove", sample_rate=0.25, noise_multiplier=1.0, num_steps=100)
     with pytest.raises(InputError, match="differ between the worlds"):
-        bound(500, 125, 110, family="subsampled_gaussian", mechanism=alone)
+        bound(500, 125, 110, conversion="subsampled_gaussian", mechanism=alone)
 
 
-SCORES = {"in_scores": [2.0, 1.0, 3.0], "out_scores": [0.0, 1.0, 0.5], "delta": DELTA}
+SCORES = {"world0_scores": [2.0, 1.0, 3.0], "world1_scores": [0.0, 1.0, 0.5], "delta": DELTA}
 
 
 @pytest.mark.parametrize(
@@ -269,13 +264,13 @@ SCORES = {"in_scores": [2.0, 1.0, 3.0], "out_scores": [0.0, 1.0, 0.5], "delta": 
         ({"num_guesses": 0}, "num_guesses is 0"),
         ({"num_guesses": []}, "num_guesses is empty"),
         ({"num_guesses": 1.5}, "num_guesses is 1.5"),
-        ({"num_guesses": 2, "out_scores": [0.0]}, "3 in_scores and 1 out_scores"),
-        ({"num_guesses": 2, "out_scores": [0.0, np.nan, 1.0]}, r"out_scores\[1\] is NaN"),
+        ({"num_guesses": 2, "world1_scores": [0.0]}, "3 world0_scores and 1 world1_scores"),
+        ({"num_guesses": 2, "world1_scores": [0.0, np.nan, 1.0]}, r"world1_scores\[1\] is NaN"),
         ({"positive_guesses": [1, 2], "negative_guesses": [1]}, "belong together"),
         ({"positive_guesses": -1, "negative_guesses": 2}, "positive_guesses is -1"),
         ({"num_guesses": 2, "method": "stienke"}, "did you mean 'steinke'"),
-        ({"num_guesses": 2, "method": "steinke", "family": "gdp"}, "only 'direct'"),
-        ({"num_guesses": 2, "family": "subsampled_gaussian"}, "needs a Mechanism"),
+        ({"num_guesses": 2, "method": "steinke", "conversion": "gdp"}, "only 'direct'"),
+        ({"num_guesses": 2, "conversion": "subsampled_gaussian"}, "needs a Mechanism"),
         ({"num_guesses": 2, "significance": 0.7}, "significance is 0.7"),
         ({"num_guesses": 2, "delta": 0.0}, "delta is 0"),
     ],
@@ -295,7 +290,7 @@ def test_slots_of_different_runs_look_independent():
     assert refuted / num_checks < 0.05 + 3 * np.sqrt(0.05 * 0.95 / num_checks)
 
 
-def test_slots_that_share_noise_are_found_out():
+def test_slots_that_share_noise_or_a_fate_are_found_out():
     rng = np.random.default_rng(31)
     worlds = rng.integers(0, 2, (200, 60))
     shared = rng.normal(size=(200, 1)) * np.sqrt(0.2)
@@ -304,9 +299,6 @@ def test_slots_that_share_noise_are_found_out():
     )
     assert found.correlation == pytest.approx(0.2, abs=0.06)
     assert found.p_value < 1e-6
-
-
-def test_slots_that_share_a_fate_are_found_out():
     rng = np.random.default_rng(37)
     worlds = rng.integers(0, 2, (20, 60))
     fates = rng.choice([0.3, 3.0], (20, 1))

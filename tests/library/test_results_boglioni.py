@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from dpcanary import epsilon_of_guesses
-from dpcanary.estimation.one_run.guesses import Guesses
+from dpcanary.estimation.one_run.slots import Guesses
 from dpcanary.training.residual_networks import resnet9
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -73,7 +73,7 @@ def test_the_descent_from_mislabeled_canaries():
 
 
 def test_what_50_right_guesses_prove():
-    most = epsilon_of_guesses(Guesses(200, 50, 50), delta=1e-5, family="gdp").epsilon_lower
+    most = epsilon_of_guesses(Guesses(200, 50, 50), delta=1e-5, conversion="gdp").epsilon_lower
     assert f"the bound is {most:.2f}, and no bound can be higher" in TEXT
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcanary import EpsilonEstimate, estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
-from dpcanary.estimation.calibration.null_table import NullTable
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.families import GDP, Family
 from dpcanary.estimation.rules import RULES
@@ -30,6 +31,25 @@ def allowed(num_audits: int) -> float:
 def gaussian(mu: float) -> Draw:
     """Scores whose trade-off curve is G_mu."""
     return lambda rng, n0, n1: (rng.normal(mu, 1.0, n0), rng.normal(0.0, 1.0, n1))
+
+
+def estimates_of(
+    draw: Draw, sizes: Sizes, rng: np.random.Generator, *, num_audits: int, **options: Any
+) -> list[EpsilonEstimate]:
+    """The estimates of many audits, with the options of `estimate_epsilon`."""
+    estimates = []
+    for _ in range(num_audits):
+        world0, world1 = draw(rng, *sizes)
+        estimates.append(
+            estimate_epsilon(
+                world0_scores=world0,
+                world1_scores=world1,
+                delta=DELTA,
+                significance=SIGNIFICANCE,
+                **options,
+            )
+        )
+    return estimates
 
 
 def mapped(draw: Draw, change: Callable[[Scores], Scores]) -> Draw:
@@ -81,13 +101,7 @@ def bounds_by_rule(
 ) -> dict[str, Scores]:
     """The theta that each calibrated rule proves in each of many audits.
 
-    Args:
-        draw: scores.
-        sizes: numbers of scores of world 0 and world 1.
-        num_audits: to simulate.
-        seed: of the scores.
-        family: of curves.
-        table: the null table, if it is not the right one.
+    `table` is the null table, if it is not the right one.
     """
     terms = scan_terms(family=family, sizes=sizes, significance=SIGNIFICANCE)
     rng = np.random.default_rng([seed, *sizes])

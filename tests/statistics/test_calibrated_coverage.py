@@ -24,7 +24,6 @@ from simulated import (
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
-from dpcanary.estimation.calibration.null_table import NullTable
 from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.families import GDP, direct_family, family_of
 from dpcanary.estimation.settings import Conversion
@@ -215,18 +214,10 @@ def test_the_default_is_tight_on_binary_scores():
     assert bounds["combined"].mean() >= 0.97 * bounds["calibrated"].mean()
 
 
-def shifted(table: NullTable) -> NullTable:
-    """Critical values that are too small by 1 %."""
-    return replace(
-        table,
-        critical={rule: values / np.float32(1.01) for rule, values in table.critical.items()},
-    )
-
-
 def test_critical_values_that_are_too_small_by_a_hundredth_are_noticed():
     table = null_table(family=GDP, looks=((1250, 1250),), significance=SIGNIFICANCE)
+    critical = {rule: values / np.float32(1.01) for rule, values in table.critical.items()}
+    shifted = replace(table, critical=critical)
     assert not rules_above(gaussian_bounds(2.0), 2.0)
-    bounds = bounds_by_rule(
-        gaussian(2.0), (1250, 1250), num_audits=4000, seed=1, table=shifted(table)
-    )
+    bounds = bounds_by_rule(gaussian(2.0), (1250, 1250), num_audits=4000, seed=1, table=shifted)
     assert set(rules_above(bounds, 2.0)) == set(RULES)

@@ -11,9 +11,8 @@ audits, and .079 at 500.
 import numpy as np
 import pandas as pd
 import pytest
-from simulated import DELTA, SIGNIFICANCE, allowed
+from simulated import DELTA, SIGNIFICANCE, allowed, estimates_of, gaussian, mapped
 
-from dpcanary import estimate_epsilon
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.table import estimates_table
@@ -31,17 +30,9 @@ def exceedance(*, mu: float, runs_per_world: int, num_audits: int, seed: int, **
     """Share of simulated audits whose bound exceeds the truth."""
     truth = gdp_epsilon(mu=mu, delta=DELTA)
     rng = np.random.default_rng([seed, runs_per_world, int(10 * mu)])
-    above = 0
-    for _ in range(num_audits):
-        estimate = estimate_epsilon(
-            world0_scores=rng.normal(mu, 1.0, runs_per_world),
-            world1_scores=rng.normal(0.0, 1.0, runs_per_world),
-            delta=DELTA,
-            significance=SIGNIFICANCE,
-            **rule,
-        )
-        above += estimate.epsilon_lower > truth + 1e-9
-    return above / num_audits
+    sizes = (runs_per_world, runs_per_world)
+    estimates = estimates_of(gaussian(mu), sizes, rng, num_audits=num_audits, **rule)
+    return sum(found.epsilon_lower > truth + 1e-9 for found in estimates) / num_audits
 
 
 @pytest.mark.parametrize("conversion", ["gdp", "direct"])
@@ -81,34 +72,19 @@ def test_in_sample_does_not():
 def test_split_keeps_its_significance_on_sorted_scores():
     """Runs may come in any order; cutting sorted scores in the middle would be badly wrong."""
     rng = np.random.default_rng(4)
-    above = sum(
-        estimate_epsilon(
-            world0_scores=np.sort(rng.normal(1.0, 1.0, 1250)),
-            world1_scores=np.sort(rng.normal(0.0, 1.0, 1250)),
-            delta=DELTA,
-            threshold_rule="split",
-        ).mu_lower
-        > 1.0
-        for _ in range(NUM_AUDITS)
-    )
-    assert above / NUM_AUDITS <= ALLOWED
+    draw = mapped(gaussian(1.0), np.sort)
+    estimates = estimates_of(draw, (1250, 1250), rng, num_audits=NUM_AUDITS, threshold_rule="split")
+    assert sum(found.mu_lower > 1.0 for found in estimates) / NUM_AUDITS <= ALLOWED
 
 
 @pytest.mark.parametrize(("mu", "tightness"), [(1.0, 0.80), (2.0, 0.88)])
 def test_simultaneous_is_tight(mu, tightness):
     """mu_lower / mu averages .81 at mu 1 and .89 at mu 2 for a band of this kind."""
     rng = np.random.default_rng(5)
-    ratios = [
-        estimate_epsilon(
-            world0_scores=rng.normal(mu, 1.0, 1250),
-            world1_scores=rng.normal(0.0, 1.0, 1250),
-            delta=DELTA,
-            threshold_rule="simultaneous",
-        ).mu_lower
-        / mu
-        for _ in range(200)
-    ]
-    assert np.mean(ratios) > tightness
+    estimates = estimates_of(
+        gaussian(mu), (1250, 1250), rng, num_audits=200, threshold_rule="simultaneous"
+    )
+    assert np.mean([found.mu_lower for found in estimates]) / mu > tightness
 
 
 def estimates_of_slots(
@@ -125,15 +101,9 @@ def estimates_of_slots(
     A Gaussian mechanism releases a sum with standard normal noise in every direction; a slot's
     record moves the sum by mu between the worlds, in a direction of the slot's own. A slot's score
     is the release in that direction.
-
-    Args:
-        mu: of every slot.
-        shape: audits, runs and slots.
-        seed: of all draws.
-        worlds: how slots get their worlds.
-        independent: what the bounds treat as independent.
-        shared_noise: whether the noise is the same in all directions of a run, so that a slot's
-            scores are still those of a Gaussian mechanism, but slots are not independent.
+    With shared noise, the noise is the same in all directions of a run: a slot's scores are still
+    those of a Gaussian mechanism, but slots are not independent. The shape is that of audits, runs
+    and slots.
     """
     num_audits, num_runs, num_slots = shape
     runs = np.arange(num_audits * num_runs)

@@ -10,8 +10,7 @@ import pytest
 from simulated import DELTA, SIGNIFICANCE, allowed
 
 from dpcanary import estimate_epsilon_at_looks
-from dpcanary.estimation.calibration.null_table import NullTable
-from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
+from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.families import GDP
 

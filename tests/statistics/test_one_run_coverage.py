@@ -18,17 +18,12 @@ SLOTS = 200
 GUESSES = {"positive_guesses": 25, "negative_guesses": 25}
 
 
-def share_above(draw, truth, *, method, family=None, num_audits=NUM_AUDITS, delta=DELTA, **guesses):
-    """Share of audits whose bound exceeds the truth.
+def share_above(
+    draw, truth, *, method, conversion=None, num_audits=NUM_AUDITS, delta=DELTA, **guesses
+):
+    """Share of audits whose bound exceeds the true epsilon.
 
-    Args:
-        draw: (rng, worlds) -> scores of the slots; worlds are 1 for in, shape (slots,).
-        truth: epsilon.
-        method: of the bound.
-        family: of the bound.
-        num_audits: simulated audits.
-        delta: of the bound.
-        guesses: numbers of guesses.
+    `draw` makes scores of the slots from (rng, worlds), where worlds are 1 for in.
     """
     rng = np.random.default_rng(17)
     above = 0
@@ -36,12 +31,12 @@ def share_above(draw, truth, *, method, family=None, num_audits=NUM_AUDITS, delt
         worlds = rng.integers(0, 2, SLOTS)
         scores = draw(rng, worlds)
         estimate = estimate_epsilon_one_run(
-            in_scores=scores[worlds == 1],
-            out_scores=scores[worlds == 0],
+            world0_scores=scores[worlds == 1],
+            world1_scores=scores[worlds == 0],
             delta=delta,
             significance=SIGNIFICANCE,
             method=method,
-            family=family,
+            conversion=conversion,
             **guesses,
         )
         above += estimate.epsilon_lower > truth + 1e-9
@@ -67,7 +62,7 @@ def test_pairs(method):
     for _ in range(NUM_AUDITS):
         first, second = rng.standard_normal((2, SLOTS))
         estimate = estimate_epsilon_one_run(
-            in_scores=first, out_scores=second, delta=DELTA, method=method, num_guesses=50
+            world0_scores=first, world1_scores=second, delta=DELTA, method=method, num_guesses=50
         )
         above += estimate.epsilon_lower > 0
     assert above / NUM_AUDITS <= allowed(NUM_AUDITS)
@@ -88,8 +83,8 @@ def test_the_best_of_many_numbers_is_not_valid_uncorrected():
         first, second = rng.standard_normal((2, SLOTS))
         bounds = [
             estimate_epsilon_one_run(
-                in_scores=first,
-                out_scores=second,
+                world0_scores=first,
+                world1_scores=second,
                 delta=DELTA,
                 method="steinke",
                 num_guesses=number,
@@ -144,7 +139,7 @@ def truth_of_one_fate() -> float:
 @pytest.mark.parametrize("method", ["steinke", "mahloujifar"])
 def test_slots_of_one_fate(method):
     truth = truth_of_one_fate()
-    rate = share_above(one_fate, truth, method=method, family="direct", **GUESSES)
+    rate = share_above(one_fate, truth, method=method, conversion="direct", **GUESSES)
     assert rate <= allowed(NUM_AUDITS)
 
 
@@ -162,7 +157,7 @@ def test_what_is_assumed_of_slots(method, breaks):
         all_or_nothing,
         truth=0.0,
         method=method,
-        family="direct",
+        conversion="direct",
         num_audits=200,
         delta=0.5,
         positive_guesses=SLOTS // 2,

@@ -2,27 +2,18 @@
 
 import numpy as np
 import pytest
-from simulated import DELTA, transcripts
+from simulated import DELTA, Draw, estimates_of, gaussian, transcripts
 
-from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.estimation.power import expected_bound, runs_needed
 from dpcanary.gdp import gdp_epsilon
 
 
-def simulated_bounds(*, mu: float, per_world: int, num_audits: int, seed: int, **settings):
-    rng = np.random.default_rng([seed, per_world])
-    return np.array(
-        [
-            estimate_epsilon(
-                world0_scores=rng.normal(mu, 1.0, per_world),
-                world1_scores=rng.normal(0.0, 1.0, per_world),
-                delta=DELTA,
-                **settings,
-            ).epsilon_lower
-            for _ in range(num_audits)
-        ]
-    )
+def simulated_bounds(draw: Draw, *, per_world: int, num_audits: int, seed, **options):
+    rng = np.random.default_rng(seed)
+    sizes = (per_world, per_world)
+    estimates = estimates_of(draw, sizes, rng, num_audits=num_audits, **options)
+    return np.array([found.epsilon_lower for found in estimates])
 
 
 @pytest.mark.parametrize("rule", ["combined", "calibrated", "rank_sum"])
@@ -30,8 +21,9 @@ def simulated_bounds(*, mu: float, per_world: int, num_audits: int, seed: int, *
 def test_the_expected_bound(mu, num_runs, rule):
     num_audits = 1000
     expected = expected_bound(mechanism=mu, num_runs=num_runs, delta=DELTA, threshold_rule=rule)
+    half = num_runs // 2
     bounds = simulated_bounds(
-        mu=mu, per_world=num_runs // 2, num_audits=num_audits, seed=1, threshold_rule=rule
+        gaussian(mu), per_world=half, num_audits=num_audits, seed=[1, half], threshold_rule=rule
     )
     error = np.hypot(expected.standard_error, bounds.std() / np.sqrt(num_audits))
     assert abs(expected.mean - bounds.mean()) <= 4 * error
@@ -46,21 +38,17 @@ def test_so_many_runs_as_needed_have_the_power(mu, part):
     """The search interpolates: its power is right to 3 %, and the simulation's error is 1 %."""
     exceed = part * gdp_epsilon(mu=mu, delta=DELTA)
     num_runs = runs_needed(mechanism=mu, exceed=exceed, delta=DELTA, power=0.8)
-    bounds = simulated_bounds(mu=mu, per_world=num_runs // 2, num_audits=1500, seed=2)
+    half = num_runs // 2
+    bounds = simulated_bounds(gaussian(mu), per_world=half, num_audits=1500, seed=[2, half])
     assert abs((bounds > exceed).mean() - 0.8) <= 0.06
 
 
 def test_the_expected_bound_on_a_subsampled_mechanism():
     mechanism = Mechanism("substitute", sample_rate=0.01, noise_multiplier=0.7, num_steps=500)
-    settings = {"conversion": "subsampled_gaussian", "delta": DELTA}
-    expected = expected_bound(mechanism=mechanism, num_runs=160, **settings)
-    draw, rng = transcripts(mechanism), np.random.default_rng(3)
-    bounds = []
-    for _ in range(300):
-        world0, world1 = draw(rng, 80, 80)
-        found = estimate_epsilon(
-            world0_scores=world0, world1_scores=world1, mechanism=mechanism, **settings
-        )
-        bounds.append(found.epsilon_lower)
+    options = {"conversion": "subsampled_gaussian", "mechanism": mechanism}
+    expected = expected_bound(num_runs=160, delta=DELTA, **options)
+    bounds = simulated_bounds(
+        transcripts(mechanism), per_world=80, num_audits=300, seed=3, **options
+    )
     error = np.hypot(expected.standard_error, np.std(bounds) / np.sqrt(len(bounds)))
     assert abs(expected.mean - np.mean(bounds)) <= 4 * error

@@ -8,15 +8,16 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.estimation.calibration.null_table import (
+from dpcanary.estimation.calibration.statistics import (
     FEW_SCORES,
     SHARES,
     SPARSE_SHARE,
     NullTable,
     components_of,
     make_null_table,
+    on_normal_scale,
+    scan_terms,
 )
-from dpcanary.estimation.calibration.statistics import on_normal_scale, scan_terms
 from dpcanary.estimation.families import LOWEST, NUM_POINTS, STEP, Family
 
 Floats = NDArray[np.float64]
@@ -33,8 +34,7 @@ def statistics_of_pairs(
         normals1: shape (B, n1), sorted in each row.
         curves: shape (G, NUM_POINTS); world-1 scores as a function of the normals, see `Family`.
         scans: shape (S, 4, max(n0, n1) + 1); see `scan_terms`.
-        out: shape (S + 1, B, G): the largest strength of each scan, then 1 - AUC, the share of
-            pairs in which world 1 has the higher score.
+        out: shape (S + 1, B, G): the largest strength of each scan, then 1 - AUC.
     """
     y = np.empty(normals1.shape[1])
     for sample in range(len(normals0)):
@@ -180,15 +180,7 @@ def compute_null_table(
     num_samples: int,
     on_progress: Callable[[int], object] = lambda samples: None,
 ) -> NullTable:
-    """Simulates the statistics along the family and takes their critical values.
-
-    Args:
-        family: of trade-off curves.
-        looks: numbers of scores of world 0 and world 1 at each look, not decreasing.
-        significance: of all looks together.
-        num_samples: audits to simulate.
-        on_progress: called with the number of audits just simulated.
-    """
+    """Simulates the statistics along the family and takes their critical values."""
     ends = np.array([_largest_theta(family, sizes, significance) for sizes in looks])
     thetas = SHARES * ends.max()
     terms = [scan_terms(family=family, sizes=sizes, significance=significance) for sizes in looks]

@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 from tqdm import tqdm
 
 from dpcanary.errors import InputError
-from dpcanary.estimation.calibration.null_table import (
+from dpcanary.estimation.calibration.statistics import (
     FEW_SCORES,
     SHARES,
     SPARSE_SHARE,
@@ -47,37 +47,37 @@ def cached_arrays(kind: str, *, about: str, compute: Callable[[], Arrays]) -> Ar
     Args:
         kind: beginning of the file's name.
         about: all that the result depends on. It is also written into the file.
-        compute: makes the arrays.
+        compute: makes the arrays, if they are not there.
     """
     path = cache_folder() / f"{kind}-{sha256_of_text(f'{_FORMAT} {about}')[:24]}.npz"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_private(path.parent)
-        found = _read(path, about)
-        if found is not None:
-            return found
+        kept = _read(path, about)
+        if kept is not None:
+            return kept
         with FileLock(path.with_suffix(".lock")):
-            found = _read(path, about)
-            if found is None:
-                found = dict(compute())
-                _keep(path, about, found)
-            return found
+            kept = _read(path, about)  # another job may have computed it meanwhile
+            if kept is None:
+                kept = dict(compute())
+                _keep(path, about, kept)
+            return kept
     except OSError as error:
         logging.warning("%s is not kept for later: %s; set DPCANARY_CACHE", kind, error)
         return compute()
 
 
-def _keep(path: Path, about: str, found: dict[str, NDArray[Any]]) -> None:
+def _keep(path: Path, about: str, arrays: dict[str, NDArray[Any]]) -> None:
     try:
-        write_arrays(path, header={"about": about, "sha256": _digest(found)}, arrays=found)
+        write_arrays(path, header={"about": about, "sha256": _digest(arrays)}, arrays=arrays)
     except InputError as error:  # for example, the disk is full: the values are there
         logging.warning("%s; they are not kept for later", error)
 
 
 def _check_private(folder: Path) -> None:
     """Raises an OSError if others than the user may write to the folder."""
-    found = folder.stat()
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    status = folder.stat()
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(f"others may write to {folder}, or own it")
 
 
@@ -93,11 +93,11 @@ def _read(path: Path, about: str) -> dict[str, NDArray[Any]] | None:
 
 def _digest(arrays: Arrays) -> str:
     """A hash of the arrays' names, types, shapes and numbers."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 Sizes = tuple[int, int]
@@ -145,6 +145,7 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
         return np.asarray((1 - part) * values[low] + part * values[low + 1])
 
     end = float(between("ends"))
+    share = _TRUSTED_SHARE_OF_MANY if small >= _MANY_SCORES else _TRUSTED_SHARE
     components = components_of(GDP)
     return NullTable(
         thetas=SHARES * end,
@@ -152,12 +153,8 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
         critical={rule: between(rule)[None].astype(np.float32) for rule in components},
         scales=between("scales")[None].astype(np.float32),
         sparse_from=np.array([0.0 if small < FEW_SCORES else SPARSE_SHARE * end]),
-        trusted_to=np.inf if is_there and small == large else end * _trusted_share(small),
+        trusted_to=np.inf if is_there and small == large else end * share,
     )
-
-
-def _trusted_share(num_scores: int) -> float:
-    return _TRUSTED_SHARE_OF_MANY if num_scores >= _MANY_SCORES else _TRUSTED_SHARE
 
 
 @cache
@@ -167,25 +164,20 @@ def _tables() -> dict[str, NDArray[np.float64]]:
     return {name: values.astype(np.float64) for name, values in arrays.items()}
 
 
-def num_samples_for(size: int) -> int:
-    """Samples for one tabulated size; the more scores, the less the critical values need."""
-    return int(100_000 * min(1.0, (500 / size) ** 0.6))
-
-
 def make_tables(path: Path) -> None:
-    """Computes all tables and writes them."""
+    """Computes all tables of the package and writes them."""
     from dpcanary.estimation.calibration.simulation import compute_null_table
 
-    tables = []
-    for size in tqdm(TABULATED, desc="sizes"):
-        tables.append(
-            compute_null_table(
-                family=GDP,
-                looks=[(size, size)],
-                significance=SIGNIFICANCE,
-                num_samples=num_samples_for(size),
-            )
+    tables = [
+        compute_null_table(
+            family=GDP,
+            looks=[(size, size)],
+            significance=SIGNIFICANCE,
+            # The more scores, the fewer samples the critical values need.
+            num_samples=int(100_000 * min(1.0, (500 / size) ** 0.6)),
         )
+        for size in tqdm(TABULATED, desc="sizes")
+    ]
     critical = {
         rule: np.concatenate([table.critical[rule] for table in tables])
         for rule in components_of(GDP)
@@ -199,10 +191,6 @@ def make_tables(path: Path) -> None:
     write_arrays(path, header={"significance": SIGNIFICANCE}, arrays=arrays)
 
 
-if __name__ == "__main__":
-    make_tables(Path(__file__).with_name(_FILE))
-
-
 def calibrated_bound(
     *,
     family: Family,
@@ -212,19 +200,7 @@ def calibrated_bound(
     rule: str,
     statistics: NDArray[np.float32],
 ) -> float:
-    """The lower bound on theta that a rule's statistic gives at a look.
-
-    Args:
-        family: of trade-off curves.
-        looks: numbers of scores of world 0 and world 1 at each look.
-        look: the index of this one.
-        significance: of all looks together, at least 0.001.
-        rule: one of the calibrated rules.
-        statistics: shape (3,), of `observed_statistics`.
-
-    Raises:
-        InputError: if the significance is too small to be simulated.
-    """
+    """The lower bound on theta that a rule gives at a look from its `observed_statistics`."""
     table = null_table(family=family, looks=looks, significance=significance)
     bound = table.bound(rule=rule, look=look, statistics=statistics)
     if bound <= table.trusted_to:
@@ -235,20 +211,16 @@ def calibrated_bound(
 
 @lru_cache(maxsize=256)
 def null_table(*, family: Family, looks: tuple[Sizes, ...], significance: float) -> NullTable:
-    """The critical values for some numbers of scores, from the package if it has them.
-
-    Raises:
-        InputError: if the significance is too small to be simulated.
-    """
+    """The critical values for some numbers of scores, from the package if it has them."""
     if significance < LEAST_CALIBRATED_SIGNIFICANCE:
         raise InputError(
             f"significance is {significance:g}; rules with a simulated null distribution need at"
             f" least {LEAST_CALIBRATED_SIGNIFICANCE:g}: use threshold_rule 'simultaneous'"
         )
     if family is GDP and len(looks) == 1:
-        found = packaged_table(sizes=looks[0], significance=significance)
-        if found is not None:
-            return found
+        packaged = packaged_table(sizes=looks[0], significance=significance)
+        if packaged is not None:
+            return packaged
     return own_table(family=family, looks=looks, significance=significance)
 
 
@@ -292,9 +264,13 @@ def _computed(
             num_samples=num_samples,
             on_progress=bar.update,
         )
-    others: dict[str, NDArray[Any]] = {
+    return {
+        **table.critical,
         "thetas": table.thetas,
         "scales": table.scales,
         "sparse_from": table.sparse_from,
     }
-    return {**table.critical, **others}
+
+
+if __name__ == "__main__":
+    make_tables(Path(__file__).with_name(_FILE))

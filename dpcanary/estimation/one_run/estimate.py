@@ -12,7 +12,7 @@ from dpcanary.checks import checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.error_rates import checked_significance
 from dpcanary.estimation.families import Family, family_of
-from dpcanary.estimation.one_run.guesses import Guesses, guess_pairs, guess_slots
+from dpcanary.estimation.one_run.slots import Guesses, guess_pairs, guess_slots
 from dpcanary.estimation.rules import (
     Rule,
     ThresholdRule,
@@ -39,7 +39,7 @@ class OneRunEstimate:
         delta: the delta of (epsilon, delta).
         significance: probability with which the bound may exceed the truth.
         method: how right guesses became a bound.
-        family: among which trade-off curves the mechanism's was looked for.
+        conversion: among which trade-off curves the mechanism's was looked for.
         assumption: in words, what must hold so that the bound is valid.
     """
 
@@ -50,7 +50,7 @@ class OneRunEstimate:
     delta: float
     significance: float
     method: str
-    family: Conversion
+    conversion: Conversion
     assumption: str
 
 
@@ -60,21 +60,21 @@ def epsilon_of_guesses(
     delta: float,
     significance: float = 0.05,
     method: ThresholdRule | str = ThresholdRule.MAHLOUJIFAR,
-    family: Conversion | str | None = None,
+    conversion: Conversion | str | None = None,
     mechanism: Mechanism | None = None,
 ) -> OneRunEstimate:
-    """The bound from a number of right guesses; see `estimate_epsilon_one_run`.
+    """The bound from a number of right guesses; for all options see `estimate_epsilon_one_run`.
 
     Args:
         guesses: the slots, the guesses, and how many were right.
         delta: in (0, 1).
         significance: probability with which the bound may exceed the truth.
         method: a rule of guesses; see `ThresholdRule`.
-        family: see `estimate_epsilon_one_run`.
-        mechanism: only for family `subsampled_gaussian`.
+        conversion: among which trade-off curves the mechanism's is looked for.
+        mechanism: only for conversion `subsampled_gaussian`.
 
     Raises:
-        InputError: if an argument is out of range, or the method does not have this family.
+        InputError: if an argument is out of range, or the method does not have this conversion.
 
     Example:
         >>> guesses = Guesses(num_slots=500, num_guesses=125, num_correct=100)
@@ -83,41 +83,27 @@ def epsilon_of_guesses(
     """
     rule, delta = threshold_rule_named(str(method)), checked_real("delta", delta, most=1.0)
     if not rule.guesses:
-        raise InputError(f"method {str(method)!r} is no rule of guesses: {_known_methods()}")
+        names = (name for name in threshold_rule_names() if threshold_rule_named(name).guesses)
+        raise InputError(f"method {str(method)!r} is no rule of guesses: known: {', '.join(names)}")
     level = checked_significance(significance)
-    conversion = Conversion(family or rule.conversion(Conversion.GDP))
-    curves = family_of(conversion, delta=delta, mechanism=mechanism)
-    theta = theta_of_guesses(guesses, rule, curves, significance=level)
+    chosen = Conversion(conversion or rule.conversion(Conversion.GDP))
+    family = family_of(chosen, delta=delta, mechanism=mechanism)
+    theta = theta_of_guesses(guesses, rule, family, significance=level)
     return OneRunEstimate(
-        epsilon_lower=curves.epsilon(theta, delta),
-        mu_lower=theta if curves.is_mu else nan,
+        epsilon_lower=family.epsilon(theta, delta),
+        mu_lower=theta if family.is_mu else nan,
         guesses=guesses,
         num_choices=1,
         delta=delta,
         significance=level,
         method=str(method),
-        family=conversion,
-        assumption=f"{curves.assumption}; {rule.assumption}",
+        conversion=chosen,
+        assumption=f"{family.assumption}; {rule.assumption}",
     )
 
 
-def _known_methods() -> str:
-    rules = threshold_rule_names()
-    return f"known: {', '.join(name for name in rules if threshold_rule_named(name).guesses)}"
-
-
 def theta_of_guesses(guesses: Guesses, rule: Rule, family: Family, *, significance: float) -> float:
-    """The largest theta such that it and all smaller ones are refuted, or 0 if 0 is not.
-
-    Args:
-        guesses: the slots, the guesses, and how many were right.
-        rule: of guesses.
-        family: the curves.
-        significance: the largest probability that refutes a theta.
-
-    Raises:
-        InputError: if the rule has no bound for this family.
-    """
+    """The largest theta such that it and all smaller ones are refuted, or 0 if 0 is not."""
     if not family.is_symmetric:
         raise InputError(
             f"the curves of {family.name} differ between the worlds: guesses of both worlds need"
@@ -126,22 +112,15 @@ def theta_of_guesses(guesses: Guesses, rule: Rule, family: Family, *, significan
     refutes: Callable[[float], bool] = rule.function(
         guesses, family=family, significance=significance
     )
-    return _least_unrefuted(refutes, family.largest)
-
-
-def _least_unrefuted(refutes: Callable[[float], bool], largest: float) -> float:
-    """The least theta that is not refuted, up to the precision; 0 if that is 0.
-
-    The grid is searched from below: the methods' p-values need not rise with theta everywhere.
-    """
+    # The grid is searched from below: the methods' p-values need not rise with theta everywhere.
     below = 0.0
-    for above in _GRID:
-        if above >= largest or not refutes(float(above)):
+    for above in _GRID.tolist():
+        if above >= family.largest or not refutes(above):
             break
-        below = float(above)
+        below = above
     else:
         return below
-    high = min(float(above), largest)
+    high = min(above, family.largest)
     while high - below > _PRECISION and below < high:
         middle = (below + high) / 2
         below, high = (middle, high) if refutes(middle) else (below, middle)
@@ -153,41 +132,43 @@ Numbers = int | Sequence[int]
 
 def estimate_epsilon_one_run(
     *,
-    in_scores: ArrayLike,
-    out_scores: ArrayLike,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
     delta: float,
     significance: float = 0.05,
     method: ThresholdRule | str = ThresholdRule.MAHLOUJIFAR,
     num_guesses: Numbers | None = None,
     positive_guesses: Numbers | None = None,
     negative_guesses: Numbers | None = None,
-    family: Conversion | str | None = None,
+    conversion: Conversion | str | None = None,
     mechanism: Mechanism | None = None,
 ) -> OneRunEstimate:
     """Bounds epsilon from below by how often the worlds of a run's slots are guessed right.
 
     There are two games. With `num_guesses`, slots are *pairs* of records of which a fair coin put
-    one into the training data: `in_scores[i]` and `out_scores[i]` are the scores of pair i, and the
-    pairs whose scores differ most are guessed. This audits the substitution of one record of a pair
-    by the other. With `positive_guesses` and `negative_guesses`, each slot has one score and a fair
-    coin of its own: the highest scores are guessed to be in, or in world 0, and the lowest to be
-    out, or in world 1. This audits the adjacency of these two worlds.
+    one into the training data: `world0_scores[i]` and `world1_scores[i]` are the scores of pair i,
+    of the record that is in and of the one that is out. The pairs whose scores differ most are
+    guessed. This audits the substitution of one record of a pair by the other.
+
+    With `positive_guesses` and `negative_guesses`, each slot has one score and a fair coin of its
+    own: the highest scores are guessed to be in, or in world 0, and the lowest to be out, or in
+    world 1. This audits the adjacency of these two worlds.
 
     The numbers of guesses must be fixed before the scores are seen. Several numbers may be given:
     then each has its share of the significance, and the best bound counts. Scores of several runs,
     one after the other, are the scores of more slots.
 
     Args:
-        in_scores: shape (n,), higher means in. Scores of slots, or of records of pairs, that are
-            in. In audits of dpcanary, these are the scores of world 0.
-        out_scores: the same for slots, or records of pairs, that are out.
+        world0_scores: shape (n,), higher means in. Scores of slots, or of records of pairs, that
+            are in.
+        world1_scores: the same for slots, or records of pairs, that are out.
         delta: in (0, 1).
         significance: probability with which the bound may exceed the truth, in [2e-9, 0.5].
         method: a rule of guesses; see `ThresholdRule`.
         num_guesses: pairs to guess.
         positive_guesses: slots guessed to be in.
         negative_guesses: slots guessed to be out; as many numbers as positive_guesses.
-        family: `gdp` (the default), `direct` or `subsampled_gaussian`, as the conversion of
+        conversion: `gdp` (the default), `direct` or `subsampled_gaussian`, as in
             `estimate_epsilon`. Method `steinke` has `direct` alone.
         mechanism: only for `subsampled_gaussian`; see `estimate_epsilon`.
 
@@ -201,8 +182,8 @@ def estimate_epsilon_one_run(
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> estimate = estimate_epsilon_one_run(
-        ...     in_scores=rng.normal(2.0, 1.0, 500),
-        ...     out_scores=rng.normal(0.0, 1.0, 500),
+        ...     world0_scores=rng.normal(2.0, 1.0, 500),
+        ...     world1_scores=rng.normal(0.0, 1.0, 500),
         ...     delta=1e-5,
         ...     positive_guesses=125,
         ...     negative_guesses=125,
@@ -218,18 +199,18 @@ def estimate_epsilon_one_run(
                 " give one or the other"
             )
         rounds = [
-            guess_pairs(in_scores, out_scores, num_guesses=number)
+            guess_pairs(world0_scores, world1_scores, num_guesses=number)
             for number in _numbers("num_guesses", num_guesses)
         ]
     else:
-        rounds = _rounds_of_slots(in_scores, out_scores, positive_guesses, negative_guesses)
+        rounds = _rounds_of_slots(world0_scores, world1_scores, positive_guesses, negative_guesses)
     bounds = [
         epsilon_of_guesses(
             guesses,
             delta=delta,
             significance=level / len(rounds),
             method=method,
-            family=family,
+            conversion=conversion,
             mechanism=mechanism,
         )
         for guesses in rounds
@@ -239,8 +220,8 @@ def estimate_epsilon_one_run(
 
 
 def _rounds_of_slots(
-    in_scores: ArrayLike,
-    out_scores: ArrayLike,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
     positive_guesses: Numbers | None,
     negative_guesses: Numbers | None,
 ) -> list[Guesses]:
@@ -254,7 +235,7 @@ def _rounds_of_slots(
             " negative_guesses; they belong together"
         )
     return [
-        guess_slots(in_scores, out_scores, positive_guesses=one, negative_guesses=other)
+        guess_slots(world0_scores, world1_scores, positive_guesses=one, negative_guesses=other)
         for one, other in zip(positive, negative, strict=True)
     ]
 
