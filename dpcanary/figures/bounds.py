@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
 from dpcanary.figures.panels import Lines
-from dpcanary.figures.view import View
+from dpcanary.figures.view import View, over_repeats
 
 AUDITED, IN_SAMPLE = "audited", "audited_in_sample"
 _POINT = ("sample_rate", "noise_multiplier", "step")
@@ -27,11 +27,8 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
     Returns:
         Columns sample_rate, noise_multiplier, step, those of the panels and of the axis, `series`,
         canary, score, threshold_rule, conversion, those of the lines, `epsilon`, `error_bar`,
-        num_repeats, num_runs and num_looks. In audited series, `epsilon` is the mean over repeats
-        (each the mean of its slots, where slots have bounds of their own) and `error_bar` two
-        standard errors of it (NaN for one repeat). Audits that differ in their seed alone are
-        repeats too; if each has several of its own, the error is that over audits, because their
-        repeats share a canary. Accounted series do not depend on num_runs and have none. The
+        num_repeats, num_runs and num_looks. For the error bar, see `view.over_repeats`.
+        Accounted series do not depend on num_runs and have none. The
         bounds of a rule that is not valid are a series of their own.
 
     Raises:
@@ -46,16 +43,8 @@ def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
 
 
 def _audited_table(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    # Groups may have NaN: a setting that is not used is a value like any other.
     keys = list(dict.fromkeys([*columns, "is_valid", "num_runs", "num_looks"]))
-    repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
-    numbers = repeats.groupby(keys, dropna=False).agg(["mean", "sem", "size"])
-    audits = repeats.groupby([*keys, "audit"], dropna=False).mean()
-    over_audits = audits.groupby(keys, dropna=False).agg(["sem", "size"])
-    error = numbers["sem"].where(over_audits["size"] == 1, over_audits["sem"])
-    table = pd.DataFrame(
-        {"epsilon": numbers["mean"], "error_bar": 2 * error, "num_repeats": numbers["size"]}
-    ).reset_index()
+    table = over_repeats(rows, keys)
     return table.assign(series=table["is_valid"].map({True: AUDITED, False: IN_SAMPLE}))
 
 

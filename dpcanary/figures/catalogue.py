@@ -45,7 +45,8 @@ _CAPTION_OF_BOUNDS = (
     "each setting in the panel titles.",
     "Markers are lower bounds from attacks. Each is the mean over repeats, and over audits "
     "that differ in their seed alone; bars are two standard errors, where there are several "
-    "repeats.",
+    "repeats. With several audits, which have canaries of their own, the error is that over "
+    "audits; with one, it is that over its repeats, which share one canary.",
     "Lines are upper bounds from accounting, for the same training: under substitute "
     "adjacency (solid), under add/remove adjacency (dashed), and under add/remove adjacency "
     "converted by group privacy (dotted).",
@@ -135,6 +136,8 @@ _KINDS = (
             'The bounds named "any dependence" hold however the canaries of a model influence '
             'each other; those named "independent slots" assume that they do not. Lines '
             "without markers are accounted, under substitute and add/remove adjacency.",
+            "Bars are two standard errors: over audits that differ in their seed alone, where "
+            "there are several, otherwise over the repeats of one audit, which share one canary.",
         ),
         needs=("sweeps", "num_runs"),
         keys=("panels",),

@@ -15,7 +15,7 @@ from dpcanary.figures import style
 from dpcanary.figures.layout import accounted_legend, accounted_styles, log_ticks, make_frame
 from dpcanary.figures.notes import data_note, shared_note
 from dpcanary.figures.panels import panels_of
-from dpcanary.figures.view import has_shown_conversion
+from dpcanary.figures.view import has_shown_conversion, over_repeats
 from dpcanary.printing import confidence_in_words
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
@@ -38,7 +38,7 @@ def draw_models_trained(
     Returns:
         The figure, and its numbers: the columns of panels, num_slots, threshold_rule, conversion,
         num_runs, `epsilon` (mean over repeats, and over slots that have bounds of their own),
-        `error_bar` (two standard errors; NaN for one repeat) and num_repeats.
+        `error_bar` and num_repeats; see `view.over_repeats`.
 
     Raises:
         InputError: if there is no valid bound, or if canaries or significance differ.
@@ -50,7 +50,7 @@ def draw_models_trained(
     for column in ("canary", "delta", "significance", "adjacency"):
         if rows[column].nunique() > 1:
             raise InputError(f"the audits differ in {column}: show them in different figures")
-    table = _table(rows, panel)
+    table = over_repeats(rows, [*panel, *_LINE, "num_runs"])
     looks = _looks(table)
     places = panels_of(rows, panel, falling=True)
     audited, accounted = accounted_styles(("substitute", "add_remove"), rows["adjacency"])
@@ -78,15 +78,6 @@ def draw_models_trained(
             axes.axhline(place.of(rows)[f"epsilon_upper_{name}"].max(), **options)
         _draw_panel(axes, place.of(table), looks)
     return figure, table
-
-
-def _table(rows: pd.DataFrame, panel: Sequence[str]) -> pd.DataFrame:
-    keys = [*panel, *_LINE, "num_runs"]
-    repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
-    numbers = repeats.groupby(keys, dropna=False).agg(["mean", "sem", "size"]).reset_index()
-    return numbers.assign(sem=2 * numbers["sem"]).rename(
-        columns={"mean": "epsilon", "sem": "error_bar", "size": "num_repeats"}
-    )
 
 
 def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -185,3 +185,29 @@ def _check_alike(
             f" figure does not show: {f'name it in {able}, or ' if able else ''}show them in"
             " different figures"
         )
+
+
+def over_repeats(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The mean bound at each point and its error bar: the one definition for figures of bounds.
+
+    Slots that have bounds of their own share the models of a repeat, and the repeats of an audit
+    share its canary. Audits that differ in their seed alone have canaries of their own, so they are
+    the independent units: with several of them, the error is that over the means of the audits.
+    With one audit, it is that over its repeats, for this one canary.
+
+    Args:
+        rows: of a summary.
+        keys: columns that tell points apart; NaN is a value like any other.
+
+    Returns:
+        The keys, `epsilon` (mean over all repeats), `error_bar` (two standard errors; NaN for one
+        repeat of one audit) and num_repeats, which counts the repeats of all audits.
+    """
+    repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
+    numbers = repeats.groupby([*keys], dropna=False).agg(["mean", "sem", "size"])
+    audits = repeats.groupby([*keys, "audit"], dropna=False).mean()
+    over_audits = audits.groupby([*keys], dropna=False).agg(["sem", "size"])
+    error = numbers["sem"].where(over_audits["size"] == 1, over_audits["sem"])
+    return pd.DataFrame(
+        {"epsilon": numbers["mean"], "error_bar": 2 * error, "num_repeats": numbers["size"]}
+    ).reset_index()

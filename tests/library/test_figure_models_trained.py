@@ -59,6 +59,20 @@ def test_a_line_for_each_number_of_slots_and_valid_rule():
     assert "1 canary in each model: combined" in labels
 
 
+def test_with_several_audits_the_error_is_that_over_audits():
+    """By hand: audits of means 2 and 6 have mean 4 and standard error sqrt(8 / 2) = 2."""
+    bounds = {"a": (1.0, 3.0), "b": (5.5, 6.5)}
+    common: dict[str, object] = {"sample_rate": 1.0, "noise_multiplier": 10.0, "canary": "gradient"}
+    common |= {"threshold_rule": "combined", "conversion": "gdp"}
+    rows = [
+        row(audit=audit, repeat=repeat, epsilon_lower=value, **common)
+        for audit, values in bounds.items()
+        for repeat, value in enumerate(values)
+    ]
+    table = draw_models_trained(pd.DataFrame(rows))[1]
+    assert table[["epsilon", "error_bar", "num_repeats"]].to_numpy().tolist() == [[4.0, 4.0, 4]]
+
+
 def _legends(figure):
     return [legend for part in figure.subfigs for legend in part.legends]
 
