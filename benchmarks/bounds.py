@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.score_laws import DELTA, Law, laws
-from dpcanary import Conversion, ThresholdRule
+from dpcanary.estimation import Conversion, ThresholdRule
 from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table

@@ -13,14 +13,8 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import (
-    DPSGD,
-    GradientCanary,
-    Optimizer,
-    Records,
-    Sampling,
-    train_ensemble,
-)
+from dpcanary import Records
+from dpcanary.training import DPSGD, GradientCanary, Optimizer, Sampling, train_ensemble
 from dpcanary.training.kernels.linear import tanh
 from dpcanary.training.models import convnet
 from dpcanary.training.noise import Noise

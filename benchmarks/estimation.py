@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, norm
 
-from dpcanary import ThresholdRule, estimate_epsilon
+from dpcanary import estimate_epsilon
+from dpcanary.estimation import ThresholdRule
 from dpcanary.estimation.calibration.statistics import scan_terms
 from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.error_rates import (

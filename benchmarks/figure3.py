@@ -13,9 +13,10 @@ import numpy as np
 from torch import nn
 
 from benchmarks.contenders import synchronise
-from dpcanary import DPSGD, GradientCanary, InputCanary, Records, train_ensemble
+from dpcanary import Records
 from dpcanary.devices import chosen_device
 from dpcanary.program import progress
+from dpcanary.training import DPSGD, GradientCanary, InputCanary, train_ensemble
 
 SAMPLE_RATES = {1.0: 22.370, 0.25: 5.574, 0.0625: 1.4}  # noise near substitute epsilon 10
 CANARIES, REPEATS, RUNS, STEPS = 4, 3, 2500, 500

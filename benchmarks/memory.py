@@ -29,8 +29,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpcanary import DPSGD, GradientCanary, Optimizer, Records, train_ensemble
+from dpcanary import Records
 from dpcanary.figures import layout, style
+from dpcanary.training import DPSGD, GradientCanary, Optimizer, train_ensemble
 from dpcanary.training.dpsgd import state_tensors
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.models import convnet

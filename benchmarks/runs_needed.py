@@ -3,7 +3,8 @@
 Run as `python -m benchmarks.runs_needed`; about a minute.
 """
 
-from dpcanary import expected_bound, gdp_epsilon, gdp_mu, runs_needed
+from dpcanary import expected_bound, runs_needed
+from dpcanary.accounting import gdp_epsilon, gdp_mu
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 10.0)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from dpcanary import Conversion
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
+from dpcanary.estimation import Conversion
 from dpcanary.gdp import gdp_epsilon
 
 Scores = NDArray[np.float64]

@@ -36,9 +36,9 @@ app.command(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from dpcanary import __version__
+        from dpcanary.version import VERSION
 
-        print(f"dpcanary {__version__}")
+        print(f"dpcanary {VERSION}")
         raise typer.Exit
 
 

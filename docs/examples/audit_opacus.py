@@ -9,7 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import audit_opacus, loss_difference
+from dpcanary import audit_opacus
+from dpcanary.own_training import loss_difference
 
 TARGET, OTHER_LABEL = 7, 1  # image 7 shows a seven; in world 1 it is labeled as a one
 RECORDS, BATCH_SIZE, EPOCHS, LEARNING_RATE = 200, 100, 20, 0.2

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 
-from dpcanary import __version__
 from dpcanary.accounting.epsilon import account_epsilon_curve, with_fallback
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
+from dpcanary.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def privacy_statement(
     fourth = (
         "Both hold against an attacker who sees every intermediate model and knows all other"
         f" records. The epsilons are upper bounds by {accountant}, computed with dpcanary"
-        f" {__version__}."
+        f" {VERSION}."
     )
     fifth = (
         "This holds if each batch is a Poisson sample, the noisy sum is divided by a constant (not"

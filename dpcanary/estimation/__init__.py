@@ -1,1 +1,27 @@
-"""From scores of two worlds to lower bounds on epsilon."""
+"""Lower bounds on epsilon, from scores of an attack."""
+
+from typing import TYPE_CHECKING
+
+from dpcanary.namespaces import namespace
+
+if TYPE_CHECKING:
+    from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
+    from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
+    from dpcanary.estimation.estimate import estimate_epsilon_at_looks as estimate_epsilon_at_looks
+    from dpcanary.estimation.one_run.estimate import OneRunEstimate as OneRunEstimate
+    from dpcanary.estimation.one_run.estimate import epsilon_of_guesses as epsilon_of_guesses
+    from dpcanary.estimation.one_run.estimate import (
+        estimate_epsilon_one_run as estimate_epsilon_one_run,
+    )
+    from dpcanary.estimation.one_run.slots import Guesses as Guesses
+    from dpcanary.estimation.one_run.slots import SlotDependence as SlotDependence
+    from dpcanary.estimation.one_run.slots import slot_dependence as slot_dependence
+    from dpcanary.estimation.power import ClaimTest as ClaimTest
+    from dpcanary.estimation.power import ExpectedBound as ExpectedBound
+    from dpcanary.estimation.power import assess_claim as assess_claim
+    from dpcanary.estimation.power import expected_bound as expected_bound
+    from dpcanary.estimation.power import runs_needed as runs_needed
+    from dpcanary.estimation.rules import ThresholdRule as ThresholdRule
+    from dpcanary.estimation.settings import Conversion as Conversion
+
+__getattr__, __dir__, __all__ = namespace(__name__, __file__)

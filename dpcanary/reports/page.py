@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dpcanary import __version__
 from dpcanary.figures import style
 from dpcanary.files import write_text
 from dpcanary.reports.headline import Headline
+from dpcanary.version import VERSION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +78,7 @@ class Report:
     provenance: Sequence[tuple[str, str]]
     methods: Sequence[str]
     references: Sequence[str]
-    version: str = field(default=__version__)
+    version: str = field(default=VERSION)
 
 
 @style.applied()

@@ -6,9 +6,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from dpcanary import MODULE_OF
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file, sha256_of_text
+from dpcanary.namespaces import module_of
 from dpcanary.plugins import registered
 from dpcanary.workflow.python import LIBRARY
 
@@ -135,18 +135,31 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
 
 def _module_files(name: str, packages: Packages) -> Iterator[Path]:
     """The files that importing a name runs. `a.b.name` may be a module or a name in `a.b`."""
-    if name == _PACKAGE:  # the importer may then use any public name
-        for module in set(MODULE_OF.values()):
-            yield from _module_files(module, packages)
-    top, _, public = name.partition(".")
-    parts = (MODULE_OF[public] if top == _PACKAGE and public in MODULE_OF else name).split(".")
+    top, *parts = name.split(".")
     if top not in packages:
         return
-    # The library's own `__init__` runs at every import, but it only holds the public names.
-    first = 2 if top == _PACKAGE and len(parts) > 1 else 1
-    for length in range(first, len(parts) + 1):
-        stem = packages[top].joinpath(*parts[:length])
+    if top == _PACKAGE:
+        yield from _library_files(packages[top] / top, parts, packages)
+        return
+    for length in range(len(parts) + 1):
+        stem = packages[top].joinpath(top, *parts[:length])
         yield from filter(Path.is_file, (stem.with_suffix(".py"), stem / "__init__.py"))
+
+
+def _library_files(folder: Path, parts: Sequence[str], packages: Packages) -> Iterator[Path]:
+    """The file of a module of the library, or of the module that defines a public name.
+
+    The library's `__init__` files run at every import, too, but they only hold public names.
+    """
+    while parts and (folder / parts[0] / "__init__.py").is_file():
+        folder, parts = folder / parts[0], parts[1:]
+    modules = module_of(folder / "__init__.py")
+    # Whoever imports a package as a whole may use any of its names.
+    for public in parts[:1] or modules:
+        if public in modules:
+            yield from _module_files(f"{modules[public]}.{public}", packages)
+        elif (folder / f"{public}.py").is_file():
+            yield folder / f"{public}.py"
 
 
 def _package_of(path: Path, packages: Packages) -> str:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from accounts import bounds_of, noise_for, uppers_of
 
-from dpcanary import account_epsilon, account_epsilon_curve, calibrate_noise, privacy_profile
+from dpcanary import account_epsilon, calibrate_noise
+from dpcanary.accounting import account_epsilon_curve, privacy_profile
 from dpcanary.accounting import epsilon as epsilon_module
 from dpcanary.accounting.epsilon import accountant_for, with_fallback
 from dpcanary.accounting.mechanism import Accountant, AccountingMethod, EpsilonBounds, Mechanism

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from accounts import bounds_of, noise_for, uppers_of
 
-from dpcanary import EpsilonBounds, account_epsilon, calibrate_noise
+from dpcanary import account_epsilon, calibrate_noise
+from dpcanary.accounting import EpsilonBounds
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.prv import AddLoss, RemoveLoss, SubstituteLoss
 from dpcanary.adjacency import Adjacency

@@ -9,7 +9,8 @@ import pytest
 from accounts import bounds_of, uppers_of
 from scipy.stats import norm
 
-from dpcanary import AccountingError, InputError, Mechanism, gdp_epsilon, trade_off_curve
+from dpcanary import AccountingError, InputError, Mechanism
+from dpcanary.accounting import gdp_epsilon, trade_off_curve
 from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.accounting.trade_off import GaussianCurve, gaussian_distance

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from dpcanary import (
-    Mechanism,
-    estimate_epsilon,
-    estimate_epsilon_at_looks,
-    expected_bound,
-)
+from dpcanary import Mechanism, estimate_epsilon, expected_bound
 from dpcanary.errors import InputError
+from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.gdp import gdp_delta, gdp_epsilon

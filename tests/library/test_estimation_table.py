@@ -7,13 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import (
-    Mechanism,
-    estimate_epsilon,
-    estimate_epsilon_at_looks,
-    estimate_epsilon_one_run,
-)
+from dpcanary import Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.errors import InputError
+from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.estimation.table import estimates_by_runs, estimates_table

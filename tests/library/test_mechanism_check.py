@@ -20,13 +20,14 @@ from torch.nn.utils import vector_to_parameters
 from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
-from dpcanary import DPSGD, InputCanary, Records, check_mechanism, train_ensemble
+from dpcanary import Records, check_mechanism
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.check import smallest_errors
 from dpcanary.mechanism_check.findings import findings_of, level_of_each
 from dpcanary.mechanism_check.laws import spread_p_value
 from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, norms_of
+from dpcanary.training import DPSGD, InputCanary, train_ensemble
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 # Far from the defaults in everything, with enough values for errors of 10 % in one parameter.

@@ -8,7 +8,8 @@ import pytest
 from scipy.special import betainccinv, ndtr, ndtri
 from scipy.stats import beta
 
-from dpcanary import InputError, Mechanism, estimate_epsilon, gdp_mu, trade_off_curve
+from dpcanary import InputError, Mechanism, estimate_epsilon
+from dpcanary.accounting import gdp_mu, trade_off_curve
 from dpcanary.estimation.calibration import simulation, store
 from dpcanary.estimation.calibration.simulation import (
     compute_null_table,

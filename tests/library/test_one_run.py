@@ -11,13 +11,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpcanary import (
-    InputError,
-    Mechanism,
-    estimate_epsilon,
-    estimate_epsilon_one_run,
-    gdp_epsilon,
-)
+from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
+from dpcanary.accounting import gdp_epsilon
 from dpcanary.commands import estimate as commands_estimate
 from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.estimate import epsilon_of_guesses

@@ -20,14 +20,11 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import (
-    audit_opacus,
-    estimate_epsilon,
-    estimate_epsilon_at_looks,
-    gdp_epsilon,
-    loss_difference,
-)
+from dpcanary import audit_opacus, estimate_epsilon
+from dpcanary.accounting import gdp_epsilon
 from dpcanary.errors import InputError
+from dpcanary.estimation import estimate_epsilon_at_looks
+from dpcanary.own_training import loss_difference
 from dpcanary.own_training.journal import Journal
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"

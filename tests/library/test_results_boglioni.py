@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpcanary import epsilon_of_guesses
+from dpcanary.estimation import epsilon_of_guesses
 from dpcanary.estimation.one_run.slots import Guesses
 from dpcanary.training.residual_networks import resnet9
 

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from scipy.optimize import brentq
 
-from dpcanary import estimate_epsilon, gdp_epsilon
+from dpcanary import estimate_epsilon
+from dpcanary.accounting import gdp_epsilon
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 TEXT = " ".join((FOLDER / "cebere.md").read_text().split())

@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpcanary import expected_bound, gdp_epsilon
+from dpcanary import expected_bound
+from dpcanary.accounting import gdp_epsilon
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = " ".join((DOCS / "one_run.md").read_text().split())

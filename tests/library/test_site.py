@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -31,9 +32,14 @@ def test_the_site_is_built_without_a_warning(tmp_path):
         assert not loaded, page.name
 
 
-def test_the_reference_has_every_public_name():
-    listed = re.findall(r"auto\w+:: dpcanary\.(\w+)", (DOCS / "reference.md").read_text())
-    assert sorted(listed) == sorted({*listed}) == sorted(dpcanary.__all__)
+def test_the_reference_has_every_namespace():
+    """Sphinx documents what a module has in `__all__`; the first page's own names are listed."""
+    page = (DOCS / "reference.md").read_text()
+    spaces = {name for name in dpcanary.__all__ if isinstance(getattr(dpcanary, name), ModuleType)}
+    assert {*re.findall(r"automodule:: dpcanary\.(\w+)", page)} == spaces
+    there = {name for space in spaces for name in getattr(dpcanary, space).__all__}
+    listed = {*re.findall(r"auto(?:function|class|exception):: dpcanary\.(\w+)", page)}
+    assert listed == {*dpcanary.__all__} - spaces - there
 
 
 def test_every_page_has_its_place():

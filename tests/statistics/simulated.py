@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary import EpsilonEstimate, estimate_epsilon
+from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
+from dpcanary.estimation import EpsilonEstimate
 from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.families import GDP, Family

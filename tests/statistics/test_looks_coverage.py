@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulated import DELTA, SIGNIFICANCE, allowed
 
-from dpcanary import estimate_epsilon_at_looks
+from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import null_table
 from dpcanary.estimation.families import GDP
