@@ -40,6 +40,11 @@ include: "rules/figures.smk"
 include: "rules/housekeeping.smk"
 
 
+onstart:
+    if SERVER:
+        SERVER.start()
+
+
 onsuccess:
     print_success(Path(RESULTS), workflow.dag_settings.targets)
 

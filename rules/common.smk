@@ -15,8 +15,8 @@ from dpcanary.settings.products import Products
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.python import LIBRARY, is_clone
 from dpcanary.workflow.audits import option, with_known_signature
+from dpcanary.workflow.python import LIBRARY, JobServer, is_clone
 from dpcanary.workflow.python import path_of_python, paths_of_code
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
@@ -61,6 +61,10 @@ if workflow.resource_settings.cores == 0:
 # Jobs find this Python by it (with --sdm conda, that of the rule's environment), this library, and
 # models of the user's own. As a module, the rules of others get it, too: only if it is needed.
 SETUP = ("" if CONDA else path_of_python()) + paths_of_code(own=OWN_CODE)
+SERVER = None
+if IS_MAIN and workflow.is_main_process and not CONDA:
+    SERVER = JobServer(SETUP)
+    SETUP += SERVER.shell
 if IS_MAIN or SETUP:
     shell.prefix(f"{SETUP}set -euo pipefail; ")
 

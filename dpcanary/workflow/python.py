@@ -1,8 +1,10 @@
 """Which `python`, and which library, the jobs' commands find."""
 
 import os
+import secrets
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ WORKFLOW = _INSTALLED if _INSTALLED.is_dir() else LIBRARY
 SNAKEFILE = WORKFLOW / "Snakefile"
 PROFILE = WORKFLOW / "profiles" / "default"
 DEMO = WORKFLOW / "config" / "demo.yaml"
+_JOB_SERVER = str(Path(__file__).parent / "job_server.py")
 
 
 def is_clone() -> bool:
@@ -57,3 +60,37 @@ def paths_of_code(*, own: Path | None) -> str:
         library = shlex.quote(str(LIBRARY))
         found += f"export PYTHONPATH={library}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
     return found
+
+
+class JobServer:
+    """The server of a run's jobs, which starts with the first job: see `job_server`.
+
+    Attributes:
+        shell: a shell command by which `python` in a job asks the server.
+        process: the server, once it has started.
+    """
+
+    def __init__(self, setup: str) -> None:
+        """Takes the shell commands by which jobs find this Python and this library."""
+        self._setup = setup
+        self._name = f"dpcanary-{os.getpid()}-{secrets.token_hex(8)}"
+        # Braces are doubled for Snakemake.
+        call = f"command python -IS {shlex.quote(_JOB_SERVER)} {self._name}"
+        self.shell = f'python() {{{{ {call} "$@"; }}}}; '
+
+    def start(self) -> None:
+        """Starts it, where forks can be waited for. It ends with this process, however it ends."""
+        if not hasattr(os, "pidfd_open"):
+            return
+        command = f"{self._setup.format()}exec python {shlex.quote(_JOB_SERVER)} --serve"
+        # Jobs that come before it listens wait for it.
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0{self._name}")
+            listener.listen(1024)
+            self.process = subprocess.Popen(
+                ["bash", "-c", f"{command} {listener.fileno()}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+            )

@@ -1,0 +1,250 @@
+"""Jobs that do not wait for Python: each is a fork of one process that has imported its program.
+
+Most jobs of an audit compute for less time than Python takes to start and to import. So each run of
+the workflow has a server. In the shell of a job, `python program.py ...` asks it. The server
+imports what the program imports, once for all jobs, and forks; the fork runs the program in the
+job's folder, with its streams. Signals and the exit status pass through, and a job that is killed
+takes nothing along. Where there is no server, as on the nodes of a cluster, or where the
+environment is not that of the jobs before, `python` is a Python of its own.
+
+Both sides run this file by its path. It is the first thing that every job runs, so it imports only
+what takes no time.
+"""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+# What every shell sets anew.
+_OF_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
+
+
+def ask(name: str, arguments: list[str]) -> NoReturn:
+    """Does what `python ARGUMENTS` does, by the server of this name."""
+    job = 0
+    # Ctrl-C reaches the job by itself, and `kill` is passed on: this waits for what it does.
+    passed_on = (signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *passed_on)}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = socket.socket(socket.AF_UNIX)
+    with suppress(OSError):
+        # In the kernel's own namespace, which leaves no file behind. Others may look into it.
+        server.connect(f"\0{name}")
+        if _is_own(server):
+            told = _packed(arguments)
+            socket.send_fds(server, [len(told).to_bytes(4, "big")], [0, 1, 2])
+            server.sendall(told)
+            job = _number(server) or 0
+    if not job:  # no server, or it refuses what it cannot run as a Python of its own would
+        signal.signal(signal.SIGINT, handlers[signal.SIGINT])
+        os.execvp("python", ["python", *arguments])
+    for number in passed_on:
+        if handlers[number] is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: os.kill(job, number))
+    status = _number(server)
+    if status is None:  # the server was killed: end alike
+        _kill(job)
+        status = int(signal.SIGKILL)
+    if os.WIFSIGNALED(status):
+        _end_by(os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _end_by(number: int) -> None:
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Whether the process on the other side is of the same user."""
+    size = 3 * 4  # process, user and group
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int.from_bytes(told[4:8], sys.byteorder) == os.getuid()
+
+
+def _packed(arguments: list[str]) -> bytes:
+    """A request: the folder, the number of arguments, the arguments, and the environment."""
+    parts = [os.getcwd(), str(len(arguments)), *arguments, *_environment()]  # noqa: PTH109
+    return os.fsencode("\0".join(parts))
+
+
+def _environment() -> list[str]:
+    return sorted(f"{key}={os.environ[key]}" for key in os.environ if key not in _OF_SHELL)
+
+
+def _of_python(environment: list[str]) -> list[str]:
+    """What Python reads when it starts, which a fork has behind it."""
+    return [pair for pair in environment if pair.startswith("PYTHON")]
+
+
+def _number(connection: socket.socket) -> int | None:
+    """The next number of four bytes; None if the other side has closed."""
+    found = _received(connection, 4)
+    return int.from_bytes(found, "big") if len(found) == 4 else None
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    """As many bytes, or fewer if the other side has closed."""
+    found = b""
+    try:
+        while len(found) < size and (part := connection.recv(size - len(found))):
+            found += part
+    except ConnectionError:
+        return b""
+    return found
+
+
+def _kill(job: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(job, signal.SIGKILL)
+
+
+class Server:
+    """Starts jobs for whoever asks, until its standard input is closed.
+
+    The workflow holds the other end of that: however it ends, the server ends, too.
+    """
+
+    def __init__(self, listener: int) -> None:
+        """Takes the descriptor of a socket that listens."""
+        import selectors
+
+        self._events = selectors.DefaultSelector()
+        self._listener = socket.socket(fileno=listener)
+        self._environment: list[str] = []  # of the first job
+        self._programs: set[str] = set()
+        self._is_over = False
+        # A job gets back the handlers that Python has started with.
+        self._handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGHUP)}
+
+    def run(self) -> None:
+        """Serves."""
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_IGN)
+        self._on(sys.stdin, lambda: setattr(self, "_is_over", True))
+        self._on(self._listener, self._answer)
+        while not self._is_over:
+            for key, _ in self._events.select():
+                if self._events.get_map().get(key.fd) is key:  # still there
+                    key.data()
+
+    def _on(self, source: Any, do: Callable[[], None]) -> None:
+        self._events.register(source, 1, do)  # 1: there is something to read
+
+    def _answer(self) -> None:
+        connection, _ = self._listener.accept()
+        if not _is_own(connection):
+            connection.close()
+            return
+        size, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        request = _received(connection, int.from_bytes(size, "big"))
+        if len(streams) == 3 and request:
+            folder, count, *rest = os.fsdecode(request).split("\0")
+            arguments, environment = rest[: int(count)], rest[int(count) :]
+            if self._is_ready_for(folder, arguments, environment):
+                self._start(folder, arguments, streams, connection)
+            else:
+                connection.close()
+        for stream in streams:
+            os.close(stream)
+
+    def _is_ready_for(self, folder: str, arguments: list[str], environment: list[str]) -> bool:
+        """Whether a fork is what a Python of its own would be; imports what it needs."""
+        program = os.path.join(folder, arguments[0])  # noqa: PTH118
+        if not self._environment and _of_python(environment) == _of_python(_environment()):
+            self._environment = environment
+        if environment != self._environment or not program.endswith(".py"):
+            return False
+        if program not in self._programs:
+            import runpy
+
+            # Libraries read it while they are imported.
+            pairs = (pair.partition("=") for pair in environment)
+            os.environ.update({key: value for key, _, value in pairs})
+            try:
+                runpy.run_path(program, run_name="dpcanary job")
+            except BaseException:  # the job will say so itself
+                return False
+            self._programs.add(program)
+        return True
+
+    def _start(
+        self, folder: str, arguments: list[str], streams: list[int], connection: socket.socket
+    ) -> None:
+        job = os.fork()
+        if not job:
+            connection.close()
+            self._be(folder, arguments, streams)
+        self._on(connection, lambda: self._give_up(job, connection))
+        ended = os.pidfd_open(job)
+        self._on(ended, lambda: self._end(job, ended, connection))
+        _send(connection, job)
+
+    def _give_up(self, job: int, connection: socket.socket) -> None:
+        """Whoever asked was killed: what it says from now on is the end of its connection."""
+        self._events.unregister(connection)
+        _kill(job)
+
+    def _end(self, job: int, ended: int, connection: socket.socket) -> None:
+        _, status = os.waitpid(job, 0)
+        self._events.unregister(ended)
+        os.close(ended)
+        if connection.fileno() in self._events.get_map():
+            self._events.unregister(connection)
+        _send(connection, status)
+        connection.close()
+
+    def _be(self, folder: str, arguments: list[str], streams: list[int]) -> NoReturn:
+        """Becomes the job."""
+        import runpy
+
+        status = 1
+        try:
+            for place, stream in enumerate(streams):
+                os.dup2(stream, place)
+            for key in [*self._events.get_map().values()]:
+                if key.fileobj is not sys.stdin:
+                    os.close(key.fd)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            os.chdir(folder)
+            sys.argv = arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+            status = 0
+        except SystemExit as ending:
+            status = _exit_status(ending.code)
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            if isinstance(error, KeyboardInterrupt):
+                _end_by(signal.SIGINT)
+        finally:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+
+
+def _send(connection: socket.socket, number: int) -> None:
+    with suppress(ConnectionError):  # whoever asked was killed
+        connection.sendall(number.to_bytes(4, "big"))
+
+
+def _exit_status(code: object) -> int:
+    """As Python's own: a text is printed, and is a failure."""
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        Server(int(sys.argv[2])).run()
+    else:
+        ask(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,205 @@
+"""Jobs that are forks of a server end as those with a Python of their own do."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dpcanary.workflow.python import JobServer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
+
+# Says whether it is a fork, then does what its arguments say.
+PROGRAM = """\
+import os, signal, sys, time
+import imported
+
+def main():
+    print(os.getppid(), os.getcwd(), *sys.argv[1:], flush=True)
+    print("to stderr", file=sys.stderr)
+    exec(sys.argv[1])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+class Running:
+    """A server, and what its jobs' shells do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.jobs: list[subprocess.Popen] = []
+        self.setup = f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={folder}; "
+        self.use(JobServer(self.setup))
+
+    def use(self, server: JobServer) -> None:
+        self.server, self.shell = server, server.shell.format()
+        server.start()
+
+    def end(self) -> None:
+        for process in (*self.jobs, self.server.process):
+            with process:
+                process.kill()
+
+    def start(self, code: str, program: str = "program.py", **options) -> subprocess.Popen:
+        """A shell that execs a job: its process is that of whoever asks."""
+        asks = self.shell.replace("{ command", "{ exec")
+        environment = {**os.environ, "PYTHONPATH": f"{self.folder}", **options.pop("env", {})}
+        job = subprocess.Popen(
+            ["bash", "-c", f'{asks} python {program} "$0"', code],
+            cwd=self.folder, env=environment, text=True, **options,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.jobs.append(job)
+        return job
+
+    def run(self, code: str, **options) -> tuple[int, str, str]:
+        """Exit status, stdout without its first line, and stderr."""
+        job = self.start(code, **options)
+        out, err = job.communicate(options.get("input"))
+        return job.returncode, out.partition("\n")[2], err.removeprefix("to stderr\n")
+
+    def is_fork(self, **options) -> bool:
+        out, _ = self.start("0", **options).communicate()
+        return out.split()[0] == str(self.server.process.pid)
+
+
+@pytest.fixture
+def running(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "imported.py").write_text(
+        "open(__file__ + '.imports', 'a').write('1')\nROWS = []\n"
+    )
+    server = Running(tmp_path)
+    yield server
+    server.end()
+
+
+def test_a_job_is_a_fork_with_its_folder_arguments_and_streams(running):
+    job = running.start("print(input())")
+    out, err = job.communicate("from stdin")
+    parent, folder, *rest = out.split()
+    assert int(parent) == running.server.process.pid
+    assert folder == str(running.folder)
+    assert rest == ["print(input())", "from", "stdin"]
+    assert (job.returncode, err) == (0, "to stderr\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "err"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit('error: wrong')", 1, "error: wrong\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, ""),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    ],
+)
+def test_a_job_ends_as_it_would_alone(running, code, status, err):
+    found, _, message = running.run(code)
+    assert found == status
+    assert message.endswith(err)
+    assert bool(message) == bool(err)
+
+
+def test_what_a_program_imports_is_imported_once_and_not_shared(running):
+    told = [running.run("imported.ROWS.append(1); print(len(imported.ROWS))")[1] for _ in range(3)]
+    assert told == ["1\n"] * 3
+    assert (running.folder / "imported.py.imports").read_text() == "1"
+
+
+def test_many_jobs_at_once(running):
+    jobs = [running.start(f"time.sleep(0.3); sys.exit({number})") for number in range(20)]
+    start = time.monotonic()
+    assert [job.wait() for job in jobs] == [*range(20)]
+    assert time.monotonic() - start < 4
+
+
+def test_another_environment_or_a_program_that_cannot_be_imported_gets_a_python_of_its_own(running):
+    assert running.is_fork()
+    assert not running.is_fork(env={"OMP_NUM_THREADS": "7"})
+    assert not running.is_fork(env={"PYTHONPATH": "elsewhere"})
+    assert running.is_fork()
+    (running.folder / "broken.py").write_text("import nowhere\n")
+    status, _, err = running.run("0", program="broken.py")
+    assert status == 1
+    assert err.endswith("ModuleNotFoundError: No module named 'nowhere'\n")
+    assert running.is_fork()
+
+
+def started(running, code: str) -> tuple[subprocess.Popen, int]:
+    """A job that has begun, and its process."""
+    job = running.start(f"print(os.getpid(), flush=True); {code}", start_new_session=True)
+    job.stdout.readline()
+    return job, int(job.stdout.readline())
+
+
+def ends(process: int) -> bool:
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text()
+        except FileNotFoundError:
+            return True
+        if re.search(r"\) Z ", state):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_passed_on(running, number):
+    job, process = started(running, "time.sleep(60)")
+    job.send_signal(number)
+    assert job.wait(5) == -number
+    assert ends(process)
+    assert running.is_fork()
+
+
+def test_a_job_whose_shell_is_killed_is_killed(running):
+    job, process = started(running, "time.sleep(60)")
+    other, _ = started(running, "time.sleep(0.5); sys.exit(5)")
+    job.kill()
+    assert ends(process)
+    assert other.wait(5) == 5
+    assert running.is_fork()
+
+
+def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
+    """Ctrl-C reaches every process of the session."""
+    # Python looks for signals between short sleeps; one just before a long sleep would wait for it.
+    job, process = started(running, "[time.sleep(0.01) for _ in range(6000)]")
+    os.kill(running.server.process.pid, signal.SIGINT)
+    os.kill(process, signal.SIGINT)
+    job.send_signal(signal.SIGINT)
+    assert job.wait(5) == -signal.SIGINT
+    assert "KeyboardInterrupt" in job.stderr.read()
+    assert running.is_fork()
+
+
+def test_a_server_that_is_killed_ends_its_jobs_and_stops_no_later_one(running):
+    job, process = started(running, "time.sleep(60)")
+    running.server.process.kill()
+    assert job.wait(5) == -signal.SIGKILL
+    assert ends(process)
+    assert running.run("sys.exit(4)")[0] == 4
+    assert not running.is_fork()
+
+
+def test_the_server_ends_with_the_workflow(running):
+    job, _ = started(running, "time.sleep(60)")
+    running.server.process.stdin.close()
+    assert running.server.process.wait(5) == 0
+    assert job.wait(5) != 0
+
+
+def test_jobs_that_come_before_the_server_wait_for_it(running):
+    running.end()
+    running.use(JobServer(f"{running.setup}sleep 1; "))
+    assert running.is_fork()
