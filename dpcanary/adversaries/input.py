@@ -12,6 +12,8 @@ from dpcanary.canaries import InputCanary
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
 from dpcanary.records import Records
+from dpcanary.training.dpsgd import Stepping
+from dpcanary.training.settings import Optimizer
 
 
 def random_records(crafting: Crafting) -> list[InputCanary]:
@@ -153,14 +155,13 @@ def crafted_input(
     features = gradients.inputs(target.features)
     wanted = gradients.of(features, label).detach()
     crafted = torch.zeros_like(features).requires_grad_()
-    optimiser = torch.optim.Adam([crafted], lr=step_size)
+    optimiser = Stepping(Optimizer.ADAM, crafted, fused=False)
     for _ in range(num_steps):
-        optimiser.zero_grad()
         gradient = gradients.of(crafted, label)
         cosine = torch.nn.functional.cosine_similarity(gradient, wanted, dim=0)
         loss = cosine + torch.nn.functional.mse_loss(gradient, wanted)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        [descent] = torch.autograd.grad(loss, crafted)
+        optimiser.step(descent, step_size)
         on_progress(1)
     if not bool(torch.isfinite(crafted).all()):
         raise InputError(f"crafted_input diverged; lower crafting_step_size ({step_size:g})")

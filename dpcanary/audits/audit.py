@@ -18,6 +18,7 @@ from dpcanary.audits.data import (
 from dpcanary.audits.results import AuditResults
 from dpcanary.audits.running import locked, run_snakemake
 from dpcanary.checks import NAME_PATTERN
+from dpcanary.choice import Choice
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
@@ -86,7 +87,12 @@ def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+    """What was given, as a config says it."""
+    return {
+        key: value.value if isinstance(value, Choice) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _interval(num_steps: int) -> int:

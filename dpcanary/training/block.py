@@ -15,7 +15,7 @@ from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.training.augmentation import Views
 from dpcanary.training.batches import batches_of
-from dpcanary.training.dpsgd import optimizer_of
+from dpcanary.training.dpsgd import Stepping
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath
 from dpcanary.training.gradients.rotation import accumulated_noise
 from dpcanary.training.initialisation import initial_parameters
@@ -86,7 +86,7 @@ class Block:
         path, dpsgd, slots = plan.path, plan.dpsgd, plan.slots
         self._parameters = _start(plan, runs)
         self._sums = torch.empty_like(self._parameters)
-        self._optimizer = optimizer_of(dpsgd, self._parameters, self._sums)
+        self._optimizer = Stepping(dpsgd.optimizer, self._parameters, momentum=dpsgd.momentum)
         self._noise = Noise(seed=plan.seed)
         self._indices = torch.tensor(runs, dtype=torch.int64, device=plan.device)
         self.worlds = assigned_worlds(
@@ -136,8 +136,7 @@ class Block:
             self._noise.add(self._sums, factor=factor, scale=scale, runs=runs, step=self.step)
         else:
             self._sums *= factor
-        self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(self.step)
-        self._optimizer.step()
+        self._optimizer.step(self._sums, dpsgd.learning_rate_at(self.step))
         self.step += 1
 
     def _observed(self) -> Tensor:

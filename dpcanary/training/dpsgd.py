@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import assert_never
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
@@ -97,21 +98,45 @@ class DPSGD:
         return float(self.batch_size or self.sample_rate * num_records)
 
 
-def optimizer_of(dpsgd: DPSGD, parameters: Tensor, gradients: Tensor) -> torch.optim.Optimizer:
-    """The optimiser of a block of runs; the caller sets its learning rate before every step.
+class Stepping:
+    """The steps of an optimiser on one tensor.
 
-    A step reads the gradients and changes the parameters, both of shape (runs, parameters).
+    They are those of `torch.optim`, by the functions below its classes. The classes load PyTorch's
+    compiler, which takes a second of every job.
+
+    Args:
+        optimizer: which.
+        parameters: changed in place by every step.
+        momentum: of `momentum`.
+        fused: whether a step is one kernel, which rounds differently.
     """
-    parameters.grad = gradients
-    match dpsgd.optimizer:
-        case Optimizer.SGD:
-            return torch.optim.SGD([parameters], fused=True)
-        case Optimizer.MOMENTUM:
-            return torch.optim.SGD([parameters], momentum=dpsgd.momentum, fused=True)
-        case Optimizer.ADAM:
-            return torch.optim.Adam([parameters], fused=True)
-        case never:
-            assert_never(never)
+
+    def __init__(
+        self, optimizer: Optimizer, parameters: Tensor, *, momentum: float = 0.0, fused: bool = True
+    ) -> None:
+        """Starts before the first step."""
+        self._optimizer, self._parameters = optimizer, parameters
+        self._momentum, self._fused = momentum, fused
+        self._sums: list[Tensor | None] = [None]
+        if optimizer is Optimizer.ADAM:
+            self._means, self._squares = torch.zeros_like(parameters), torch.zeros_like(parameters)
+            self._steps = torch.zeros((), device=parameters.device if fused else "cpu")
+
+    @torch.no_grad()
+    def step(self, gradients: Tensor, learning_rate: float) -> None:
+        """Changes the parameters; the gradients have their shape."""
+        if self._optimizer is Optimizer.ADAM:
+            adam(
+                [self._parameters], [gradients], [self._means], [self._squares], [], [self._steps],
+                lr=learning_rate, beta1=0.9, beta2=0.999, eps=1e-8, fused=self._fused,
+                weight_decay=0.0, amsgrad=False, maximize=False, foreach=False,
+            )  # fmt: skip
+        else:
+            sgd(
+                [self._parameters], [gradients], self._sums, lr=learning_rate, fused=self._fused,
+                momentum=self._momentum if self._optimizer is Optimizer.MOMENTUM else 0.0,
+                weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False, foreach=False,
+            )  # fmt: skip
 
 
 def state_tensors(optimizer: Optimizer) -> int:

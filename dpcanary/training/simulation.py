@@ -16,7 +16,7 @@ from dpcanary.files import read_arrays, write_arrays
 from dpcanary.randomness import generator
 from dpcanary.records import Records
 from dpcanary.training.batches import KnownBatches
-from dpcanary.training.dpsgd import DPSGD, optimizer_of
+from dpcanary.training.dpsgd import DPSGD, Stepping
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.initialisation import NO_RUN, initial_parameters
@@ -220,7 +220,7 @@ class Simulation:
         start = initial_parameters(module, initialisation, seed=seed, runs=indices)
         self.buffer = self.path.encode(start.to(device)).contiguous()
         self._sums = torch.empty_like(self.buffer)
-        self._optimizer = optimizer_of(dpsgd, self.buffer, self._sums)
+        self._optimizer = Stepping(dpsgd.optimizer, self.buffer, momentum=dpsgd.momentum)
         self._noise = Noise(seed=seed)
         self._models = torch.arange(count, device=device)
 
@@ -246,8 +246,7 @@ class Simulation:
                 step=step,
                 purpose=Purpose.SIMULATED_NOISE,
             )
-        self._optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(step)
-        self._optimizer.step()
+        self._optimizer.step(self._sums, dpsgd.learning_rate_at(step))
 
     def logits(self, rows: Tensor) -> Tensor:
         """Those of the first model, shape (n, outputs)."""

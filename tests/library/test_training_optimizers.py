@@ -1,10 +1,13 @@
 """A gradient canary's signal reaches the final coordinate through every optimiser."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
-from dpcanary.training.dpsgd import DPSGD, optimizer_of
+from dpcanary.training.dpsgd import Stepping
 from dpcanary.training.settings import Optimizer
 
 RUNS, STEPS, MU, RATE = 100_000, 250, 2.0, 0.01
@@ -27,13 +30,45 @@ def distance(parameters: torch.Tensor) -> float:
 
 
 def distance_of(optimizer: Optimizer) -> float:
-    parameters, gradients = torch.zeros(2, RUNS), torch.empty(2, RUNS)
-    dpsgd = DPSGD(1.0, 1.0, RATE, (STEPS,), optimizer=optimizer)
-    stepping = optimizer_of(dpsgd, parameters, gradients)
+    parameters = torch.zeros(2, RUNS)
+    stepping = Stepping(optimizer, parameters, momentum=0.9)
     for of_step in gradients_of_steps(seed=0):
-        gradients.copy_(of_step)
-        stepping.step()
+        stepping.step(of_step, RATE)
     return distance(parameters)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("optimizer", [*Optimizer])
+def test_steps_are_those_of_pytorchs_classes(optimizer, fused):
+    """Bit for bit, with a learning rate that changes, at values other than the defaults."""
+    torch.manual_seed(0)
+    parameters, twin = torch.randn(3, 1001), torch.zeros(3, 1001, requires_grad=True)
+    twin.data.copy_(parameters)
+    theirs = {
+        Optimizer.SGD: lambda: torch.optim.SGD([twin], fused=fused),
+        Optimizer.MOMENTUM: lambda: torch.optim.SGD([twin], momentum=0.7, fused=fused),
+        Optimizer.ADAM: lambda: torch.optim.Adam([twin], fused=fused),
+    }[optimizer]()
+    stepping = Stepping(optimizer, parameters, momentum=0.7, fused=fused)
+    for step in range(8):
+        gradients, rate = torch.randn(3, 1001) * 10.0 ** (step - 4), 0.3 / (1 + step)
+        stepping.step(gradients, rate)
+        twin.grad, theirs.param_groups[0]["lr"] = gradients.clone(), rate
+        theirs.step()
+        assert torch.equal(parameters, twin)
+
+
+def test_a_training_loads_no_compiler():
+    """PyTorch's takes a second; its optimisers would load it."""
+    code = """
+import sys, torch
+from dpcanary.training import DPSGD, GradientCanary, Records, train_ensemble
+train_ensemble(module=torch.nn.Linear(3, 2), records=Records([[1.0, 2, 3]] * 4, [0, 1, 0, 1]),
+               canary=GradientCanary(0, 0), dpsgd=DPSGD(1.0, 1.0, 0.1, 2), runs=4, seed=0)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
