@@ -22,6 +22,9 @@ from typing import Any, NoReturn
 # What every shell sets anew.
 _OF_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 
+# What a pipe holds, so that a job that ends never waits.
+_MOST_BYTES = 60_000
+
 
 def ask(name: str, arguments: list[str]) -> NoReturn:
     """Does what `python ARGUMENTS` does, by the server of this name."""
@@ -117,7 +120,8 @@ class Server:
         self._events = selectors.DefaultSelector()
         self._listener = socket.socket(fileno=listener)
         self._environment: list[str] = []  # of the first job
-        self._programs: set[str] = set()
+        # For each program, the modules that its jobs have imported since they were forked.
+        self._later: dict[str, list[str]] = {}
         self._is_over = False
         # A job gets back the handlers that Python has started with.
         self._handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGHUP)}
@@ -146,21 +150,21 @@ class Server:
         if len(streams) == 3 and request:
             folder, count, *rest = os.fsdecode(request).split("\0")
             arguments, environment = rest[: int(count)], rest[int(count) :]
-            if self._is_ready_for(folder, arguments, environment):
-                self._start(folder, arguments, streams, connection)
+            program = os.path.join(folder, arguments[0])  # noqa: PTH118
+            if self._is_ready_for(program, environment):
+                self._start(program, (folder, arguments, streams), connection)
             else:
                 connection.close()
         for stream in streams:
             os.close(stream)
 
-    def _is_ready_for(self, folder: str, arguments: list[str], environment: list[str]) -> bool:
+    def _is_ready_for(self, program: str, environment: list[str]) -> bool:
         """Whether a fork is what a Python of its own would be; imports what it needs."""
-        program = os.path.join(folder, arguments[0])  # noqa: PTH118
         if not self._environment and _of_python(environment) == _of_python(_environment()):
             self._environment = environment
         if environment != self._environment or not program.endswith(".py"):
             return False
-        if program not in self._programs:
+        if program not in self._later:
             import runpy
 
             # Libraries read it while they are imported.
@@ -170,20 +174,40 @@ class Server:
                 runpy.run_path(program, run_name="dpcanary job")
             except BaseException:  # the job will say so itself
                 return False
-            self._programs.add(program)
+        import importlib
+
+        for name in self._later.get(program, ()):
+            with suppress(Exception):  # it may need what only its importer does
+                importlib.import_module(name)
+        self._later[program] = []
         return True
 
     def _start(
-        self, folder: str, arguments: list[str], streams: list[int], connection: socket.socket
+        self, program: str, request: tuple[str, list[str], list[int]], connection: socket.socket
     ) -> None:
+        modules, of_job = os.pipe()
         job = os.fork()
         if not job:
+            os.close(modules)
             connection.close()
-            self._be(folder, arguments, streams)
+            self._be(*request, of_job)
+        os.close(of_job)
         self._on(connection, lambda: self._give_up(job, connection))
         ended = os.pidfd_open(job)
         self._on(ended, lambda: self._end(job, ended, connection))
+        self._on(modules, lambda: self._learn(program, modules))
         _send(connection, job)
+
+    def _learn(self, program: str, modules: int) -> None:
+        """Notes what a job has imported, so that the next one of its program need not.
+
+        Only of packages that are there already: what others do when they are imported, such as
+        the user's own, may not be for a process that forks.
+        """
+        names = os.read(modules, _MOST_BYTES).decode().split()
+        self._later[program] += [name for name in names if name.partition(".")[0] in sys.modules]
+        self._events.unregister(modules)
+        os.close(modules)
 
     def _give_up(self, job: int, connection: socket.socket) -> None:
         """Whoever asked was killed: what it says from now on is the end of its connection."""
@@ -199,11 +223,11 @@ class Server:
         _send(connection, status)
         connection.close()
 
-    def _be(self, folder: str, arguments: list[str], streams: list[int]) -> NoReturn:
-        """Becomes the job."""
+    def _be(self, folder: str, arguments: list[str], streams: list[int], told: int) -> NoReturn:
+        """Becomes the job, and tells at its end what it has imported."""
         import runpy
 
-        status = 1
+        status, known = 1, {*sys.modules}
         try:
             for place, stream in enumerate(streams):
                 os.dup2(stream, place)
@@ -226,6 +250,8 @@ class Server:
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
+                names = " ".join(name for name in sys.modules if name not in known)
+                os.write(told, names.encode()[:_MOST_BYTES])
             finally:
                 os._exit(status)
 

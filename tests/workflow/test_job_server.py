@@ -115,6 +115,22 @@ def test_what_a_program_imports_is_imported_once_and_not_shared(running):
     assert (running.folder / "imported.py.imports").read_text() == "1"
 
 
+def test_what_one_job_imports_later_the_next_one_has(running):
+    """If it is of a package that is there already: others may not be made for a fork."""
+    for package in ("imported_pkg", "other_pkg"):
+        (running.folder / package).mkdir()
+        (running.folder / package / "__init__.py").write_text("")
+        (running.folder / package / "part.py").write_text("")
+    with (running.folder / "program.py").open("a") as program:
+        program.write("\nimport imported_pkg\n")
+    modules = "'imported_pkg.part', 'other_pkg', 'other_pkg.part'"
+    look = f"print(*(int(name in sys.modules) for name in ({modules})))"
+    load = "import imported_pkg.part, other_pkg.part"
+    assert running.run(look)[1] == "0 0 0\n"
+    assert running.run(f"{load}; {look}")[1] == "1 1 1\n"
+    assert running.run(look)[1] == "1 0 0\n"
+
+
 def test_many_jobs_at_once(running):
     jobs = [running.start(f"time.sleep(0.3); sys.exit({number})") for number in range(20)]
     start = time.monotonic()
