@@ -65,6 +65,10 @@ def failures(logs: Path, *, since: float) -> list[str]:
 def keep_one_timer(scheduler: Any) -> None:
     """Makes Snakemake's job scheduler wait for one timer at a time.
 
+    While jobs wait, each look at them sets a timer for the next look, and each job that ends adds
+    a look, so the looks grow without end. After 100 jobs of a second beside 1,400 that wait, they
+    are a quarter of Snakemake's processor time, and their share grows with every job.
+
     Args:
         scheduler: the class `JobScheduler`. If it sets no such timers, nothing is changed.
     """
