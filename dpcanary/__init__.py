@@ -100,8 +100,8 @@ if TYPE_CHECKING:
     from dpcanary.own_training.result import OwnAudit as OwnAudit
     from dpcanary.own_training.result import loss_difference as loss_difference
     from dpcanary.records import Records as Records
-    from dpcanary.scoring.ensembles import ensemble_scores as ensemble_scores
     from dpcanary.scoring.scores import ScoringContext as ScoringContext
+    from dpcanary.scoring.scores import ensemble_scores as ensemble_scores
     from dpcanary.training.dpsgd import DPSGD as DPSGD
     from dpcanary.training.ensemble import train_ensemble as train_ensemble
     from dpcanary.training.runs import EnsembleResult as EnsembleResult
@@ -141,8 +141,7 @@ _NAMES_IN = {
     "own_training.audit": "audit_opacus",
     "own_training.result": "OwnAudit loss_difference",
     "records": "Records",
-    "scoring.ensembles": "ensemble_scores",
-    "scoring.scores": "ScoringContext",
+    "scoring.scores": "ScoringContext ensemble_scores",
     "training.dpsgd": "DPSGD",
     "training.ensemble": "train_ensemble",
     "training.runs": "EnsembleResult",

@@ -26,6 +26,13 @@ from dpcanary.training.models import module_of
 from dpcanary.training.settings import Loss, Sampling
 from dpcanary.training.simulation import Reference
 
+# Bytes of gradients in memory at once.
+_BYTES_AT_ONCE = 2**28
+_CPU = torch.device("cpu")
+
+# Takes a number of units of work and the unit's name, and gives a progress bar.
+Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
+
 
 @dataclass(frozen=True)
 class Target:
@@ -42,28 +49,21 @@ class Target:
     label: int
 
 
-def targets_at(indices: Iterable[int], private: Records) -> list[Target]:
-    """The private records at these indices, as targets."""
-    return [
-        Target(int(index), private.features[index], int(private.labels[index])) for index in indices
-    ]
+def input_canary(record: Records, target: Target) -> InputCanary:
+    """The canary that puts a single record (`Records` of length 1) in the place of a target."""
+    return InputCanary(record.features[0], int(record.labels[0]), target.index)
 
 
 def drawn_targets(private: Records, *, seed: int, count: int) -> list[Target]:
-    """Private records that are drawn at random.
-
-    Args:
-        private: the private records.
-        seed: the audit's seed.
-        count: targets.
-    """
+    """Private records that are drawn at random, by the audit's seed."""
     stream = generator(seed=seed, purpose=Purpose.TARGETS)
-    return targets_at(stream.permutation(len(private))[:count], private)
+    return _targets_at(stream.permutation(len(private))[:count], private)
 
 
-# Bytes of gradients in memory at once.
-_BYTES_AT_ONCE = 2**28
-_CPU = torch.device("cpu")
+def _targets_at(indices: Iterable[int], private: Records) -> list[Target]:
+    return [
+        Target(int(index), private.features[index], int(private.labels[index])) for index in indices
+    ]
 
 
 class RecordGradients:
@@ -109,6 +109,10 @@ class RecordGradients:
 
         return torch.cat([piece.flatten() for piece in grad(loss)(self._parameters).values()])
 
+    def of_target(self, target: Target) -> Tensor:
+        """Gradient of a target, shape (parameters,)."""
+        return self.of(self.inputs(target.features), self.labels(target.label))
+
     def cosines(self, records: Records, target: Tensor) -> NDArray[np.float64]:
         """Cosines of the gradients of n records with a target, shape (n,); 0 for a zero gradient.
 
@@ -121,10 +125,6 @@ class RecordGradients:
         chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
         inputs = self.inputs(records.features), self.labels(records.labels)
         return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).detach().cpu().numpy())
-
-
-# Takes a number of units of work and the unit's name, and gives a progress bar.
-Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Crafting:
         private, slots = self.data.private, self.stage.num_slots
         if self.reference is None:
             return drawn_targets(private, seed=self.stage.seed, count=slots)
-        return targets_at(self.reference.least_confident(slots), private)
+        return _targets_at(self.reference.least_confident(slots), private)
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """The audit's random stream for a purpose."""
@@ -185,10 +185,9 @@ class Crafting:
     @cached_property
     def module(self) -> nn.Module:
         """The audited model, with parameters that do not change from call to call."""
-        shape = self.data.private.features.shape[1:]
         return module_of(
             self.stage,
-            shape=shape,
+            shape=self.data.private.features.shape[1:],
             num_classes=self.data.num_classes,
             pretrained=self.pretrained,
         )
@@ -224,15 +223,10 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
     """
     function, slots = crafting.stage.function, crafting.stage.num_slots
     made = function_named(function)(crafting)
-    found = [*made] if isinstance(made, Iterable) else [made]
-    wrong = [canary for canary in found if not isinstance(canary, Canary)]
-    if wrong:
-        raise InputError(f"{function} returned {wrong[0]!r}; it must return a list of canaries")
-    if len(found) != slots:
-        raise InputError(f"{function} made {len(found)} canaries for {slots} slots")
-    return CanarySet(tuple(found), tuple(target.label for target in crafting.targets))
-
-
-def input_canary(record: Records, target: Target) -> InputCanary:
-    """The canary that puts a single record (`Records` of length 1) in the place of a target."""
-    return InputCanary(record.features[0], int(record.labels[0]), target.index)
+    canaries = [*made] if isinstance(made, Iterable) else [made]
+    for canary in canaries:
+        if not isinstance(canary, Canary):
+            raise InputError(f"{function} returned {canary!r}; it must return a list of canaries")
+    if len(canaries) != slots:
+        raise InputError(f"{function} made {len(canaries)} canaries for {slots} slots")
+    return CanarySet(tuple(canaries), tuple(target.label for target in crafting.targets))

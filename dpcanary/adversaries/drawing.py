@@ -47,9 +47,9 @@ class Drawing:
         runs, size = self.runs, RUNS_PER_STREAM
         for index in range(runs.start // size, (runs.stop - 1) // size + 1):
             start = index * size
-            own = np.arange(max(runs.start, start), min(runs.stop, start + size))
+            first, end = max(runs.start, start), min(runs.stop, start + size)
             stream = generator(seed=self.stage.seed, purpose=purpose, index=index)
-            yield stream, slice(int(own[0]) - start, int(own[-1]) - start + 1), parity(own)
+            yield stream, slice(first - start, end - start), parity(np.arange(first, end))
 
     def generator(self, run: int) -> np.random.Generator:
         """The random stream of one run, which depends on its index alone."""

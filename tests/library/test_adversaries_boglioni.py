@@ -10,9 +10,13 @@ from tqdm import tqdm
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import descent_of, optimised_canaries
-from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.adversaries.settings import (
+    CraftingStage,
+    MetagradientSettings,
+    MetagradientStage,
+    Start,
+)
 from dpcanary.errors import InputError
-from dpcanary.metagradients.settings import MetagradientSettings, MetagradientStage, Start
 from dpcanary.records import Records, Split
 from dpcanary.settings import products as shared
 from dpcanary.settings.experiment import Experiment

@@ -21,7 +21,7 @@ from dpcanary.adversaries.crafting import (
     craft_canaries,
     input_canary,
 )
-from dpcanary.adversaries.gradient import least_updated, least_updated_coordinates
+from dpcanary.adversaries.gradient import least_updated
 from dpcanary.adversaries.input import crafted_input, crafted_inputs, mislabeled, natural
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, canary_type
@@ -62,34 +62,15 @@ def stage_of(kind: str, **changes: object) -> CraftingStage:
         "function": "",
         "num_slots": 1,
         "drift_steps": [],
-        "crafting_steps": None,
-        "crafting_step_size": None,
-        "simulation": None,
-        "ranking": None,
-        "num_simulations": None,
-        "initial_weights": None,
-        "pretraining": None,
+        "is_private": True,
         "model": kind,
         "model_seed": 7,
         "hidden_sizes": [] if linear else [8],
-        "activation": None if linear else "tanh",
-        "width": None,
-        "logit_scale": None,
         "initialisation": "zeros" if linear else "per_run",
-        "loss": "cross_entropy",
-        "optimizer": "sgd",
-        "momentum": None,
         "learning_rate": 0.5,
-        "learning_rate_schedule": "constant",
         "num_steps": 200,
         "seed": 6,
-        "adjacency": "substitute",
-        "sampling": "poisson",
         "sample_rate": 0.2,
-        "batch_size": None,
-        "canary_period": None,
-        "max_grad_norm": 1.0,
-        "augmentation_multiplicity": None,
     }
     return CraftingStage.model_validate_json(json.dumps(settings | changes))
 
@@ -499,13 +480,6 @@ def test_every_slots_input_is_crafted_for_its_target(attack: Crafting, bars, pro
         np.testing.assert_array_equal(canary.features, alone.features)
 
 
-@pytest.mark.parametrize("missing", ["crafting_steps", "crafting_step_size"])
-def test_crafted_inputs_need_their_settings(attack: Crafting, missing: str) -> None:
-    steps = {"crafting_steps": 3, "crafting_step_size": 0.1, missing: None}
-    with pytest.raises(InputError, match="needs crafting_steps and crafting_step_size"):
-        crafted_inputs(told(attack, **steps))
-
-
 def test_crafted_input_that_diverges_is_an_error(attack: Crafting) -> None:
     with pytest.raises(InputError, match="crafted_input diverged; lower crafting_step_size"):
         crafted_input(
@@ -627,26 +601,14 @@ def test_simulated_steps_without_records_move_nothing(kind: str) -> None:
 # --- gradient ----------------------------------------------------------------------------------
 
 
-def test_least_updated_coordinate_is_a_dead_feature() -> None:
+def test_least_updated_coordinates_are_those_of_a_dead_feature() -> None:
     features = PRIVATE.features.copy()
     features[:, 5] = 0.0
-    moved = simulated_movement(
-        module=module_named("linear"),
-        records=Records(features, PRIVATE.labels),
-        dpsgd=DPSGD(0.0, 1.0, 0.5, (10,), sample_rate=0.2),
-        initialisation=Initialisation.ZEROS,
-        device=CPU,
-        seed=0,
-    ).absolute
+    crafting = crafting_of("linear", replace(DATA, private=Records(features, PRIVATE.labels)))
     dead = np.arange(NUM_CLASSES) * NUM_FEATURES + 5  # weights come before biases
-    assert np.flatnonzero(moved == 0).tolist() == dead.tolist()
-    assert least_updated_coordinates(moved, num_slots=1).tolist() == [dead[0]]
-    assert least_updated_coordinates(moved, num_slots=5).tolist() == dead.tolist()
-    moved[dead] = 1.0
-    expected = sorted(range(len(moved)), key=lambda j: moved[j])
-    for num_slots in (1, 4, len(moved)):
-        found = least_updated_coordinates(moved, num_slots=num_slots).tolist()
-        assert found == expected[:num_slots]
+    for num_slots in (1, 5):
+        found = least_updated(told(crafting, num_slots=num_slots))
+        assert [canary.coordinate for canary in found] == dead[:num_slots].tolist()
 
 
 def test_gradients_have_coordinates_of_their_own(attack: Crafting, bars, progress) -> None:

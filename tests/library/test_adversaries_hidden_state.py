@@ -19,8 +19,13 @@ from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
-from dpcanary.scoring.ensembles import ensemble_scores
-from dpcanary.scoring.scores import ScoringContext, canary_loss, cosine, gradient_norm
+from dpcanary.scoring.scores import (
+    ScoringContext,
+    canary_loss,
+    cosine,
+    ensemble_scores,
+    gradient_norm,
+)
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
@@ -45,34 +50,20 @@ SETTINGS = {
     "function": "x:y",
     "num_slots": 1,
     "drift_steps": [],
-    "crafting_steps": None,
-    "crafting_step_size": None,
-    "simulation": "noiseless",
-    "ranking": "per_step",
-    "num_simulations": 4,
+    "is_private": True,
     "model": "mlp",
     "model_seed": 7,
     "hidden_sizes": [4],
-    "activation": "tanh",
-    "width": None,
-    "logit_scale": None,
     "initialisation": "fixed",
     "initial_weights": "pytorch",
-    "pretraining": None,
-    "loss": "cross_entropy",
-    "optimizer": "sgd",
-    "momentum": None,
     "learning_rate": RATE,
-    "learning_rate_schedule": "constant",
     "num_steps": STEPS,
     "seed": 6,
     "adjacency": "add_remove",
     "sampling": "fixed",
-    "sample_rate": 1.0,
     "batch_size": BATCH,
     "canary_period": 1,
     "max_grad_norm": CLIP,
-    "augmentation_multiplicity": None,
 }
 
 

@@ -11,21 +11,27 @@ from scipy.stats import kstest, norm
 from dpcanary.accounting.trade_off import GaussianCurve, largest_mu
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import Drawing, draw_shard
-from dpcanary.adversaries.loss_landscape import draw_positions
-from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.errors import AccountingError, InputError
-from dpcanary.estimation.estimate import estimate_epsilon
-from dpcanary.gdp import gdp_epsilon
-from dpcanary.landscape.curve import DensityCurve, curves_of, exact_curves, likelihood_ratio
-from dpcanary.landscape.density import Law, exact_law
-from dpcanary.landscape.process import (
+from dpcanary.adversaries.landscape_law import (
+    DensityCurve,
+    Law,
+    curves_of,
+    exact_curves,
+    exact_law,
+    likelihood_ratio,
+)
+from dpcanary.adversaries.loss_landscape import (
     Landscape,
     LandscapeShape,
     Process,
+    draw_positions,
     middle,
     process_of,
     two_levels,
 )
+from dpcanary.adversaries.settings import DrawingStage
+from dpcanary.errors import AccountingError, InputError
+from dpcanary.estimation.estimate import estimate_epsilon
+from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.scores import ScoringContext
 
 DELTA = 1e-5

@@ -8,16 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from dpcanary.metagradients.descent import Descent
+from dpcanary.errors import InputError
 from dpcanary.metagradients.reverse import (
     Metagradient,
-    loss_gap,
     loss_gap_objective,
     metagradient,
     planned_segments,
 )
-from dpcanary.metagradients.task import Batch, Task, shuffled_batches, task_of
-from dpcanary.metagradients.training import Training, trained
+from dpcanary.metagradients.training import (
+    Batch,
+    Descent,
+    Task,
+    Training,
+    shuffled_batches,
+    trained,
+)
 from dpcanary.records import Records
 from dpcanary.training.residual_networks import resnet9
 
@@ -61,7 +66,7 @@ def training_of(
     torch.manual_seed(0)
     module = net().to(dtype)
     records = Records(rng.normal(size=(NUM_RECORDS, *shape)), rng.integers(0, 3, NUM_RECORDS))
-    task = task_of(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
+    task = Task(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
     batches = shuffled_batches(
         num_records=NUM_RECORDS,
         inserted=INSERTED,
@@ -255,7 +260,7 @@ def test_segments_cover_all_steps_and_fit(num_steps: int):
     for capacity in range(1, num_steps + 2):
         try:
             segments = planned_segments(num_steps, capacity)
-        except Exception:
+        except InputError:
             assert least is None
             continue
         least = least or capacity
@@ -302,14 +307,3 @@ def test_every_epoch_has_every_record_once():
         assert sorted(np.concatenate([part.records for part in parts])) == list(range(9))
         assert sorted(np.concatenate([part.canaries for part in parts])) == list(inserted)
     assert not np.array_equal(batches[0].records, batches[3].records)
-
-
-def test_the_gap_is_out_minus_in():
-    training, pixels = training_of()
-    task: Task = training.task
-    own = found(training, pixels)
-    gap = loss_gap(task, own.parameters, pixels, INSERTED)
-    assert gap == pytest.approx(-own.value / len(INSERTED), rel=1e-10)
-    losses = task.canary_losses(own.parameters, pixels).detach().numpy()
-    out = np.setdiff1d(np.arange(NUM_CANARIES), INSERTED)
-    assert gap == pytest.approx(losses[out].mean() - losses[INSERTED].mean(), rel=1e-10)

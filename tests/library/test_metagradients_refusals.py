@@ -7,13 +7,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpcanary.adversaries.metagradient import drawn_training, optimise_canaries
 from dpcanary.errors import InputError
-from dpcanary.metagradients.canaries import drawn, optimise_canaries
-from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.reverse import loss_gap_objective, metagradient, planned_segments
-from dpcanary.metagradients.smoothness import metasmoothness
-from dpcanary.metagradients.task import Batch, Task, shuffled_batches, task_of
-from dpcanary.metagradients.training import Training, trained
+from dpcanary.metagradients.reverse import (
+    loss_gap_objective,
+    metagradient,
+    metasmoothness,
+    planned_segments,
+)
+from dpcanary.metagradients.training import (
+    Batch,
+    Descent,
+    Task,
+    Training,
+    shuffled_batches,
+    trained,
+)
 from dpcanary.records import Records
 from dpcanary.training.residual_networks import resnet9
 
@@ -30,7 +39,7 @@ def net() -> nn.Module:
 
 
 def task(module: nn.Module | None = None) -> Task:
-    return task_of(module=module or net(), records=DATA, canary_labels=LABELS)
+    return Task(module=module or net(), records=DATA, canary_labels=LABELS)
 
 
 def training(
@@ -160,20 +169,20 @@ def test_tasks():
     with pytest.raises(InputError, match=r"labels of the records are 0 to 2; .* for 0 to 1"):
         task(nn.Linear(5, 2).double())
     with pytest.raises(InputError, match="labels of the canaries are 0 to 3"):
-        task_of(module=net(), records=DATA, canary_labels=np.array([0, 3]))
+        Task(module=net(), records=DATA, canary_labels=np.array([0, 3]))
     with pytest.raises(InputError, match="there are 6 records and 0 canaries"):
-        task_of(module=net(), records=DATA, canary_labels=NO)
+        Task(module=net(), records=DATA, canary_labels=NO)
     damaged = Records(np.where(DATA.features > 1, np.inf, DATA.features), DATA.labels)
     with pytest.raises(InputError, match="features of the records are not all finite"):
-        task_of(module=net(), records=damaged, canary_labels=LABELS)
+        Task(module=net(), records=damaged, canary_labels=LABELS)
 
 
 def test_draws():
-    own = task_of(module=net(), records=DATA, canary_labels=LABELS[:3])
+    own = Task(module=net(), records=DATA, canary_labels=LABELS[:3])
     with pytest.raises(InputError, match="3 canaries cannot be split into halves"):
-        drawn(own, descent=Descent((0.1,)), batch_size=2, seed=0, index=0)
+        drawn_training(own, descent=Descent((0.1,)), batch_size=2, seed=0, index=0)
     with pytest.raises(InputError, match="batch_size 9 is more than the 6 records and 2 inserted"):
-        drawn(task(), descent=Descent((0.1,)), batch_size=9, seed=0, index=0)
+        drawn_training(task(), descent=Descent((0.1,)), batch_size=9, seed=0, index=0)
     stream = np.random.default_rng(0)
     with pytest.raises(InputError, match="batch_size is 0"):
         shuffled_batches(num_records=3, inserted=NO, batch_size=0, num_steps=1, stream=stream)

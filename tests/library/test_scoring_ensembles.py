@@ -11,7 +11,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, CanarySet, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.observations import Observation
 from dpcanary.records import Records
-from dpcanary.scoring.ensembles import ensemble_scores
+from dpcanary.scoring.scores import ensemble_scores
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.runs import EnsembleResult
