@@ -38,12 +38,9 @@ _LARGEST_EPSILON = 512.0
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """Densities of the position on a grid.
+    """Densities of the position in each world at each recorded step, shape (steps, points).
 
-    Attributes:
-        positions: in units of C, equally spaced, shape (points,).
-        world0: densities at each recorded step, shape (steps, points).
-        world1: the same for world 1.
+    Positions are in units of C and equally spaced, shape (points,).
     """
 
     positions: Array
@@ -57,12 +54,9 @@ class Law:
 
 
 def exact_law(process: Process, steps: Sequence[int], *, resolution: int = RESOLUTION) -> Law:
-    """The densities of both worlds after some steps.
+    """The densities of both worlds after some steps (ascending, at least 1).
 
-    Args:
-        process: both worlds.
-        steps: ascending, at least 1.
-        resolution: grid points per standard deviation of a step's noise.
+    The grid has `resolution` points per standard deviation of a step's noise.
 
     Raises:
         InputError: if the landscape's cells do not fit on a grid.
@@ -148,13 +142,7 @@ def _gaussian(x: Array, deviation: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DensityCurve(ExactCurve):
-    """The curve of one step of a process.
-
-    Attributes:
-        world0: density of the position in world 0 on a grid, shape (points,).
-        world1: the same for world 1.
-        spacing: of the grid.
-    """
+    """The curve of one step of a process: densities of both worlds on a grid, shape (points,)."""
 
     world0: Array
     world1: Array
@@ -255,11 +243,8 @@ def likelihood_ratio(observed: Array, context: ScoringContext) -> Array:
 def exact_curves(
     settings: Mapping[str, Any], *, noise_multiplier: float, steps: Sequence[int]
 ) -> list[DensityCurve]:
-    """The exact trade-off curve of the final model, for each of some last steps.
+    """The exact trade-off curve of the final model, for each of some last steps, ascending.
 
-    Args:
-        settings: of the jobs that draw the runs.
-        noise_multiplier: sigma.
-        steps: ascending.
+    `settings` are those of the jobs that draw the runs.
     """
     return curves_of(exact_law(process_of(settings, noise_multiplier=noise_multiplier), steps))

@@ -84,11 +84,9 @@ def middle(adjacency: Adjacency) -> float:
 
 
 def process_of(settings: Mapping[str, Any], *, noise_multiplier: float) -> Process:
-    """The process that the settings of an audit describe.
+    """The process of an audit with these settings.
 
-    Args:
-        settings: `adjacency`, `batch_size`, `landscape` and `landscape_threshold`.
-        noise_multiplier: sigma.
+    They are `adjacency`, `batch_size`, `landscape` and `landscape_threshold`.
     """
     shape = LandscapeShape(settings["landscape"])
     return Process(

@@ -112,10 +112,9 @@ def descent_of(settings: MetagradientSettings) -> Descent:
 
 @dataclass(frozen=True)
 class Metastep:
-    """What a metastep found before it changed the pixels.
+    """What a metastep found before it changed the pixels; its index is 0 for the first.
 
     Attributes:
-        index: 0 for the first.
         loss_gap: mean loss of the canaries that were out minus that of those that were in, in
             nats. Each metastep has another split and start, so single ones differ by chance.
         last_loss: mean loss of the last batch, in nats.
@@ -167,7 +166,7 @@ def optimise_canaries(
         step_size: of a metastep, in the units of the features.
         lower: least valid feature, a number or an array that broadcasts against a record.
         upper: greatest valid feature, likewise.
-        num_metasteps: how many.
+        num_metasteps: trainings that are differentiated.
         seed: of all draws.
         device: where to compute.
         memory_budget: bytes for the states of a training; see `metagradient`.

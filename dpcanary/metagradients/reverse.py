@@ -31,12 +31,8 @@ def planned_segments(num_steps: int, capacity: int | None) -> tuple[range, ...]:
 
     Those of the last segment are kept on the way there. At the start of each earlier segment the
     whole state is kept, and its steps are done again when the way back reaches it. There are as
-    few segments as fit. With the least capacity that is enough, about sqrt(8 x steps), there are
-    about sqrt(steps / 2) of them.
-
-    Args:
-        num_steps: of the training.
-        capacity: how many vectors of parameters fit into memory; None: all.
+    few segments as fit into a memory of `capacity` vectors of parameters (None: all). With the
+    least capacity that is enough, about sqrt(8 x steps), there are about sqrt(steps / 2) of them.
 
     Raises:
         InputError: if there are too few for any plan.
@@ -210,17 +206,14 @@ def loss_gap_objective(task: Task, inserted: NDArray[np.int64]) -> Objective:
     """Sum of the losses of canaries that are in, minus those that are out, in nats.
 
     It is equation 3 of Boglioni et al. (2025), which is minimised: then models have a low loss on
-    what they were trained on, and a high one on what they were not.
-
-    Args:
-        task: holds the canaries' labels.
-        inserted: indices of the canaries that are trained on.
+    what they were trained on, and a high one on what they were not. `inserted` are the indices of
+    the canaries that are trained on.
     """
     signs = torch.full((len(task.canary_labels),), -1.0).to(task.features)
     signs[task.indices(inserted)] = 1.0
 
     def objective(parameters: Tensor, pixels: Tensor) -> Tensor:
-        return (signs * task.canary_losses(parameters, pixels)).sum()
+        return (signs * task.losses(parameters, pixels, task.canary_labels)).sum()
 
     return objective
 
@@ -260,16 +253,11 @@ def metasmoothness(
 ) -> Smoothness:
     """Compares a training with two that see slightly other pixels; takes two metagradients.
 
-    Args:
-        training: everything but the pixels.
-        pixels: z, of all canaries, shape (m, ...).
-        direction: d, shape (m, ...).
-        step_size: h, > 0.
-        objective: what is differentiated.
-        memory_budget: bytes for the states of a training; see `metagradient`.
+    The pixels are z, the direction d, both of shape (m, ...), and the step size h; the other
+    arguments are those of `metagradient`.
 
     Raises:
-        InputError: if training diverges, or the shapes differ.
+        InputError: if training diverges, the shapes differ, or the direction changes nothing.
     """
     checked_real("step_size", step_size)
     pixels, direction = training.task.pixels(pixels), training.task.pixels(direction)

@@ -84,20 +84,11 @@ class Descent:
         return State(parameters, momentum.mul(self.momentum)), gradient
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The records of one step, by their indices.
-
-    Attributes:
-        records: among the records that are no canaries, shape (n,).
-        canaries: among the canaries, shape (k,).
-    """
+class Batch(NamedTuple):
+    """The indices of one step's records, shape (n,), and canaries, shape (k,)."""
 
     records: NDArray[np.int64]
     canaries: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.records) + len(self.canaries)
 
 
 def shuffled_batches(
@@ -111,13 +102,6 @@ def shuffled_batches(
     """Pieces of a random order of all records and the inserted canaries, drawn for every epoch.
 
     What is left of an epoch is not used in it, so no batch holds a record twice.
-
-    Args:
-        num_records: records that are no canaries.
-        inserted: indices of the canaries that are trained on, shape (k,).
-        batch_size: records and canaries of each batch.
-        num_steps: batches.
-        stream: draws the orders.
 
     Raises:
         InputError: if there are fewer records and canaries than a batch has.
@@ -145,11 +129,7 @@ def shuffled_batches(
 class Task:
     """What is learned: a module and its data, on one device and in the precision of the module.
 
-    Attributes:
-        module: only its form is used. Parameters are given to every method.
-        features: of the records that are no canaries, shape (n, ...).
-        labels: shape (n,).
-        canary_labels: shape (m,).
+    Only the form of the module is used: parameters are given to every method.
     """
 
     def __init__(
@@ -163,9 +143,8 @@ class Task:
         """Copies the module and the records to the device.
 
         Args:
-            module: maps features (n, ...) to logits (n, K). All its parameters are trained. Its
-                derivatives must exist twice, and the output of a record must depend on that
-                record alone.
+            module: maps features (n, ...) to logits (n, K). Its derivatives must exist twice, and
+                the output of a record must depend on that record alone.
             records: other than canaries, features of shape (n, ...).
             canary_labels: shape (m,).
             device: where to compute.
@@ -214,10 +193,6 @@ class Task:
         outputs = functional_call(self.module, self.named(parameters), (features,))
         return nn.functional.cross_entropy(outputs, labels, reduction="none")
 
-    def canary_losses(self, parameters: Tensor, pixels: Tensor) -> Tensor:
-        """Cross-entropy of each canary in nats, shape (m,), of pixels of shape (m, ...)."""
-        return self.losses(parameters, pixels, self.canary_labels)
-
     def batch_loss(self, parameters: Tensor, batch: Batch, canaries: Tensor) -> Tensor:
         """Mean cross-entropy of a batch in nats; `canaries` are the pixels of its canaries."""
         records = self.indices(batch.records)
@@ -259,8 +234,8 @@ class Training:
         descent: the optimiser.
 
     Raises:
-        InputError: if there is not one batch per learning rate, a batch is empty or names a record
-            that does not exist, or `start` has another length than the module's parameters.
+        InputError: if there is not one batch per learning rate, or `start` has another length than
+            the module's parameters.
     """
 
     task: Task
@@ -282,16 +257,6 @@ class Training:
                 f"there are {len(self.batches)} batches and {self.num_steps} learning rates; give"
                 " one of each per step"
             )
-        numbers = {"record": len(self.task.labels), "canary": len(self.task.canary_labels)}
-        for step, batch in enumerate(self.batches, start=1):
-            if not len(batch):
-                raise InputError(f"the batch of step {step} is empty; give it a record")
-            for name, indices in (("record", batch.records), ("canary", batch.canaries)):
-                if len(indices) and not 0 <= indices.min() <= indices.max() < numbers[name]:
-                    raise InputError(
-                        f"the batch of step {step} names {name} {int(indices.min())} to"
-                        f" {int(indices.max())}; there are 0 to {numbers[name] - 1}"
-                    )
 
     @property
     def num_steps(self) -> int:
@@ -331,10 +296,8 @@ class Training:
     ) -> tuple[Tensor, Tensor | None, float]:
         """Second derivatives of a batch's loss, applied to a direction in the parameters, (P,).
 
-        Returns:
-            the derivative of <direction, gradient of the loss> in the parameters, shape (P,); in
-            the pixels of the batch's canaries, shape (k, ...), or None if it has none; and the
-            loss.
+        The derivative of <direction, gradient of the loss> in the parameters, shape (P,); in the
+        pixels of the batch's canaries, shape (k, ...), or None if it has none; and the loss.
         """
         batch = self.batches[step]
         leaves = [parameters.detach().requires_grad_()]

@@ -303,7 +303,7 @@ def test_every_epoch_has_every_record_once():
     assert len(batches) == 7
     for epoch in range(2):
         parts = batches[3 * epoch : 3 * epoch + 3]
-        assert all(len(part) == 4 for part in parts)
+        assert all(len(part.records) + len(part.canaries) == 4 for part in parts)
         assert sorted(np.concatenate([part.records for part in parts])) == list(range(9))
         assert sorted(np.concatenate([part.canaries for part in parts])) == list(inserted)
     assert not np.array_equal(batches[0].records, batches[3].records)

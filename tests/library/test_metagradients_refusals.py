@@ -46,11 +46,10 @@ def training(
     *,
     rate: float = 0.1,
     module: nn.Module | None = None,
-    batches: tuple[Batch, ...] = (BATCH,) * 20,
 ) -> Training:
     own = task(module)
     start = nn.utils.parameters_to_vector(own.module.parameters())
-    return Training(own, start, batches, Descent((rate,) * 20, momentum=0.5))
+    return Training(own, start, (BATCH,) * 20, Descent((rate,) * 20, momentum=0.5))
 
 
 def gradient(
@@ -154,13 +153,6 @@ def test_trainings():
         Training(one.task, one.start, one.batches, Descent((0.1,)))
     with pytest.raises(InputError, match=r"start has shape \(38,\); the module has 39 parameters"):
         Training(one.task, one.start[1:], one.batches, one.descent)
-    for batch, message in (
-        (Batch(NO, NO), "the batch of step 20 is empty"),
-        (Batch(np.array([6]), NO), "step 20 names record 6 to 6; there are 0 to 5"),
-        (Batch(NO, np.array([-1, 4])), "step 20 names canary -1 to 4; there are 0 to 3"),
-    ):
-        with pytest.raises(InputError, match=message):
-            training(batches=(*one.batches[:-1], batch))
 
 
 def test_tasks():
