@@ -143,19 +143,16 @@ def log_odds(logits: np.ndarray, label: int) -> float:
     return float(np.log(p[label] / (p.sum() - p[label])))
 
 
-@pytest.mark.parametrize("adjacency", [*Adjacency])
 @pytest.mark.parametrize("kind", ["gradient", "direction"])
-def test_gradient_canaries_score_by_minus_the_change(kind, adjacency):
+def test_gradient_canaries_score_by_minus_the_change(kind):
     changes = np.random.default_rng(3).normal(size=(5, 2, 2)).astype(np.float32)
     lengths = np.random.default_rng(4).uniform(5, 9, (5, 2, 2)).astype(np.float32)
     for observe, observations in (
         (Observation.CHANGE, changes),
         (Observation.CHANGE_AND_LENGTH, np.stack([changes, lengths], axis=-1)),
     ):
-        result = result_of(CANARIES[kind], observe, observations, adjacency=adjacency)
-        found = ensemble_scores(result)
-        assert found.dtype == np.float64
-        np.testing.assert_array_equal(found, -changes)
+        result = result_of(CANARIES[kind], observe, observations, adjacency="substitute")
+        np.testing.assert_array_equal(ensemble_scores(result), -changes)
 
 
 @pytest.mark.parametrize("adjacency", [*Adjacency])

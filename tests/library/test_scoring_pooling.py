@@ -88,11 +88,6 @@ def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     np.testing.assert_array_equal(pooled.world[..., 0], runs % 2)
     np.testing.assert_array_equal(pooled.scores[..., 0], runs[..., None])
     np.testing.assert_array_equal(pooled.scores[..., 1], 10.0 * runs[..., None])
-    for repeat in range(num_repeats):
-        world0, _ = pooled.of_worlds(repeat=repeat, step=0)
-        _, world1 = pooled.of_worlds(repeat=repeat, step=1)
-        np.testing.assert_array_equal(world0, runs[repeat, 0::2])
-        np.testing.assert_array_equal(world1, 10.0 * runs[repeat, 1::2])
     np.testing.assert_array_equal(pooled.test_accuracy, (runs / 100).astype(np.float32))
     np.testing.assert_array_equal(pooled.step, [5, 10])
     expected = {"sample_rate": 0.5, "noise_multiplier": 2.0, "batch_size": None, "seconds": 4.0}
@@ -119,20 +114,14 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, messag
         checked(written(tmp_path, shard(0, 4), second))
 
 
-def test_whole_shards_of_another_audit_are_refused(tmp_path):
-    """Such shards agree with one another, but not with the audit."""
+def test_shards_must_have_the_audits_settings_and_canaries(tmp_path):
+    """It is not enough that they agree with one another."""
     foreign = {"settings": {**SETTINGS, "seed": 2}}
     with pytest.raises(InputError, match="other settings: it is of another audit, or out of"):
         checked(written(tmp_path, shard(0, 4, **foreign), shard(4, 4, **foreign)))
-
-
-def test_shards_must_have_the_audits_canaries(tmp_path):
     paths = written(tmp_path, shard(0, 8))
     with pytest.raises(InputError, match="made with other canaries"):
         checked(paths, canaries=paths[0])
-
-
-def test_shards_with_canaries_are_refused_where_the_audit_has_none(tmp_path):
     with pytest.raises(InputError, match="made with other canaries"):
         checked(written(tmp_path, shard(0, 8, inputs={"canaries": "x"})))
 
@@ -166,24 +155,11 @@ def test_a_nan_names_the_run(tmp_path):
         checked(written(tmp_path, reverse(broken)))
 
 
-def test_a_truncated_shard_is_refused_with_advice(tmp_path):
-    paths = written(tmp_path, shard(0, 4), shard(4, 4))
-    paths[1].write_bytes(paths[1].read_bytes()[:-20])
-    with pytest.raises(InputError, match=r"00001\.npz is not a whole .*; .* delete it and run"):
-        checked(paths)
-
-
 def test_a_score_of_another_shape_is_refused(tmp_path, monkeypatch):
     """A function of another package may return a wrong shape."""
     monkeypatch.setattr("dpcanary.scoring.scores.as_observed", lambda observed, _: observed[..., 0])
     with pytest.raises(InputError, match=r"as_observed returned shape \(8, 2\) for 8 runs, 2 st"):
         pooled_of(written(tmp_path, shard(0, 8)))
-
-
-def test_a_score_that_does_not_exist_is_refused(tmp_path):
-    stage = STAGE.model_copy(update={"score_function": "dpcanary.scoring.scores:none"})
-    with pytest.raises(InputError, match=r"there is no function 'dpcanary\.scoring\.scores:none'"):
-        pooled_of(written(tmp_path, shard(0, 8)), stage)
 
 
 def test_scores_are_told_of_the_audit(tmp_path, monkeypatch):
@@ -255,12 +231,6 @@ def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
     np.testing.assert_array_equal(pooled.scores, expected)
     np.testing.assert_array_equal(pooled.world, world)
     assert pooled.num_slots == len(labels)
-    for repeat in range(3):
-        for step in range(2):
-            found = pooled.of_worlds(repeat=repeat, step=step)
-            for index in range(2):
-                own = expected[repeat, ..., step][world[repeat] == index]
-                np.testing.assert_array_equal(found[index], own)
 
 
 def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
