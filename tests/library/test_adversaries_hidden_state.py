@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,14 +72,24 @@ def crafting_of(*, noise: float | None = None, **changes: object) -> Crafting:
     return Crafting(stage, DATA, None, CPU, noise)
 
 
-def record_gradient(module: nn.Module, weights: np.ndarray, record: int) -> np.ndarray:
+def record_gradient(
+    module: nn.Module, weights: np.ndarray, features: np.ndarray, label: int
+) -> np.ndarray:
     """Gradient of one record's cross-entropy by autograd, in float64."""
     twin = copy.deepcopy(module).double()
-    vector_to_parameters(torch.from_numpy(weights), twin.parameters())
-    inputs = torch.from_numpy(DATA.private.features[record].astype(np.float64))[None]
-    label = torch.tensor([int(DATA.private.labels[record])])
-    nn.functional.cross_entropy(twin(inputs), label).backward()
+    vector_to_parameters(torch.from_numpy(weights).double(), twin.parameters())
+    inputs = torch.from_numpy(features.astype(np.float64))[None]
+    nn.functional.cross_entropy(twin(inputs), torch.tensor([label])).backward()
     return torch.cat([p.grad.flatten() for p in twin.parameters()]).numpy()
+
+
+def clipped_sum(module: nn.Module, weights: np.ndarray, records: np.ndarray, clip: float):
+    """Sum of the clipped gradients of some private records."""
+    total = np.zeros_like(weights)
+    for features, label in zip(*vars(DATA.private[records]).values(), strict=True):
+        gradient = record_gradient(module, weights, features, int(label))
+        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+    return total
 
 
 def trained_by_hand(crafting: Crafting, clip: float, left_out: list[int]) -> list[np.ndarray]:
@@ -89,10 +98,7 @@ def trained_by_hand(crafting: Crafting, clip: float, left_out: list[int]) -> lis
     batches = KnownBatches(others, batch_size=BATCH, seed=crafting.stage.seed)
     path = [parameters_to_vector(crafting.module.parameters()).detach().double().numpy()]
     for step in range(STEPS):
-        total = np.zeros_like(path[0])
-        for record in batches.at(step):
-            gradient = record_gradient(crafting.module, path[-1], int(record))
-            total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+        total = clipped_sum(crafting.module, path[-1], batches.at(step), clip)
         path.append(path[-1] - RATE / BATCH * total)
     return path
 
@@ -286,9 +292,7 @@ def test_drift_of_sampled_batches_is_that_of_their_mean():
     start = parameters_to_vector(crafting.module.parameters()).detach().double().numpy()
     weights = start
     for _ in range(STEPS):
-        gradients = [record_gradient(crafting.module, weights, int(one)) for one in others]
-        clipped = [one * min(1.0, CLIP / np.linalg.norm(one)) for one in gradients]
-        weights = weights - RATE * 0.25 * np.sum(clipped, axis=0) / (0.25 * COUNT)
+        weights = weights - RATE / COUNT * clipped_sum(crafting.module, weights, others, CLIP)
     for canary in canaries:
         expected = (weights - start)[canary.coordinate]
         np.testing.assert_allclose(canary.drift, [expected], rtol=1e-4, atol=1e-7)
@@ -364,12 +368,10 @@ def test_gradient_norm_is_that_of_autograd():
     canary = found.canaries.canaries[0]
     assert isinstance(canary, InputCanary)
     for run in range(6):
-        twin = copy.deepcopy(crafting_of().module).double()
-        vector_to_parameters(torch.from_numpy(found.parameters[run]).double(), twin.parameters())
-        inputs = torch.from_numpy(canary.features.astype(np.float64))[None]
-        nn.functional.cross_entropy(twin(inputs), torch.tensor([canary.label])).backward()
-        norm = torch.cat([p.grad.flatten() for p in twin.parameters()]).norm().item()
-        assert found.observations[run, -1, 0] == pytest.approx(norm, rel=1e-5)
+        gradient = record_gradient(
+            crafting_of().module, found.parameters[run], canary.features, canary.label
+        )
+        assert found.observations[run, -1, 0] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
     plain = run_of("logits")
     np.testing.assert_array_equal(found.parameters, plain.parameters)
 
@@ -455,4 +457,3 @@ def test_higher_scores_are_of_world_0():
 def test_a_function_that_uses_the_reference_must_say_so():
     with pytest.raises(InputError, match="must not say uses_reference=False"):
         _ = crafting_of().gradients
-    assert replace(crafting_of(), noise_multiplier=2.0).noise_multiplier == 2.0
