@@ -68,12 +68,7 @@ Canary = InputCanary | GradientCanary | DirectionCanary
 
 @dataclass(frozen=True)
 class CanarySet:
-    """The canaries of a run, one for each slot, all of one type.
-
-    Attributes:
-        canaries: K, for K slots.
-        target_labels: K labels of their targets.
-    """
+    """The canaries of a run, one for each slot, all of one type, with labels of their targets."""
 
     canaries: tuple[Canary, ...]
     target_labels: tuple[int, ...]
@@ -87,11 +82,7 @@ class CanarySet:
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The labels of the K canaries.
-
-        Raises:
-            InputError: if they are gradients, which have no labels.
-        """
+        """The labels of the K canaries; gradients have none, which is an error."""
         labels = [canary.label for canary in self.canaries if isinstance(canary, InputCanary)]
         if len(labels) < len(self.canaries):
             raise InputError("gradient canaries have no labels: this needs input canaries")

@@ -62,7 +62,7 @@ class Shard:
 
     Attributes:
         header: see `shard_header`.
-        run: shape (n,), run indices.
+        run: run indices, shape (n,).
         world: shape (n, K), 0 or 1; the world of each of K slots.
         step: shape (S,), recorded steps, ascending.
         observation: shape (n, S, K, ...).

@@ -66,11 +66,9 @@ def records_from(where: object, features: object, labels: object) -> Records:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How features were standardised: less a mean, divided by a deviation.
+    """How features were standardised: less a mean, divided by a positive deviation.
 
-    Attributes:
-        mean: float64, of a shape that broadcasts with that of the features.
-        deviation: likewise; positive.
+    Their shapes broadcast with that of the features.
     """
 
     mean: NDArray[np.float64]

@@ -36,13 +36,7 @@ Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
 
 @dataclass(frozen=True)
 class Target:
-    """A target record, for which a canary is crafted.
-
-    Attributes:
-        index: among the private records.
-        features: shape (...).
-        label: class index.
-    """
+    """A target, for which a canary is crafted: the private record of this index."""
 
     index: int
     features: NDArray[np.float32]
@@ -98,9 +92,9 @@ class RecordGradients:
         return torch.as_tensor(labels, device=self._device)
 
     def of(self, features: Tensor, label: Tensor) -> Tensor:
-        """Gradient of one record, shape (parameters,); differentiable in the features.
+        """Gradient of one record, shape (parameters,), differentiable in the features.
 
-        `features` of the record come from `inputs`, its `label`, shape (), from `labels`.
+        These come from `inputs`, and the label, shape (), from `labels`.
         """
 
         def loss(parameters: dict[str, Tensor]) -> Tensor:
@@ -114,10 +108,7 @@ class RecordGradients:
         return self.of(self.inputs(target.features), self.labels(target.label))
 
     def cosines(self, records: Records, target: Tensor) -> NDArray[np.float64]:
-        """Cosines of the gradients of n records with a target, shape (n,); 0 for a zero gradient.
-
-        The target is a gradient too, shape (parameters,).
-        """
+        """Cosines of n records' gradients with a target gradient, shape (n,); 0 for a zero one."""
 
         def cosine(record: Tensor, label: Tensor) -> Tensor:
             return torch.nn.functional.cosine_similarity(self.of(record, label), target, dim=0)
@@ -199,11 +190,7 @@ class Crafting:
 
     @cached_property
     def gradients(self) -> RecordGradients:
-        """Gradients of single records at the reference model.
-
-        Raises:
-            InputError: if there is no reference model.
-        """
+        """Gradients of single records at the reference model, which must be there."""
         if self.reference is None:
             raise InputError(
                 f"{self.stage.function} uses the reference model: its entry in the catalogue must"

@@ -41,8 +41,7 @@ class Drawing:
     ) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
         """Each stream that the runs touch, with the rows of its runs, and their worlds.
 
-        A stream serves `RUNS_PER_STREAM` runs, so that draws are vectorised over runs. Draw for
-        all of them, and keep the rows.
+        A stream serves `RUNS_PER_STREAM` runs at once. Draw for all of them, and keep the rows.
         """
         runs, size = self.runs, RUNS_PER_STREAM
         for index in range(runs.start // size, (runs.stop - 1) // size + 1):

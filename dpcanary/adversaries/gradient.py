@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,6 @@ def least_updated(crafting: Crafting) -> list[GradientCanary]:
     """Canaries in the coordinates that move least in a simulated training without noise.
 
     A canary is easiest to see where nothing else moves.
-
-    Raises:
-        InputError: if there are more slots than parameters, or the simulation diverges.
     """
     movement = _movement(crafting, Simulation.NOISELESS, num_simulations=1)
     return _in_first(np.argsort(movement.absolute, kind="stable"), crafting)
@@ -35,9 +33,6 @@ def simulated_dimensions(crafting: Crafting) -> list[GradientCanary]:
 
     The paper simulates four trainings. If nothing in them is random, these are all alike, and one
     is enough.
-
-    Raises:
-        InputError: if there are more slots than parameters, or a simulation diverges.
     """
     stage = crafting.stage
     all_alike = (
@@ -52,11 +47,7 @@ def simulated_dimensions(crafting: Crafting) -> list[GradientCanary]:
 
 
 def random_dimensions(crafting: Crafting) -> list[GradientCanary]:
-    """Canaries in coordinates that are drawn at random (A_GC-R).
-
-    Raises:
-        InputError: if there are more slots than parameters.
-    """
+    """Canaries in coordinates that are drawn at random (A_GC-R)."""
     stream = crafting.generator(Purpose.DIMENSIONS)
     return _in_first(stream.permutation(crafting.num_parameters), crafting)
 
@@ -83,16 +74,23 @@ def _movement(crafting: Crafting, simulation: Simulation, *, num_simulations: in
         dpsgd = replace(dpsgd, noise_multiplier=crafting.noise_multiplier)
     with crafting.progress(stage.num_steps, "step") as bar:
         return simulated_movement(
-            module=crafting.module,
-            records=crafting.data.private,
             dpsgd=dpsgd,
-            initialisation=stage.initialisation,
-            seed=stage.seed,
-            device=crafting.device,
             targets=crafting.left_out,
             num_simulations=num_simulations,
             on_progress=bar.update,
+            **_trained_on(crafting),
         )
+
+
+def _trained_on(crafting: Crafting) -> dict[str, Any]:
+    """What all simulations of an audit's training share."""
+    return {
+        "module": crafting.module,
+        "records": crafting.data.private,
+        "initialisation": crafting.stage.initialisation,
+        "seed": crafting.stage.seed,
+        "device": crafting.device,
+    }
 
 
 def _in_first(order: NDArray[np.int64], crafting: Crafting) -> list[GradientCanary]:
@@ -114,15 +112,11 @@ def _in_first(order: NDArray[np.int64], crafting: Crafting) -> list[GradientCana
         return canaries
     with crafting.progress(stage.num_steps, "step") as bar:
         drifts = expected_changes(
-            module=crafting.module,
-            records=crafting.data.private,
             dpsgd=mechanism_of(stage, record_steps=stage.drift_steps, noise_multiplier=0.0),
-            initialisation=stage.initialisation,
-            seed=stage.seed,
-            device=crafting.device,
             targets=crafting.replaced,
             coordinates=coordinates,
             on_progress=bar.update,
+            **_trained_on(crafting),
         )
     return [
         replace(canary, drift=tuple(drift))

@@ -31,11 +31,7 @@ def flipped_labels(crafting: Crafting) -> list[InputCanary]:
 
 
 def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int) -> list[int]:
-    """For each target a label that is drawn from the other classes; of two classes, the other.
-
-    Raises:
-        InputError: if the data have only one class.
-    """
+    """For each target a label that is drawn from the other classes, of which there must be one."""
     if num_classes < 2:
         raise InputError("the records have one class only: there is no other label for a canary")
     stream = generator(seed=seed, purpose=Purpose.OTHER_LABELS)
@@ -45,11 +41,7 @@ def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int)
 
 
 def mislabeled(crafting: Crafting) -> list[InputCanary]:
-    """Every target with the other label whose gradient opposes the target's most.
-
-    Raises:
-        InputError: if the data have only one class, or a gradient is not finite.
-    """
+    """Every target with the other label whose gradient opposes the target's most."""
     num_classes = crafting.data.num_classes
     if num_classes < 2:
         raise InputError("mislabeled needs a dataset of at least 2 classes")
@@ -66,9 +58,6 @@ def natural(crafting: Crafting) -> list[InputCanary]:
     """For every target, the auxiliary record whose gradient opposes the target's most.
 
     Each record serves at most one slot.
-
-    Raises:
-        InputError: if there are more slots than auxiliary records, or a gradient is not finite.
     """
     auxiliary, num_slots = crafting.data.auxiliary, crafting.stage.num_slots
     if num_slots > len(auxiliary):

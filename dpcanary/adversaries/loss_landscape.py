@@ -49,26 +49,16 @@ class Landscape:
 
 @dataclass(frozen=True)
 class Process:
-    """Both worlds of the process, in units of C.
+    """Both worlds of the process, in units of C."""
 
-    Attributes:
-        landscape: of all steps after the first.
-        starts: mean position after the first step, of world 0 and of world 1.
-        first_noise: standard deviation of the first step's noise.
-        step_noise: that of each further step.
-    """
-
-    landscape: Landscape
-    starts: tuple[float, float]
-    first_noise: float
-    step_noise: float
+    landscape: Landscape  # of all steps after the first
+    starts: tuple[float, float]  # mean position after the first step, of world 0 and of world 1
+    first_noise: float  # standard deviation of the first step's noise
+    step_noise: float  # that of each further step
 
 
 def two_levels(*, threshold: float, shape: LandscapeShape) -> Landscape:
-    """The landscape of Cebere et al.: the largest gradients, with opposite signs, at a threshold.
-
-    The threshold is in units of C.
-    """
+    """The landscape of Cebere et al.: the largest gradients, of opposite signs, at a threshold."""
     up = 1.0 if shape is LandscapeShape.DIVERGING else -1.0
     return Landscape(edges=(threshold,), moves=(-up, up))
 

@@ -31,11 +31,7 @@ _MEMORY = 0.5
 
 
 def metagradient_canaries(crafting: Crafting) -> list[InputCanary]:
-    """The canaries that `optimised_canaries` made; audits of different trainings share them.
-
-    Raises:
-        InputError: if there are none.
-    """
+    """The canaries that `optimised_canaries` made; audits of different trainings share them."""
     if crafting.optimised is None:
         raise InputError("canary metagradient needs the file of optimised canaries")
     return [one for one in crafting.optimised.canaries if isinstance(one, InputCanary)]
@@ -114,11 +110,10 @@ def descent_of(settings: MetagradientSettings) -> Descent:
 class Metastep:
     """What a metastep found before it changed the pixels; its index is 0 for the first.
 
-    Attributes:
-        loss_gap: mean loss of the canaries that were out minus that of those that were in, in
-            nats. Each metastep has another split and start, so single ones differ by chance.
-        last_loss: mean loss of the last batch, in nats.
-        num_replayed: steps that were done twice because their states were not kept.
+    The loss gap is the mean loss of the canaries that were out minus that of those that were in,
+    in nats. Each metastep has another split and start, so single gaps differ by chance.
+    `last_loss` is the mean loss of the last batch, in nats. `num_replayed` steps were done twice
+    because their states were not kept.
     """
 
     index: int

@@ -72,21 +72,13 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Metagradient:
-    """An objective after training, and its derivative in the pixels of the canaries.
+    """An objective after training, and its derivative in the pixels of the canaries."""
 
-    Attributes:
-        value: of the objective.
-        gradient: shape (m, ...), through training and directly.
-        parameters: after the last step, shape (P,).
-        losses: mean loss of each step's batch before the step, in nats.
-        num_replayed: steps that were done twice because their states were not kept.
-    """
-
-    value: float
-    gradient: Tensor
-    parameters: Tensor
-    losses: tuple[float, ...]
-    num_replayed: int
+    value: float  # of the objective
+    gradient: Tensor  # through training and directly, shape (m, ...)
+    parameters: Tensor  # after the last step, shape (P,)
+    losses: tuple[float, ...]  # mean loss of each step's batch before the step, in nats
+    num_replayed: int  # steps that were done twice because their states were not kept
 
 
 def metagradient(

@@ -34,9 +34,6 @@ class Descent:
         momentum: in [0, 1).
         nesterov: whether the momentum looks one step ahead; it needs momentum.
         weight_decay: added to the gradient, as a multiple of the parameters.
-
-    Raises:
-        InputError: if a value is out of range, or there is no step.
     """
 
     learning_rates: tuple[float, ...]
@@ -227,15 +224,7 @@ class Task:
 class Training:
     """Everything about a training but the pixels of its canaries.
 
-    Attributes:
-        task: what is learned.
-        start: parameters before the first step, in the module's order, shape (P,).
-        batches: one per step.
-        descent: the optimiser.
-
-    Raises:
-        InputError: if there is not one batch per learning rate, or `start` has another length than
-            the module's parameters.
+    It starts from parameters in the module's order, shape (P,), and has one batch per step.
     """
 
     task: Task

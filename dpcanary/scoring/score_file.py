@@ -48,10 +48,7 @@ class AuditScores:
     def of_worlds(
         self, *, repeat: int, step: int, slots: slice = slice(None)
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The scores of some slots in world 0 and in world 1, shape (n0,) and (n1,).
-
-        `repeat` and `step` are indices of a repeat and of a recorded step.
-        """
+        """The scores of some slots in world 0 and in world 1, shape (n0,) and (n1,), by indices."""
         scores, world = self.scores[repeat, :, slots, step], self.world[repeat, :, slots]
         return scores[world == 0], scores[world == 1]
 

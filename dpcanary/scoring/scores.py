@@ -28,14 +28,8 @@ Array = NDArray[np.float64]
 class ScoringContext:
     """What a score may depend on, beside the observation.
 
-    Attributes:
-        sample_rate: q.
-        noise_multiplier: sigma.
-        record_steps: ascending.
-        canaries: None if no model is trained.
-        runs_settings: the settings of the jobs that made the runs.
-        adjacency: how the worlds differ.
-        loss: of training; None if no model is trained.
+    `runs_settings` are those of the jobs that made the runs. Where no model is trained, there are
+    no canaries and no loss.
     """
 
     sample_rate: float
@@ -103,9 +97,6 @@ def logit_difference(observed: Array, context: ScoringContext) -> Array:
     """Logit-confidence of the target, log(p_y / (1 - p_y)), minus that of its canary.
 
     `observed` holds logits of target and canary, shape (runs, steps, slots, 2, classes).
-
-    Raises:
-        InputError: if the audit has no input canaries.
     """
     canaries = _input_canaries(context, "logit_difference")
     targets = logit_confidence(observed[..., 0, :], np.array(canaries.target_labels))
@@ -117,19 +108,8 @@ def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
     """log(p_y / (1 - p_y)) from logits: the logit minus the log-sum-exp of the others.
 
     A single output is the logit of class 1 against class 0. It is then the result for y = 1, and
-    its negative the result for y = 0.
-
-    Args:
-        logits: shape (..., slots, outputs).
-        labels: y of each slot, shape (slots,).
-
-    Returns:
-        Shape (..., slots).
-
-    Example:
-        >>> found = logit_confidence(np.log([[0.8, 0.2]]), np.array([0]))
-        >>> float(found[0].round(6)) == float(np.log(4).round(6))
-        True
+    its negative the result for y = 0. Logits have shape (..., slots, outputs), the labels y of
+    each slot (slots,), and the result (..., slots).
     """
     if logits.shape[-1] == 1:
         return np.asarray(logits[..., 0] * np.where(labels == 1, 1.0, -1.0))
@@ -145,9 +125,9 @@ def ensemble_scores(result: "EnsembleResult") -> Array:
     """The default scores of runs that `train_ensemble` trained, shape (runs, steps, slots).
 
     Higher means world 0. The score of a gradient canary is minus the change of the parameters
-    along it, or minus their values. The score of an input canary is the logit-confidence of the
-    target minus that of the canary. Under `add_remove` and `zero_out`, where only world 0 has the
-    canary, it is the logit-confidence of the canary.
+    along it, or minus their values. That of an input canary is the logit-confidence of the target
+    minus that of the canary; under `add_remove` and `zero_out`, where only world 0 has the canary,
+    that of the canary alone.
     """
     dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
     context = ScoringContext(

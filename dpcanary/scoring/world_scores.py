@@ -23,12 +23,9 @@ SUFFIXES = (".npz", *_TABLES)
 
 @dataclass(frozen=True)
 class WorldScores:
-    """The scores of an audit by world.
+    """The scores of an audit by world, shape (n0,) and (n1,); higher: world 0 is likelier.
 
-    Attributes:
-        world0: shape (n0,); higher means that world 0 is likelier.
-        world1: shape (n1,).
-        num_slots: scores that one run gives; 1 unless the file says otherwise.
+    One run gives `num_slots` scores: 1 unless the file says otherwise.
     """
 
     world0: NDArray[np.float64]
