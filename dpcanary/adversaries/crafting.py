@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.utils import vector_to_parameters
 from tqdm import tqdm
 
 from dpcanary.adjacency import Adjacency
@@ -74,13 +75,9 @@ class RecordGradients:
         """Puts the parameters, shape (parameters,) in the module's order, into a copy of it."""
         self._device, self._loss = device, loss
         self._module = copy.deepcopy(module).to(device).double()
-        named = dict(self._module.named_parameters())
         values = torch.from_numpy(parameters.astype(np.float64)).to(device)
-        pieces = torch.split(values, [parameter.numel() for parameter in named.values()])
-        self._parameters = {
-            name: piece.view_as(parameter)
-            for (name, parameter), piece in zip(named.items(), pieces, strict=True)
-        }
+        vector_to_parameters(values, self._module.parameters())
+        self._parameters = {name: part.detach() for name, part in self._module.named_parameters()}
 
     def inputs(self, features: NDArray[np.float32]) -> Tensor:
         """Features on the device: real numbers in double precision, token ids as they are."""

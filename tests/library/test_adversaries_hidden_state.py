@@ -72,6 +72,12 @@ def crafting_of(*, noise: float | None = None, **changes: object) -> Crafting:
     return Crafting(stage, DATA, None, CPU, noise)
 
 
+def fixed(noise: float, record_steps: object, **changes: object) -> DPSGD:
+    """The mechanism on known batches."""
+    known = {"sampling": "fixed", "batch_size": BATCH, "canary_period": 1}
+    return DPSGD(noise, CLIP, RATE, record_steps, **{**known, **changes})
+
+
 def record_gradient(
     module: nn.Module, weights: np.ndarray, features: np.ndarray, label: int
 ) -> np.ndarray:
@@ -166,14 +172,11 @@ def test_simulated_batches_are_those_of_the_runs():
         module=crafting.module,
         records=DATA.private,
         canary=GradientCanary(0, 0),
-        dpsgd=DPSGD(
-            0.0, CLIP, RATE, STEPS, adjacency="add_remove", sampling="fixed", batch_size=BATCH,
-            canary_period=1,
-        ),
+        dpsgd=fixed(0.0, STEPS, adjacency="add_remove"),
         runs=2,
         seed=crafting.stage.seed,
         keep_parameters=True,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(run.parameters[1], path[-1], rtol=0, atol=1e-6)
 
 
@@ -182,9 +185,7 @@ def movement_with_noise(count: int, **changes: object):
     arguments = {
         "module": crafting.module,
         "records": DATA.private,
-        "dpsgd": DPSGD(
-            500.0, CLIP, RATE, STEPS, sampling="fixed", batch_size=BATCH, canary_period=1
-        ),
+        "dpsgd": fixed(500.0, STEPS),
         "initialisation": Initialisation.FIXED,
         "seed": 6,
         "device": CPU,
@@ -312,9 +313,7 @@ def test_scores_without_drift_tell_the_worlds_of_all_slots_apart():
         module=crafting.module,
         records=DATA.private,
         canary=canaries,
-        dpsgd=DPSGD(
-            0.05, CLIP, RATE, (STEPS,), sampling="fixed", batch_size=BATCH, canary_period=1
-        ),
+        dpsgd=fixed(0.05, (STEPS,)),
         runs=10,
         seed=6,
         initialisation="fixed",
@@ -342,15 +341,12 @@ def run_of(observe: str, **changes: object):
         "module": crafting.module,
         "records": DATA.private,
         "canary": canary,
-        "dpsgd": DPSGD(
-            1.0, CLIP, RATE, (2, 4), adjacency="add_remove", sampling="fixed", batch_size=BATCH,
-            canary_period=2,
-        ),
+        "dpsgd": fixed(1.0, (2, 4), adjacency="add_remove", canary_period=2),
         "runs": 6,
         "seed": 1,
         "observe": observe,
         "keep_parameters": True,
-    }  # fmt: skip
+    }
     return train_ensemble(**arguments | changes)
 
 
@@ -441,15 +437,15 @@ def test_higher_scores_are_of_world_0():
     """Of a record with a wrong label, trained on with little noise: loss and norm fall."""
     for observe, score in (("logits", canary_loss), ("gradient_norm", gradient_norm)):
         for adjacency in ("add_remove", "substitute"):
-            dpsgd = DPSGD(
-                0.05, CLIP, RATE, 40, adjacency=adjacency, sampling="fixed", batch_size=BATCH,
-                canary_period=1,
-            )  # fmt: skip
-            found = run_of(observe, dpsgd=dpsgd, runs=20)
+            found = run_of(observe, dpsgd=fixed(0.05, 40, adjacency=adjacency), runs=20)
             context = ScoringContext(
-                1.0, 1.0, (40,), found.canaries, adjacency=Adjacency(adjacency),
+                1.0,
+                1.0,
+                (40,),
+                found.canaries,
+                adjacency=Adjacency(adjacency),
                 loss=Loss.CROSS_ENTROPY,
-            )  # fmt: skip
+            )
             scores = score(found.observations.astype(np.float64), context)[:, 0, 0]
             assert scores[::2].min() > scores[1::2].max(), (observe, adjacency)
 
