@@ -95,13 +95,6 @@ def told(crafting: Crafting, **changes: object) -> Crafting:
     return replace(crafting, stage=CraftingStage.model_validate_json(json.dumps(settings)))
 
 
-def aimed_at(crafting: Crafting, record: int) -> Crafting:
-    """The same input with this record as the first target."""
-    confidence = crafting.reference.mean_confidence.copy()
-    confidence[record] = -1.0
-    return replace(crafting, reference=replace(crafting.reference, mean_confidence=confidence))
-
-
 def target_of(crafting: Crafting, record: int) -> Target:
     private = crafting.data.private
     return Target(record, private.features[record], int(private.labels[record]))
@@ -324,22 +317,7 @@ def test_mislabeled_at_an_untrained_model_is_another_label() -> None:
         assert found.label != label
 
 
-def test_natural_is_the_most_opposed_auxiliary_record(attack: Crafting) -> None:
-    candidates = gradients_by_hand(attack, AUXILIARY)
-    chosen = set()
-    for record in range(40):
-        target = target_of(attack, record)
-        own = gradient_by_hand(attack, target.features, target.label)
-        best = int(np.argmin([cosine(gradient, own) for gradient in candidates]))
-        [found] = natural(aimed_at(attack, record))
-        assert (found.target, found.label) == (record, AUXILIARY.labels[best])
-        assert np.array_equal(found.features, AUXILIARY.features[best])
-        chosen.add(best)
-    assert len(chosen) > 1
-
-
-def test_natural_uses_a_record_once(attack: Crafting) -> None:
-    """In their order, the targets get the most opposed of the records that are left."""
+def test_natural_is_the_most_opposed_auxiliary_record_that_is_left(attack: Crafting) -> None:
     crafting = told(attack, num_slots=100)
     candidates = gradients_by_hand(attack, AUXILIARY)
     free, favourites = set(range(len(AUXILIARY))), set()
