@@ -97,21 +97,19 @@ def _densities(
     kept = []
     for step in range(1, max(steps) + 1):
         if step > 1:
-            density = _after_step(process.landscape, process.step_noise, density, positions, edges)
+            density = _after_step(process, density, positions, edges)
         if step in steps:  # without the error of the integration in the total mass
             kept.append(density / (density.sum() * float(positions[1] - positions[0])))
     return np.array(kept)
 
 
-def _after_step(
-    landscape: Landscape, noise: float, density: Array, positions: Array, edges: list[int]
-) -> Array:
+def _after_step(process: Process, density: Array, positions: Array, edges: list[int]) -> Array:
     """The density one step later."""
-    spacing = float(positions[1] - positions[0])
+    noise, spacing = process.step_noise, float(positions[1] - positions[0])
     reach = ceil(_KERNEL_REACH * noise / spacing)
     offsets: Array = spacing * np.arange(-reach, reach + 1, dtype=np.float64)
     after = np.zeros_like(density)
-    for move, mass in _masses_by_move(landscape, density * spacing, edges).items():
+    for move, mass in _masses_by_move(process.landscape, density * spacing, edges).items():
         # The kernel is centred on the grid point that is next to the move.
         shift = round(move / spacing)
         kernel = _gaussian(offsets - (move - shift * spacing), noise)
@@ -125,14 +123,14 @@ def _after_step(
 
 def _masses_by_move(landscape: Landscape, masses: Array, edges: list[int]) -> dict[float, Array]:
     """The weighted masses that each move acts on. An edge belongs to the cells on both sides."""
-    found: dict[float, Array] = {}
+    by_move: dict[float, Array] = {}
     ends = [0, *edges, len(masses) - 1]
     for move, (low, high) in zip(landscape.moves, pairwise(ends), strict=True):
         part = masses[low : high + 1].copy()
         part[: len(_END_WEIGHTS)] *= _END_WEIGHTS
         part[-len(_END_WEIGHTS) :] *= _END_WEIGHTS[::-1]
-        found.setdefault(move, np.zeros_like(masses))[low : high + 1] += part
-    return found
+        by_move.setdefault(move, np.zeros_like(masses))[low : high + 1] += part
+    return by_move
 
 
 def _gaussian(x: Array, deviation: float) -> Array:

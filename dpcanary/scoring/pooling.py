@@ -62,14 +62,14 @@ def pool_scores(
             adjacency=Adjacency(stage.runs_settings["adjacency"]),
             loss=Loss(loss) if loss else None,
         )
-        found = np.asarray(score(shard.observation.astype(np.float64), context))
-        if found.shape != (len(shard.run), len(shard.step), stage.num_slots):
+        new = np.asarray(score(shard.observation.astype(np.float64), context))
+        if new.shape != (len(shard.run), len(shard.step), stage.num_slots):
             raise InputError(
-                f"{stage.score_function} returned shape {found.shape} for"
+                f"{stage.score_function} returned shape {new.shape} for"
                 f" {len(shard.run)} runs, {len(shard.step)} steps and {stage.num_slots} slots"
             )
         place = np.divmod(shard.run, stage.num_runs)  # repeat, and run in it
-        scores[place] = found.transpose(0, 2, 1)
+        scores[place] = new.transpose(0, 2, 1)
         world[place], accuracy[place] = shard.world, shard.test_accuracy
         seconds += shard.header["seconds"]
     header = {

@@ -64,8 +64,8 @@ def read_world_scores(
         raise InputError(f"{path} does not exist")
     columns = _columns(path)
     if "header" in columns and path.suffix == ".npz":
-        own = read_scores(path)
-        return WorldScores(*own.of_worlds(repeat=0, step=-1), num_slots=own.num_slots)
+        scored = read_scores(path)
+        return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
     if {*_TWO} <= {*columns} and path.suffix == ".npz":
         first, second = (_scores(path, name, columns[name]) for name in _TWO)
         return WorldScores(first, second)
