@@ -518,15 +518,15 @@ def test_simulated_updates_equal_a_loop(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["linear", "mlp", "any module"])
 def test_simulated_steps_without_records_move_nothing(kind: str) -> None:
     """With a small rate and few records, most batches are empty."""
-    arguments = {
-        "module": module_named(kind),
-        "records": PRIVATE,
-        "initialisation": Initialisation.ZEROS if kind == "linear" else Initialisation.FIXED,
-        "device": CPU,
-        "seed": 0,
-    }
-    rare = DPSGD(0.0, 1.0, 0.5, (5,), sample_rate=1e-5)
-    assert not simulated_movement(**arguments, dpsgd=rare).absolute.any()
+    moved = simulated_movement(
+        module=module_named(kind),
+        records=PRIVATE,
+        dpsgd=DPSGD(0.0, 1.0, 0.5, (5,), sample_rate=1e-5),
+        initialisation=Initialisation.ZEROS if kind == "linear" else Initialisation.FIXED,
+        device=CPU,
+        seed=0,
+    )
+    assert not moved.absolute.any()
 
 
 # --- gradient ----------------------------------------------------------------------------------

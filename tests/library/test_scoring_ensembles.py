@@ -63,19 +63,11 @@ def trained(
 ) -> EnsembleResult:
     """Runs with a strong signal and little noise."""
     torch.manual_seed(1)
-    dpsgd = DPSGD(
-        noise_multiplier=0.05,
-        max_grad_norm=1.0,
-        learning_rate=LEARNING_RATE,
-        record_steps=RECORD_STEPS,
-        adjacency=adjacency,
-        **sampling,
-    )
     return train_ensemble(
         module=nn.Linear(NUM_FEATURES, NUM_CLASSES),
         records=records(),
         canary=CANARIES[kind][:num_slots],
-        dpsgd=dpsgd,
+        dpsgd=DPSGD(0.05, 1.0, LEARNING_RATE, RECORD_STEPS, adjacency=adjacency, **sampling),
         runs=60,
         seed=2,
     )
@@ -118,15 +110,8 @@ def result_of(
 ) -> EnsembleResult:
     """A result with given observations, without training."""
     runs = len(observations)
-    dpsgd = DPSGD(
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        learning_rate=0.1,
-        record_steps=RECORD_STEPS,
-        adjacency=adjacency,
-    )
     return EnsembleResult(
-        dpsgd=dpsgd,
+        dpsgd=DPSGD(1.0, 1.0, 0.1, RECORD_STEPS, adjacency=adjacency),
         observe=observe,
         canaries=CanarySet(tuple(canaries), target_labels=(1, 0)),
         runs=np.arange(runs),
@@ -176,14 +161,7 @@ def test_input_canaries_score_by_log_odds(adjacency):
 @pytest.mark.parametrize("label", [0, 1])
 def test_models_of_one_output_score_by_its_sign(label, adjacency):
     """One logit z says p_1 = 1 / (1 + exp(-z)): the log-odds of label 1 are z, of label 0, -z."""
-    dpsgd = DPSGD(
-        noise_multiplier=0.1,
-        max_grad_norm=1.0,
-        learning_rate=1.0,
-        record_steps=RECORD_STEPS,
-        adjacency=adjacency,
-        loss="binary_cross_entropy",
-    )
+    dpsgd = DPSGD(0.1, 1.0, 1.0, RECORD_STEPS, adjacency=adjacency, loss="binary_cross_entropy")
     result = train_ensemble(
         module=nn.Linear(NUM_FEATURES, 1),
         records=Records(records().features, records().labels % 2),
