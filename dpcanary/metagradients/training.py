@@ -225,6 +225,10 @@ class Training:
     """Everything about a training but the pixels of its canaries.
 
     It starts from parameters in the module's order, shape (P,), and has one batch per step.
+
+    Raises:
+        InputError: if `start` has another length than the module's parameters, there is not one
+            batch per learning rate, or a batch is empty or names a record that does not exist.
     """
 
     task: Task
@@ -246,6 +250,16 @@ class Training:
                 f"there are {len(self.batches)} batches and {self.num_steps} learning rates; give"
                 " one of each per step"
             )
+        numbers = {"record": len(self.task.labels), "canary": len(self.task.canary_labels)}
+        for step, batch in enumerate(self.batches, start=1):
+            if not len(batch.records) + len(batch.canaries):
+                raise InputError(f"the batch of step {step} is empty; give it a record")
+            for name, indices in (("record", batch.records), ("canary", batch.canaries)):
+                if len(indices) and not 0 <= indices.min() <= indices.max() < numbers[name]:
+                    raise InputError(
+                        f"the batch of step {step} names {name} {int(indices.min())} to"
+                        f" {int(indices.max())}; there are 0 to {numbers[name] - 1}"
+                    )
 
     @property
     def num_steps(self) -> int:

@@ -46,10 +46,12 @@ def task(
     return Task(module=module or net(), records=records, canary_labels=labels)
 
 
-def training(module: nn.Module | None = None, *, rate: float = 0.1) -> Training:
+def training(
+    module: nn.Module | None = None, *, rate: float = 0.1, last: Batch = BATCH
+) -> Training:
     own = task(module)
     start = nn.utils.parameters_to_vector(own.module.parameters())
-    return Training(own, start, (BATCH,) * 20, Descent((rate,) * 20, momentum=0.5))
+    return Training(own, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
 
 
 def gradient(
@@ -160,6 +162,15 @@ def test_the_memory_that_is_asked_for_is_enough():
         (
             lambda: Training(task(), torch.zeros(38), (BATCH,), Descent((0.1,))),
             r"start has shape \(38,\); the module has 39 parameters",
+        ),
+        (lambda: training(last=Batch(NO, NO)), "the batch of step 20 is empty"),
+        (
+            lambda: training(last=Batch(np.array([6]), NO)),
+            "step 20 names record 6 to 6; there are 0 to 5",
+        ),
+        (
+            lambda: training(last=Batch(NO, np.array([-1, 4]))),
+            "step 20 names canary -1 to 4; there are 0 to 3",
         ),
         (
             lambda: task(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).double()),
