@@ -12,10 +12,9 @@ from time import perf_counter
 from dpcanary import estimate_epsilon
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import Drawing
+from dpcanary.adversaries.landscape_law import exact_curves
 from dpcanary.adversaries.loss_landscape import draw_positions
-from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.landscape.curve import exact_curves
-from dpcanary.landscape.process import LandscapeShape
+from dpcanary.adversaries.settings import DrawingStage, LandscapeShape
 from dpcanary.program import progress
 
 SIGMAS, BATCH_SIZES = range(1, 9), (1, 2, 4, 8, 16)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from dpcanary.adversaries.landscape_law import curves_of, exact_law
+from dpcanary.adversaries.loss_landscape import Landscape, Process, two_levels
+from dpcanary.adversaries.settings import LandscapeShape
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.landscape.curve import curves_of
-from dpcanary.landscape.density import exact_law
-from dpcanary.landscape.process import Landscape, LandscapeShape, Process, two_levels
 from dpcanary.program import progress
 
 Array = NDArray[np.float64]

@@ -15,16 +15,15 @@ from time import process_time
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.memory import MIB, peak_of
 from dpcanary import Records
+from dpcanary.adversaries.metagradient import drawn_training
 from dpcanary.errors import InputError
-from dpcanary.metagradients.canaries import Draw, drawn
-from dpcanary.metagradients.descent import Descent
 from dpcanary.metagradients.reverse import loss_gap_objective, metagradient, planned_segments
-from dpcanary.metagradients.task import task_of
-from dpcanary.metagradients.training import trained
+from dpcanary.metagradients.training import Descent, Task, Training, trained
 from dpcanary.training.residual_networks import resnet9
 
 NUM_CANARIES, MOMENTUM, DECAY = 16, 0.9, 5e-4
@@ -48,41 +47,40 @@ class Case:
     steps: int
     activation: str
 
-    def draw(self) -> Draw:
-        """A training on normal images; the time depends only on their shape."""
+    def draw(self) -> tuple[Training, NDArray[np.int64]]:
+        """A training on normal images, and which canaries are in; only their shape takes time."""
         rng = np.random.default_rng(0)
         count = 4 * self.batch_size - NUM_CANARIES // 2
         images = rng.standard_normal((count, 3, 32, 32), np.float32)
-        task = task_of(
+        task = Task(
             module=resnet9(width=self.width, activation=ACTIVATIONS[self.activation]),
             records=Records(images, rng.integers(0, 10, count)),
             canary_labels=rng.integers(0, 10, NUM_CANARIES),
         )
         descent = Descent((0.05,) * self.steps, MOMENTUM, nesterov=True, weight_decay=DECAY)
-        return drawn(task, descent=descent, batch_size=self.batch_size, seed=0, index=0)
+        return drawn_training(task, descent=descent, batch_size=self.batch_size, seed=0, index=0)
 
 
 def contender(case: Case, name: str) -> Callable[[], object]:
     """What is measured; data and module are made beforehand."""
-    draw = case.draw()
-    task, training = draw.training.task, draw.training
+    training, inserted = case.draw()
     pixels = torch.randn((NUM_CANARIES, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     if name == "plain":
-        return lambda: plain_loop(draw, pixels)
+        return lambda: plain_loop(training, pixels)
     if name == "forward":
         return lambda: trained(training, pixels)
     vector = training.start.numel() * training.start.element_size()
     budget = None if name == "all states" else vector * least_capacity(case.steps)
-    objective = loss_gap_objective(task, draw.inserted)
+    objective = loss_gap_objective(training.task, inserted)
     return lambda: metagradient(
         training=training, pixels=pixels, objective=objective, memory_budget=budget
     )
 
 
-def plain_loop(draw: Draw, pixels: torch.Tensor) -> None:
+def plain_loop(training: Training, pixels: torch.Tensor) -> None:
     """The same training as a plain loop of PyTorch."""
-    training, module = draw.training, draw.training.task.module
-    task, decay = training.task, {"momentum": MOMENTUM, "nesterov": True, "weight_decay": DECAY}
+    task, module = training.task, training.task.module
+    decay = {"momentum": MOMENTUM, "nesterov": True, "weight_decay": DECAY}
     optimizer = torch.optim.SGD(module.parameters(), lr=training.descent.learning_rates[0], **decay)
     for batch in training.batches:
         images = torch.cat([task.features[batch.records], pixels[batch.canaries]])

@@ -68,12 +68,7 @@ Canary = InputCanary | GradientCanary | DirectionCanary
 
 @dataclass(frozen=True)
 class CanarySet:
-    """The canaries of a run, one for each slot, all of one type.
-
-    Attributes:
-        canaries: K, for K slots.
-        target_labels: K labels of their targets.
-    """
+    """The canaries of a run, one for each slot, all of one type, with labels of their targets."""
 
     canaries: tuple[Canary, ...]
     target_labels: tuple[int, ...]
@@ -87,15 +82,11 @@ class CanarySet:
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The labels of the K canaries.
-
-        Raises:
-            InputError: if they are gradients, which have no labels.
-        """
-        found = [canary.label for canary in self.canaries if isinstance(canary, InputCanary)]
-        if len(found) < len(self.canaries):
+        """The labels of the K canaries; gradients have none, which is an error."""
+        labels = [canary.label for canary in self.canaries if isinstance(canary, InputCanary)]
+        if len(labels) < len(self.canaries):
             raise InputError("gradient canaries have no labels: this needs input canaries")
-        return tuple(found)
+        return tuple(labels)
 
 
 def canary_type(canaries: Sequence[Canary]) -> type[Canary]:
@@ -106,27 +97,26 @@ def canary_type(canaries: Sequence[Canary]) -> type[Canary]:
     """
     types = {type(canary) for canary in canaries}
     if len(types) != 1:
-        names = " and ".join(sorted(found.__name__ for found in types)) or "none"
+        names = " and ".join(sorted(kind.__name__ for kind in types)) or "none"
         raise InputError(f"a run's canaries must be of one type; these are {names}")
     return types.pop()
 
 
-def write_canaries(path: Path, found: CanarySet, *, origin: str = "") -> None:
+def write_canaries(path: Path, canary_set: CanarySet, *, origin: str = "") -> None:
     """Writes a canary file: an array for each attribute, whose first axis is the slots.
 
     `origin` is as in `files.write_arrays`.
     """
-    canary_type(found.canaries)
-    names = vars(found.canaries[0])
+    canaries = canary_set.canaries
+    names = canary_type(canaries).__annotations__
     try:
-        arrays = {name: np.array([getattr(one, name) for one in found.canaries]) for name in names}
+        arrays = {name: np.array([getattr(one, name) for one in canaries]) for name in names}
     except ValueError:
         raise InputError("the canaries of a run must all have the same shape") from None
     for name in {"features", "gradient"} & arrays.keys():
         arrays[name] = arrays[name].astype(np.float32)
-    arrays["target_label"] = np.array(found.target_labels)
-    header = {"num_slots": len(found.canaries)}
-    write_arrays(path, header=header, arrays=arrays, origin=origin)
+    arrays["target_label"] = np.array(canary_set.target_labels)
+    write_arrays(path, header={"num_slots": len(canaries)}, arrays=arrays, origin=origin)
 
 
 def read_canaries(path: Path) -> CanarySet:

@@ -62,7 +62,7 @@ class Shard:
 
     Attributes:
         header: see `shard_header`.
-        run: shape (n,), run indices.
+        run: run indices, shape (n,).
         world: shape (n, K), 0 or 1; the world of each of K slots.
         step: shape (S,), recorded steps, ascending.
         observation: shape (n, S, K, ...).
@@ -89,8 +89,12 @@ def shard_header(
 
     `inputs` are hashes of the files that the job read, by role; see `hashes_of`.
     """
-    loaded = [name for name in ("numpy", "torch") if name in sys.modules]
-    versions = {name: str(sys.modules[name].__version__) for name in loaded}
+    # PyTorch's version is that of a job that has loaded it; loading it here would take seconds.
+    versions = {
+        name: str(sys.modules[name].__version__)
+        for name in ("numpy", "torch")
+        if name in sys.modules
+    }
     return {
         "settings": dict(settings),
         "noise_multiplier": noise_multiplier,

@@ -15,15 +15,11 @@ Labels = NDArray[np.int64]
 _MAX_LABEL = np.iinfo(np.int64).max
 # Prefixes of the names of each role's arrays in the file.
 _PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
-_SCALING = "scaling_"
-_ROWS = "private_rows"
 
 
 @dataclass(frozen=True)
 class Records:
-    """Features and labels of some records.
-
-    Both may be arrays, lists or PyTorch tensors, and are stored as arrays.
+    """Features and labels of some records: arrays, lists or PyTorch tensors, stored as arrays.
 
     Attributes:
         features: numbers, shape (n, ...); or texts to be encoded, shape (n,).
@@ -61,11 +57,7 @@ class Records:
 
 
 def records_from(where: object, features: object, labels: object) -> Records:
-    """Records whose errors name their origin `where`.
-
-    Raises:
-        InputError: see `Records`.
-    """
+    """`Records` whose errors name their origin `where`."""
     try:
         return Records(features, labels)  # type: ignore[arg-type]
     except InputError as error:
@@ -74,11 +66,9 @@ def records_from(where: object, features: object, labels: object) -> Records:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How features were standardised: less a mean, divided by a deviation.
+    """How features were standardised: less a mean, divided by a positive deviation.
 
-    Attributes:
-        mean: float64, of a shape that broadcasts with that of the features.
-        deviation: likewise; positive.
+    Their shapes broadcast with that of the features.
     """
 
     mean: NDArray[np.float64]
@@ -117,9 +107,9 @@ def write_split(path: Path, split: Split, *, settings: dict[str, object], origin
         for name, array in vars(getattr(split, role)).items()
     }
     if split.scaling:
-        arrays |= {f"{_SCALING}{name}": array for name, array in vars(split.scaling).items()}
+        arrays |= {f"scaling_{name}": array for name, array in vars(split.scaling).items()}
     if split.private_rows is not None:
-        arrays[_ROWS] = split.private_rows
+        arrays["private_rows"] = split.private_rows
     write_arrays(path, header={"settings": settings}, arrays=arrays, origin=origin)
 
 
@@ -137,20 +127,17 @@ def read_split(path: Path) -> Split:
         }
     except KeyError:
         raise InputError(f"{path} holds no split dataset; delete it and run again") from None
-    moments = [arrays[key] for key in (f"{_SCALING}mean", f"{_SCALING}deviation") if key in arrays]
-    scaling = Scaling(*moments) if moments else None
-    return Split(**parts, scaling=scaling, private_rows=arrays.get(_ROWS))
+    scaling = None
+    if "scaling_mean" in arrays:
+        scaling = Scaling(arrays["scaling_mean"], arrays["scaling_deviation"])
+    return Split(**parts, scaling=scaling, private_rows=arrays.get("private_rows"))
 
 
 def integer_labels(where: str, labels: NDArray[Any]) -> Labels:
-    """Labels of any shape as 64-bit integers.
-
-    Args:
-        where: names their origin in an error.
-        labels: integers or truth values.
+    """Labels of any shape (integers or truth values) as 64-bit integers.
 
     Raises:
-        InputError: if they are not integers, or one is negative or too large.
+        InputError: if they are not integers, or one is negative or too large; it names `where`.
     """
     is_integer = labels.dtype.kind in "iub"
     if not is_integer or labels.min(initial=0) < 0 or labels.max(initial=0) > _MAX_LABEL:

@@ -1,7 +1,6 @@
 """What canaries are made from (reference models, optimised canaries), and the canaries."""
 
-from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.metagradients.settings import MetagradientStage
+from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
 from dpcanary.training.settings import ReferenceStage
 
 

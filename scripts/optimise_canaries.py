@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.adversaries.metagradient import optimised_canaries
+from dpcanary.adversaries.settings import MetagradientStage
 from dpcanary.canaries import write_canaries
 from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.metagradients.settings import MetagradientStage
 from dpcanary.program import parsed, progress, run
 from dpcanary.records import read_split
 

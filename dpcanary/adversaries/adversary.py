@@ -24,11 +24,7 @@ class Inserts(Choice):
 
 
 class CraftingCost(Choice):
-    """The number that the time to craft a canary is proportional to.
-
-    It counts the steps of a simulated training or of a search, or the labels or auxiliary records
-    that are tried. `NOTHING` says that crafting takes no time worth counting.
-    """
+    """What the time to craft a canary is proportional to; `NOTHING`: no time worth counting."""
 
     NUM_STEPS = "num_steps"
     CRAFTING_STEPS = "crafting_steps"
@@ -82,7 +78,7 @@ class Adversary:
         in_first_step: whether the canary enters the first step alone. Batches are then fixed, and
             that step alone is accounted.
         exact: `module:name` of a function that gives the exact trade-off curve of what is
-            observed, if it is known; see `landscape.exact.exact_curves`.
+            observed, if it is known; see `landscape_law.exact_curves`.
         colour: in figures; None takes one from the palette.
         marker: in figures; None takes one from the palette.
     """
@@ -119,13 +115,12 @@ class Adversary:
         for score in self.scores:
             checked_name(f"adversary {self.name!r}: score", score.name)
             checked_name(f"adversary {self.name!r}: observation", score.observes)
-            if self.is_trained:
-                of_gradients = Observation(score.observes).is_of_gradients
-                if of_gradients != (self.inserts is Inserts.GRADIENT):
-                    raise InputError(
-                        f"adversary {self.name!r}: score {score.name!r} observes"
-                        f" {score.observes}, which does not fit what it inserts, a {self.inserts}"
-                    )
+            is_gradient = self.inserts is Inserts.GRADIENT
+            if self.is_trained and Observation(score.observes).is_of_gradients != is_gradient:
+                raise InputError(
+                    f"adversary {self.name!r}: score {score.name!r} observes {score.observes},"
+                    f" which does not fit what it inserts, a {self.inserts}"
+                )
 
     @property
     def is_trained(self) -> bool:
@@ -153,5 +148,5 @@ class Adversary:
         for score in self.scores:
             if score.name == name:
                 return score
-        known = [score.name for score in self.scores]
-        raise InputError(f"canary {self.name} has no score {name!r}; {suggestion(name, known)}")
+        names = [score.name for score in self.scores]
+        raise InputError(f"canary {self.name} has no score {name!r}; {suggestion(name, names)}")

@@ -202,12 +202,16 @@ _BUILT_IN = (
         function="dpcanary.adversaries.loss_landscape:draw_positions",
         scores=(
             Score("position", "dpcanary.scoring.scores:as_observed", "position"),
-            Score("likelihood_ratio", "dpcanary.landscape.curve:likelihood_ratio", "position"),
+            Score(
+                "likelihood_ratio",
+                "dpcanary.adversaries.landscape_law:likelihood_ratio",
+                "position",
+            ),
         ),
         adjacencies=(Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE),
         settings=("landscape", "landscape_threshold"),
         in_first_step=True,
-        exact="dpcanary.landscape.curve:exact_curves",
+        exact="dpcanary.adversaries.landscape_law:exact_curves",
         colour="#B8860B",
         marker="h",
     ),

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.utils import vector_to_parameters
 from tqdm import tqdm
 
 from dpcanary.adjacency import Adjacency
@@ -26,44 +27,38 @@ from dpcanary.training.models import module_of
 from dpcanary.training.settings import Loss, Sampling
 from dpcanary.training.simulation import Reference
 
+# Bytes of gradients in memory at once.
+_BYTES_AT_ONCE = 2**28
+_CPU = torch.device("cpu")
+
+# Takes a number of units of work and the unit's name, and gives a progress bar.
+Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
+
 
 @dataclass(frozen=True)
 class Target:
-    """A target record, for which a canary is crafted.
-
-    Attributes:
-        index: among the private records.
-        features: shape (...).
-        label: class index.
-    """
+    """A target, for which a canary is crafted: the private record of this index."""
 
     index: int
     features: NDArray[np.float32]
     label: int
 
 
-def targets_at(indices: Iterable[int], private: Records) -> list[Target]:
-    """The private records at these indices, as targets."""
-    return [
-        Target(int(index), private.features[index], int(private.labels[index])) for index in indices
-    ]
+def input_canary(record: Records, target: Target) -> InputCanary:
+    """The canary that puts a single record (`Records` of length 1) in the place of a target."""
+    return InputCanary(record.features[0], int(record.labels[0]), target.index)
 
 
 def drawn_targets(private: Records, *, seed: int, count: int) -> list[Target]:
-    """Private records that are drawn at random.
-
-    Args:
-        private: the private records.
-        seed: the audit's seed.
-        count: targets.
-    """
+    """Private records that are drawn at random, by the audit's seed."""
     stream = generator(seed=seed, purpose=Purpose.TARGETS)
-    return targets_at(stream.permutation(len(private))[:count], private)
+    return _targets_at(stream.permutation(len(private))[:count], private)
 
 
-# Bytes of gradients in memory at once.
-_BYTES_AT_ONCE = 2**28
-_CPU = torch.device("cpu")
+def _targets_at(indices: Iterable[int], private: Records) -> list[Target]:
+    return [
+        Target(int(index), private.features[index], int(private.labels[index])) for index in indices
+    ]
 
 
 class RecordGradients:
@@ -80,13 +75,9 @@ class RecordGradients:
         """Puts the parameters, shape (parameters,) in the module's order, into a copy of it."""
         self._device, self._loss = device, loss
         self._module = copy.deepcopy(module).to(device).double()
-        named = dict(self._module.named_parameters())
         values = torch.from_numpy(parameters.astype(np.float64)).to(device)
-        pieces = torch.split(values, [parameter.numel() for parameter in named.values()])
-        self._parameters = {
-            name: piece.view_as(parameter)
-            for (name, parameter), piece in zip(named.items(), pieces, strict=True)
-        }
+        vector_to_parameters(values, self._module.parameters())
+        self._parameters = {name: part.detach() for name, part in self._module.named_parameters()}
 
     def inputs(self, features: NDArray[np.float32]) -> Tensor:
         """Features on the device: real numbers in double precision, token ids as they are."""
@@ -98,9 +89,9 @@ class RecordGradients:
         return torch.as_tensor(labels, device=self._device)
 
     def of(self, features: Tensor, label: Tensor) -> Tensor:
-        """Gradient of one record, shape (parameters,); differentiable in the features.
+        """Gradient of one record, shape (parameters,), differentiable in the features.
 
-        `features` of the record come from `inputs`, its `label`, shape (), from `labels`.
+        These come from `inputs`, and the label, shape (), from `labels`.
         """
 
         def loss(parameters: dict[str, Tensor]) -> Tensor:
@@ -109,11 +100,12 @@ class RecordGradients:
 
         return torch.cat([piece.flatten() for piece in grad(loss)(self._parameters).values()])
 
-    def cosines(self, records: Records, target: Tensor) -> NDArray[np.float64]:
-        """Cosines of the gradients of n records with a target, shape (n,); 0 for a zero gradient.
+    def of_target(self, target: Target) -> Tensor:
+        """Gradient of a target, shape (parameters,)."""
+        return self.of(self.inputs(target.features), self.labels(target.label))
 
-        The target is a gradient too, shape (parameters,).
-        """
+    def cosines(self, records: Records, target: Tensor) -> NDArray[np.float64]:
+        """Cosines of n records' gradients with a target gradient, shape (n,); 0 for a zero one."""
 
         def cosine(record: Tensor, label: Tensor) -> Tensor:
             return torch.nn.functional.cosine_similarity(self.of(record, label), target, dim=0)
@@ -121,10 +113,6 @@ class RecordGradients:
         chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
         inputs = self.inputs(records.features), self.labels(records.labels)
         return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).detach().cpu().numpy())
-
-
-# Takes a number of units of work and the unit's name, and gives a progress bar.
-Progress = Callable[[int, str], AbstractContextManager["tqdm[Any]"]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +151,7 @@ class Crafting:
         private, slots = self.data.private, self.stage.num_slots
         if self.reference is None:
             return drawn_targets(private, seed=self.stage.seed, count=slots)
-        return targets_at(self.reference.least_confident(slots), private)
+        return _targets_at(self.reference.least_confident(slots), private)
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """The audit's random stream for a purpose."""
@@ -185,10 +173,9 @@ class Crafting:
     @cached_property
     def module(self) -> nn.Module:
         """The audited model, with parameters that do not change from call to call."""
-        shape = self.data.private.features.shape[1:]
         return module_of(
             self.stage,
-            shape=shape,
+            shape=self.data.private.features.shape[1:],
             num_classes=self.data.num_classes,
             pretrained=self.pretrained,
         )
@@ -200,11 +187,7 @@ class Crafting:
 
     @cached_property
     def gradients(self) -> RecordGradients:
-        """Gradients of single records at the reference model.
-
-        Raises:
-            InputError: if there is no reference model.
-        """
+        """Gradients of single records at the reference model, which must be there."""
         if self.reference is None:
             raise InputError(
                 f"{self.stage.function} uses the reference model: its entry in the catalogue must"
@@ -224,15 +207,10 @@ def craft_canaries(crafting: Crafting) -> CanarySet:
     """
     function, slots = crafting.stage.function, crafting.stage.num_slots
     made = function_named(function)(crafting)
-    found = [*made] if isinstance(made, Iterable) else [made]
-    wrong = [canary for canary in found if not isinstance(canary, Canary)]
-    if wrong:
-        raise InputError(f"{function} returned {wrong[0]!r}; it must return a list of canaries")
-    if len(found) != slots:
-        raise InputError(f"{function} made {len(found)} canaries for {slots} slots")
-    return CanarySet(tuple(found), tuple(target.label for target in crafting.targets))
-
-
-def input_canary(record: Records, target: Target) -> InputCanary:
-    """The canary that puts a single record (`Records` of length 1) in the place of a target."""
-    return InputCanary(record.features[0], int(record.labels[0]), target.index)
+    canaries = [*made] if isinstance(made, Iterable) else [made]
+    for canary in canaries:
+        if not isinstance(canary, Canary):
+            raise InputError(f"{function} returned {canary!r}; it must return a list of canaries")
+    if len(canaries) != slots:
+        raise InputError(f"{function} made {len(canaries)} canaries for {slots} slots")
+    return CanarySet(tuple(canaries), tuple(target.label for target in crafting.targets))

@@ -41,15 +41,14 @@ class Drawing:
     ) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
         """Each stream that the runs touch, with the rows of its runs, and their worlds.
 
-        A stream serves `RUNS_PER_STREAM` runs, so that draws are vectorised over runs. Draw for
-        all of them, and keep the rows.
+        A stream serves `RUNS_PER_STREAM` runs at once. Draw for all of them, and keep the rows.
         """
         runs, size = self.runs, RUNS_PER_STREAM
         for index in range(runs.start // size, (runs.stop - 1) // size + 1):
             start = index * size
-            own = np.arange(max(runs.start, start), min(runs.stop, start + size))
+            first, end = max(runs.start, start), min(runs.stop, start + size)
             stream = generator(seed=self.stage.seed, purpose=purpose, index=index)
-            yield stream, slice(int(own[0]) - start, int(own[-1]) - start + 1), parity(own)
+            yield stream, slice(first - start, end - start), parity(np.arange(first, end))
 
     def generator(self, run: int) -> np.random.Generator:
         """The random stream of one run, which depends on its index alone."""

@@ -33,18 +33,7 @@ def flipped_labels(crafting: Crafting) -> list[InputCanary]:
 
 
 def with_other_labels(targets: Sequence[Target], *, seed: int, num_classes: int) -> list[int]:
-    """For each target a label that is drawn from the other classes.
-
-    With two classes this flips the label.
-
-    Args:
-        targets: with their own labels.
-        seed: the audit's seed.
-        num_classes: of the data.
-
-    Raises:
-        InputError: if the data have only one class.
-    """
+    """For each target a label that is drawn from the other classes, of which there must be one."""
     if num_classes < 2:
         raise InputError("the records have one class only: there is no other label for a canary")
     stream = generator(seed=seed, purpose=Purpose.OTHER_LABELS)
@@ -58,53 +47,40 @@ def mislabeled(crafting: Crafting) -> list[InputCanary]:
     num_classes = crafting.data.num_classes
     if num_classes < 2:
         raise InputError("mislabeled needs a dataset of at least 2 classes")
-    found = []
+    canaries = []
     for target in crafting.targets:
         labels = np.delete(np.arange(num_classes), target.label)
         relabeled = Records(np.repeat(target.features[None], len(labels), axis=0), labels)
-        found.append(input_canary(most_opposed(crafting.gradients, relabeled, target), target))
-    return found
+        best = int(np.argmin(_cosines(crafting.gradients, relabeled, target)))
+        canaries.append(input_canary(relabeled[best : best + 1], target))
+    return canaries
 
 
 def natural(crafting: Crafting) -> list[InputCanary]:
     """For every target, the auxiliary record whose gradient opposes the target's most.
 
     Each record serves at most one slot.
-
-    Raises:
-        InputError: if there are more slots than auxiliary records.
     """
     auxiliary, num_slots = crafting.data.auxiliary, crafting.stage.num_slots
     if num_slots > len(auxiliary):
         raise InputError(
             f"num_slots {num_slots} is more than the {len(auxiliary)} auxiliary records"
         )
-    free = np.ones(len(auxiliary), dtype=np.bool_)
-    found = []
+    is_free = np.ones(len(auxiliary), dtype=np.bool_)
+    canaries = []
     for target in crafting.targets:
-        cosines = _checked_cosines(crafting.gradients, auxiliary, target)
-        best = int(np.argmin(np.where(free, cosines, np.inf)))
-        free[best] = False
-        found.append(input_canary(auxiliary[best : best + 1], target))
-    return found
+        cosines = _cosines(crafting.gradients, auxiliary, target)
+        best = int(np.argmin(np.where(is_free, cosines, np.inf)))
+        is_free[best] = False
+        canaries.append(input_canary(auxiliary[best : best + 1], target))
+    return canaries
 
 
-def most_opposed(gradients: RecordGradients, candidates: Records, target: Target) -> Records:
-    """The candidate whose gradient has the smallest cosine with the target's, as one record.
-
-    Raises:
-        InputError: if the gradient of a candidate is not finite.
-    """
-    best = int(np.argmin(_checked_cosines(gradients, candidates, target)))
-    return candidates[best : best + 1]
-
-
-def _checked_cosines(
+def _cosines(
     gradients: RecordGradients, candidates: Records, target: Target
 ) -> NDArray[np.float64]:
     """Cosines of the candidates' gradients with the target's, shape (n,)."""
-    own = gradients.of(gradients.inputs(target.features), gradients.labels(target.label))
-    cosines = gradients.cosines(candidates, own)
+    cosines = gradients.cosines(candidates, gradients.of_target(target))
     if not np.isfinite(cosines).all():
         raise InputError(
             f"candidate {int(np.argmin(np.isfinite(cosines)))} for a canary has a gradient that is"
@@ -116,8 +92,6 @@ def _checked_cosines(
 def crafted_inputs(crafting: Crafting) -> list[InputCanary]:
     """A crafted input for every target, by `crafted_input`."""
     num_steps, step_size = crafting.stage.crafting_steps, crafting.stage.crafting_step_size
-    if num_steps is None or step_size is None:
-        raise InputError("crafted_input needs crafting_steps and crafting_step_size")
     with crafting.progress(num_steps * len(crafting.targets), "step") as bar:
         return [
             crafted_input(
@@ -151,10 +125,8 @@ def crafted_input(
     """
     if not np.issubdtype(target.features.dtype, np.floating):
         raise InputError("crafted_input needs features that are real numbers, to descend on them")
-    label = gradients.labels(target.label)
-    features = gradients.inputs(target.features)
-    wanted = gradients.of(features, label).detach()
-    crafted = torch.zeros_like(features).requires_grad_()
+    label, wanted = gradients.labels(target.label), gradients.of_target(target).detach()
+    crafted = torch.zeros_like(gradients.inputs(target.features)).requires_grad_()
     optimiser = Stepping(Optimizer.ADAM, crafted, fused=False)
     for _ in range(num_steps):
         gradient = gradients.of(crafted, label)

@@ -9,8 +9,6 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.choice import Choice
 from dpcanary.closed_model import ClosedModel
 from dpcanary.fields import Count, Positive, Shown, UsedIf
-from dpcanary.landscape.process import LandscapeShape
-from dpcanary.metagradients.settings import MetagradientSettings
 from dpcanary.training.settings import MechanismStage
 
 
@@ -40,6 +38,30 @@ class Ranking(Choice):
     FINAL_MODEL = "final_model"
 
 
+class LandscapeShape(Choice):
+    """What the gradients of a crafted loss do on both sides of its threshold.
+
+    Attributes:
+        DIVERGING: they push the two sides apart. The results of Cebere et al. need this.
+        CONVERGING: they pull the two sides together, as Cebere et al. print their signs.
+    """
+
+    DIVERGING = "diverging"
+    CONVERGING = "converging"
+
+
+class Start(Choice):
+    """Where metagradient descent starts.
+
+    Attributes:
+        RECORD: at the target, with its own label.
+        OTHER_LABEL: at the target, with a label that is drawn from the other classes.
+    """
+
+    RECORD = "record"
+    OTHER_LABEL = "other_label"
+
+
 class Purpose(IntEnum):
     """Part of the key of every stream. Never change or reuse a number, in any package."""
 
@@ -50,6 +72,8 @@ class Purpose(IntEnum):
     DIRECTIONS = 14  # directions of gradient canaries
     OTHER_LABELS = 16  # labels of canaries
     LOSS_LANDSCAPE = 15  # direct draws of a process in a crafted loss landscape
+    METAGRADIENT_SPLITS = 18  # which canaries a metastep trains on
+    METAGRADIENT_ORDERS = 19  # the order of records in each epoch of a metastep
 
 
 def _of_canary(key: str) -> UsedIf:
@@ -83,6 +107,41 @@ class CraftingKeys(ClosedModel):
     )
 
 
+_Even = Annotated[int, Field(ge=2, multiple_of=2)]
+
+
+class MetagradientSettings(ClosedModel):
+    """How canary metagradient is made: by trainings of a ResNet-9 without privacy.
+
+    The paper leaves the descent open: it is ours. Its defaults have been tried for networks of
+    width 4 alone, on a few hundred images.
+    """
+
+    start: Start = Field(default=Start.RECORD, description="where the descent starts")
+    num_metasteps: Count = Field(default=50, description="trainings that are differentiated")
+    step_size: Positive = Field(
+        default=0.1,
+        description="change of every pixel by a metastep, in units of a standardised feature",
+    )
+    width: _Even = Field(
+        default=64, description="channels of the first layer of the ResNet-9, even"
+    )
+    logit_scale: Positive = Field(default=1.0, description="factor on its logits")
+    num_steps: Count = Field(default=200, description="steps of each training")
+    batch_size: Count = Field(default=128, description="records and canaries of a step")
+    learning_rate: Positive = Field(
+        default=0.04,
+        description="of SGD with Nesterov's momentum .9 at its highest; it rises for 30 % of the"
+        " steps and falls to 0 in the others, along lines",
+    )
+    weight_decay: float = Field(default=5e-4, ge=0, allow_inf_nan=False, description="of SGD")
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all trainings together."""
+        return self.num_metasteps * self.num_steps
+
+
 class MetagradientKeys(ClosedModel):
     """How canary metagradient is optimised."""
 
@@ -110,10 +169,11 @@ class LandscapeKeys(ClosedModel):
 class CraftingStage(CraftingKeys, MechanismStage):
     """What the crafting of an audit's canaries depends on, beside data and reference model.
 
-    `function` names the crafting function, as `module:name`. Settings of crafting that it does
-    not use have their defaults.
+    Settings of crafting that it does not use have their defaults.
 
     Attributes:
+        function: the crafting function, as `module:name`.
+        num_slots: canaries.
         drift_steps: the recorded steps, up to which the drift of several gradient canaries is
             foretold; none for other canaries, which need no drift.
     """
@@ -121,6 +181,14 @@ class CraftingStage(CraftingKeys, MechanismStage):
     function: str
     num_slots: int
     drift_steps: tuple[int, ...]
+
+
+class MetagradientStage(ClosedModel):
+    """What optimised canaries depend on, beside data; nothing of the audited training."""
+
+    seed: int
+    num_slots: int
+    metagradient: MetagradientSettings
 
 
 class DrawingStage(LandscapeKeys):

@@ -5,8 +5,6 @@ A run is therefore one-dimensional: each step adds noise, and +C or -C if the ca
 Runs are drawn directly, without a model.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
@@ -17,6 +15,7 @@ from dpcanary.adversaries.settings import Purpose
 from dpcanary.errors import InputError
 from dpcanary.scoring.scores import Array, ScoringContext
 
+Signs = NDArray[np.int64]  # +1 or -1, by the run's world, shape (runs, 1)
 # Mixture components are left out if their log-probability is this far below the largest.
 _NEGLIGIBLE = 80.0
 # Observations x components evaluated at once.
@@ -32,16 +31,19 @@ def draw_worst_case(drawing: Drawing) -> Array:
     Raises:
         InputError: if `stage.observe` is something else.
     """
-    match drawing.stage.observe:
-        case "sum":
-            return _final_sums(drawing)
-        case "log_likelihood_ratio":
-            return _transcript_ratios(drawing)
-        case other:
-            raise InputError(f"the worst case is observed by its sum or ratio, not by {other!r}")
+    draws = {"sum": _sums, "log_likelihood_ratio": _transcript_ratios}
+    observe = drawing.stage.observe
+    if observe not in draws:
+        raise InputError(f"the worst case is observed by its sum or ratio, not by {observe!r}")
+    return np.concatenate(
+        [
+            draws[observe](drawing, stream, rows, signs=(1 - 2 * worlds)[:, None])
+            for stream, rows, worlds in drawing.streams(Purpose.WORST_CASE)
+        ]
+    )
 
 
-def _final_sums(drawing: Drawing) -> Array:
+def _sums(drawing: Drawing, stream: np.random.Generator, rows: slice, signs: Signs) -> Array:
     """Sums of the noisy gradients up to each recorded step, in units of C.
 
     Between two recorded steps, the number of times that the canary is sampled is binomial and the
@@ -49,38 +51,25 @@ def _final_sums(drawing: Drawing) -> Array:
     """
     gaps = np.diff(drawing.stage.record_steps, prepend=0)
     shape = (RUNS_PER_STREAM, len(gaps))
-    sums = []
-    for stream, rows, signs in _streams(drawing):
-        noise = stream.standard_normal(shape) * (drawing.noise_multiplier * np.sqrt(gaps))
-        sampled = stream.binomial(gaps, drawing.stage.sample_rate, size=shape)
-        sums.append(np.cumsum(signs * sampled[rows] + noise[rows], axis=1))
-    return np.concatenate(sums)
+    noise = stream.standard_normal(shape) * (drawing.noise_multiplier * np.sqrt(gaps))
+    sampled = stream.binomial(gaps, drawing.stage.sample_rate, size=shape)
+    return np.cumsum(signs * sampled[rows] + noise[rows], axis=1)
 
 
-def _transcript_ratios(drawing: Drawing) -> Array:
+def _transcript_ratios(
+    drawing: Drawing, stream: np.random.Generator, rows: slice, signs: Signs
+) -> Array:
     """Log-likelihood ratios of all noisy gradients up to each recorded step (visible state).
 
     The paper has only the final sum. At a sample rate below 1, this is the exact tight attack.
     """
-    rate, sigma = drawing.stage.sample_rate, drawing.noise_multiplier
-    last_steps = np.asarray(drawing.stage.record_steps) - 1
-    shape = (RUNS_PER_STREAM, drawing.stage.record_steps[-1])
-    found = []
-    for stream, rows, signs in _streams(drawing):
-        noise = stream.standard_normal(shape) * sigma
-        sampled = stream.random(shape) < rate
-        gradients = signs * sampled[rows] + noise[rows]
-        ratios = log_likelihood_ratio(
-            gradients, sample_rate=rate, noise_multiplier=sigma, num_steps=1
-        )
-        found.append(np.cumsum(ratios, axis=1)[:, last_steps])
-    return np.concatenate(found)
-
-
-def _streams(drawing: Drawing) -> Iterator[tuple[np.random.Generator, slice, NDArray[np.int64]]]:
-    """Each stream that the runs touch, with the rows of its runs and their signs, +1 or -1."""
-    for stream, rows, worlds in drawing.streams(Purpose.WORST_CASE):
-        yield stream, rows, (1 - 2 * worlds)[:, None]
+    stage, sigma = drawing.stage, drawing.noise_multiplier
+    steps, rate = stage.record_steps, stage.sample_rate
+    noise = stream.standard_normal((RUNS_PER_STREAM, steps[-1])) * sigma
+    sampled = stream.random(noise.shape) < rate
+    gradients = signs * sampled[rows] + noise[rows]
+    ratios = log_likelihood_ratio(gradients, sample_rate=rate, noise_multiplier=sigma, num_steps=1)
+    return np.cumsum(ratios, axis=1)[:, np.asarray(steps) - 1]
 
 
 def final_sum(observed: Array, context: ScoringContext) -> Array:
@@ -105,11 +94,8 @@ def log_likelihood_ratio(
     With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1).
     Components of the mixture whose probability is below e^-80 of the largest are left out.
 
-    Args:
-        sums: in units of C.
-        sample_rate: q.
-        noise_multiplier: sigma.
-        num_steps: T, the steps in each sum.
+    Sums are in units of C. q is the sample rate, sigma the noise multiplier, and T the steps in
+    each sum.
     """
     variance = num_steps * noise_multiplier**2
     counts = np.arange(num_steps + 1)

@@ -12,11 +12,10 @@ from tqdm import tqdm
 from dpcanary.adversaries.adversary import CraftingCost
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import optimised_canaries
-from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
 from dpcanary.canaries import Canary, CanarySet, GradientCanary, InputCanary
 from dpcanary.costs.probing import BUDGET, Probe, Seconds
 from dpcanary.costs.shapes import Shape
-from dpcanary.metagradients.settings import MetagradientStage
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
 from dpcanary.settings.audit import Audit

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from dpcanary.adversaries.landscape_law import Law, exact_law
+from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
-from dpcanary.landscape.density import Law, exact_law
-from dpcanary.landscape.process import Landscape, Process, process_of
 
 _STEPS = (1, 2, 5)  # and the last one
 _SETTINGS = ("adjacency", "batch_size", "landscape", "landscape_threshold")

@@ -15,11 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcanary.checks import checked_count
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.metagradients.descent import State
-from dpcanary.metagradients.task import Task, reproducible_convolutions
-from dpcanary.metagradients.training import Training
+from dpcanary.metagradients.training import (
+    State,
+    Task,
+    Training,
+    reproducible_convolutions,
+    trained,
+)
 
 
 def planned_segments(num_steps: int, capacity: int | None) -> tuple[range, ...]:
@@ -27,12 +31,8 @@ def planned_segments(num_steps: int, capacity: int | None) -> tuple[range, ...]:
 
     Those of the last segment are kept on the way there. At the start of each earlier segment the
     whole state is kept, and its steps are done again when the way back reaches it. There are as
-    few segments as fit. With the least capacity that is enough, about sqrt(8 x steps), there are
-    about sqrt(steps / 2) of them.
-
-    Args:
-        num_steps: of the training.
-        capacity: how many vectors of parameters fit into memory; None: all.
+    few segments as fit into a memory of `capacity` vectors of parameters (None: all). With the
+    least capacity that is enough, about sqrt(8 x steps), there are about sqrt(steps / 2) of them.
 
     Raises:
         InputError: if there are too few for any plan.
@@ -72,21 +72,13 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Metagradient:
-    """An objective after training, and its derivative in the pixels of the canaries.
+    """An objective after training, and its derivative in the pixels of the canaries."""
 
-    Attributes:
-        value: of the objective.
-        gradient: shape (m, ...), through training and directly.
-        parameters: after the last step, shape (P,).
-        losses: mean loss of each step's batch before the step, in nats.
-        num_replayed: steps that were done twice because their states were not kept.
-    """
-
-    value: float
-    gradient: Tensor
-    parameters: Tensor
-    losses: tuple[float, ...]
-    num_replayed: int
+    value: float  # of the objective
+    gradient: Tensor  # through training and directly, shape (m, ...)
+    parameters: Tensor  # after the last step, shape (P,)
+    losses: tuple[float, ...]  # mean loss of each step's batch before the step, in nats
+    num_replayed: int  # steps that were done twice because their states were not kept
 
 
 def metagradient(
@@ -111,70 +103,54 @@ def metagradient(
         InputError: if training diverges; or the derivative is not finite; or the module draws
             random numbers or is not reproducible; or the budget is too small.
     """
-    pixels = training.task.pixels(pixels)
-    segments = planned_segments(training.num_steps, _capacity(training, memory_budget))
+    pixels, capacity = training.task.pixels(pixels), None
+    if memory_budget is not None:
+        vector = training.start.numel() * training.start.element_size()
+        capacity = checked_count("memory_budget", memory_budget) // vector
+    *earlier, last = planned_segments(training.num_steps, capacity)
+    losses: list[float] = []
     with reproducible_convolutions():
-        past = _Past(training, pixels, segments)
-        value, adjoint, gradient = _at_the_end(past.parameters, pixels, objective)
-        for segment in reversed(segments):
-            kept = past.parameters_of(segment)
+        state, starts = training.first_state(), []
+        for segment in earlier:
+            starts.append(state)
+            for step in segment:
+                state, loss = training.advanced(state, pixels, step=step)
+                losses.append(loss)
+        # Vectors are kept one by one. In a common buffer they could lie at other addresses than
+        # those of the training, and sums that depend on the alignment would be rounded differently.
+        kept = []
+        for step in last:
+            kept.append(state.parameters)
+            state, loss = training.advanced(state, pixels, step=step)
+            losses.append(loss)
+        parameters = state.parameters
+        del state  # its momentum takes memory
+        value, adjoint, gradient = _at_the_end(parameters, pixels, objective)
+        for segment in (last, *reversed(earlier)):
+            kept = kept or _replayed(training, pixels, starts.pop(), segment)
             for step in reversed(segment):
-                adjoint = _stepped_back(past, kept.pop(), adjoint, gradient, step)
+                adjoint, share = _stepped_back(
+                    training, pixels, kept.pop(), adjoint, step=step, loss=losses[step]
+                )
+                if share is not None:
+                    canaries = training.task.indices(training.batches[step].canaries)
+                    gradient.index_add_(0, canaries, share)
     if not bool(gradient.isfinite().all()):
         raise InputError(
             "the metagradient is not finite: derivatives grow too fast on the way back; lower the"
             " learning rates, or train fewer steps"
         )
-    replayed = training.num_steps - len(segments[-1])
-    return Metagradient(value, gradient, past.parameters, tuple(past.losses), replayed)
+    num_replayed = training.num_steps - len(last)
+    return Metagradient(value, gradient, parameters, tuple(losses), num_replayed)
 
 
-def _capacity(training: Training, memory_budget: int | None) -> int | None:
-    if memory_budget is None:
-        return None
-    checked_count("memory_budget", memory_budget)
-    return memory_budget // (training.start.numel() * training.start.element_size())
-
-
-class _Past:
-    """A finished training, of which some states are kept.
-
-    Vectors are kept one by one. In a common buffer they could lie at other addresses than those
-    of the training, and sums that depend on the alignment would be rounded in another way.
-    """
-
-    def __init__(self, training: Training, pixels: Tensor, segments: tuple[range, ...]) -> None:
-        """Trains."""
-        self.training, self.pixels = training, pixels
-        self.losses: list[float] = []
-        self._starts: dict[int, State] = {}
-        state = training.first_state()
-        for segment in segments[:-1]:
-            self._starts[segment.start] = state
-            for step in segment:
-                state = self._advanced(state, step)
-        self._last = [state.parameters]
-        for step in segments[-1]:
-            state = self._advanced(state, step)
-            self._last.append(state.parameters)
-        training.check_end(state)
-        self.parameters = self._last.pop()
-
-    def _advanced(self, state: State, step: int) -> State:
-        state, loss = self.training.advanced(state, self.pixels, step=step)
-        self.losses.append(loss)
-        return state
-
-    def parameters_of(self, segment: range) -> list[Tensor]:
-        """The parameters before each of the segment's steps; each segment is asked for once."""
-        if segment.start not in self._starts:
-            return self._last
-        state = self._starts.pop(segment.start)
-        kept = [state.parameters]
-        for step in segment[:-1]:
-            state, _ = self.training.advanced(state, self.pixels, step=step)
-            kept.append(state.parameters)
-        return kept
+def _replayed(training: Training, pixels: Tensor, state: State, segment: range) -> list[Tensor]:
+    """The parameters before each of the segment's steps, from the state before the first one."""
+    kept = [state.parameters]
+    for step in segment[:-1]:
+        state, _ = training.advanced(state, pixels, step=step)
+        kept.append(state.parameters)
+    return kept
 
 
 def _at_the_end(
@@ -195,55 +171,111 @@ def _at_the_end(
 
 
 def _stepped_back(
-    past: _Past, parameters: Tensor, adjoint: State, gradient: Tensor, step: int
-) -> State:
-    """The derivative in the state before a step; adds the step's share to `gradient`."""
-    training = past.training
+    training: Training,
+    pixels: Tensor,
+    parameters: Tensor,
+    adjoint: State,
+    *,
+    step: int,
+    loss: float,
+) -> tuple[State, Tensor | None]:
+    """The derivatives in the state before a step, and in the pixels of the step's canaries.
+
+    `parameters` are those before the step, and `loss` is the one that the step had in training.
+    """
     before, direction = training.descent.pulled_back(adjoint, step=step)
-    own, share, loss = training.curvature(parameters, direction, past.pixels, step=step)
-    if loss != past.losses[step]:
+    second, share, repeated = training.curvature(parameters, direction, pixels, step=step)
+    if repeated != loss:
         raise InputError(
-            f"step {step + 1} of {training.num_steps} had loss {past.losses[step]!r}, and {loss!r}"
-            " when it was repeated: a layer draws random numbers, as dropout does, or an operation"
-            " is not reproducible on this device; replace it"
+            f"step {step + 1} of {training.num_steps} had loss {loss!r}, and {repeated!r} when it"
+            " was repeated: a layer draws random numbers, as dropout does, or an operation is not"
+            " reproducible on this device; replace it"
         )
-    if share is not None:
-        gradient.index_add_(0, training.task.indices(training.batches[step].canaries), share)
-    return State(before.parameters + own, before.momentum)
+    return State(before.parameters + second, before.momentum), share
 
 
 def loss_gap_objective(task: Task, inserted: NDArray[np.int64]) -> Objective:
     """Sum of the losses of canaries that are in, minus those that are out, in nats.
 
     It is equation 3 of Boglioni et al. (2025), which is minimised: then models have a low loss on
-    what they were trained on, and a high one on what they were not.
-
-    Args:
-        task: holds the canaries' labels.
-        inserted: indices of the canaries that are trained on.
+    what they were trained on, and a high one on what they were not. `inserted` are the indices of
+    the canaries that are trained on.
     """
     signs = torch.full((len(task.canary_labels),), -1.0).to(task.features)
     signs[task.indices(inserted)] = 1.0
 
     def objective(parameters: Tensor, pixels: Tensor) -> Tensor:
-        return (signs * task.canary_losses(parameters, pixels)).sum()
+        return (signs * task.losses(parameters, pixels, task.canary_labels)).sum()
 
     return objective
 
 
-def loss_gap(task: Task, parameters: Tensor, pixels: Tensor, inserted: NDArray[np.int64]) -> float:
-    """Mean loss of the canaries that are out minus that of those that are in, in nats.
+@dataclass(frozen=True)
+class Smoothness:
+    """Agreement of metagradients and models at pixels z, z + h d and z + 2 h d.
 
-    With as many in as out, it is the objective times -2 / m.
+    Agreements are 1 where training is smooth at this scale, and about 0 where it is chaotic.
 
-    Args:
-        task: holds the canaries' labels.
-        parameters: of a trained model, shape (P,).
-        pixels: of all canaries, shape (m, ...).
-        inserted: indices of the canaries that were trained on.
+    Attributes:
+        gradient_cosine: of the metagradients at z and z + h d.
+        gradient_signs: mean product of their signs, weighted by the size of that at z: what a
+            signed step sees.
+        parameter_signs: metasmoothness (Engstrom et al., 2025, Definition 2): mean product of the
+            signs of theta(z + h d) - theta(z) and theta(z + 2 h d) - theta(z + h d), weighted by
+            the size of theta(z + 2 h d) - theta(z).
+        predicted_change: of the objective from z to z + h d, by the metagradient at z.
+        change: the actual one.
     """
-    with torch.no_grad():
-        losses = task.canary_losses(parameters, pixels)
-    is_in = torch.zeros_like(losses, dtype=torch.bool)
-    is_in[task.indices(inserted)] = True
-    return float(losses[~is_in].mean() - losses[is_in].mean())
+
+    gradient_cosine: float
+    gradient_signs: float
+    parameter_signs: float
+    predicted_change: float
+    change: float
+
+
+def metasmoothness(
+    *,
+    training: Training,
+    pixels: Tensor,
+    direction: Tensor,
+    step_size: float,
+    objective: Objective,
+    memory_budget: int | None = None,
+) -> Smoothness:
+    """Compares a training with two that see slightly other pixels; takes two metagradients.
+
+    The pixels are z, the direction d, both of shape (m, ...), and the step size h; the other
+    arguments are those of `metagradient`.
+
+    Raises:
+        InputError: if training diverges, the shapes differ, or the direction changes nothing.
+    """
+    checked_real("step_size", step_size)
+    pixels, direction = training.task.pixels(pixels), training.task.pixels(direction)
+    here, there = (
+        metagradient(
+            training=training, pixels=place, objective=objective, memory_budget=memory_budget
+        )
+        for place in (pixels, pixels.add(direction, alpha=step_size))
+    )
+    beyond = trained(training, pixels.add(direction, alpha=2 * step_size))
+    first, second = there.parameters - here.parameters, beyond - there.parameters
+    return Smoothness(
+        float(torch.cosine_similarity(here.gradient.flatten(), there.gradient.flatten(), dim=0)),
+        _agreement(here.gradient, there.gradient, weights=here.gradient),
+        _agreement(first, second, weights=first + second),
+        step_size * float((here.gradient * direction).sum()),
+        there.value - here.value,
+    )
+
+
+def _agreement(one: Tensor, other: Tensor, *, weights: Tensor) -> float:
+    """Mean product of signs, weighted by absolute values."""
+    total = weights.abs().sum()
+    if not bool(total > 0):
+        raise InputError(
+            "the direction changes nothing: no canary that it moves is trained on, or its numbers"
+            " are too small; choose another direction or a larger step_size"
+        )
+    return float((one.sign() * other.sign() * weights.abs()).sum() / total)

@@ -45,30 +45,31 @@ def pool_scores(
             function does not exist or returns another shape.
     """
     score = function_named(stage.score_function)
-    placed = None if canaries is None else read_canaries(canaries)
+    canary_set = None if canaries is None else read_canaries(canaries)
     shape = (stage.num_repeats, stage.num_runs, stage.num_slots)
     scores = np.empty((*shape, len(stage.record_steps)))
     world, accuracy = np.empty(shape, np.uint8), np.empty(shape[:2], np.float32)
     noise_multiplier, seconds = 0.0, 0.0
     for shard in checked_shards(paths, stage, canaries=canaries, origin=origin):
         noise_multiplier = shard.header["noise_multiplier"]
+        loss = stage.runs_settings.get("loss")
         context = ScoringContext(
             stage.sample_rate,
             noise_multiplier,
             stage.record_steps,
-            placed,
+            canary_set,
             stage.runs_settings,
             adjacency=Adjacency(stage.runs_settings["adjacency"]),
-            loss=Loss(loss) if (loss := stage.runs_settings.get("loss")) else None,
+            loss=Loss(loss) if loss else None,
         )
-        found = np.asarray(score(shard.observation.astype(np.float64), context))
-        if found.shape != (len(shard.run), len(shard.step), stage.num_slots):
+        new = np.asarray(score(shard.observation.astype(np.float64), context))
+        if new.shape != (len(shard.run), len(shard.step), stage.num_slots):
             raise InputError(
-                f"{stage.score_function} returned shape {found.shape} for"
+                f"{stage.score_function} returned shape {new.shape} for"
                 f" {len(shard.run)} runs, {len(shard.step)} steps and {stage.num_slots} slots"
             )
         place = np.divmod(shard.run, stage.num_runs)  # repeat, and run in it
-        scores[place] = found.transpose(0, 2, 1)
+        scores[place] = new.transpose(0, 2, 1)
         world[place], accuracy[place] = shard.world, shard.test_accuracy
         seconds += shard.header["seconds"]
     header = {
@@ -99,21 +100,20 @@ def checked_shards(
         first = first or shard.header
         if origin:
             check_origin(path, shard.header.get("origin"), origin)
-        _check_origin(path, shard.header, stage.runs_settings, canary_hash)
+        # It is not enough that shards agree with one another: they must come from this audit.
+        same = shard.header["settings"] == stage.runs_settings
+        if not same or shard.header["inputs"].get("canaries") != canary_hash:
+            raise InputError(
+                f"{path} was made with other {'canaries' if same else 'settings'}: it is of"
+                " another audit, or out of date; delete such shards and run again"
+            )
         for key in sorted(first.keys() | shard.header.keys()):
             if key not in _MAY_DIFFER and first.get(key) != shard.header.get(key):
                 raise InputError(
                     f"{path} and {paths[0]} differ in {key!r}: they are not of the same audit;"
                     " delete the one that is out of date and run again"
                 )
-        if not np.array_equal(shard.step, stage.record_steps):
-            raise InputError(f"{path} recorded different steps; delete it and run again")
-        if shard.world.shape[1] != stage.num_slots:
-            raise InputError(
-                f"{path} has {shard.world.shape[1]} slots, its audit {stage.num_slots}; delete it"
-                " and run again"
-            )
-        _check_runs(path, shard, seen)
+        _check_arrays(path, shard, stage, seen)
         seen[shard.run] = True
         yield shard
     if not seen.all():
@@ -121,20 +121,15 @@ def checked_shards(
         raise InputError(f"{paths[0].parent}: run {run} is missing ({count} such runs)")
 
 
-def _check_origin(
-    path: Path, header: Mapping[str, Any], settings: Mapping[str, Any], canaries: str | None
-) -> None:
-    """Shards must come from this audit: it is not enough that they agree with one another."""
-    same = header["settings"] == settings
-    if not same or header["inputs"].get("canaries") != canaries:
+def _check_arrays(path: Path, shard: Shard, stage: ScoringStage, seen: NDArray[np.bool_]) -> None:
+    """Steps and slots are the audit's, no observation is NaN, and all runs are its own and new."""
+    if not np.array_equal(shard.step, stage.record_steps):
+        raise InputError(f"{path} recorded different steps; delete it and run again")
+    num_slots = shard.world.shape[1]
+    if num_slots != stage.num_slots:
         raise InputError(
-            f"{path} was made with other {'canaries' if same else 'settings'}: it is of another"
-            " audit, or out of date; delete such shards and run again"
+            f"{path} has {num_slots} slots, its audit {stage.num_slots}; delete it and run again"
         )
-
-
-def _check_runs(path: Path, shard: Shard, seen: NDArray[np.bool_]) -> None:
-    """No observation is NaN, and all runs are the audit's and new."""
     bad = np.isnan(shard.observation).any(axis=tuple(range(1, shard.observation.ndim)))
     if bad.any():
         run = shard.run[int(np.argmax(bad))]

@@ -48,10 +48,7 @@ class AuditScores:
     def of_worlds(
         self, *, repeat: int, step: int, slots: slice = slice(None)
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The scores of some slots in world 0 and in world 1, shape (n0,) and (n1,).
-
-        `repeat` and `step` are indices of a repeat and of a recorded step.
-        """
+        """The scores of some slots in world 0 and in world 1, shape (n0,) and (n1,), by indices."""
         scores, world = self.scores[repeat, :, slots, step], self.world[repeat, :, slots]
         return scores[world == 0], scores[world == 1]
 
@@ -66,13 +63,15 @@ class AuditScores:
             InputError: if the number is below 1, more than a repeat has, or odd where half of
                 the runs are in each world.
         """
-        most, halves = self.scores.shape[1], self.num_slots == 1
-        if num_runs < 1 or (halves and num_runs % 2):
-            known = "half of the runs are of each world: give 2, 4, ..."
-            raise InputError(f"num_runs {num_runs}: {known if halves else 'give at least 1'}")
-        if num_runs > most:
+        if self.num_slots == 1 and (num_runs < 1 or num_runs % 2):
             raise InputError(
-                f"num_runs {num_runs} is more than the {most} runs of a repeat of audit"
+                f"num_runs {num_runs}: half of the runs are of each world: give 2, 4, ..."
+            )
+        if num_runs < 1:
+            raise InputError(f"num_runs {num_runs}: give at least 1")
+        if num_runs > self.num_runs:
+            raise InputError(
+                f"num_runs {num_runs} is more than the {self.num_runs} runs of a repeat of audit"
                 f" {self.audit}: train more runs or ask for fewer"
             )
         arrays = ("scores", "world", "test_accuracy")
@@ -94,15 +93,15 @@ def read_scores(path: Path) -> AuditScores:
     header, arrays = read_arrays(path)
     if {"header", *arrays} != AuditScores.__annotations__.keys() or "audit" not in header:
         raise InputError(f"{path} is no score file; delete it and run again")
-    found = AuditScores(header=header, **arrays)
-    fits = found.world.ndim == 3 and found.scores.shape == (*found.world.shape, len(found.step))
-    if not fits or found.test_accuracy.shape != found.world.shape[:2]:
+    scores = AuditScores(header=header, **arrays)
+    fits = scores.world.ndim == 3 and scores.scores.shape == (*scores.world.shape, len(scores.step))
+    if not fits or scores.test_accuracy.shape != scores.world.shape[:2]:
         raise InputError(f"{path}: its arrays do not fit together; delete it and run again")
-    missing = np.argwhere(np.isnan(found.scores))
+    missing = np.argwhere(np.isnan(scores.scores))
     if len(missing):
         repeat, run = missing[0][:2]
         raise InputError(
             f"{path}: the score of run {run} of repeat {repeat} is NaN: if the run diverged,"
             " mend it or train it again, but never drop it"
         )
-    return found
+    return scores

@@ -6,7 +6,7 @@ returns shape (runs, steps, slots). Higher means that world 0 is likelier.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,11 @@ from scipy.special import logsumexp
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import CanarySet, GradientCanary
 from dpcanary.errors import InputError
+from dpcanary.observations import Observation
 from dpcanary.training.settings import Loss
+
+if TYPE_CHECKING:  # scoring needs nothing of the training
+    from dpcanary.training.runs import EnsembleResult
 
 Array = NDArray[np.float64]
 
@@ -24,14 +28,8 @@ Array = NDArray[np.float64]
 class ScoringContext:
     """What a score may depend on, beside the observation.
 
-    Attributes:
-        sample_rate: q.
-        noise_multiplier: sigma.
-        record_steps: ascending.
-        canaries: None if no model is trained.
-        runs_settings: the settings of the jobs that made the runs.
-        adjacency: how the worlds differ.
-        loss: of training; None if no model is trained.
+    `runs_settings` are those of the jobs that made the runs. Where no model is trained, there are
+    no canaries and no loss.
     """
 
     sample_rate: float
@@ -55,7 +53,9 @@ def coordinate(observed: Array, context: ScoringContext) -> Array:
     without the canary is subtracted (`GradientCanary.drift`). It differs between slots.
     """
     canaries = context.canaries.canaries if context.canaries else ()
-    drifts = [one.drift for one in canaries if isinstance(one, GradientCanary) and one.drift]
+    drifts = [
+        canary.drift for canary in canaries if isinstance(canary, GradientCanary) and canary.drift
+    ]
     return np.array(drifts).T - observed if drifts else -observed
 
 
@@ -64,9 +64,7 @@ def cosine(observed: Array, context: ScoringContext) -> Array:
 
     From Andrew et al. (2024); Cebere et al., Algorithm 7. A run that has not moved gets 0.
 
-    Args:
-        observed: changes along the canary, and lengths of the change, shape (..., slots, 2).
-        context: is not used.
+    `observed` holds changes along the canary, and lengths of the change, shape (..., slots, 2).
     """
     change, length = observed[..., 0], observed[..., 1]
     return -np.divide(change, length, out=np.zeros_like(change), where=length > 0)
@@ -78,9 +76,7 @@ def canary_loss(observed: Array, context: ScoringContext) -> Array:
     Under `substitute`, where world 1 trains on the canary and world 0 on the target, the loss of
     the canary minus that of the target.
 
-    Args:
-        observed: logits of target and canary, shape (runs, steps, slots, 2, outputs).
-        context: has the labels of both, and the loss.
+    `observed` holds logits of target and canary, shape (runs, steps, slots, 2, outputs).
     """
     canaries = _input_canaries(context, "loss")
     losses = _losses(observed[..., 1, :], np.array(canaries.labels), context.loss)
@@ -100,12 +96,7 @@ def gradient_norm(observed: Array, context: ScoringContext) -> Array:
 def logit_difference(observed: Array, context: ScoringContext) -> Array:
     """Logit-confidence of the target, log(p_y / (1 - p_y)), minus that of its canary.
 
-    Args:
-        observed: logits of target and canary, shape (runs, steps, slots, 2, classes).
-        context: has the labels of both.
-
-    Raises:
-        InputError: if the audit has no input canaries.
+    `observed` holds logits of target and canary, shape (runs, steps, slots, 2, classes).
     """
     canaries = _input_canaries(context, "logit_difference")
     targets = logit_confidence(observed[..., 0, :], np.array(canaries.target_labels))
@@ -117,19 +108,8 @@ def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
     """log(p_y / (1 - p_y)) from logits: the logit minus the log-sum-exp of the others.
 
     A single output is the logit of class 1 against class 0. It is then the result for y = 1, and
-    its negative the result for y = 0.
-
-    Args:
-        logits: shape (..., slots, outputs).
-        labels: y of each slot, shape (slots,).
-
-    Returns:
-        Shape (..., slots).
-
-    Example:
-        >>> found = logit_confidence(np.log([[0.8, 0.2]]), np.array([0]))
-        >>> float(found[0].round(6)) == float(np.log(4).round(6))
-        True
+    its negative the result for y = 0. Logits have shape (..., slots, outputs), the labels y of
+    each slot (slots,), and the result (..., slots).
     """
     if logits.shape[-1] == 1:
         return np.asarray(logits[..., 0] * np.where(labels == 1, 1.0, -1.0))
@@ -139,6 +119,38 @@ def logit_confidence(logits: Array, labels: NDArray[np.int64]) -> Array:
     rest = np.take_along_axis(logits, others.reshape(*lead, *others.shape), axis=-1)
     chosen = logits[..., np.arange(len(labels)), labels]
     return np.asarray(chosen - logsumexp(rest, axis=-1))
+
+
+def ensemble_scores(result: "EnsembleResult") -> Array:
+    """The default scores of runs that `train_ensemble` trained, shape (runs, steps, slots).
+
+    Higher means world 0. The score of a gradient canary is minus the change of the parameters
+    along it, or minus their values. That of an input canary is the logit-confidence of the target
+    minus that of the canary; under `add_remove` and `zero_out`, where only world 0 has the canary,
+    that of the canary alone.
+    """
+    dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
+    context = ScoringContext(
+        dpsgd.sample_rate,
+        dpsgd.noise_multiplier,
+        dpsgd.record_steps,
+        result.canaries,
+        adjacency=dpsgd.adjacency,
+        loss=dpsgd.loss,
+    )
+    match result.observe:
+        case Observation.CHANGE | Observation.VALUE:
+            return coordinate(observed, context)
+        case Observation.CHANGE_AND_LENGTH:
+            return coordinate(observed[..., 0], context)
+        case Observation.GRADIENT_NORM:
+            return gradient_norm(observed, context)
+        case Observation.LOGITS if dpsgd.adjacency is Adjacency.SUBSTITUTE:
+            return logit_difference(observed, context)
+        case Observation.LOGITS:
+            return logit_confidence(observed[..., 1, :], np.array(result.canaries.labels))
+        case never:
+            assert_never(never)
 
 
 def _input_canaries(context: ScoringContext, score: str) -> CanarySet:

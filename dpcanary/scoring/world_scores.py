@@ -23,12 +23,9 @@ SUFFIXES = (".npz", *_TABLES)
 
 @dataclass(frozen=True)
 class WorldScores:
-    """The scores of an audit by world.
+    """The scores of an audit by world, shape (n0,) and (n1,); higher: world 0 is likelier.
 
-    Attributes:
-        world0: shape (n0,); higher means that world 0 is likelier.
-        world1: shape (n1,).
-        num_slots: scores that one run gives; 1 unless the file says otherwise.
+    One run gives `num_slots` scores: 1 unless the file says otherwise.
     """
 
     world0: NDArray[np.float64]
@@ -65,29 +62,26 @@ def read_world_scores(
         raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
     if not path.is_file():
         raise InputError(f"{path} does not exist")
-    columns: dict[str, Any]
-    if path.suffix == ".npz":
-        columns = dict(read_npz(path))
-        if "header" in columns:
-            own = read_scores(path)
-            first, second = own.of_worlds(repeat=0, step=-1)
-            return WorldScores(first, second, num_slots=own.num_slots)
-        if {*_TWO} <= {*columns}:
-            first, second = (_scores(path, name, columns[name]) for name in _TWO)
-            return WorldScores(first, second)
-    else:
-        columns = _columns(path)
+    columns = _columns(path)
+    if "header" in columns and path.suffix == ".npz":
+        scored = read_scores(path)
+        return WorldScores(*scored.of_worlds(repeat=0, step=-1), num_slots=scored.num_slots)
+    if {*_TWO} <= {*columns} and path.suffix == ".npz":
+        first, second = (_scores(path, name, columns[name]) for name in _TWO)
+        return WorldScores(first, second)
     for name in (score, world):
         if name not in columns:
             raise InputError(f"{path} has no {name!r}; {suggestion(name, columns)}")
     scores = _scores(path, score, columns[score])
     if len(columns[world]) != len(scores):
         raise InputError(f"{path}: {len(scores)} scores, and {len(columns[world])} worlds")
-    is_world0 = _is_world0(path, world, np.asarray(columns[world]), world0)
+    is_world0 = _is_world0(path, world, columns[world], world0)
     return WorldScores(scores[is_world0], scores[~is_world0])
 
 
 def _columns(path: Path) -> dict[str, NDArray[Any]]:
+    if path.suffix == ".npz":
+        return read_npz(path)
     try:
         table = _TABLES[path.suffix](path)
     except (ValueError, OSError) as error:
@@ -109,25 +103,29 @@ def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _is_world0(path: Path, name: str, values: NDArray[Any], label: str | None) -> NDArray[np.bool_]:
-    raw = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
-    worlds = raw if label in raw else [_as_text(value) for value in values.tolist()]
-    known = sorted({*worlds})
-    if label is None:
-        if not {*known} <= {"0", "1"}:
-            raise InputError(
-                f"{path}: {name} holds {', '.join(known[:4])}, not 0 and 1; say which of them is"
-                " world 0, in which high scores are expected"
-            )
-        label = "0"
-    elif label not in known:
-        raise InputError(f"{path}: {name} is never {label!r}; {suggestion(label, known)}")
-    if len(known) != 2:
-        raise InputError(f"{path}: {name} must hold two worlds, not {', '.join(known[:4])}")
-    return np.array([one == label for one in worlds])
+    """Which rows are of world 0, by its label or by 0 and 1, however these are stored."""
+    texts = [
+        value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()
+    ]
+    if label not in texts:
+        # Truth values and whole numbers, also those stored as fractions, as 0, 1, and so on.
+        texts = [
+            str(int(value)) if _is_whole(value) else text
+            for value, text in zip(values.tolist(), texts, strict=True)
+        ]
+    labels = sorted({*texts})
+    if label is None and not {*labels} <= {"0", "1"}:
+        raise InputError(
+            f"{path}: {name} holds {', '.join(labels[:4])}, not 0 and 1; say which of them is"
+            " world 0, in which high scores are expected"
+        )
+    if label is not None and label not in labels:
+        raise InputError(f"{path}: {name} is never {label!r}; {suggestion(label, labels)}")
+    if len(labels) != 2:
+        raise InputError(f"{path}: {name} must hold two worlds, not {', '.join(labels[:4])}")
+    wanted = "0" if label is None else label
+    return np.array([text == wanted for text in texts])
 
 
-def _as_text(value: object) -> str:
-    """Truth values and whole numbers, also those stored as fractions, as 0, 1, and so on."""
-    if isinstance(value, bool | int | float) and float(value).is_integer():
-        return str(int(value))
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _is_whole(value: object) -> bool:
+    return isinstance(value, bool | int | float) and float(value).is_integer()

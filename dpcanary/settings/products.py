@@ -9,14 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.settings import AccountingStage
-from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
 from dpcanary.closed_model import ClosedModel
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.estimation.settings import EstimationStage
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import sha256_of_text
-from dpcanary.metagradients.settings import MetagradientStage
 from dpcanary.provenance import Job, listed, origin_of, origins_in
 from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.audit import Audit

@@ -10,9 +10,13 @@ from tqdm import tqdm
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import descent_of, optimised_canaries
-from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.adversaries.settings import (
+    CraftingStage,
+    MetagradientSettings,
+    MetagradientStage,
+    Start,
+)
 from dpcanary.errors import InputError
-from dpcanary.metagradients.settings import MetagradientSettings, MetagradientStage, Start
 from dpcanary.records import Records, Split
 from dpcanary.settings import products as shared
 from dpcanary.settings.experiment import Experiment
@@ -88,15 +92,19 @@ def test_random_records_are_the_targets_themselves():
     assert len({canary.target for canary in found.canaries}) == SLOTS
 
 
-def test_sets_with_the_same_seed_have_the_same_targets():
+def test_sets_with_the_same_seed_have_the_same_targets_and_other_labels():
     """So that trainings with different sets are pairs."""
+    mislabeled, found = craft_canaries(crafting("loss")), optimised(start=Start.OTHER_LABEL)
     sets = [
         craft_canaries(crafting("random_record")),
-        craft_canaries(crafting("loss")),
-        craft_canaries(crafting("metagradient", optimised=optimised())),
+        mislabeled,
+        craft_canaries(crafting("metagradient", optimised=found)),
     ]
     targets = [[canary.target for canary in one.canaries] for one in sets]
     assert targets[0] == targets[1] == targets[2]
+    assert found.labels == mislabeled.labels
+    assert found.target_labels == mislabeled.target_labels
+    assert all(one != other for one, other in zip(found.labels, found.target_labels, strict=True))
 
 
 def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit():
@@ -112,14 +120,6 @@ def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit():
         assert canary.label == label
         assert (least <= canary.features.T).all()
         assert (most >= canary.features.T).all()
-
-
-def test_a_start_with_other_labels_has_those_of_the_mislabeled_set():
-    mislabeled = craft_canaries(crafting("loss"))
-    found = optimised(start=Start.OTHER_LABEL)
-    assert found.labels == mislabeled.labels
-    assert found.target_labels == mislabeled.target_labels
-    assert all(one != other for one, other in zip(found.labels, found.target_labels, strict=True))
 
 
 def test_the_learning_rate_rises_and_falls():

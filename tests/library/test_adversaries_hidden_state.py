@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,8 +18,13 @@ from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
-from dpcanary.scoring.ensembles import ensemble_scores
-from dpcanary.scoring.scores import ScoringContext, canary_loss, cosine, gradient_norm
+from dpcanary.scoring.scores import (
+    ScoringContext,
+    canary_loss,
+    cosine,
+    ensemble_scores,
+    gradient_norm,
+)
 from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
@@ -45,34 +49,20 @@ SETTINGS = {
     "function": "x:y",
     "num_slots": 1,
     "drift_steps": [],
-    "crafting_steps": None,
-    "crafting_step_size": None,
-    "simulation": "noiseless",
-    "ranking": "per_step",
-    "num_simulations": 4,
+    "is_private": True,
     "model": "mlp",
     "model_seed": 7,
     "hidden_sizes": [4],
-    "activation": "tanh",
-    "width": None,
-    "logit_scale": None,
     "initialisation": "fixed",
     "initial_weights": "pytorch",
-    "pretraining": None,
-    "loss": "cross_entropy",
-    "optimizer": "sgd",
-    "momentum": None,
     "learning_rate": RATE,
-    "learning_rate_schedule": "constant",
     "num_steps": STEPS,
     "seed": 6,
     "adjacency": "add_remove",
     "sampling": "fixed",
-    "sample_rate": 1.0,
     "batch_size": BATCH,
     "canary_period": 1,
     "max_grad_norm": CLIP,
-    "augmentation_multiplicity": None,
 }
 
 
@@ -82,14 +72,30 @@ def crafting_of(*, noise: float | None = None, **changes: object) -> Crafting:
     return Crafting(stage, DATA, None, CPU, noise)
 
 
-def record_gradient(module: nn.Module, weights: np.ndarray, record: int) -> np.ndarray:
+def fixed(noise: float, record_steps: object, **changes: object) -> DPSGD:
+    """The mechanism on known batches."""
+    known = {"sampling": "fixed", "batch_size": BATCH, "canary_period": 1}
+    return DPSGD(noise, CLIP, RATE, record_steps, **{**known, **changes})
+
+
+def record_gradient(
+    module: nn.Module, weights: np.ndarray, features: np.ndarray, label: int
+) -> np.ndarray:
     """Gradient of one record's cross-entropy by autograd, in float64."""
     twin = copy.deepcopy(module).double()
-    vector_to_parameters(torch.from_numpy(weights), twin.parameters())
-    inputs = torch.from_numpy(DATA.private.features[record].astype(np.float64))[None]
-    label = torch.tensor([int(DATA.private.labels[record])])
-    nn.functional.cross_entropy(twin(inputs), label).backward()
+    vector_to_parameters(torch.from_numpy(weights).double(), twin.parameters())
+    inputs = torch.from_numpy(features.astype(np.float64))[None]
+    nn.functional.cross_entropy(twin(inputs), torch.tensor([label])).backward()
     return torch.cat([p.grad.flatten() for p in twin.parameters()]).numpy()
+
+
+def clipped_sum(module: nn.Module, weights: np.ndarray, records: np.ndarray, clip: float):
+    """Sum of the clipped gradients of some private records."""
+    total = np.zeros_like(weights)
+    for features, label in zip(*vars(DATA.private[records]).values(), strict=True):
+        gradient = record_gradient(module, weights, features, int(label))
+        total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+    return total
 
 
 def trained_by_hand(crafting: Crafting, clip: float, left_out: list[int]) -> list[np.ndarray]:
@@ -98,10 +104,7 @@ def trained_by_hand(crafting: Crafting, clip: float, left_out: list[int]) -> lis
     batches = KnownBatches(others, batch_size=BATCH, seed=crafting.stage.seed)
     path = [parameters_to_vector(crafting.module.parameters()).detach().double().numpy()]
     for step in range(STEPS):
-        total = np.zeros_like(path[0])
-        for record in batches.at(step):
-            gradient = record_gradient(crafting.module, path[-1], int(record))
-            total += gradient * min(1.0, clip / np.linalg.norm(gradient))
+        total = clipped_sum(crafting.module, path[-1], batches.at(step), clip)
         path.append(path[-1] - RATE / BATCH * total)
     return path
 
@@ -169,14 +172,11 @@ def test_simulated_batches_are_those_of_the_runs():
         module=crafting.module,
         records=DATA.private,
         canary=GradientCanary(0, 0),
-        dpsgd=DPSGD(
-            0.0, CLIP, RATE, STEPS, adjacency="add_remove", sampling="fixed", batch_size=BATCH,
-            canary_period=1,
-        ),
+        dpsgd=fixed(0.0, STEPS, adjacency="add_remove"),
         runs=2,
         seed=crafting.stage.seed,
         keep_parameters=True,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(run.parameters[1], path[-1], rtol=0, atol=1e-6)
 
 
@@ -185,9 +185,7 @@ def movement_with_noise(count: int, **changes: object):
     arguments = {
         "module": crafting.module,
         "records": DATA.private,
-        "dpsgd": DPSGD(
-            500.0, CLIP, RATE, STEPS, sampling="fixed", batch_size=BATCH, canary_period=1
-        ),
+        "dpsgd": fixed(500.0, STEPS),
         "initialisation": Initialisation.FIXED,
         "seed": 6,
         "device": CPU,
@@ -295,9 +293,7 @@ def test_drift_of_sampled_batches_is_that_of_their_mean():
     start = parameters_to_vector(crafting.module.parameters()).detach().double().numpy()
     weights = start
     for _ in range(STEPS):
-        gradients = [record_gradient(crafting.module, weights, int(one)) for one in others]
-        clipped = [one * min(1.0, CLIP / np.linalg.norm(one)) for one in gradients]
-        weights = weights - RATE * 0.25 * np.sum(clipped, axis=0) / (0.25 * COUNT)
+        weights = weights - RATE / COUNT * clipped_sum(crafting.module, weights, others, CLIP)
     for canary in canaries:
         expected = (weights - start)[canary.coordinate]
         np.testing.assert_allclose(canary.drift, [expected], rtol=1e-4, atol=1e-7)
@@ -317,9 +313,7 @@ def test_scores_without_drift_tell_the_worlds_of_all_slots_apart():
         module=crafting.module,
         records=DATA.private,
         canary=canaries,
-        dpsgd=DPSGD(
-            0.05, CLIP, RATE, (STEPS,), sampling="fixed", batch_size=BATCH, canary_period=1
-        ),
+        dpsgd=fixed(0.05, (STEPS,)),
         runs=10,
         seed=6,
         initialisation="fixed",
@@ -347,15 +341,12 @@ def run_of(observe: str, **changes: object):
         "module": crafting.module,
         "records": DATA.private,
         "canary": canary,
-        "dpsgd": DPSGD(
-            1.0, CLIP, RATE, (2, 4), adjacency="add_remove", sampling="fixed", batch_size=BATCH,
-            canary_period=2,
-        ),
+        "dpsgd": fixed(1.0, (2, 4), adjacency="add_remove", canary_period=2),
         "runs": 6,
         "seed": 1,
         "observe": observe,
         "keep_parameters": True,
-    }  # fmt: skip
+    }
     return train_ensemble(**arguments | changes)
 
 
@@ -373,12 +364,10 @@ def test_gradient_norm_is_that_of_autograd():
     canary = found.canaries.canaries[0]
     assert isinstance(canary, InputCanary)
     for run in range(6):
-        twin = copy.deepcopy(crafting_of().module).double()
-        vector_to_parameters(torch.from_numpy(found.parameters[run]).double(), twin.parameters())
-        inputs = torch.from_numpy(canary.features.astype(np.float64))[None]
-        nn.functional.cross_entropy(twin(inputs), torch.tensor([canary.label])).backward()
-        norm = torch.cat([p.grad.flatten() for p in twin.parameters()]).norm().item()
-        assert found.observations[run, -1, 0] == pytest.approx(norm, rel=1e-5)
+        gradient = record_gradient(
+            crafting_of().module, found.parameters[run], canary.features, canary.label
+        )
+        assert found.observations[run, -1, 0] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
     plain = run_of("logits")
     np.testing.assert_array_equal(found.parameters, plain.parameters)
 
@@ -448,15 +437,15 @@ def test_higher_scores_are_of_world_0():
     """Of a record with a wrong label, trained on with little noise: loss and norm fall."""
     for observe, score in (("logits", canary_loss), ("gradient_norm", gradient_norm)):
         for adjacency in ("add_remove", "substitute"):
-            dpsgd = DPSGD(
-                0.05, CLIP, RATE, 40, adjacency=adjacency, sampling="fixed", batch_size=BATCH,
-                canary_period=1,
-            )  # fmt: skip
-            found = run_of(observe, dpsgd=dpsgd, runs=20)
+            found = run_of(observe, dpsgd=fixed(0.05, 40, adjacency=adjacency), runs=20)
             context = ScoringContext(
-                1.0, 1.0, (40,), found.canaries, adjacency=Adjacency(adjacency),
+                1.0,
+                1.0,
+                (40,),
+                found.canaries,
+                adjacency=Adjacency(adjacency),
                 loss=Loss.CROSS_ENTROPY,
-            )  # fmt: skip
+            )
             scores = score(found.observations.astype(np.float64), context)[:, 0, 0]
             assert scores[::2].min() > scores[1::2].max(), (observe, adjacency)
 
@@ -464,4 +453,3 @@ def test_higher_scores_are_of_world_0():
 def test_a_function_that_uses_the_reference_must_say_so():
     with pytest.raises(InputError, match="must not say uses_reference=False"):
         _ = crafting_of().gradients
-    assert replace(crafting_of(), noise_multiplier=2.0).noise_multiplier == 2.0

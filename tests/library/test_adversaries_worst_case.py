@@ -14,7 +14,7 @@ from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.adversaries.worst_case import draw_worst_case, final_sum, log_likelihood_ratio
 from dpcanary.errors import InputError
 from dpcanary.observations import read_shard, write_shard
-from dpcanary.scoring.scores import ScoringContext, as_observed
+from dpcanary.scoring.scores import ScoringContext
 
 Floats = NDArray[np.float64]
 RECORD_STEPS = (1, 20, 100)
@@ -95,18 +95,14 @@ def test_blocks_of_sums_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(log_likelihood_ratio(sums, **settings), whole, rtol=1e-12)
 
 
-def test_log_likelihood_ratio_is_linear_at_rate_one() -> None:
+def test_log_likelihood_ratio_is_linear_at_rate_one_and_stable_far_out() -> None:
     """N(T, T s^2) against N(-T, T s^2): ((g + T)^2 - (g - T)^2) / (2 T s^2) = 2 g / s^2."""
     sums = np.array([-1e4, -3.0, 0.0, 0.5, 700.0])
     found = log_likelihood_ratio(sums, sample_rate=1.0, noise_multiplier=3.0, num_steps=50)
     np.testing.assert_allclose(found, 2.0 * sums / 9.0, rtol=1e-12)
-
-
-def test_log_likelihood_ratio_is_stable_far_out() -> None:
-    """Far out, k = T dominates in world 0 and k = 0 in world 1: the slope is 1 / s^2."""
-    sums = np.array([1e6, 1e6 + 1.0])
-    found = log_likelihood_ratio(sums, sample_rate=0.25, noise_multiplier=2.0, num_steps=10)
-    assert np.isfinite(found).all()
+    # Far out, k = T dominates in world 0 and k = 0 in world 1: the slope is 1 / s^2.
+    far = np.array([1e6, 1e6 + 1.0])
+    found = log_likelihood_ratio(far, sample_rate=0.25, noise_multiplier=2.0, num_steps=10)
     assert found[1] - found[0] == pytest.approx(1.0 / 4.0, rel=1e-6)
 
 
@@ -166,17 +162,6 @@ def test_transcript_at_rate_one_is_the_gaussian_mechanism() -> None:
             assert kstest(found, norm(mean, deviation).cdf).pvalue > 1e-3
 
 
-def test_transcript_and_final_sum_agree_at_rate_one() -> None:
-    sigma, count = 5.0, 20_000
-    transcript = draw("log_likelihood_ratio", range(count), 1.0, sigma)
-    sums = draw_shard(drawing("sum", range(count), 1.0, sigma)).observation
-    final = final_sum(sums, context(1.0, sigma))[:, :, 0]
-    for column in range(len(RECORD_STEPS)):
-        for world in (0, 1):
-            pair = final[world::2, column], transcript[world::2, column]
-            assert ks_2samp(*pair).pvalue > 1e-3
-
-
 def test_transcript_is_a_log_likelihood_ratio() -> None:
     """E[exp(score)] in world 1 and E[exp(-score)] in world 0 are 1. The worlds are symmetric."""
     scores = draw("log_likelihood_ratio", range(40_000), 0.25, 4.0)
@@ -220,17 +205,18 @@ def test_the_shard_of_a_drawing(observe: str, tmp_path) -> None:
     assert shard.world.tolist() == [[run % 2] for run in range(7, 20)]
     assert shard.step.tolist() == list(RECORD_STEPS)
     np.testing.assert_array_equal(shard.observation[:, :, 0], draw(observe, told.runs, 0.25, 1.5))
-    assert shard.observation.shape == (13, 3, 1)
     assert np.isnan(shard.test_accuracy).all()
-    assert len(shard.test_accuracy) == 13
-    assert shard.header["settings"] == told.stage.model_dump(mode="json")
-    assert shard.header["noise_multiplier"] == 1.5
-    assert shard.header["inputs"] == {}
-    assert shard.header["device"] == "cpu"
-    assert shard.header["seconds"] > 0
+    assert shard.header.pop("seconds") > 0
+    assert shard.header.pop("software")
+    assert shard.header == {
+        "settings": told.stage.model_dump(mode="json"),
+        "noise_multiplier": 1.5,
+        "inputs": {},
+        "device": "cpu",
+    }
 
 
-@pytest.mark.parametrize("observe", ["change", "transcript", ""])
+@pytest.mark.parametrize("observe", ["change", ""])
 def test_the_worst_case_has_no_other_observations(observe: str) -> None:
     with pytest.raises(InputError, match=f"observed by its sum or ratio, not by '{observe}'"):
         draw(observe, range(4), 0.25, 1.0)
@@ -266,9 +252,6 @@ def test_a_process_of_ones_own_has_one_slot_and_a_stream_for_every_run() -> None
     np.testing.assert_array_equal(drawn(range(11, 17)), whole[11:17])
     assert len(np.unique(whole % 100)) == whole.size
     assert not np.array_equal(drawn(range(40), seed=2), whole)
-    told = drawing("coins", range(4), 1.0, 1.0, function=f"{__name__}:coins")
-    found = draw_shard(told).observation
-    np.testing.assert_array_equal(as_observed(whole[:4], context(1.0, 1.0)), found)
 
 
 @pytest.mark.parametrize(

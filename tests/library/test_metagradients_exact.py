@@ -8,16 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from dpcanary.metagradients.descent import Descent
+from dpcanary.errors import InputError
 from dpcanary.metagradients.reverse import (
     Metagradient,
-    loss_gap,
     loss_gap_objective,
     metagradient,
     planned_segments,
 )
-from dpcanary.metagradients.task import Batch, Task, shuffled_batches, task_of
-from dpcanary.metagradients.training import Training, trained
+from dpcanary.metagradients.training import (
+    Batch,
+    Descent,
+    Task,
+    Training,
+    shuffled_batches,
+    trained,
+)
 from dpcanary.records import Records
 from dpcanary.training.residual_networks import resnet9
 
@@ -61,7 +66,7 @@ def training_of(
     torch.manual_seed(0)
     module = net().to(dtype)
     records = Records(rng.normal(size=(NUM_RECORDS, *shape)), rng.integers(0, 3, NUM_RECORDS))
-    task = task_of(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
+    task = Task(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
     batches = shuffled_batches(
         num_records=NUM_RECORDS,
         inserted=INSERTED,
@@ -92,15 +97,18 @@ def value(training: Training, pixels: Tensor) -> float:
     return sum(float(loss) * (1 if i in INSERTED else -1) for i, loss in enumerate(losses))
 
 
-def difference(training: Training, pixels: Tensor, coordinate: tuple[int, ...], h: float) -> float:
-    """The central difference of fourth order."""
+def difference(training: Training, pixels: Tensor, direction: Tensor, h: float = 1e-3) -> float:
+    """The central difference of fourth order along a direction."""
+    minus2, minus1, plus1, plus2 = (
+        value(training, pixels + multiple * h * direction) for multiple in (-2, -1, 1, 2)
+    )
+    return (8 * (plus1 - minus1) - (plus2 - minus2)) / (12 * h)
 
-    def at(multiple: int) -> float:
-        moved = pixels.clone()
-        moved[coordinate] += multiple * h
-        return value(training, moved)
 
-    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h)
+def unit(pixels: Tensor, coordinate: tuple[int, ...]) -> Tensor:
+    direction = torch.zeros_like(pixels)
+    direction[coordinate] = 1
+    return direction
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -111,7 +119,7 @@ def test_they_are_central_differences(name: str):
     assert own.value == pytest.approx(value(training, pixels), rel=1e-12)
     scale = own.gradient.abs().max()
     for coordinate in ((0, 0, 1, 2), (2, 0, 3, 0), (1, 0, 0, 0), (4, 0, 2, 3), (5, 0, 1, 1)):
-        expected = difference(training, pixels, coordinate, h=1e-3)
+        expected = difference(training, pixels, unit(pixels, coordinate))
         assert float(own.gradient[coordinate]) == pytest.approx(
             expected, rel=1e-6, abs=float(scale) * 1e-8
         )
@@ -123,12 +131,7 @@ def test_differences_along_random_directions_agree():
     own = found(training, pixels)
     for seed in range(3):
         direction = torch.from_numpy(np.random.default_rng(seed).normal(size=pixels.shape))
-
-        def at(multiple: float, along: Tensor = direction) -> float:
-            return value(training, pixels + multiple * along)
-
-        h = 1e-3
-        expected = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
+        expected = difference(training, pixels, direction)
         assert float((own.gradient * direction).sum()) == pytest.approx(expected, rel=1e-6)
 
 
@@ -193,11 +196,8 @@ def test_an_objective_may_lack_either_part():
     training, pixels = training_of(**OPTIMISERS["momentum"])
     weights = torch.linspace(-1, 1, len(training.start), dtype=torch.float64)
     through = metagradient(training=training, pixels=pixels, objective=lambda p, z: weights @ p)
-    moved = pixels.clone()
-    moved[0, 0, 1, 2] += 1e-5
-    back = pixels.clone()
-    back[0, 0, 1, 2] -= 1e-5
-    change = float(weights @ (trained(training, moved) - trained(training, back)))
+    step = 1e-5 * unit(pixels, (0, 0, 1, 2))
+    change = float(weights @ (trained(training, pixels + step) - trained(training, pixels - step)))
     assert float(through.gradient[0, 0, 1, 2]) == pytest.approx(change / 2e-5, rel=1e-6)
     alone = metagradient(training=training, pixels=pixels, objective=lambda p, z: z.sum())
     assert torch.equal(alone.gradient, torch.ones_like(pixels))
@@ -217,7 +217,7 @@ def test_single_precision_of_a_residual_network():
     error = (own.gradient.double() - expected.gradient).norm() / expected.gradient.norm()
     assert 0 < float(error) < 1e-3
     for coordinate in ((0, 1, 20, 7), (1, 2, 5, 5)):
-        slope = difference(double, pixels, coordinate, h=1e-5)
+        slope = difference(double, pixels, unit(pixels, coordinate), h=1e-5)
         assert float(expected.gradient[coordinate]) == pytest.approx(slope, rel=1e-4)
 
 
@@ -255,7 +255,7 @@ def test_segments_cover_all_steps_and_fit(num_steps: int):
     for capacity in range(1, num_steps + 2):
         try:
             segments = planned_segments(num_steps, capacity)
-        except Exception:
+        except InputError:
             assert least is None
             continue
         least = least or capacity
@@ -298,18 +298,7 @@ def test_every_epoch_has_every_record_once():
     assert len(batches) == 7
     for epoch in range(2):
         parts = batches[3 * epoch : 3 * epoch + 3]
-        assert all(len(part) == 4 for part in parts)
+        assert all(len(part.records) + len(part.canaries) == 4 for part in parts)
         assert sorted(np.concatenate([part.records for part in parts])) == list(range(9))
         assert sorted(np.concatenate([part.canaries for part in parts])) == list(inserted)
     assert not np.array_equal(batches[0].records, batches[3].records)
-
-
-def test_the_gap_is_out_minus_in():
-    training, pixels = training_of()
-    task: Task = training.task
-    own = found(training, pixels)
-    gap = loss_gap(task, own.parameters, pixels, INSERTED)
-    assert gap == pytest.approx(-own.value / len(INSERTED), rel=1e-10)
-    losses = task.canary_losses(own.parameters, pixels).detach().numpy()
-    out = np.setdiff1d(np.arange(NUM_CANARIES), INSERTED)
-    assert gap == pytest.approx(losses[out].mean() - losses[INSERTED].mean(), rel=1e-10)

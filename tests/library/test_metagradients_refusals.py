@@ -7,21 +7,32 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpcanary.adversaries.metagradient import drawn_training, optimise_canaries
 from dpcanary.errors import InputError
-from dpcanary.metagradients.canaries import drawn, optimise_canaries
-from dpcanary.metagradients.descent import Descent
-from dpcanary.metagradients.reverse import loss_gap_objective, metagradient, planned_segments
-from dpcanary.metagradients.smoothness import metasmoothness
-from dpcanary.metagradients.task import Batch, Task, shuffled_batches, task_of
-from dpcanary.metagradients.training import Training, trained
+from dpcanary.metagradients.reverse import (
+    loss_gap_objective,
+    metagradient,
+    metasmoothness,
+    planned_segments,
+)
+from dpcanary.metagradients.training import (
+    Batch,
+    Descent,
+    Task,
+    Training,
+    shuffled_batches,
+    trained,
+)
 from dpcanary.records import Records
 from dpcanary.training.residual_networks import resnet9
 
 DATA = Records(np.random.default_rng(0).normal(size=(6, 5)), [0, 1, 2, 0, 1, 2])
+DAMAGED = Records(np.where(DATA.features > 1, np.inf, DATA.features), DATA.labels)
 LABELS = np.array([0, 1, 2, 1])
 PIXELS = np.linspace(-1, 1, 20).reshape(4, 5)
 NO = np.array([], np.int64)
 BATCH = Batch(np.array([0, 3]), np.array([1]))
+NUM_BYTES = 8 * 39  # of the parameters of `net`
 
 
 def net() -> nn.Module:
@@ -29,34 +40,64 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
 
 
-def task(module: nn.Module | None = None) -> Task:
-    return task_of(module=module or net(), records=DATA, canary_labels=LABELS)
+def task(
+    module: nn.Module | None = None, *, records: Records = DATA, labels: np.ndarray = LABELS
+) -> Task:
+    return Task(module=module or net(), records=records, canary_labels=labels)
 
 
 def training(
-    *,
-    rate: float = 0.1,
-    module: nn.Module | None = None,
-    batches: tuple[Batch, ...] = (BATCH,) * 20,
+    module: nn.Module | None = None, *, rate: float = 0.1, last: Batch = BATCH
 ) -> Training:
     own = task(module)
     start = nn.utils.parameters_to_vector(own.module.parameters())
-    return Training(own, start, batches, Descent((rate,) * 20, momentum=0.5))
+    return Training(own, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
 
 
 def gradient(
-    one: Training,
+    one: Training | None = None,
     *,
-    pixels: object = PIXELS,
+    pixels: np.ndarray = PIXELS,
     objective: Callable[[Tensor, Tensor], Tensor] | None = None,
     memory_budget: int | None = None,
 ) -> Tensor:
+    one = one or training()
     return metagradient(
         training=one,
         pixels=torch.as_tensor(pixels),
         objective=objective or loss_gap_objective(one.task, np.array([1, 2])),
         memory_budget=memory_budget,
     ).gradient
+
+
+def draw(labels: np.ndarray, batch_size: int) -> object:
+    own = task(labels=labels)
+    return drawn_training(own, descent=Descent((0.1,)), batch_size=batch_size, seed=0, index=0)
+
+
+def optimised(**changes: object) -> object:
+    arguments = {
+        "module": net(),
+        "records": DATA,
+        "canaries": Records(PIXELS, LABELS),
+        "descent": Descent((0.1,)),
+        "batch_size": 2,
+        "step_size": 0.1,
+        "lower": -1.0,
+        "upper": 1.0,
+    }
+    return optimise_canaries(**{**arguments, **changes})
+
+
+def smoothness_along_nothing() -> object:
+    one = training()
+    return metasmoothness(
+        training=one,
+        pixels=torch.as_tensor(PIXELS),
+        direction=torch.zeros(4, 5),
+        step_size=0.1,
+        objective=loss_gap_objective(one.task, np.array([1])),
+    )
 
 
 class Explosive(nn.Module):
@@ -72,152 +113,102 @@ class Explosive(nn.Module):
 
 @pytest.mark.parametrize("run", [gradient, lambda one: trained(one, torch.as_tensor(PIXELS))])
 def test_divergence_names_the_step(run: Callable[[Training], Tensor]):
+    one = training(Explosive(), rate=1e3)
     with pytest.raises(
         InputError, match=r"diverged: the loss at step \d+ of 20 is .*lower the lea"
     ):
-        run(training(module=Explosive(), rate=1e3))
-    last = training(module=Explosive(), rate=1e3)
-    one_step = Descent((1e308,))
+        run(one)
     with pytest.raises(InputError, match="parameters after step 1 of 1 are not finite"):
-        run(Training(last.task, last.start * 1e3, last.batches[:1], one_step))
+        run(Training(one.task, one.start * 1e3, one.batches[:1], Descent((1e308,))))
 
 
 def test_a_layer_that_draws_random_numbers_is_noticed():
     module = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
     with pytest.raises(InputError, match=r"step 20 of 20 had loss .* as dropout does"):
-        gradient(training(module=module))
-    gradient(training(module=module.eval()))
+        gradient(training(module))
+    gradient(training(module.eval()))
 
 
-def test_too_little_memory_is_refused_with_what_is_needed():
-    one = training()
-    vector = 8 * len(one.start)
+def test_the_memory_that_is_asked_for_is_enough():
     with pytest.raises(InputError, match=r"holds 5 vectors of parameters; .* needs at least 11"):
-        gradient(one, memory_budget=5 * vector + 1)
-    gradient(one, memory_budget=11 * vector)
-    with pytest.raises(InputError, match="memory_budget is 0"):
-        gradient(one, memory_budget=0)
-    with pytest.raises(InputError, match=r"holds 10 vectors .* at least 11"):
-        planned_segments(20, 10)
+        gradient(memory_budget=5 * NUM_BYTES + 1)
+    gradient(memory_budget=11 * NUM_BYTES)
 
 
 @pytest.mark.parametrize(
-    ("pixels", "message"),
+    ("call", "message"),
     [
-        (PIXELS[:3], r"have shape \(3, 5\); 4 canaries beside records of shape \(5,\) need shape"),
-        (PIXELS[:, :4], r"have shape \(4, 4\).* need shape \(4, 5\)"),
-        (np.where(PIXELS == 1, np.nan, PIXELS), "not all finite; remove nan"),
+        (lambda: gradient(memory_budget=0), "memory_budget is 0"),
+        (lambda: planned_segments(20, 10), r"holds 10 vectors .* at least 11"),
+        (
+            lambda: gradient(pixels=PIXELS[:3]),
+            r"have shape \(3, 5\); 4 canaries beside records of shape \(5,\) need shape",
+        ),
+        (lambda: gradient(pixels=PIXELS[:, :4]), r"have shape \(4, 4\).* need shape \(4, 5\)"),
+        (lambda: gradient(pixels=PIXELS * np.nan), "not all finite; remove nan"),
+        (lambda: gradient(objective=lambda p, z: z.flatten()), r"shape \(20,\); it must be one"),
+        (lambda: gradient(objective=lambda p, z: torch.tensor(1.0)), "one number that depends on"),
+        (lambda: gradient(objective=lambda p, z: (0 * z).sqrt().sum()), "gradient is not finite"),
+        (lambda: Descent(()), "learning_rates is empty"),
+        (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
+        (lambda: Descent((float("nan"),)), "the learning rate of step 1 is nan"),
+        (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
+        (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
+        (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
+        (
+            lambda: Training(task(), torch.zeros(39), (BATCH,) * 20, Descent((0.1,))),
+            "20 batches and 1 learning rates",
+        ),
+        (
+            lambda: Training(task(), torch.zeros(38), (BATCH,), Descent((0.1,))),
+            r"start has shape \(38,\); the module has 39 parameters",
+        ),
+        (lambda: training(last=Batch(NO, NO)), "the batch of step 20 is empty"),
+        (
+            lambda: training(last=Batch(np.array([6]), NO)),
+            "step 20 names record 6 to 6; there are 0 to 5",
+        ),
+        (
+            lambda: training(last=Batch(NO, np.array([-1, 4]))),
+            "step 20 names canary -1 to 4; there are 0 to 3",
+        ),
+        (
+            lambda: task(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).double()),
+            r"has a buffer, 1.running_mean, .* use group norm",
+        ),
+        (
+            lambda: task(nn.Linear(5, 2).double()),
+            r"labels of the records are 0 to 2; .* for 0 to 1",
+        ),
+        (lambda: task(labels=np.array([0, 3])), "labels of the canaries are 0 to 3"),
+        (lambda: task(labels=NO), "there are 6 records and 0 canaries"),
+        (lambda: task(records=DAMAGED), "features of the records are not all finite"),
+        (lambda: draw(LABELS[:3], 2), "3 canaries cannot be split into halves"),
+        (lambda: draw(LABELS, 9), "batch_size 9 is more than the 6 records and 2 inserted"),
+        (
+            lambda: shuffled_batches(
+                num_records=3,
+                inserted=NO,
+                batch_size=0,
+                num_steps=1,
+                stream=np.random.default_rng(0),
+            ),
+            "batch_size is 0",
+        ),
+        (lambda: optimised(step_size=0.0), "step_size is 0.0"),
+        (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
+        (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
+        (lambda: optimised(upper=0.5), "canary 3 starts outside the limits"),
+        (
+            lambda: optimised(lower=np.full((4, 5), -1.0)),
+            r"lower has shape \(4, 5\), .* record's \(5,\)",
+        ),
+        (lambda: optimised(upper=np.ones(3)), r"upper has shape \(3,\), .* record's \(5,\)"),
+        (smoothness_along_nothing, "the direction changes nothing"),
+        (lambda: resnet9(width=0), "width is 0; ResNet-9 needs an even one"),
+        (lambda: resnet9(width=3), "width is 3; ResNet-9 needs an even one"),
     ],
 )
-def test_pixels(pixels: object, message: str):
+def test_what_is_refused(call: Callable[[], object], message: str):
     with pytest.raises(InputError, match=message):
-        gradient(training(), pixels=pixels)
-
-
-def test_objectives():
-    with pytest.raises(InputError, match=r"shape \(20,\); it must be one number"):
-        gradient(training(), objective=lambda parameters, pixels: pixels.flatten())
-    with pytest.raises(InputError, match="must be one number that depends on"):
-        gradient(training(), objective=lambda parameters, pixels: torch.tensor(1.0))
-    with pytest.raises(InputError, match="metagradient is not finite"):
-        gradient(training(), objective=lambda parameters, pixels: (0 * pixels).sqrt().sum())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"learning_rates": ()}, "learning_rates is empty"),
-        ({"learning_rates": (0.1, -1.0)}, "the learning rate of step 2 is -1.0"),
-        ({"learning_rates": (float("nan"),)}, "the learning rate of step 1 is nan"),
-        ({"momentum": 1.0}, "momentum is 1.0"),
-        ({"weight_decay": -1.0}, "weight_decay is -1.0"),
-        ({"nesterov": True}, "nesterov is on without momentum"),
-    ],
-)
-def test_descents(changes: dict[str, object], message: str):
-    with pytest.raises(InputError, match=message):
-        Descent(**{"learning_rates": (0.1,), **changes})
-
-
-def test_trainings():
-    one = training()
-    with pytest.raises(InputError, match="20 batches and 1 learning rates"):
-        Training(one.task, one.start, one.batches, Descent((0.1,)))
-    with pytest.raises(InputError, match=r"start has shape \(38,\); the module has 39 parameters"):
-        Training(one.task, one.start[1:], one.batches, one.descent)
-    for batch, message in (
-        (Batch(NO, NO), "the batch of step 20 is empty"),
-        (Batch(np.array([6]), NO), "step 20 names record 6 to 6; there are 0 to 5"),
-        (Batch(NO, np.array([-1, 4])), "step 20 names canary -1 to 4; there are 0 to 3"),
-    ):
-        with pytest.raises(InputError, match=message):
-            training(batches=(*one.batches[:-1], batch))
-
-
-def test_tasks():
-    with pytest.raises(InputError, match=r"has a buffer, 1.running_mean, .* use group norm"):
-        task(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).double())
-    with pytest.raises(InputError, match=r"labels of the records are 0 to 2; .* for 0 to 1"):
-        task(nn.Linear(5, 2).double())
-    with pytest.raises(InputError, match="labels of the canaries are 0 to 3"):
-        task_of(module=net(), records=DATA, canary_labels=np.array([0, 3]))
-    with pytest.raises(InputError, match="there are 6 records and 0 canaries"):
-        task_of(module=net(), records=DATA, canary_labels=NO)
-    damaged = Records(np.where(DATA.features > 1, np.inf, DATA.features), DATA.labels)
-    with pytest.raises(InputError, match="features of the records are not all finite"):
-        task_of(module=net(), records=damaged, canary_labels=LABELS)
-
-
-def test_draws():
-    own = task_of(module=net(), records=DATA, canary_labels=LABELS[:3])
-    with pytest.raises(InputError, match="3 canaries cannot be split into halves"):
-        drawn(own, descent=Descent((0.1,)), batch_size=2, seed=0, index=0)
-    with pytest.raises(InputError, match="batch_size 9 is more than the 6 records and 2 inserted"):
-        drawn(task(), descent=Descent((0.1,)), batch_size=9, seed=0, index=0)
-    stream = np.random.default_rng(0)
-    with pytest.raises(InputError, match="batch_size is 0"):
-        shuffled_batches(num_records=3, inserted=NO, batch_size=0, num_steps=1, stream=stream)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"step_size": 0.0}, "step_size is 0.0"),
-        ({"num_metasteps": 0}, "num_metasteps is 0"),
-        ({"lower": 1.0, "upper": -1.0}, "lower 1.0 is not below upper -1.0"),
-        ({"upper": 0.5}, "canary 3 starts outside the limits"),
-        ({"lower": np.full((4, 5), -1.0)}, r"lower has shape \(4, 5\), .* record's \(5,\)"),
-        ({"upper": np.ones(3)}, r"upper has shape \(3,\), .* record's \(5,\)"),
-    ],
-)
-def test_metagradient_descents(changes: dict[str, object], message: str):
-    arguments = {
-        "module": net(),
-        "records": DATA,
-        "canaries": Records(PIXELS, LABELS),
-        "descent": Descent((0.1,)),
-        "batch_size": 2,
-        "step_size": 0.1,
-        "lower": -1.0,
-        "upper": 1.0,
-    }
-    with pytest.raises(InputError, match=message):
-        optimise_canaries(**{**arguments, **changes})
-
-
-def test_directions_that_change_nothing():
-    one = training()
-    with pytest.raises(InputError, match="the direction changes nothing"):
-        metasmoothness(
-            training=one,
-            pixels=torch.as_tensor(PIXELS),
-            direction=torch.zeros(4, 5),
-            step_size=0.1,
-            objective=loss_gap_objective(one.task, np.array([1])),
-        )
-
-
-@pytest.mark.parametrize("width", [0, 3])
-def test_widths(width: int):
-    with pytest.raises(InputError, match=f"width is {width}; ResNet-9 needs an even one"):
-        resnet9(width=width)
+        call()

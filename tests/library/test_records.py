@@ -20,13 +20,11 @@ PREFIXES = {"private": "", "auxiliary": "auxiliary_", "test": "test_"}
     ("features", "labels"),
     [
         (FEATURES, LABELS),
-        (tuple(map(tuple, FEATURES)), tuple(LABELS)),
         ([np.array(row) for row in FEATURES], np.array(LABELS, np.uint8)),
-        (np.array(FEATURES), np.array(LABELS)),
         (torch.tensor(FEATURES), torch.tensor(LABELS, dtype=torch.int32)),
         (torch.tensor(FEATURES), LABELS),
     ],
-    ids=["lists", "tuples", "list of arrays", "arrays", "tensors", "both"],
+    ids=["lists", "arrays", "tensors", "both"],
 )
 def test_arrays_lists_and_tensors_become_arrays(features, labels):
     records = Records(features, labels)
@@ -38,38 +36,31 @@ def test_arrays_lists_and_tensors_become_arrays(features, labels):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
-def test_features_keep_their_type(dtype):
-    for features in (np.ones((2, 3), dtype), torch.ones(2, 3, dtype=getattr(torch, dtype))):
-        assert Records(features, [0, 1]).features.dtype == dtype
+def test_features_keep_their_type_and_are_not_copied(dtype):
+    features = np.ones((2, 3), dtype)
+    assert Records(features, [0, 1]).features is features
+    assert Records(torch.from_numpy(features), [0, 1]).features.dtype == dtype
 
 
-def test_arrays_are_not_copied():
-    features, labels = np.ones((2, 3), np.float32), np.array([0, 1])
-    records = Records(features, labels)
-    assert records.features is features
-    assert records.labels is labels
-
-
-@pytest.mark.parametrize("features", [["one text", "another"], np.array(["one text", "another"])])
-def test_texts_are_features(features):
-    records = Records(features, [1, 0])
-    assert records.features.tolist() == ["one text", "another"]
-    assert records[1:].features.tolist() == ["another"]
-
-
-@pytest.mark.parametrize("shape", [(5,), (5, 2), (5, 3, 4, 4)])
-def test_features_of_any_shape(shape):
-    features = np.arange(np.prod(shape)).reshape(shape)
+@pytest.mark.parametrize(
+    "features",
+    [
+        ["one", "two", "three", "four", "five"],
+        np.arange(5),
+        np.arange(240).reshape(5, 3, 4, 4),
+    ],
+)
+def test_parts_of_records(features):
     records = Records(features, [0, 1, 2, 3, 4])
     for index in (slice(1, 4), np.array([4, 0]), np.array([True, False, False, True, False])):
         part = records[index]
         assert isinstance(part, Records)
-        np.testing.assert_array_equal(part.features, features[index])
+        np.testing.assert_array_equal(part.features, np.array(features)[index])
         np.testing.assert_array_equal(part.labels, np.arange(5)[index])
         assert len(part) == len(part.labels)
 
 
-@pytest.mark.parametrize("labels", [[], np.empty(0), torch.empty(0)])
+@pytest.mark.parametrize("labels", [[], torch.empty(0)])
 def test_there_may_be_no_records(labels):
     records = Records(np.empty((0, 4), np.float32), labels)
     assert records.labels.dtype == np.int64
@@ -82,40 +73,21 @@ def test_classes_are_counted_by_the_largest_label():
 
 
 @pytest.mark.parametrize(
-    ("labels", "shape"),
+    ("features", "labels", "message"),
     [
-        ([0, 1], r"\(2,\)"),
-        ([[0], [1], [2]], r"\(3, 1\)"),
-        (1, r"\(\)"),
+        (FEATURES, [0, 1], r"shape \(3, 2\) need labels of shape \(3,\), .*; theirs is \(2,\)"),
+        (FEATURES, [[0], [1], [2]], r"one per record; theirs is \(3, 1\)"),
+        (FEATURES, 1, r"one per record; theirs is \(\)"),
+        (1.5, [0], r"features of shape \(\) need labels"),
+        (torch.tensor(1.5), [0], r"features of shape \(\) need labels"),
+        (FEATURES, [float("nan"), 0.0, 1.0], "labels must be integers from 0"),
+        (FEATURES, np.array([0, -1, 2], np.int8), "labels must be integers from 0"),
+        (FEATURES, torch.tensor([0.0, 1.0, 2.0]), "labels must be integers from 0"),
     ],
 )
-def test_every_record_needs_a_label(labels, shape):
-    message = (
-        r"records: features of shape \(3, 2\) need labels of shape \(3,\), one per record; theirs"
-        rf" is {shape}"
-    )
-    with pytest.raises(InputError, match=message):
-        Records(FEATURES, labels)
-
-
-@pytest.mark.parametrize("features", [1.5, torch.tensor(1.5), "text"])
-def test_a_single_number_is_no_record(features):
-    with pytest.raises(InputError, match=r"records: features of shape \(\) need labels"):
-        Records(features, [0])
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        [0.0, 1.0, 2.0],
-        [float("nan"), 0.0, 1.0],
-        np.array([0, -1, 2], np.int8),
-        torch.tensor([0.0, 1.0, 2.0]),
-    ],
-)
-def test_labels_are_integers_from_0(labels):
-    with pytest.raises(InputError, match="records: labels must be integers from 0"):
-        Records(FEATURES, labels)
+def test_every_record_needs_a_label_from_0(features, labels, message):
+    with pytest.raises(InputError, match=f"records: .*{message}"):
+        Records(features, labels)
 
 
 @pytest.mark.parametrize(
@@ -203,21 +175,10 @@ def test_splits_come_back(tmp_path, one):
     settings = {"source": "digits", "num_records": 4}
     write_split(tmp_path / "new" / "data.npz", one, settings=settings)
     assert_same(read_split(tmp_path / "new" / "data.npz"), one)
-    header, _ = read_arrays(tmp_path / "new" / "data.npz")
+    header, arrays = read_arrays(tmp_path / "new" / "data.npz")
     assert header == {"settings": settings}
-
-
-def test_the_arrays_of_a_split_have_their_roles_names(tmp_path):
-    write_split(tmp_path / "data.npz", split(), settings={})
-    _, arrays = read_arrays(tmp_path / "data.npz")
-    expected = {
-        f"{prefix}{name}": getattr(getattr(split(), role), name)
-        for role, prefix in PREFIXES.items()
-        for name in ("features", "labels")
-    }
-    assert arrays.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(arrays[name], array)
+    names = ("features", "labels")
+    assert arrays.keys() == {f"{prefix}{name}" for prefix in PREFIXES.values() for name in names}
 
 
 def test_classes_of_a_split_are_those_of_all_its_records():
@@ -236,16 +197,11 @@ def changed_file(folder: Path, **changes: np.ndarray | None) -> Path:
     return folder / "changed.npz"
 
 
-@pytest.mark.parametrize("name", ["features", "test_labels"])
-def test_files_without_an_array_are_refused(tmp_path, name):
-    path = changed_file(tmp_path, **{name: None})
-    with pytest.raises(InputError, match=r"changed\.npz holds no split dataset; delete it and run"):
-        read_split(path)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"features": None}, "holds no split dataset; delete it and run"),
+        ({"test_labels": None}, "holds no split dataset; delete it and run"),
         ({"labels": np.arange(3)}, "one per record"),
         ({"test_labels": np.array([0, -1, 0])}, "integers from 0"),
         ({"auxiliary_labels": np.zeros(2)}, "integers from 0"),
@@ -254,9 +210,8 @@ def test_files_without_an_array_are_refused(tmp_path, name):
 )
 def test_files_with_wrong_arrays_are_refused_by_name(tmp_path, changes, message):
     path = changed_file(tmp_path, **changes)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=f"{path}.*{message}"):
         read_split(path)
-    assert str(path) in str(caught.value)
 
 
 def test_foreign_files_are_refused(tmp_path):

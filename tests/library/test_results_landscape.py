@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.landscape.curve import curves_of
-from dpcanary.landscape.density import exact_law
-from dpcanary.landscape.process import LandscapeShape, Process, two_levels
+from dpcanary.adversaries.landscape_law import curves_of, exact_law
+from dpcanary.adversaries.loss_landscape import Process, two_levels
+from dpcanary.adversaries.settings import LandscapeShape
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 TEXT = " ".join((FOLDER / "cebere-landscape.md").read_text().split())

@@ -1,6 +1,7 @@
 """Score files: writing and reading them, and selecting scores for estimates."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -58,16 +59,10 @@ def test_what_is_written_comes_back(tmp_path, num_slots):
     assert (back.audit, back.num_slots) == ("fig-gradient", num_slots)
 
 
-def test_runs_without_a_model_have_no_accuracy(tmp_path):
+def test_accuracies_may_be_missing_and_scores_infinite(tmp_path):
     expected = scores()
     expected.test_accuracy[:] = np.nan
-    assert_same(read_scores(written(tmp_path, expected)), expected)
-
-
-def test_infinite_scores_are_scores(tmp_path):
-    expected = scores()
-    expected.scores[0, 3] = np.inf
-    expected.scores[1, 2] = -np.inf
+    expected.scores[0, 3], expected.scores[1, 2] = np.inf, -np.inf
     assert_same(read_scores(written(tmp_path, expected)), expected)
 
 
@@ -100,25 +95,22 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"step": np.array([10, 20])},
-        {"scores": np.zeros((2, 8, 2, 2))},
-        {"scores": np.zeros((2, 8, 1, 3))},
-        {"scores": np.zeros((2, 6, 2, 3))},
-        {"scores": np.zeros((1, 8, 2, 3))},
-        {"scores": np.zeros((2, 8, 3))},
-        {"world": np.zeros((2, 8, 1), np.uint8)},
-        {"world": np.zeros((2, 6, 2), np.uint8)},
-        {"world": np.zeros((2, 8), np.uint8)},
-        {"test_accuracy": np.zeros((2, 6), np.float32)},
-        {"test_accuracy": np.zeros((1, 8), np.float32)},
-        {"test_accuracy": np.zeros(16, np.float32)},
+        {"step": (2,)},
+        {"scores": (2, 8, 1, 3)},
+        {"scores": (2, 6, 2, 3)},
+        {"scores": (2, 8, 3)},
+        {"world": (2, 8, 1)},
+        {"world": (2, 8)},
+        {"test_accuracy": (2, 6)},
+        {"test_accuracy": (16,)},
         # Without an axis for the slots, these arrays would fit together.
-        {"scores": np.zeros((2, 8, 3)), "world": np.zeros((2, 8), np.uint8)},
+        {"scores": (2, 8, 3), "world": (2, 8)},
     ],
-    ids=lambda changes: " ".join(f"{name}{array.shape}" for name, array in changes.items()),
+    ids=str,
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path, changes):
-    path = written(tmp_path, replace(scores(num_slots=2), **changes))
+    arrays = {name: np.zeros(shape) for name, shape in changes.items()}
+    path = written(tmp_path, replace(scores(num_slots=2), **arrays))
     with pytest.raises(InputError, match=r"scores\.npz: its arrays do not fit together; delete it"):
         read_scores(path)
 
@@ -132,35 +124,23 @@ def test_a_nan_names_the_run(tmp_path):
         read_scores(written(tmp_path, broken))
 
 
-def test_scores_of_the_worlds_of_single_slots():
-    one = scores()
-    for repeat in range(NUM_REPEATS):
-        for step in range(3):
-            world0, world1 = one.of_worlds(repeat=repeat, step=step)
-            np.testing.assert_array_equal(world0, one.scores[repeat, 0::2, 0, step])
-            np.testing.assert_array_equal(world1, one.scores[repeat, 1::2, 0, step])
-
-
 @pytest.mark.parametrize(
-    ("slots", "chosen"),
-    [(None, [0, 1, 2]), (slice(None), [0, 1, 2]), (slice(1, 2), [1]), (slice(1, None), [1, 2])],
+    ("num_slots", "slots"), [(1, slice(None)), (3, slice(None)), (3, slice(1, 2)), (3, slice(1, 9))]
 )
-def test_scores_of_the_worlds_of_several_slots(slots, chosen):
+def test_scores_of_the_worlds(num_slots, slots):
     """Each slot of each run goes to its own world, compared with a loop."""
-    one = scores(num_slots=3)
-    kept = {} if slots is None else {"slots": slots}
-    for repeat in range(NUM_REPEATS):
-        for step in range(3):
-            found = one.of_worlds(repeat=repeat, step=step, **kept)
-            for index in (0, 1):
-                expected = [
-                    one.scores[repeat, run, slot, step]
-                    for run in range(NUM_RUNS)
-                    for slot in chosen
-                    if one.world[repeat, run, slot] == index
-                ]
-                assert expected
-                np.testing.assert_array_equal(found[index], expected)
+    one = scores(num_slots=num_slots)
+    for repeat, step in product(range(NUM_REPEATS), range(3)):
+        found = one.of_worlds(repeat=repeat, step=step, slots=slots)
+        for index in (0, 1):
+            expected = [
+                one.scores[repeat, run, slot, step]
+                for run in range(NUM_RUNS)
+                for slot in range(num_slots)[slots]
+                if one.world[repeat, run, slot] == index
+            ]
+            assert expected
+            np.testing.assert_array_equal(found[index], expected)
 
 
 @pytest.mark.parametrize("num_slots", [1, 3])
@@ -169,10 +149,6 @@ def test_scores_at_the_last_step(num_slots):
     last = one.at_last_step()
     expected = replace(one, step=np.array([30]), scores=one.scores[:, :, :, [2]])
     assert_same(last, expected)
-    for ours, theirs in zip(
-        last.of_worlds(repeat=1, step=0), one.of_worlds(repeat=1, step=2), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
     assert_same(last.at_last_step(), expected)
     assert_same(one, scores(num_slots=num_slots))
 
@@ -190,30 +166,18 @@ def test_scores_of_the_first_runs(tmp_path, num_slots, num_runs):
     assert_same(first, expected)
     assert_same(one, scores(num_slots=num_slots))
     assert_same(read_scores(written(tmp_path, first)), expected)
-    if num_slots == 1:
-        for repeat in range(NUM_REPEATS):
-            worlds = first.of_worlds(repeat=repeat, step=0)
-            assert [len(world) for world in worlds] == [num_runs // 2] * 2
 
 
-@pytest.mark.parametrize("num_runs", [-2, 0, 1, 3, 7, 9])
-def test_half_of_the_first_runs_are_of_each_world(num_runs):
-    with pytest.raises(InputError, match=rf"num_runs {num_runs}: half of the runs are of each"):
-        scores().of_first_runs(num_runs)
-
-
-@pytest.mark.parametrize(("num_slots", "num_runs"), [(1, 10), (3, 9), (3, 10)])
-def test_more_runs_than_there_are(num_slots, num_runs):
-    message = (
-        rf"num_runs {num_runs} is more than the 8 runs of a repeat of audit fig-gradient:"
-        " train more runs or ask for fewer"
-    )
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize(
+    ("num_slots", "num_runs", "message"),
+    [
+        *((1, count, "half of the runs are of each world") for count in (-2, 0, 1, 7, 9)),
+        (1, 10, "more than the 8 runs of a repeat of audit fig-gradient: train more runs or ask"),
+        (3, 9, "more than the 8 runs"),
+        (3, 0, "give at least 1"),
+        (3, -1, "give at least 1"),
+    ],
+)
+def test_first_runs_that_cannot_be_taken(num_slots, num_runs, message):
+    with pytest.raises(InputError, match=rf"num_runs {num_runs}\b.*{message}"):
         scores(num_slots=num_slots).of_first_runs(num_runs)
-
-
-@pytest.mark.parametrize("num_runs", [-1, 0])
-def test_no_runs_at_all(num_runs):
-    with pytest.raises(InputError, match=rf"num_runs {num_runs}\b") as caught:
-        scores(num_slots=3).of_first_runs(num_runs)
-    assert "is more than" not in str(caught.value)

@@ -52,23 +52,6 @@ def test_logit_confidence_is_the_log_odds(labels: list[int]) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_logit_confidence_takes_any_axes_before_the_slots() -> None:
-    logits, labels = np.random.default_rng(4).normal(size=(6, 3, 2, 5)), np.array([4, 1])
-    found = logit_confidence(logits, labels)
-    assert found.shape == (6, 3, 2)
-    for run in range(6):
-        np.testing.assert_array_equal(found[run], logit_confidence(logits[run], labels))
-        for step in range(3):
-            np.testing.assert_array_equal(
-                found[run, step], logit_confidence(logits[run, step], labels)
-            )
-
-
-def test_two_classes_give_the_difference_of_logits() -> None:
-    assert confidence([0.3, -1.1], 0) == pytest.approx(1.4)
-    assert confidence([0.3, -1.1], 1) == pytest.approx(-1.4)
-
-
 @pytest.mark.parametrize(
     ("logits", "label", "expected"),
     [
@@ -77,16 +60,11 @@ def test_two_classes_give_the_difference_of_logits() -> None:
         ([1000.0, 1000.0, -1000.0], 1, 0.0),
         ([-1000.0, -1000.0, -1000.0], 2, -log(2)),
         ([1e5, 0.0, -1e5], 2, -2e5),
+        ([0.3, -1.1], 1, -1.4),
     ],
 )
 def test_logit_confidence_is_stable(logits: list[float], label: int, expected: float) -> None:
     assert confidence(logits, label) == pytest.approx(expected, rel=1e-12, abs=1e-9)
-
-
-def test_logit_confidence_ignores_a_common_shift() -> None:
-    logits, labels = np.random.default_rng(1).normal(size=(20, 1, 6)), np.array([3])
-    shifted = logit_confidence(logits + 700.0, labels)
-    np.testing.assert_allclose(shifted, logit_confidence(logits, labels), atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +73,13 @@ def test_logit_confidence_ignores_a_common_shift() -> None:
 def test_logit_difference_takes_target_then_substitute(
     target_labels: list[int], labels: list[int]
 ) -> None:
-    num_slots = len(labels)
-    logits = np.random.default_rng(2).normal(size=(7, 3, num_slots, 2, 4))
+    logits = np.random.default_rng(2).normal(size=(7, 3, len(labels), 2, 4))
     score = logit_difference(logits, inputs(target_labels=target_labels, labels=labels))
-    assert score.shape == (7, 3, num_slots)
-    for run in range(7):
-        for step in range(3):
-            for slot in range(num_slots):
-                target, substitute = logits[run, step, slot]
-                expected = naive_logit(target, target_labels[slot]) - naive_logit(
-                    substitute, labels[slot]
-                )
-                assert score[run, step, slot] == pytest.approx(expected, abs=1e-9)
+    assert score.shape == (7, 3, len(labels))
+    for run, step, slot in np.ndindex(score.shape):
+        target, substitute = logits[run, step, slot]
+        expected = naive_logit(target, target_labels[slot]) - naive_logit(substitute, labels[slot])
+        assert score[run, step, slot] == pytest.approx(expected, abs=1e-9)
 
 
 def test_logit_difference_needs_input_canaries() -> None:

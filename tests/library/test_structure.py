@@ -12,7 +12,6 @@ from dpcanary.adversaries.settings import Purpose as AdversaryPurpose
 from dpcanary.datasets.source import Purpose as DatasetPurpose
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.measurements import Purpose as MechanismCheckPurpose
-from dpcanary.metagradients.settings import Purpose as MetagradientPurpose
 from dpcanary.own_training.one_run import Purpose as OwnTrainingPurpose
 from dpcanary.training.settings import Purpose as TrainingPurpose
 from dpcanary.training.settings import TrainingStage
@@ -24,7 +23,6 @@ PURPOSES = {
     "adversaries": AdversaryPurpose,
     "datasets": DatasetPurpose,
     "mechanism_check": MechanismCheckPurpose,
-    "metagradients": MetagradientPurpose,
     "own_training": OwnTrainingPurpose,
     "training": TrainingPurpose,
 }
@@ -114,8 +112,8 @@ def test_purposes_of_streams_are_distinct():
         "training.WORLDS": 10,
         "adversaries.PROCESS": 11,
         "adversaries.LOSS_LANDSCAPE": 15,
-        "metagradients.METAGRADIENT_SPLITS": 18,
-        "metagradients.METAGRADIENT_ORDERS": 19,
+        "adversaries.METAGRADIENT_SPLITS": 18,
+        "adversaries.METAGRADIENT_ORDERS": 19,
     }
 
 

@@ -27,7 +27,7 @@ from dpcanary.training.slots import assigned_worlds
 SEED = 11
 MODULES_WITH_PURPOSES = [
     "adversaries.settings", "datasets.source", "mechanism_check.measurements",
-    "metagradients.settings", "own_training.one_run", "training.settings",
+    "own_training.one_run", "training.settings",
 ]  # fmt: skip
 EVERY_PURPOSE = [
     purpose

@@ -21,28 +21,15 @@ TERMS = [
 
 @dataclass(frozen=True)
 class Coupled:
-    """Scores of a mechanism, and those of the least favourable pair from the same draws.
-
-    Attributes:
-        world0: scores of the mechanism.
-        world1: likewise.
-        pair0: u: the probability, under world 0, of a score below one's own, random within ties.
-        pair1: f(v), for v the probability, under world 1, of a score above one's own.
-    """
+    """Scores of a mechanism, and those of the least favourable pair from the same draws."""
 
     world0: Array
     world1: Array
-    pair0: Array
-    pair1: Array
+    pair0: Array  # u: the probability, under world 0, of a score below one's own, random in ties
+    pair1: Array  # f(v), for v the probability, under world 1, of a score above one's own
 
 
-def of_atoms(
-    scores: Array,
-    law0: Array,
-    law1: Array,
-    curve: Callable[[Array], Array],
-    rng: np.random.Generator,
-) -> Coupled:
+def of_atoms(scores: Array, law0: Array, law1: Array, rng: np.random.Generator) -> Coupled:
     """A mechanism with finitely many outcomes, each of which has a score."""
     i, j = rng.choice(len(scores), SIZES[0], p=law0), rng.choice(len(scores), SIZES[1], p=law1)
     below = np.array([law0[scores < one].sum() for one in scores])
@@ -50,7 +37,7 @@ def of_atoms(
     equal0, equal1 = (np.array([law[scores == s].sum() for s in scores]) for law in (law0, law1))
     u = below[i] + rng.random(SIZES[0]) * equal0[i]
     v = above[j] + rng.random(SIZES[1]) * equal1[j]
-    return Coupled(scores[i], scores[j], u, curve(v))
+    return Coupled(scores[i], scores[j], u, best_curve(law0, law1)(v))
 
 
 def best_curve(law0: Array, law1: Array) -> Callable[[Array], Array]:
@@ -68,14 +55,14 @@ def random_atoms(seed: int) -> Coupled:
     size = int(rng.integers(2, 12))
     law0, law1 = (rng.dirichlet(np.full(size, 0.7)) for _ in range(2))
     scores = rng.integers(0, size, size).astype(float)
-    return of_atoms(scores, law0, law1, best_curve(law0, law1), rng)
+    return of_atoms(scores, law0, law1, rng)
 
 
 def likelihood_ratios(seed: int) -> Coupled:
     """The same with the best scores, for which the argument is tight."""
     rng = np.random.default_rng([2, seed])
     law0, law1 = (rng.dirichlet(np.full(6, 0.7)) for _ in range(2))
-    return of_atoms(law0 / law1, law0, law1, best_curve(law0, law1), rng)
+    return of_atoms(law0 / law1, law0, law1, rng)
 
 
 def unequal_variances(seed: int) -> Coupled:

@@ -79,9 +79,6 @@ EXPECTED = {
     "encoders/settings.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
     "estimation/rules.py": ESTIMATES,
     "estimation/settings.py": ESTIMATES,
-    "landscape/process.py": DRAWING,
-    # The experiment has no optimised canaries.
-    "metagradients/settings.py": set(),
     # No jobs of the workflow.
     "mechanism_check/measurements.py": set(),
     "own_training/one_run.py": set(),
