@@ -130,13 +130,9 @@ _PRESENT = 1e-4
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """What is measured: this number of trainings of each kind, on so many records.
 
-    Attributes:
-        settings: of every training; its number of steps, noise and seed are replaced.
-        num_records: of the probes' datasets.
-        num_trainings: of each kind.
-        seed: from which the trainings' seeds are derived.
+    The number of steps, the noise and the seed of the settings are replaced.
     """
 
     settings: Settings
@@ -185,11 +181,7 @@ class Measurements:
 
 
 def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> Measurements:
-    """Runs all trainings.
-
-    Raises:
-        InputError: if a training fails or diverges.
-    """
+    """Runs all trainings; raises an InputError if one fails or diverges."""
     settings, count = plan.settings, plan.num_records
     loud = _loud_records(count, settings.max_grad_norm)
     # Records whose gradients are 0: an update is noise alone.

@@ -25,13 +25,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, train: Train, seed: int) -> None:
-        """Opens or begins a journal.
-
-        Args:
-            path: a file of JSON lines.
-            train: the user's function. Runs of another version of its file do not mix with those
-                of this one.
-            seed: of the audit.
+        """Opens or begins a journal, a file of JSON lines.
 
         Raises:
             InputError: if another process holds the file, or it has runs of another function or
@@ -100,11 +94,7 @@ class Journal:
 
 
 def _fingerprint(train: Train) -> str:
-    """The function's name, what is bound to it, and a hash of the file or cell it stands in.
-
-    Raises:
-        InputError: if there is no such source.
-    """
+    """The function's name, what is bound to it, and a hash of the file or cell it stands in."""
     bound: list[Any] = []
     while isinstance(train, functools.partial):
         bound.append((train.args, sorted(train.keywords.items())))

@@ -65,27 +65,22 @@ class OwnRun:
 
 
 def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
-    """Trains one model.
+    """Trains one model, whose index fixes its world and its randomness.
 
     The generators of Python, NumPy and PyTorch are seeded for this run before, so that a training
     that draws from them, as Opacus does for its noise, differs from run to run.
-
-    Args:
-        train: the user's function.
-        run: the index of the run, which fixes its world and its randomness.
-        seed: of the audit.
 
     Raises:
         InputError: if the function fails, or returns no score.
     """
     world = run % 2
-    own = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
-    seed_global_generators(own)
+    run_seed = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
+    seed_global_generators(run_seed)
     was_imported = "opacus" in sys.modules
     start = time.perf_counter()
     try:
         with noted_sampling():
-            returned = train(own % 2**31, world)
+            returned = train(run_seed % 2**31, world)
     except Exception as error:
         raise InputError(
             f"run {run} (world {world}) failed: {type(error).__name__}: {error}"
