@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.costs.shapes import shape_of
-from dpcanary.costs.training import (
+from dpcanary.costs.probes import (
     crafting_probe,
     optimising_probe,
     pretraining_probe,
     reference_probe,
     training_probe,
 )
+from dpcanary.costs.shapes import shape_of
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.products import optimised_canaries, pretrained_models, reference_models
@@ -45,7 +45,6 @@ _SECONDS = {
 # Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
 # estimate from one score by one rule and conversion, and to account one mechanism.
 _CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
-# Figures that are drawn from a summary of their own.
 # Bytes of a job's log and header or table, and of a figure's files.
 _SMALL_FILES, _FIGURE_FILES = 12_000, 370_000
 
@@ -99,9 +98,9 @@ class JobList:
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
         pretrained = pretrained_models(self.experiment)
         for job in pretrained.audits:
-            told, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
-            probe = pretraining_probe(told, shape, device=self.device)
-            yield _row("pretrain", probe=probe, units=(1, told.pretraining.num_steps))
+            settings, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
+            probe = pretraining_probe(settings, shape, device=self.device)
+            yield _row("pretrain", probe=probe, units=(1, settings.pretraining.num_steps))
         optimised = optimised_canaries(self.experiment)
         for job in optimised.audits:
             settings, shape = optimised.stage_of(job), self.shapes[optimised.dataset_of(job)]

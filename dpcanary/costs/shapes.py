@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcanary.datasets.known import KNOWN_SOURCES, KnownSource
+from dpcanary.datasets.source import KNOWN_SOURCES, KnownSource
 from dpcanary.datasets.sources import load_source
 from dpcanary.encoders.settings import MINILM_PACKAGE
 from dpcanary.errors import InputError
@@ -21,15 +21,9 @@ _SIZE_KEYS = ("hidden_size", "hidden_sizes", "dim", "d_model", "n_embd")
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a dataset.
+    """How many private, auxiliary and test records a dataset has, and the shape of one record.
 
-    Attributes:
-        num_records: private records.
-        num_auxiliary: auxiliary records.
-        num_test: test records.
-        features: shape of one record.
-        num_classes: classes.
-        num_source: records of all parts of the source; it affects no probe.
+    `num_source`, the records of all parts of its source, affects no probe.
     """
 
     num_records: int
@@ -41,11 +35,7 @@ class Shape:
 
 
 def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
-    """The shape of a dataset.
-
-    Args:
-        dataset: its settings.
-        folder: of local copies; encoders are looked up there first.
+    """The shape of a dataset; encoders are looked up in a folder of local copies first.
 
     Raises:
         InputError: if a user's own file is missing or wrong, or texts have no encoder.

@@ -1,4 +1,4 @@
-"""A user's own data as arrays in an .npz file."""
+"""A user's own data: arrays in an .npz file, or a table."""
 
 import logging
 from pathlib import Path
@@ -15,6 +15,8 @@ from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
 from dpcanary.records import Records, integer_labels, records_from
+
+_LOG = logging.getLogger(__name__)
 
 
 def read_arrays_of(path: Path) -> Source:
@@ -46,7 +48,6 @@ def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.uint8) if array.dtype.kind == "b" else array
 
 
-_LOG = logging.getLogger(__name__)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 

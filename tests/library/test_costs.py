@@ -18,12 +18,11 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary
-from dpcanary.costs import jobs, probing, report, training
+from dpcanary.costs import jobs, probes, report
 from dpcanary.costs.jobs import JobList
-from dpcanary.costs.probing import Probe, Seconds, measured
+from dpcanary.costs.probes import Probe, Seconds, measured, random_records
 from dpcanary.costs.report import notes_of, probed_costs, text_of, wall_seconds
 from dpcanary.costs.shapes import Shape, shape_of
-from dpcanary.costs.training import random_records
 from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
@@ -87,7 +86,7 @@ def rows_of(rule: str, of: Experiment, **options: Any) -> list[dict[str, Any]]:
     return table[table["rule"] == rule].to_dict("records")
 
 
-def probes(rule: str, of: Experiment, **options: Any) -> list[Probe]:
+def probes_of(rule: str, of: Experiment, **options: Any) -> list[Probe]:
     """The probes of a rule's jobs, each once."""
     return list(dict.fromkeys(row["probe"] for row in rows_of(rule, of, **options)))
 
@@ -95,8 +94,7 @@ def probes(rule: str, of: Experiment, **options: Any) -> list[Probe]:
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes probes coarse. With a still smaller budget, noise could hide the time of a step."""
-    for module in (probing, training):
-        monkeypatch.setattr(module, "BUDGET", 0.1)
+    monkeypatch.setattr(probes, "BUDGET", 0.1)
 
 
 # Shapes
@@ -396,23 +394,23 @@ def test_audits_that_take_the_same_time_share_a_probe():
         "canary": ["gradient", "natural"],
     }
     for key, values in same.items():
-        assert len(probes("train_shard", experiment(a={key: values}))) == 1, key
+        assert len(probes_of("train_shard", experiment(a={key: values}))) == 1, key
     other = {
         "sample_rate": [0.5, 1.0],
         "optimizer": ["sgd", "adam"],
         "num_slots": [1, 2],
     }
     for key, values in other.items():
-        assert len(probes("train_shard", experiment(a={key: values}))) == 2, key
+        assert len(probes_of("train_shard", experiment(a={key: values}))) == 2, key
 
 
 def test_the_papers_full_config_needs_few_probes():
     of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
     assert len(of.audits) == 124
     shape = shape_of(of.settings.datasets["cifar10"], folder=None)
-    assert len(probes("train_shard", of, shape=shape)) == 3  # sample rates
-    assert len(probes("craft_canaries", of, shape=shape)) == 3 + 1 + 1 + 1
-    assert len(probes("train_reference", of, shape=shape)) == 1
+    assert len(probes_of("train_shard", of, shape=shape)) == 3  # sample rates
+    assert len(probes_of("craft_canaries", of, shape=shape)) == 3 + 1 + 1 + 1
+    assert len(probes_of("train_reference", of, shape=shape)) == 1
     assert table_of(of, shape=shape)["probe"].nunique() == 3 + 6 + 1
 
 
@@ -445,7 +443,7 @@ def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor, m
     monkeypatch.setattr(Probe, "now", lambda probe: now)
     found = fake_probe(one_second, factor=factor).seconds_per_unit(task)
     assert found == pytest.approx((once, factor * each), rel=1e-3, abs=1e-9)
-    assert now - loading < 10 * (once + each + probing.BUDGET)
+    assert now - loading < 10 * (once + each + probes.BUDGET)
     assert calls < 2 * 15  # each number of units is timed twice
 
 
@@ -460,7 +458,7 @@ def test_equal_probes_are_measured_once():
 
 def test_training_is_timed_to_within_a_factor():
     of = experiment(a={"sample_rate": 0.5, "num_runs": 64, "runs_per_shard": 64, "num_repeats": 1})
-    [probe] = probes("train_shard", of)
+    [probe] = probes_of("train_shard", of)
     timing = probe.measure()
     stage, runs, steps = of.stage(TrainingStage, audit="a"), 64, 200
     start = time.process_time()

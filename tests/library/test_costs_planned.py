@@ -5,7 +5,7 @@ from accounts import bounds_of
 
 from dpcanary import runs_needed
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.costs.report import planned_audits
+from dpcanary.costs.planned import planned_audits
 from dpcanary.settings.parsing import parse_experiment
 
 CONFIG = {

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.datasets.known import KNOWN_SOURCES
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.source import KNOWN_SOURCES, Source
 from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.datasets.synthetic import purchase100_synthetic
@@ -431,7 +430,7 @@ def test_purchase100(purchases, tmp_path, end):
 
 
 def test_purchase100_is_read_in_blocks(purchases, tmp_path, monkeypatch):
-    monkeypatch.setattr("dpcanary.datasets.purchase100._BLOCK_BYTES", 4000)
+    monkeypatch.setattr("dpcanary.datasets.public._BLOCK_BYTES", 4000)
     path = tmp_path / "purchase.csv"
     path.write_text("".join(purchase_lines(purchases)))
     source = load_source("purchase100", files=[path])

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.datasets.known import KNOWN_SOURCES
-from dpcanary.datasets.source import Source, SourceStage
-from dpcanary.datasets.sources import LOAD, load_records, load_source
+from dpcanary.datasets.source import KNOWN_SOURCES, Source, SourceStage
+from dpcanary.datasets.sources import DRAW, READ, load_records, load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
@@ -294,7 +293,7 @@ def test_counts_that_do_not_fit_are_named(source, counts, message):
 
 
 def test_every_known_source_is_loaded():
-    assert set(LOAD) == set(KNOWN_SOURCES)
+    assert {*READ, *DRAW} == set(KNOWN_SOURCES)
 
 
 @pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dpcanary.costs.jobs import JobList
-from dpcanary.costs.probing import Probe, Seconds
+from dpcanary.costs.probes import Probe, Seconds
 from dpcanary.errors import InputError
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.training.settings import TrainingStage
