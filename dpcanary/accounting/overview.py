@@ -73,6 +73,8 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
         return [epsilons[counts.index(count)] for count in stage.insertions]
 
     exact = _exact_curves(stage, noise_multiplier, stage.record_steps)
+    distances = [gaussian_distance(curve, delta=stage.delta) for curve in exact]
+    of_largest_mu = [gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact]
     return pd.DataFrame(
         {
             "step": stage.record_steps,
@@ -81,33 +83,18 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": at_recorded_steps(curves[Adjacency.SUBSTITUTE]),
             "epsilon_upper_add_remove": at_recorded_steps(curves[Adjacency.ADD_REMOVE]),
             "epsilon_upper_group_privacy": at_recorded_steps(group_privacy),
-            "gaussian_distance": (
-                [gaussian_distance(curve, delta=stage.delta) for curve in exact]
-                or _gaussian_distances(mechanism, stage)
-            ),
+            "gaussian_distance": distances or _gaussian_distances(mechanism, stage),
             "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
-            "epsilon_hidden_state_gdp": [
-                gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact
-            ]
-            or nan,
+            "epsilon_hidden_state_gdp": of_largest_mu or nan,
         }
     )
 
 
 def _without_noise(stage: AccountingStage) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "step": stage.record_steps,
-            "noise_multiplier": 0.0,
-            "accounting_method": "none",
-            "epsilon_upper_substitute": inf,
-            "epsilon_upper_add_remove": inf,
-            "epsilon_upper_group_privacy": inf,
-            "gaussian_distance": nan,
-            "epsilon_hidden_state": nan,
-            "epsilon_hidden_state_gdp": nan,
-        }
-    )
+    uppers = (f"epsilon_upper_{name}" for name in ("substitute", "add_remove", "group_privacy"))
+    unknown = ("gaussian_distance", "epsilon_hidden_state", "epsilon_hidden_state_gdp")
+    first = {"step": stage.record_steps, "noise_multiplier": 0.0, "accounting_method": "none"}
+    return pd.DataFrame({**first, **dict.fromkeys(uppers, inf), **dict.fromkeys(unknown, nan)})
 
 
 def _exact_curves(
@@ -200,13 +187,7 @@ def compare_adjacencies(
     num_steps: Sequence[int],
     delta: float,
 ) -> pd.DataFrame:
-    """Both epsilons for every combination of the three settings.
-
-    Args:
-        sample_rates: rates q of Poisson sampling.
-        noise_multipliers: standard deviations of the noise over the clipping norm.
-        num_steps: numbers of composed steps.
-        delta: of both epsilons.
+    """Both epsilons, at one delta, for every combination of the three settings.
 
     Returns:
         One row per mechanism: `sample_rate`, `num_steps`, `noise_multiplier`, `delta`,

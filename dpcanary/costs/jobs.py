@@ -98,9 +98,9 @@ class JobList:
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
         pretrained = pretrained_models(self.experiment)
         for job in pretrained.audits:
-            settings, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
-            probe = pretraining_probe(settings, shape, device=self.device)
-            yield _row("pretrain", probe=probe, units=(1, settings.pretraining.num_steps))
+            public, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
+            probe = pretraining_probe(public, shape, device=self.device)
+            yield _row("pretrain", probe=probe, units=(1, public.pretraining.num_steps))
         optimised = optimised_canaries(self.experiment)
         for job in optimised.audits:
             settings, shape = optimised.stage_of(job), self.shapes[optimised.dataset_of(job)]
