@@ -13,20 +13,11 @@ from dpcanary.datasets.public import (
     read_sst2,
 )
 from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES, Source, SourceStage
-from dpcanary.datasets.synthetic import purchase100_synthetic
+from dpcanary.datasets.synthetic import digits, purchase100_synthetic
 from dpcanary.errors import InputError, suggestion
-from dpcanary.records import Records
-
-
-def _digits() -> Source:
-    from sklearn.datasets import load_digits
-
-    features, labels = load_digits(return_X_y=True)
-    return Source("digits", Records(features, labels), class_names=tuple("0123456789"))
-
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {
-    "digits": lambda files: _digits(),
+    "digits": lambda files: digits(),
     "cifar10": read_cifar10,
     "sst2": read_sst2,
     "california_housing": read_california_housing,

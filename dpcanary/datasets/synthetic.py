@@ -1,6 +1,6 @@
-"""Generated data of Purchase100's shape, for use where the real file is not available.
+"""Sources that need no file: scikit-learn's digits, and generated data of Purchase100's shape.
 
-The model: each item has its own popularity, each of the 100 groups shifts the log-odds of every
+The latter are for use where the real file is not available. The model: each item has its own popularity, each of the 100 groups shifts the log-odds of every
 item by its own normal draw, and a record buys each item independently with its group's probability.
 Groups differ in size. The data resembles the real data in shape and roughly in difficulty; no
 number measured on it is a result about Purchase100.
@@ -45,3 +45,11 @@ def purchase100_synthetic(*, num_records: int, seed: int) -> Source:
         uniform = rng.random((len(drawn), _NUM_ITEMS), dtype=np.float32)
         records[block] = uniform < probabilities[drawn]
     return Source("purchase100_synthetic", Records(records, labels), synthetic=True)
+
+
+def digits() -> Source:
+    """Scikit-learn's digits: 64 numbers each, and labels from 0 to 9."""
+    from sklearn.datasets import load_digits
+
+    features, labels = load_digits(return_X_y=True)
+    return Source("digits", Records(features, labels), class_names=tuple("0123456789"))

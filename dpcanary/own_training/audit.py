@@ -24,8 +24,7 @@ from dpcanary.estimation.estimate import (
 )
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
-from dpcanary.own_training.journal import Journal
-from dpcanary.own_training.one_run import OwnRun, Train, train_one
+from dpcanary.own_training.one_run import Journal, OwnRun, Train, train_one
 from dpcanary.own_training.result import OwnAudit
 from dpcanary.program import progress
 from dpcanary.scoring.world_scores import WorldScores

@@ -28,7 +28,7 @@ from dpcanary import (
     loss_difference,
 )
 from dpcanary.errors import InputError
-from dpcanary.own_training.journal import Journal
+from dpcanary.own_training.one_run import Journal
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 DELTA = 1e-5

@@ -109,6 +109,7 @@ def test_jobs_are_those_that_snakemake_plans(tmp_path):
     slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
     config["audits"]["slots"] = config["audits"]["full_batch"] | slots
     config["figures"]["by_runs"] = {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4]}
+    config["figures"]["proven"] = {"kind": "trade_off", "sweeps": ["steps"], "proven": True}
     config["figures"]["accuracy"] = {"kind": "test_accuracy", "sweeps": ["perceptron"]}
     config["figures"]["by_rate"] = {
         "kind": "epsilon_by_setting",
