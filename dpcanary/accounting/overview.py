@@ -35,13 +35,11 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     """Upper bounds, one row per recorded step.
 
     If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
-    The bound by group privacy always rests on `pld`. If that refuses, only this bound is NaN.
-    `gaussian_distance` is that of the trade-off curve under the audited adjacency; NaN if `pld`
-    refuses it. Where the exact curve of what is observed is known, it is the distance of that.
-    `epsilon_hidden_state` is then the epsilon of this curve, and `epsilon_hidden_state_gdp` that of
-    its largest mu, which perfect audits with conversion `gdp` would state; else both are NaN.
-
-    Without noise, every epsilon is infinite and nothing else is known.
+    The bound by group privacy, and `gaussian_distance`, that of the trade-off curve under the
+    audited adjacency, always rest on `pld`; what it refuses is NaN. Where the exact curve of what
+    is observed is known, the distance is that of this curve, `epsilon_hidden_state` is its epsilon,
+    and `epsilon_hidden_state_gdp` that of its largest mu, which perfect audits with conversion
+    `gdp` would state. Without noise, every epsilon is infinite and nothing else is known.
 
     Raises:
         AccountingError: if both methods refuse.

@@ -31,12 +31,9 @@ def errors_by_threshold(masses: PLDPmf) -> tuple[Array, Array]:
     The first test rejects at an infinite loss only. The last entry is no test: it continues the
     curve with the slope -1, which it has at the threshold 0.
 
-    Args:
-        masses: a distribution's masses by its loss against the null hypothesis.
-
     Returns:
-        The null's mass at which the null is rejected, shape (tests,), not falling; and the other's
-        mass at which it is not, shape (tests,), not rising.
+        The null's mass at which the null is rejected, not falling; and the other distribution's
+        mass at which it is not, not rising. Both have shape (tests,).
     """
     # dp-accounting has no public access to the masses.
     dense = masses.to_dense_pmf()

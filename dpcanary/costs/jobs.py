@@ -58,10 +58,9 @@ class JobList:
         experiment: the expanded config.
         device: where models are trained, `cpu` or `cuda`.
         shapes: of the datasets that audits use, by name.
-        table: a row for the jobs of one rule and one audit, or of a rule that audits share.
-            Columns: `sweep`, `audits` (a name, or None), `rule`, `jobs`, `models`, `model-steps`,
-            `seconds` (of a core, without what the probe measures), `disk` (bytes), `probe` (or
-            None), `units` (how many of each of the probe's units).
+        table: a row for the jobs of one rule and one audit, or of a rule that audits share, with
+            `seconds` of a core without what the `probe` measures, `disk` in bytes, and `units`, how
+            many of each of the probe's units. `audits` is a name, or None.
     """
 
     def __init__(self, experiment: Experiment, *, folder: Path | None, device: str) -> None:

@@ -22,8 +22,7 @@ class PlannedAudit:
         audit: its name.
         add_remove: accounted epsilon that is to be exceeded.
         substitute: accounted epsilon.
-        runs_needed: runs whose bound exceeds the add/remove epsilon with the power; None if the
-            mechanism is none that a power is known for.
+        runs_needed: runs whose bound exceeds the add/remove epsilon; None if that is 0.
         planned_runs: those of the config, over all repeats.
         seconds_per_run: of one core or GPU, measured here.
     """
@@ -39,11 +38,9 @@ class PlannedAudit:
 def planned_audits(experiment: Experiment, *, power: float, num_workers: int) -> list[PlannedAudit]:
     """Times a few models of every audit, with a progress bar, and says how many it needs.
 
-    Args:
-        experiment: the expanded config. Audits of processes, under another adjacency than
-            substitute, without noise, or with several slots are left out.
-        power: in which share of audits the bound is to exceed the add/remove epsilon.
-        num_workers: probes at once.
+    `power` is the share of audits in which the bound is to exceed the add/remove epsilon. Audits of
+    processes, under another adjacency than substitute, without noise, or with several slots are
+    left out.
 
     Raises:
         AccountingError: if no accountant gives the epsilons of an audit.

@@ -52,14 +52,10 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_own_table(path: Path, label_column: str = "label") -> Source:
-    """Reads a table with a column of labels; every other column is a feature.
+    """Reads a .parquet, .csv or .tsv file; all columns but that of the labels are features.
 
     Labels are integers from 0, or texts, whose classes are numbered in alphabetical order. A pandas
     index that was saved with a .parquet file is left out.
-
-    Args:
-        path: a .parquet, .csv or .tsv file; the latter two with a line of column names.
-        label_column: its name.
 
     Raises:
         InputError: if the file is damaged, a feature is not numeric, or a value is missing.

@@ -121,8 +121,7 @@ def read_sst2(files: Sequence[Path]) -> Source:
 
     Args:
         files: GLUE's `SST-2.zip`; or TSV files of the training set and optionally the dev set,
-            without quoting. A file may have a header that names `sentence` (or `content`) and
-            `label`.
+            without quoting, with or without a header of `sentence` (or `content`) and `label`.
 
     Raises:
         InputError: if a file is damaged or has another form, or a label is neither 0 nor 1.
@@ -281,8 +280,7 @@ def read_purchase100(files: Sequence[Path]) -> Source:
             has a label and 600 bits; there is no header.
 
     Raises:
-        InputError: if the file is damaged or a line is wrong; the message names the first such
-            line.
+        InputError: if the file is damaged or a line is wrong; it names the first such line.
     """
     [path] = files
     blocks = list(_purchase_blocks(path))

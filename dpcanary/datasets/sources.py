@@ -59,8 +59,8 @@ def load_source(
 
     Args:
         source: one of `KNOWN_SOURCES`, or the path of a user's own file.
-        files: the source's download, or local files in its place (the training part, then the test
-            part if there is one).
+        files: the source's download, or local files in its place: the training part, then the test
+            part if there is one.
         max_records: keep only the first records of the training part.
         num_test: keep only the first records of the source's own test part.
         seed: of a source that is drawn at random.

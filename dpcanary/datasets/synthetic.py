@@ -1,9 +1,9 @@
 """Sources that need no file: scikit-learn's digits, and generated data of Purchase100's shape.
 
-The latter are for use where the real file is not available. The model: each item has its own popularity, each of the 100 groups shifts the log-odds of every
-item by its own normal draw, and a record buys each item independently with its group's probability.
-Groups differ in size. The data resembles the real data in shape and roughly in difficulty; no
-number measured on it is a result about Purchase100.
+The latter are for use where the real file is not available; no number measured on them is a result
+about Purchase100. The model: each item has its own popularity, each of the 100 groups shifts the
+log-odds of every item by its own normal draw, and a record buys each item independently with its
+group's probability. Groups differ in size.
 """
 
 import numpy as np

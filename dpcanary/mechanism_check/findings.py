@@ -81,12 +81,7 @@ class _Property:
 
 
 def findings_of(found: Measurements, *, significance: float) -> list[Finding]:
-    """What the measurements say of each property.
-
-    Args:
-        found: the measurements.
-        significance: probability that a right mechanism fails any of the properties, at most.
-    """
+    """What the measurements say; a right mechanism fails with this probability, at most."""
     # That a tensor gets no noise is found by the scale of its noise.
     noise = {name: values for name, values in found.noise.items() if values.any()}
     noisy = replace(

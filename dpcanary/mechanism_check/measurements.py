@@ -39,11 +39,9 @@ NUM_TENSORS, PARAMETERS_OF_RECORD = 5, 8
 class Probe(nn.Module):
     """Logits of two classes, from five parameter tensors that are 0 at the start.
 
-    Each record has columns or rows of its own in all of them, so its part in the update of each
-    can be read off: what is left out of clipping or noise shows, also if it is a bias.
-
-    Args:
-        num_records: of the dataset. Record i is a vector of which component i alone is not 0.
+    Record i is a vector of which component i alone is not 0. It has columns or rows of its own in
+    all tensors, so its part in the update of each can be read off: what is left out of clipping or
+    noise shows, also if it is a bias.
     """
 
     def __init__(self, num_records: int) -> None:
@@ -158,8 +156,7 @@ class Measurements:
         noise_of_two: the same after two steps.
         parts: the parts of records in each tensor in one step almost without noise, over learning
             rate * C / expected batch size / sqrt(tensors); shape (R, N). In every tensor, this is
-            the norm of the record's whole clipped gradient over C, or 0 if the record is not in
-            the batch.
+            the norm of the record's clipped gradient over C, or 0 if it is not in the batch.
         parts_of_two: the same after two steps.
     """
 

@@ -40,17 +40,10 @@ Train = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class OwnRun:
-    """What is kept of a run.
+    """What is kept of a run: its index, its score (higher: world 0 is likelier) and its seconds.
 
-    Attributes:
-        run: its index; even ones are in world 0, odd ones in world 1.
-        score: higher means that world 0 is likelier.
-        seconds: that it took.
-        noise_multiplier: as Opacus has accounted it; None if the training did not return its
-            privacy engine.
-        sample_rate: likewise.
-        num_steps: likewise.
-        poisson_sampling: whether Opacus was told to draw Poisson samples; None if not known.
+    Even runs are in world 0, odd ones in world 1. What Opacus has accounted is None if the training
+    did not return its privacy engine; `poisson_sampling` is None if it is not known.
     """
 
     run: int
