@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dpcanary.datasets.source import KNOWN_SOURCES, Source, SourceStage
-from dpcanary.datasets.sources import load_records, load_source
+from dpcanary.datasets.sources import DRAW, READ, load_records, load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
@@ -280,6 +280,10 @@ def test_features_of_a_known_source_may_lack_a_class(tmp_path):
 def test_counts_that_do_not_fit_are_named(source, counts, message):
     with pytest.raises(InputError, match=message):
         split_records(source(), **counts, seed=0)
+
+
+def test_every_known_source_is_loaded():
+    assert {*READ, *DRAW} == {*KNOWN_SOURCES}
 
 
 @pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])
