@@ -5,19 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.costs.probes import (
+    Shape,
     crafting_probe,
     optimising_probe,
     pretraining_probe,
     reference_probe,
     training_probe,
 )
-from dpcanary.costs.shapes import shape_of
+from dpcanary.datasets.source import KNOWN_SOURCES, KnownSource
+from dpcanary.datasets.sources import load_source
+from dpcanary.encoders.settings import MINILM_PACKAGE
+from dpcanary.errors import InputError
 from dpcanary.figures.catalogue import figure_kind
-from dpcanary.settings.experiment import Experiment
+from dpcanary.files import read_json
+from dpcanary.settings.experiment import Dataset, Experiment
 from dpcanary.settings.products import optimised_canaries, pretrained_models, reference_models
 from dpcanary.training.settings import TrainingStage
 
@@ -48,6 +54,12 @@ _CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
 # Bytes of a job's log and header or table, and of a figure's files.
 _SMALL_FILES, _FIGURE_FILES = 12_000, 370_000
 
+# Numbers of features of encoders without a local config, by the last part of the name.
+_NUM_FEATURES = {"all-MiniLM-L6-v2": 384, MINILM_PACKAGE: 384}
+_USUAL_NUM_FEATURES = 768
+# The keys under which configs of encoders hold the number of features, or that of each layer.
+_SIZE_KEYS = ("hidden_size", "hidden_sizes", "dim", "d_model", "n_embd")
+
 Row = dict[str, Any]
 
 
@@ -64,7 +76,7 @@ class JobList:
     """
 
     def __init__(self, experiment: Experiment, *, folder: Path | None, device: str) -> None:
-        """Lists them. See `shapes.shape_of` for the folder."""
+        """Lists them. See `shape_of` for the folder."""
         self.experiment, self.device = experiment, device
         self._first = experiment.first_audits
         datasets = experiment.settings.datasets
@@ -164,3 +176,45 @@ def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more:
     own = {"rule": rule, "jobs": count, "seconds": count * start + work}
     none = {"models": 0, "model-steps": 0, "probe": None, "units": None}
     return {**own, "disk": size + count * _SMALL_FILES, **none, **more}
+
+
+def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
+    """The shape of a dataset; encoders are looked up in a folder of local copies first.
+
+    Raises:
+        InputError: if a user's own file is missing or wrong, or texts have no encoder.
+    """
+    source = KNOWN_SOURCES.get(dataset.source) or _own_source(dataset)
+    features = (_num_features(dataset.encoder, folder),) if dataset.encoder else source.shape
+    if not features:
+        raise InputError(
+            f"dataset of {dataset.source}: its records are texts, so it needs an encoder"
+        )
+    most = dataset.max_records or source.num_training
+    training = most if source.is_drawn else min(source.num_training, most)
+    others = training - dataset.num_records
+    if source.num_test is None:
+        auxiliary = dataset.num_auxiliary or others // 2
+        test = dataset.num_test or others - auxiliary
+    else:
+        auxiliary = dataset.num_auxiliary or others
+        test = min(source.num_test, dataset.num_test or source.num_test)
+    num_source = training + (source.num_test or 0)
+    return Shape(dataset.num_records, auxiliary, test, features, source.num_classes, num_source)
+
+
+def _num_features(encoder: str, folder: Path | None) -> int:
+    places = [place / encoder / "config.json" for place in (folder or Path(), Path())]
+    for config in (read_json(place) for place in places if place.exists()):
+        for key in _SIZE_KEYS:
+            if key in config:
+                return int(np.ravel(config[key])[-1])
+    return _NUM_FEATURES.get(Path(encoder).name, _USUAL_NUM_FEATURES)
+
+
+def _own_source(dataset: Dataset) -> KnownSource:
+    """A user's own file, whose shape is known only after reading."""
+    own = load_source(dataset.source, label_column=dataset.label_column)
+    test = None if own.test is None else len(own.test)
+    shape = own.training.features.shape[1:]
+    return KnownSource(len(own.training), test, shape, own.num_classes, max_files=1)

@@ -6,7 +6,7 @@ import time
 import timeit
 from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import optimised_canaries
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import Canary, CanarySet, GradientCanary, InputCanary
-from dpcanary.costs.shapes import Shape
 from dpcanary.metagradients.settings import MetagradientStage
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
@@ -65,6 +64,21 @@ _NEUTRAL = {
 }
 
 Stage = TypeVar("Stage", bound=ReferenceStage)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many private, auxiliary and test records a dataset has, and the shape of one record.
+
+    `num_source`, the records of all parts of its source, affects no probe.
+    """
+
+    num_records: int
+    num_auxiliary: int
+    num_test: int
+    features: tuple[int, ...]
+    num_classes: int
+    num_source: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,10 @@ from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary
 from dpcanary.costs import jobs, probes, report
-from dpcanary.costs.jobs import JobList
+from dpcanary.costs.jobs import JobList, shape_of
 from dpcanary.costs.planned import planned_audits
-from dpcanary.costs.probes import Probe, Seconds, measured, random_records
+from dpcanary.costs.probes import Probe, Seconds, Shape, measured, random_records
 from dpcanary.costs.report import notes_of, probed_costs, text_of, wall_seconds
-from dpcanary.costs.shapes import Shape, shape_of
 from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
