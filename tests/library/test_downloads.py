@@ -2,12 +2,12 @@
 
 import hashlib
 import http.server
-import importlib.util
 import resource
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import yaml
@@ -227,16 +227,14 @@ def test_a_full_disk_is_named(tmp_path):
 
 
 def test_the_program_puts_the_file_in_its_place(tmp_path, capsys):
-    spec = importlib.util.spec_from_file_location("download", ROOT / "scripts/download_file.py")
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    main = run_path(str(ROOT / "scripts/download_file.py"))["main"]
     (tmp_path / "dataset_purchase.tgz").write_bytes(CONTENT)
     arguments = [f"--catalogue={CATALOGUE}", f"--lock={tmp_path}/lock", f"--output={tmp_path}/out"]
-    program.main([*arguments, "--source=purchase100", f"--data-folder={tmp_path}"])
+    main([*arguments, "--source=purchase100", f"--data-folder={tmp_path}"])
     assert (tmp_path / "out").read_bytes() == CONTENT
     assert read_json(tmp_path / "lock") == {"dataset_purchase.tgz": SHA256}
     with pytest.raises(InputError, match="no download for source 'cifar'; did you mean 'cifar10'"):
-        program.main([*arguments, "--source=cifar"])
+        main([*arguments, "--source=cifar"])
 
 
 def test_the_catalogue_has_every_source_that_is_downloaded():

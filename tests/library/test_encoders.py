@@ -3,9 +3,9 @@
 import json
 import os
 import socket
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -401,15 +401,8 @@ def test_deit_tiny_tells_cifar10s_classes_apart(attempts):
 # The program that encodes the records of a source
 
 
-def program(name: str) -> ModuleType:
-    path = Path(__file__).parents[2] / f"scripts/{name}.py"
-    spec = spec_from_file_location(f"program_{name}", path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PROGRAM = program("extract_features")
+def run_program(name: str, *argv: str) -> None:
+    run_path(str(Path(__file__).parents[2] / f"scripts/{name}.py"))["main"](argv)
 
 
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
@@ -423,7 +416,7 @@ def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) 
     argv = ["--settings", settings.to_json(), "--files", *map(str, files), "--output", str(output)]
     for key, value in options.items():
         argv += [f"--{key}", str(value)]
-    PROGRAM.main(argv)
+    run_program("extract_features", *argv)
     return output
 
 
@@ -494,7 +487,7 @@ def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
     found, lock = tmp_path / "found.json", tmp_path / "lock.json"
     argv = ["--encoder", "somebody/vit", "--lock", str(lock), "--output", str(found)]
-    program("download_encoder").main(argv)
+    run_program("download_encoder", *argv)
     monkeypatch.undo()
     train = cifar_file(tmp_path / "a.npz", 10)
     output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
