@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dpcanary.accounting import by_adjacency
-from dpcanary.accounting.overview import compare_adjacencies
+from dpcanary.accounting.comparison import compare_adjacencies
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.gdp import gdp_epsilon
