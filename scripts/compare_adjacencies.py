@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpcanary.accounting.overview import compare_adjacencies
+from dpcanary.accounting.comparison import compare_adjacencies
 from dpcanary.program import parsed, run
 from dpcanary.tables import write_table
 

@@ -45,8 +45,8 @@ def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdj
     Example:
         >>> mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500,
         ...                       noise_multiplier=22.37)
-        >>> found = account_by_adjacency(mechanism, delta=1e-5)
-        >>> round(found.add_remove, 2), round(found.substitute, 2)
+        >>> epsilons = account_by_adjacency(mechanism, delta=1e-5)
+        >>> round(epsilons.add_remove, 2), round(epsilons.substitute, 2)
         (4.38, 9.99)
     """
     steps = [mechanism.num_steps]
@@ -76,12 +76,8 @@ def curves_by_adjacency(
 ) -> tuple[dict[Adjacency, list[float]], AccountingMethod]:
     """Upper epsilons after several numbers of steps under both adjacencies, by one accountant.
 
-    Args:
-        mechanism: what is accounted; its own adjacency and number of steps are not used.
-        steps: numbers of steps.
-        delta: of all epsilons.
-        instead: what to do if `pld` and `prv` both refuse one of them.
-        method: the only one that may be used; by default `pld`, or `prv` where `pld` refuses.
+    This is the given method, or `pld`, or `prv` where `pld` refuses; `instead` says what to do if
+    both refuse. The mechanism's own adjacency and number of steps are not used.
 
     Returns:
         A list for each adjacency, in the order of `steps`, and the method of both.
@@ -113,58 +109,43 @@ def privacy_statement(
 ) -> list[str]:
     """Paragraphs that say what a training guarantees, and what it does not.
 
-    Args:
-        epsilons: of the training.
-        mechanism: the training.
-        num_records: of the training data, if it may be told.
-        unit: what one record is.
+    The number of records is that of the training data, if it may be told; the unit is what one
+    record is.
     """
     delta, accountant = epsilons.delta, _ACCOUNTANTS[epsilons.method.value]
     records = f" on {num_records:,} records" if num_records else ""
-    first = (
+    paragraphs = [
         f"The model was trained{records} with DP-SGD: gradients of records are clipped, summed over"
         " a batch, and Gaussian noise is added. Noise multiplier"
         f" {mechanism.noise_multiplier:.4g}, Poisson sampling at rate {mechanism.sample_rate:.4g},"
-        f" {mechanism.num_steps:,} steps. One record is {unit}."
-    )
-    second = (
+        f" {mechanism.num_steps:,} steps. One record is {unit}.",
         f"Content: the training is ({_number(epsilons.substitute)}, {delta:g})-differentially"
         " private under substitute adjacency (one record is replaced by any other). This limits"
         " what can be learnt about the label and the features of a record that is known to be in"
-        " the data."
-    )
-    third = (
+        " the data.",
         f"Membership: it is ({_number(epsilons.add_remove)}, {delta:g})-differentially private"
         " under add/remove adjacency (one record is added or removed). This limits how well anyone"
         " can tell whether a record was in the data at all. It is not a guarantee for what the"
-        " record says."
-    )
-    fourth = (
+        " record says.",
         "Both hold against an attacker who sees every intermediate model and knows all other"
         f" records. The epsilons are upper bounds by {accountant}, computed with dpcanary"
-        f" {VERSION}."
-    )
-    fifth = (
+        f" {VERSION}.",
         "This holds if each batch is a Poisson sample, the noisy sum is divided by a constant (not"
         " by the size of the batch that was drawn), and the noise comes from a generator that"
-        " nobody can predict."
-    )
-    sixth = (
+        " nobody can predict.",
+    ]
+    if num_records and delta * num_records >= 1:
+        paragraphs.append(
+            f"Warning: delta {delta:g} is not below 1 / {num_records:,}, one over the number of"
+            " records. Such a training may publish whole records with this probability."
+            f" Choose at most 1e{int(log10(1 / num_records)) - 1}."
+        )
+    return [
+        *paragraphs,
         "Not covered: a person who has several records in the data; hyperparameters, early stopping"
         " or other choices that were made by looking at the same data; statistics of the data that"
         " were published or used without noise; public data that the model was pretrained on; and"
-        " the rounding of floating-point noise."
-    )
-    return [first, second, third, fourth, fifth, *_warnings(delta, num_records), sixth]
-
-
-def _warnings(delta: float, num_records: int | None) -> list[str]:
-    if not num_records or delta * num_records < 1:
-        return []
-    return [
-        f"Warning: delta {delta:g} is not below 1 / {num_records:,}, one over the number of"
-        " records. Such a training may publish whole records with this probability."
-        f" Choose at most 1e{int(log10(1 / num_records)) - 1}."
+        " the rounding of floating-point noise.",
     ]
 
 

@@ -75,8 +75,10 @@ def calibrate_noise(
 
     low, high = _bracket(excess, log(_gaussian_guess(mechanism, epsilon=target, delta=delta)))
     if exp(low) < _LEAST or exp(high) > _MOST:
-        known = f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it"
-        raise refusal(f"{known} (delta may cover the leak at any noise)")
+        raise refusal(
+            f"no noise multiplier between {_LEAST:g} and {_MOST:g} gives it (delta may cover the"
+            " leak at any noise)"
+        )
     root = float(brentq(excess, low, high, xtol=_LOG_TOLERANCE))
     # The grids change with the noise, so the function is not quite smooth: step to the safe side.
     while excess(root) > 0:

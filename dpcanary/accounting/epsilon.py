@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from dpcanary.accounting.mechanism import (
     Accountant,
@@ -45,10 +45,7 @@ def account_epsilon(
         9.992
     """
     question = checked_question(mechanism, delta=delta, method=method)
-    accountant = accountant_for(question.method)
-    bounds = accountant.bounds(question)
-    if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
-        raise question.refusal(f"it came out as {bounds}", instead=accountant.instead)
+    [bounds] = _answers(question, [mechanism.num_steps], lower=True)
     return bounds
 
 
@@ -77,12 +74,7 @@ def account_epsilon_curve(
     if not counts:
         raise InputError("steps is empty; it must hold at least one number of steps")
     question = checked_question(mechanism.after(max(counts)), delta=delta, method=method)
-    accountant = accountant_for(question.method)
-    uppers = accountant.uppers(question, counts)
-    for upper in uppers:
-        if not 0 <= upper < float("inf"):
-            raise question.refusal(f"its epsilon came out as {upper}", instead=accountant.instead)
-    return uppers
+    return [bounds.upper for bounds in _answers(question, counts, lower=False)]
 
 
 def privacy_profile(mechanism: Mechanism, *, epsilons: Sequence[float]) -> list[float]:
@@ -110,12 +102,8 @@ def with_fallback(
 ) -> tuple[Result, AccountingMethod]:
     """The result by method `pld`, or by `prv` if `pld` refuses; and the method that gave it.
 
-    Args:
-        account: gives the result by a method.
-        instead: what the user of a config can do if both refuse.
-
     Raises:
-        AccountingError: if both refuse; says why, and what to do.
+        AccountingError: if both refuse; says why, and what the user of a config can do `instead`.
     """
     try:
         return account(AccountingMethod.PLD), AccountingMethod.PLD
@@ -130,38 +118,40 @@ def with_fallback(
 
 
 def checked_question(
-    mechanism: Mechanism,
-    *,
-    delta: float,
-    method: AccountingMethod | str = AccountingMethod.PLD,
+    mechanism: Mechanism, *, delta: float, method: AccountingMethod | str = AccountingMethod.PLD
 ) -> Question:
     """The question for the epsilon of a mechanism; errors as those of `account_epsilon`."""
     checked_real("noise_multiplier", mechanism.noise_multiplier)
     return Question(mechanism, checked_real("delta", delta, most=1.0), AccountingMethod(method))
 
 
-def accountant_for(method: AccountingMethod) -> Accountant:
-    """The accountant of this name. Its libraries are imported only when it is asked for."""
-    match method:
-        case AccountingMethod.PLD:
-            from dpcanary.accounting.pld import accountant
-
-            return accountant
-        case AccountingMethod.GROUP_PRIVACY:
-            from dpcanary.accounting.pld import group_privacy
-
-            return group_privacy
-        case AccountingMethod.PRV:
-            from dpcanary.accounting.prv import accountant
-
-            return accountant
-        case AccountingMethod.CLOSED_FORM:
-            return _CLOSED_FORM
-        case never:
-            assert_never(never)
+def _answers(question: Question, steps: list[int], *, lower: bool) -> list[EpsilonBounds]:
+    """What the accountant says, if it makes sense."""
+    account, instead = accountant_for(question.method)
+    answers = account(question, steps, lower)
+    for bounds in answers:
+        if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
+            raise question.refusal(f"it came out as {bounds}", instead=instead)
+    return answers
 
 
-def _closed_form(question: Question, steps: list[int]) -> list[float]:
+def accountant_for(method: AccountingMethod) -> tuple[Accountant, str]:
+    """The accountant of this name, and what to do if it gives no usable number."""
+    if method is AccountingMethod.CLOSED_FORM:
+        return _closed_form, "raise noise_multiplier"
+    # The libraries are imported only where they are asked for.
+    if method is AccountingMethod.PRV:
+        from dpcanary.accounting import prv
+
+        return prv.epsilon_bounds, prv.INSTEAD
+    from dpcanary.accounting import pld
+
+    if method is AccountingMethod.GROUP_PRIVACY:
+        return pld.bounds_by_group_privacy, pld.INSTEAD
+    return pld.epsilon_bounds, pld.INSTEAD
+
+
+def _closed_form(question: Question, steps: list[int], lower: bool) -> list[EpsilonBounds]:
     """Full batches: without sampling, DP-SGD is exactly a Gaussian mechanism."""
     mechanism = question.mechanism
     if mechanism.sample_rate < 1:
@@ -170,13 +160,5 @@ def _closed_form(question: Question, steps: list[int]) -> list[float]:
         )
     noises = [mechanism.after(count).collapsed().noise_multiplier for count in steps]
     sensitivity = mechanism.adjacency.sensitivity
-    return [gdp_epsilon(mu=sensitivity / noise, delta=question.delta) for noise in noises]
-
-
-_CLOSED_FORM = Accountant(
-    bounds=lambda question: EpsilonBounds(
-        *_closed_form(question, [question.mechanism.num_steps]) * 3
-    ),
-    uppers=_closed_form,
-    instead="raise noise_multiplier",
-)
+    epsilons = [gdp_epsilon(mu=sensitivity / noise, delta=question.delta) for noise in noises]
+    return [EpsilonBounds(epsilon, epsilon, epsilon) for epsilon in epsilons]

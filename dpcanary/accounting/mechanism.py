@@ -122,16 +122,6 @@ class Question:
         )
 
 
-@dataclass(frozen=True)
-class Accountant:
-    """One way to account.
-
-    Attributes:
-        bounds: answers a question by a lower bound, an estimate and an upper bound.
-        uppers: the upper epsilon after each of several numbers of steps.
-        instead: what to do if it gives no usable number.
-    """
-
-    bounds: Callable[[Question], EpsilonBounds]
-    uppers: Callable[[Question, list[int]], list[float]]
-    instead: str
+# Answers a question after each of several numbers of steps; the flag says whether lower bounds,
+# which may take long, are wanted: without it they may be 0.
+Accountant = Callable[[Question, list[int], bool], list[EpsilonBounds]]

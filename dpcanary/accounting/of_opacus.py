@@ -113,20 +113,20 @@ def samples_poisson(privacy_engine_or_optimizer: Any) -> bool | None:
     opacus: Any = sys.modules["opacus"]
     kinds = (opacus.GradSampleModule, opacus.optimizers.DPOptimizer)
     # By type: asking some objects for their class runs code of theirs.
-    living = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
-    optimizers = [one for one in living if isinstance(one, kinds[1])]
-    if privacy_engine_or_optimizer not in optimizers:
+    living = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    optimizers = [thing for thing in living if isinstance(thing, kinds[1])]
+    if privacy_engine_or_optimizer in optimizers:
+        optimizers = [privacy_engine_or_optimizer]
+    else:
         accountant = getattr(privacy_engine_or_optimizer, "accountant", None)
         optimizers = [one for one in optimizers if accountant in _captured(one.step_hook)]
-    else:
-        optimizers = [privacy_engine_or_optimizer]
-    owned = {id(one) for optimizer in optimizers for one in optimizer.params}
-    found = {
-        not one.grad_accumulation_allowed
-        for one in living
-        if isinstance(one, kinds[0]) and any(id(p) in owned for p in one.parameters())
+    trained = {id(parameter) for optimizer in optimizers for parameter in optimizer.params}
+    sampling = {
+        not thing.grad_accumulation_allowed
+        for thing in living
+        if isinstance(thing, kinds[0]) and any(id(p) in trained for p in thing.parameters())
     }
-    return found.pop() if len(found) == 1 else None
+    return sampling.pop() if len(sampling) == 1 else None
 
 
 def _captured(function: Any) -> list[Any]:
@@ -169,14 +169,14 @@ def accounted_steps(
     Raises:
         InputError: if noise or sample rate changed in the training, or it is no object of Opacus.
     """
-    found = privacy_engine_or_optimizer
-    if hasattr(found, "noise_multiplier"):
-        return float(found.noise_multiplier), None, None
-    history = getattr(getattr(found, "accountant", None), "history", None)
+    asked = privacy_engine_or_optimizer
+    if hasattr(asked, "noise_multiplier"):
+        return float(asked.noise_multiplier), None, None
+    history = getattr(getattr(asked, "accountant", None), "history", None)
     if history is None:
         raise InputError(
             "privacy_engine_or_optimizer must be a PrivacyEngine or a DPOptimizer of Opacus, not"
-            f" {type(found).__name__}"
+            f" {type(asked).__name__}"
         )
     if len(history) > 1:
         raise InputError(

@@ -1,6 +1,5 @@
 """The accounted part of a summary: upper bounds along training, and the privacy profile."""
 
-import itertools
 import sys
 from collections.abc import Sequence
 from math import inf, nan
@@ -35,13 +34,11 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     """Upper bounds, one row per recorded step.
 
     If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
-    The bound by group privacy always rests on `pld`. If that refuses, only this bound is NaN.
-    `gaussian_distance` is that of the trade-off curve under the audited adjacency; NaN if `pld`
-    refuses it. Where the exact curve of what is observed is known, it is the distance of that.
-    `epsilon_hidden_state` is then the epsilon of this curve, and `epsilon_hidden_state_gdp` that of
-    its largest mu, which perfect audits with conversion `gdp` would state; else both are NaN.
-
-    Without noise, every epsilon is infinite and nothing else is known.
+    The bound by group privacy, and `gaussian_distance`, that of the trade-off curve under the
+    audited adjacency, always rest on `pld`; what it refuses is NaN. Where the exact curve of what
+    is observed is known, the distance is that of this curve, `epsilon_hidden_state` is its epsilon,
+    and `epsilon_hidden_state_gdp` that of its largest mu, which perfect audits with conversion
+    `gdp` would state. Without noise, every epsilon is infinite and nothing else is known.
 
     Raises:
         AccountingError: if both methods refuse.
@@ -73,6 +70,8 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
         return [epsilons[counts.index(count)] for count in stage.insertions]
 
     exact = _exact_curves(stage, noise_multiplier, stage.record_steps)
+    distances = [gaussian_distance(curve, delta=stage.delta) for curve in exact]
+    of_largest_mu = [gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact]
     return pd.DataFrame(
         {
             "step": stage.record_steps,
@@ -81,33 +80,18 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "epsilon_upper_substitute": at_recorded_steps(curves[Adjacency.SUBSTITUTE]),
             "epsilon_upper_add_remove": at_recorded_steps(curves[Adjacency.ADD_REMOVE]),
             "epsilon_upper_group_privacy": at_recorded_steps(group_privacy),
-            "gaussian_distance": (
-                [gaussian_distance(curve, delta=stage.delta) for curve in exact]
-                or _gaussian_distances(mechanism, stage)
-            ),
+            "gaussian_distance": distances or _gaussian_distances(mechanism, stage),
             "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
-            "epsilon_hidden_state_gdp": [
-                gdp_epsilon(mu=largest_mu(curve), delta=stage.delta) for curve in exact
-            ]
-            or nan,
+            "epsilon_hidden_state_gdp": of_largest_mu or nan,
         }
     )
 
 
 def _without_noise(stage: AccountingStage) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "step": stage.record_steps,
-            "noise_multiplier": 0.0,
-            "accounting_method": "none",
-            "epsilon_upper_substitute": inf,
-            "epsilon_upper_add_remove": inf,
-            "epsilon_upper_group_privacy": inf,
-            "gaussian_distance": nan,
-            "epsilon_hidden_state": nan,
-            "epsilon_hidden_state_gdp": nan,
-        }
-    )
+    uppers = (f"epsilon_upper_{name}" for name in ("substitute", "add_remove", "group_privacy"))
+    unknown = ("gaussian_distance", "epsilon_hidden_state", "epsilon_hidden_state_gdp")
+    first = {"step": stage.record_steps, "noise_multiplier": 0.0, "accounting_method": "none"}
+    return pd.DataFrame({**first, **dict.fromkeys(uppers, inf), **dict.fromkeys(unknown, nan)})
 
 
 def _exact_curves(
@@ -191,81 +175,3 @@ def _coarse_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
             continue  # the audit's own delta is left: upper_bounds would have refused otherwise
         points.append({"delta": one, "epsilon": bounds.upper})
     return pd.DataFrame(points, columns=["delta", "epsilon"])
-
-
-def compare_adjacencies(
-    *,
-    sample_rates: Sequence[float],
-    noise_multipliers: Sequence[float],
-    num_steps: Sequence[int],
-    delta: float,
-) -> pd.DataFrame:
-    """Both epsilons for every combination of the three settings.
-
-    Args:
-        sample_rates: rates q of Poisson sampling.
-        noise_multipliers: standard deviations of the noise over the clipping norm.
-        num_steps: numbers of composed steps.
-        delta: of both epsilons.
-
-    Returns:
-        One row per mechanism: `sample_rate`, `num_steps`, `noise_multiplier`, `delta`,
-        `accounting_method`, `epsilon_substitute`, `epsilon_add_remove` (upper bounds) and their
-        `ratio`. If no accountant gives an epsilon, or the lower one is 0, the ratio is NaN, and
-        stderr says where and why.
-
-    Raises:
-        InputError: if a setting is out of its range.
-    """
-    steps = sorted({*num_steps})
-    parts = [
-        _ratios_by_steps(
-            Mechanism(
-                Adjacency.SUBSTITUTE, sample_rate=q, num_steps=max(steps), noise_multiplier=sigma
-            ),
-            steps,
-            delta,
-        )
-        for q, sigma in itertools.product(sorted({*sample_rates}), sorted({*noise_multipliers}))
-    ]
-    table = pd.concat(parts).sort_values(
-        ["sample_rate", "num_steps", "noise_multiplier"], ignore_index=True
-    )
-    positive = table["epsilon_add_remove"].where(table["epsilon_add_remove"] > 0)
-    return table.assign(ratio=table["epsilon_substitute"] / positive)
-
-
-def _ratios_by_steps(mechanism: Mechanism, steps: list[int], delta: float) -> pd.DataFrame:
-    """A row for each number of steps. If these fail together, each is tried alone."""
-    nothing = [nan] * len(steps)
-    substitute, add_remove, method = nothing, nothing, "none"
-    # The closed form is exact, and possible at any epsilon.
-    only = AccountingMethod.CLOSED_FORM if mechanism.sample_rate == 1 else None
-    try:
-        curves, method = curves_by_adjacency(
-            mechanism, steps=steps, delta=delta, instead="there is no ratio here", method=only
-        )
-        substitute, add_remove = curves[Adjacency.SUBSTITUTE], curves[Adjacency.ADD_REMOVE]
-    except AccountingError as error:
-        if len(steps) > 1:
-            return pd.concat([_ratios_by_steps(mechanism, [count], delta) for count in steps])
-        print(f"warning: no ratio: {error}", file=sys.stderr)
-    for count, epsilon in zip(steps, add_remove, strict=True):
-        if epsilon <= 0:
-            print(
-                f"warning: no ratio at sample_rate={mechanism.sample_rate:g},"
-                f" noise_multiplier={mechanism.noise_multiplier:g}, num_steps={count},"
-                f" delta={delta:g}: epsilon under add/remove is 0",
-                file=sys.stderr,
-            )
-    return pd.DataFrame(
-        {
-            "sample_rate": mechanism.sample_rate,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "delta": delta,
-            "num_steps": steps,
-            "accounting_method": str(method),
-            "epsilon_substitute": substitute,
-            "epsilon_add_remove": add_remove,
-        }
-    )

@@ -6,7 +6,7 @@ estimate too. The lower epsilon comes from rounding every loss down, which costs
 interval per step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +21,7 @@ from dp_accounting.pld.privacy_loss_distribution import (
 )
 from scipy.optimize import brentq
 
-from dpcanary.accounting.mechanism import Accountant, EpsilonBounds, Mechanism, Question
+from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Question
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
@@ -174,25 +174,25 @@ def _deviation(mechanism: Mechanism) -> float:
     return mechanism.sample_rate * sqrt(4 * sinh(inverse) if substitute else expm1(inverse))
 
 
-def _uppers(question: Question, steps: list[int]) -> list[float]:
+def epsilon_bounds(question: Question, steps: list[int], lower: bool) -> list[EpsilonBounds]:
+    """See `Accountant`."""
     check_delta(question.after(max(steps)), question.delta)
-    losses = composed_losses(question, steps, pessimistic=True)
-    return [loss.epsilon(question.delta) for loss in losses]
+    return _bounds(question, steps, lower, lambda loss: loss.epsilon(question.delta))
 
 
-def _bounds(question: Question) -> EpsilonBounds:
-    steps = [question.mechanism.num_steps]
-    [upper] = _uppers(question, steps)
-    [loss] = composed_losses(question, steps, pessimistic=False)
-    return EpsilonBounds(loss.epsilon(question.delta), upper, upper)
+def _bounds(
+    question: Question, steps: list[int], lower: bool, epsilon: Callable[[ComposedLoss], float]
+) -> list[EpsilonBounds]:
+    uppers = [epsilon(loss) for loss in composed_losses(question, steps, pessimistic=True)]
+    lowers = [0.0] * len(steps)
+    if lower:
+        lowers = [epsilon(loss) for loss in composed_losses(question, steps, pessimistic=False)]
+    return [EpsilonBounds(low, up, up) for low, up in zip(lowers, uppers, strict=True)]
 
 
-accountant = Accountant(bounds=_bounds, uppers=_uppers, instead=INSTEAD)
-
-
-def _by_group_privacy(
-    question: Question, steps: list[int], *, pessimistic: bool = True
-) -> list[float]:
+def bounds_by_group_privacy(
+    question: Question, steps: list[int], lower: bool
+) -> list[EpsilonBounds]:
     """Substitute epsilons by group privacy: a substitution is one removal and one addition.
 
     Theorem 4.1 of Pradhan et al.: eps_S = 2 eps_AR(d), where d solves (1 + exp(eps_AR(d))) d =
@@ -204,8 +204,7 @@ def _by_group_privacy(
         )
     removal = replace(question, mechanism=question.mechanism.under(Adjacency.ADD_REMOVE))
     try:
-        losses = composed_losses(removal, steps, pessimistic=pessimistic)
-        return [_doubled(loss, question.delta) for loss in losses]
+        return _bounds(removal, steps, lower, lambda loss: _doubled(loss, question.delta))
     except AccountingError as error:
         raise question.refusal(
             f"it rests on the add/remove epsilon, which cannot be accounted ({error.reason})",
@@ -229,15 +228,3 @@ def _doubled(loss: ComposedLoss, delta: float) -> float:
             trial /= 3
             check_delta(loss.question, trial)
         return 2 * float(brentq(excess, 0.0, high, xtol=1e-9))
-
-
-def _bounds_by_group_privacy(question: Question) -> EpsilonBounds:
-    steps = [question.mechanism.num_steps]
-    [upper] = _by_group_privacy(question, steps)
-    [lower] = _by_group_privacy(question, steps, pessimistic=False)
-    return EpsilonBounds(lower, upper, upper)
-
-
-group_privacy = Accountant(
-    bounds=_bounds_by_group_privacy, uppers=_by_group_privacy, instead=INSTEAD
-)

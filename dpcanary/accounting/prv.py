@@ -17,7 +17,7 @@ from prv_accountant.privacy_random_variables import PrivacyRandomVariable
 from scipy.integrate import IntegrationWarning
 from scipy.special import logsumexp, ndtr
 
-from dpcanary.accounting.mechanism import Accountant, EpsilonBounds, Mechanism, Question
+from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Question
 from dpcanary.adjacency import Adjacency
 from dpcanary.gdp import gdp_epsilon
 
@@ -160,9 +160,14 @@ def _asinh_exp(y: Array) -> Array:
     return np.where(y < _LARGE, np.arcsinh(np.exp(np.minimum(y, _LARGE))), y + log(2))
 
 
-_INSTEAD = "use method='pld'"
+INSTEAD = "use method='pld'"
 _POINTS = 1_000_000
 _FAILURES = (ArithmeticError, ValueError, RuntimeError, MemoryError, AssertionError)
+
+
+def epsilon_bounds(question: Question, steps: list[int], lower: bool) -> list[EpsilonBounds]:
+    """See `Accountant`."""
+    return [_bounds(question.after(num_steps)) for num_steps in steps]
 
 
 def _bounds(question: Question) -> EpsilonBounds:
@@ -179,12 +184,8 @@ def _bounds(question: Question) -> EpsilonBounds:
             directions = [_compose(mechanism, question.delta, loss) for loss in losses]
     except (*_FAILURES, IntegrationWarning) as error:
         reason = f"prv-accountant failed ({error or type(error).__name__})"
-        raise question.refusal(reason, instead=_INSTEAD) from error
+        raise question.refusal(reason, instead=INSTEAD) from error
     return EpsilonBounds(*map(max, zip(*directions, strict=True)))
-
-
-def _uppers(question: Question, steps: list[int]) -> list[float]:
-    return [_bounds(question.after(num_steps)).upper for num_steps in steps]
 
 
 def _compose(mechanism: Mechanism, delta: float, loss: MixtureLoss) -> list[float]:
@@ -218,6 +219,3 @@ def _epsilon_error(mechanism: Mechanism, delta: float, loss: MixtureLoss) -> flo
     if affordable > 10 * wanted:
         raise ValueError(f"epsilon would be known to {affordable:.2g} only")
     return max(wanted, affordable)
-
-
-accountant = Accountant(bounds=_bounds, uppers=_uppers, instead=_INSTEAD)

@@ -25,27 +25,15 @@ from dpcanary.gdp import gdp_delta, gdp_epsilon, gdp_mu
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """Error rates of tests between two distributions, the second of which is the null hypothesis.
-
-    Attributes:
-        false_positives: the null's mass at which the null is rejected, shape (tests,), not falling.
-        false_negatives: the other's mass at which it is not, shape (tests,), not rising.
-    """
-
-    false_positives: Array
-    false_negatives: Array
-
-
-def errors_by_threshold(masses: PLDPmf) -> Errors:
+def errors_by_threshold(masses: PLDPmf) -> tuple[Array, Array]:
     """Errors of the tests that reject the null at a loss of at least t, for falling t down to 0.
 
     The first test rejects at an infinite loss only. The last entry is no test: it continues the
     curve with the slope -1, which it has at the threshold 0.
 
-    Args:
-        masses: a distribution's masses by its loss against the null hypothesis.
+    Returns:
+        The null's mass at which the null is rejected, not falling; and the other distribution's
+        mass at which it is not, not rising. Both have shape (tests,).
     """
     # dp-accounting has no public access to the masses.
     dense = masses.to_dense_pmf()
@@ -55,10 +43,8 @@ def errors_by_threshold(masses: PLDPmf) -> Errors:
     # In long double, so that long sums add nothing to the round-off of the composition.
     null = _running_sum(kept * np.exp(-losses))
     power = dense._infinity_mass + _running_sum(kept)
-    return Errors(
-        np.append(null, null[-1] + 1).astype(np.float64),
-        np.append(1 - power, -power[-1]).astype(np.float64),
-    )
+    false_positives = np.append(null, null[-1] + 1).astype(np.float64)
+    return false_positives, np.append(1 - power, -power[-1]).astype(np.float64)
 
 
 def _running_sum(masses: Array) -> NDArray[np.longdouble]:
@@ -83,13 +69,9 @@ class TradeOffCurve(ABC):
     """
 
     def fnr(self, fpr: ArrayLike) -> Array:
-        """Least FNR of any test with this FPR; never above the mechanism's exact one.
+        """Least FNR of any test with each of these FPRs in [0, 1], in the same shape.
 
-        Args:
-            fpr: false positive rates in [0, 1], any shape.
-
-        Returns:
-            False negative rates in [0, 1], same shape.
+        It is never above the mechanism's exact one.
 
         Raises:
             InputError: if a rate is not in [0, 1], such as NaN.
@@ -156,13 +138,13 @@ class LossCurve(TradeOffCurve):
 
     Attributes:
         loss: of all steps, pessimistic.
-        steep: errors where the slope is at most -1. World 1 is the null hypothesis.
-        flat: errors where the slope is at least -1. World 0 is the null hypothesis.
+        steep: FPRs and FNRs where the slope is at most -1. World 1 is the null hypothesis.
+        flat: the same where the slope is at least -1. World 0 is the null hypothesis.
     """
 
     loss: ComposedLoss
-    steep: Errors
-    flat: Errors
+    steep: tuple[Array, Array]
+    flat: tuple[Array, Array]
 
     def epsilon(self, delta: float) -> float:
         """See TradeOffCurve."""
@@ -173,23 +155,17 @@ class LossCurve(TradeOffCurve):
     def _fnr(self, fpr: Array) -> Array:
         # `slack` raises all deltas. It lowers one side of the curve, and moves the other left.
         slack = self.loss.slack
-        steep = np.interp(fpr, self.steep.false_positives, self.steep.false_negatives) - slack
-        rising = self.flat.false_negatives[::-1], self.flat.false_positives[::-1]
-        flat = np.interp(fpr + slack, *rising)
+        steep = np.interp(fpr, *self.steep) - slack
+        positives, negatives = self.flat
+        flat = np.interp(fpr + slack, negatives[::-1], positives[::-1])
         return np.asarray(np.maximum(np.maximum(steep, flat), 0.0))
 
 
 def trade_off_curve(mechanism: Mechanism) -> TradeOffCurve:
-    """The trade-off curve of world 1 against world 0.
+    """The trade-off curve of world 1 against world 0, under the mechanism's adjacency.
 
     Below sample rate 1 it lies below the exact curve by the accountant's discretisation, which is
     far less than a Monte-Carlo error.
-
-    Args:
-        mechanism: what is audited, under its adjacency.
-
-    Returns:
-        The curve, and with it the epsilons of the same losses.
 
     Raises:
         AccountingError: the losses cannot be represented on a grid: rare sampling with little
@@ -217,10 +193,7 @@ def trade_off_curve(mechanism: Mechanism) -> TradeOffCurve:
 def curves_by_steps(mechanism: Mechanism, steps: list[int]) -> Iterator[TradeOffCurve]:
     """The curve after each of several numbers of steps, in place of the mechanism's own number.
 
-    All share the discretisation of a step.
-
-    Raises:
-        AccountingError: the losses cannot be represented on a grid.
+    All share the discretisation of a step. Errors as those of `trade_off_curve`.
     """
     question = checked_question(mechanism, delta=0.5)  # curves have no delta
     if mechanism.sample_rate == 1:
@@ -253,16 +226,12 @@ def largest_mu(curve: TradeOffCurve) -> float:
 def gaussian_distance(curve: TradeOffCurve, *, delta: float) -> float:
     """How far a curve is from the Gaussian one that has the same epsilon at a delta.
 
-    Args:
-        curve: of an accounted mechanism.
-        delta: between 0 and 1, both excluded.
-
     Returns:
         Largest difference in FNR over all FPRs: 0 for a Gaussian curve, such as that of any
         mechanism with sample rate 1.
 
     Raises:
-        InputError: delta is out of its range.
+        InputError: delta is not between 0 and 1.
         AccountingError: the curve has no epsilon at this delta.
     """
     gaussian = GaussianCurve(gdp_mu(epsilon=curve.epsilon(delta), delta=delta))

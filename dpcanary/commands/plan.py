@@ -144,7 +144,7 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     import os
     import sys
 
-    from dpcanary.costs.report import planned_audits
+    from dpcanary.costs.planned import planned_audits
     from dpcanary.settings.parsing import parse_experiment, read_config
 
     power = _POWERS[1]

@@ -5,19 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.costs.shapes import shape_of
-from dpcanary.costs.training import (
+from dpcanary.costs.probes import (
+    Shape,
     crafting_probe,
     optimising_probe,
     pretraining_probe,
     reference_probe,
     training_probe,
 )
+from dpcanary.datasets.source import KNOWN_SOURCES, KnownSource
+from dpcanary.datasets.sources import load_source
+from dpcanary.encoders.settings import MINILM_PACKAGE
+from dpcanary.errors import InputError
 from dpcanary.figures.catalogue import figure_kind
-from dpcanary.settings.experiment import Experiment
+from dpcanary.files import read_json
+from dpcanary.settings.experiment import Dataset, Experiment
 from dpcanary.settings.products import optimised_canaries, pretrained_models, reference_models
 from dpcanary.training.settings import TrainingStage
 
@@ -45,9 +51,14 @@ _SECONDS = {
 # Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
 # estimate from one score by one rule and conversion, and to account one mechanism.
 _CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
-# Figures that are drawn from a summary of their own.
 # Bytes of a job's log and header or table, and of a figure's files.
 _SMALL_FILES, _FIGURE_FILES = 12_000, 370_000
+
+# Numbers of features of encoders without a local config, by the last part of the name.
+_NUM_FEATURES = {"all-MiniLM-L6-v2": 384, MINILM_PACKAGE: 384}
+_USUAL_NUM_FEATURES = 768
+# The keys under which configs of encoders hold the number of features, or that of each layer.
+_SIZE_KEYS = ("hidden_size", "hidden_sizes", "dim", "d_model", "n_embd")
 
 Row = dict[str, Any]
 
@@ -59,14 +70,13 @@ class JobList:
         experiment: the expanded config.
         device: where models are trained, `cpu` or `cuda`.
         shapes: of the datasets that audits use, by name.
-        table: a row for the jobs of one rule and one audit, or of a rule that audits share.
-            Columns: `sweep`, `audits` (a name, or None), `rule`, `jobs`, `models`, `model-steps`,
-            `seconds` (of a core, without what the probe measures), `disk` (bytes), `probe` (or
-            None), `units` (how many of each of the probe's units).
+        table: a row for the jobs of one rule and one audit, or of a rule that audits share, with
+            `seconds` of a core without what the `probe` measures, `disk` in bytes, and `units`, how
+            many of each of the probe's units. `audits` is a name, or None.
     """
 
     def __init__(self, experiment: Experiment, *, folder: Path | None, device: str) -> None:
-        """Lists them. See `shapes.shape_of` for the folder."""
+        """Lists them. See `shape_of` for the folder."""
         self.experiment, self.device = experiment, device
         self._first = experiment.first_audits
         datasets = experiment.settings.datasets
@@ -99,9 +109,9 @@ class JobList:
             yield _row("train_reference", probe=probe, units=(1, stage.num_steps))
         pretrained = pretrained_models(self.experiment)
         for job in pretrained.audits:
-            told, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
-            probe = pretraining_probe(told, shape, device=self.device)
-            yield _row("pretrain", probe=probe, units=(1, told.pretraining.num_steps))
+            public, shape = pretrained.stage_of(job), self.shapes[pretrained.dataset_of(job)]
+            probe = pretraining_probe(public, shape, device=self.device)
+            yield _row("pretrain", probe=probe, units=(1, public.pretraining.num_steps))
         optimised = optimised_canaries(self.experiment)
         for job in optimised.audits:
             settings, shape = optimised.stage_of(job), self.shapes[optimised.dataset_of(job)]
@@ -166,3 +176,45 @@ def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more:
     own = {"rule": rule, "jobs": count, "seconds": count * start + work}
     none = {"models": 0, "model-steps": 0, "probe": None, "units": None}
     return {**own, "disk": size + count * _SMALL_FILES, **none, **more}
+
+
+def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
+    """The shape of a dataset; encoders are looked up in a folder of local copies first.
+
+    Raises:
+        InputError: if a user's own file is missing or wrong, or texts have no encoder.
+    """
+    source = KNOWN_SOURCES.get(dataset.source) or _own_source(dataset)
+    features = (_num_features(dataset.encoder, folder),) if dataset.encoder else source.shape
+    if not features:
+        raise InputError(
+            f"dataset of {dataset.source}: its records are texts, so it needs an encoder"
+        )
+    most = dataset.max_records or source.num_training
+    training = most if source.is_drawn else min(source.num_training, most)
+    others = training - dataset.num_records
+    if source.num_test is None:
+        auxiliary = dataset.num_auxiliary or others // 2
+        test = dataset.num_test or others - auxiliary
+    else:
+        auxiliary = dataset.num_auxiliary or others
+        test = min(source.num_test, dataset.num_test or source.num_test)
+    num_source = training + (source.num_test or 0)
+    return Shape(dataset.num_records, auxiliary, test, features, source.num_classes, num_source)
+
+
+def _num_features(encoder: str, folder: Path | None) -> int:
+    places = [place / encoder / "config.json" for place in (folder or Path(), Path())]
+    for config in (read_json(place) for place in places if place.exists()):
+        for key in _SIZE_KEYS:
+            if key in config:
+                return int(np.ravel(config[key])[-1])
+    return _NUM_FEATURES.get(Path(encoder).name, _USUAL_NUM_FEATURES)
+
+
+def _own_source(dataset: Dataset) -> KnownSource:
+    """A user's own file, whose shape is known only after reading."""
+    own = load_source(dataset.source, label_column=dataset.label_column)
+    test = None if own.test is None else len(own.test)
+    shape = own.training.features.shape[1:]
+    return KnownSource(len(own.training), test, shape, own.num_classes, max_files=1)

@@ -1,23 +1,14 @@
 """What all jobs cost together, as text."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 
-from dpcanary.accounting.by_adjacency import account_by_adjacency
-from dpcanary.accounting.calibration import calibrate_noise
-from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.adjacency import Adjacency
 from dpcanary.costs.jobs import JobList
-from dpcanary.costs.probing import measured
-from dpcanary.estimation.power import runs_needed
+from dpcanary.costs.probes import measured
 from dpcanary.program import progress
-from dpcanary.settings.audit import Audit
-from dpcanary.settings.experiment import Experiment
-from dpcanary.training.settings import Sampling
 
 # What Snakemake itself uses: seconds once and for every job, and the share of a core while it
 # waits. Measured with jobs that do nothing.
@@ -28,12 +19,7 @@ _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def probed_costs(jobs: pd.DataFrame, *, num_workers: int) -> pd.DataFrame:
-    """Probes this machine, with a progress bar; the table with `GPU-hours` and `core-hours`.
-
-    Args:
-        jobs: `JobList.table`.
-        num_workers: probes at once.
-    """
+    """The table of a `JobList` with `GPU-hours` and `core-hours`, by probes of this machine."""
     probes = {*jobs["probe"].dropna()}
     with progress(len(probes), "probe") as bar:
         found = measured(probes, num_workers=num_workers, on_progress=bar.update)
@@ -47,12 +33,7 @@ def probed_costs(jobs: pd.DataFrame, *, num_workers: int) -> pd.DataFrame:
 
 
 def wall_seconds(costs: pd.DataFrame, num_cores: int) -> float:
-    """Seconds until everything is done, if nothing else runs.
-
-    Args:
-        costs: `probed_costs` of all jobs.
-        num_cores: jobs at once; only one of them has the GPU.
-    """
+    """Seconds until everything is done, if nothing else runs and only one job has the GPU."""
     seconds = 3600 * (costs["GPU-hours"] + costs["core-hours"])
     workflow = _WORKFLOW_JOB * costs["jobs"].sum()
     spread = (seconds.sum() + workflow) / (num_cores - _WORKFLOW_SHARE)
@@ -120,87 +101,3 @@ def notes_of(listed: JobList) -> Iterator[str]:
             yield f"Dataset {name}: {encoder} is assumed to give {shape.features[0]} features."
     yield f"Not counted: {'; '.join(missing)}."
     yield "Only training and crafting are timed; the rest uses constants measured on one machine."
-
-
-@dataclass(frozen=True)
-class PlannedAudit:
-    """What an audit needs and costs.
-
-    Attributes:
-        audit: its name.
-        add_remove: accounted epsilon that is to be exceeded.
-        substitute: accounted epsilon.
-        runs_needed: runs whose bound exceeds the add/remove epsilon with the power; None if the
-            mechanism is none that a power is known for.
-        planned_runs: those of the config, over all repeats.
-        seconds_per_run: of one core or GPU, measured here.
-    """
-
-    audit: str
-    add_remove: float
-    substitute: float
-    runs_needed: int | None
-    planned_runs: int
-    seconds_per_run: float
-
-
-def planned_audits(experiment: Experiment, *, power: float, num_workers: int) -> list[PlannedAudit]:
-    """Times a few models of every audit, with a progress bar, and says how many it needs.
-
-    Args:
-        experiment: the expanded config. Audits of processes, under another adjacency than
-            substitute, without noise, or with several slots are left out.
-        power: in which share of audits the bound is to exceed the add/remove epsilon.
-        num_workers: probes at once.
-
-    Raises:
-        AccountingError: if no accountant gives the epsilons of an audit.
-        InputError: if the data cannot be read.
-    """
-    found = {name: audit for name, audit in experiment.audits.items() if _is_planned(audit)}
-    device = timed_on(experiment.settings.device)
-    costs = probed_costs(JobList(experiment, folder=None, device=device).table,
-                         num_workers=num_workers)  # fmt: skip
-    trained = costs[costs["rule"] == "train_shard"].set_index("audits")
-    hours = (trained["GPU-hours"] + trained["core-hours"]) / trained["models"]
-    first = experiment.first_audits
-    return [
-        _planned(
-            experiment, name, audit, power, 3600 * hours[first[experiment.runs_of_audit[name]]]
-        )
-        for name, audit in found.items()
-    ]
-
-
-def _is_planned(audit: Audit) -> bool:
-    return (
-        audit.is_trained
-        and audit.adjacency is Adjacency.SUBSTITUTE
-        and audit.num_slots == 1
-        and audit.sampling is Sampling.POISSON
-        and audit.noise_multiplier != 0
-    )
-
-
-def _planned(
-    experiment: Experiment, name: str, audit: Audit, power: float, seconds: float
-) -> PlannedAudit:
-    delta = experiment.settings.delta
-    mechanism = Mechanism(
-        audit.adjacency, sample_rate=audit.sample_rate, num_steps=audit.accounted_steps
-    )
-    noise = audit.noise_multiplier or calibrate_noise(
-        mechanism, epsilon=audit.target_epsilon or 0.0, delta=delta
-    )
-    mechanism = mechanism.with_noise(noise)
-    known = account_by_adjacency(mechanism, delta=delta)
-    needed = None
-    if known.add_remove > 0:
-        needed = runs_needed(
-            mechanism=mechanism,
-            exceed=known.add_remove,
-            delta=delta,
-            significance=experiment.settings.significance,
-            power=power,
-        )
-    return PlannedAudit(name, known.add_remove, known.substitute, needed, audit.total_runs, seconds)

@@ -30,10 +30,9 @@ def is_tar(path: Path) -> bool:
 
 
 def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of a tar archive in its order; read each one before asking for the next.
+    """Base name and content of the files of a tar archive, without hidden ones, in its order.
 
-    Yields:
-        Base name and content of each file; hidden files are left out.
+    Each one must be read before the next is asked for.
     """
     with tarfile.open(path, "r|*") as archive:
         for member in archive:
@@ -45,11 +44,7 @@ def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 @contextmanager
 def open_table(path: Path, *, member: str | None = None) -> Iterator[IO[bytes]]:
-    """Opens a plain file, or one file of a tar archive.
-
-    Args:
-        path: the file or archive.
-        member: base name of the file in an archive; by default its first file.
+    """Opens a plain file, or the member of a tar archive with a base name (or its first file).
 
     Raises:
         InputError: if the file is missing or damaged, or the archive lacks the member.

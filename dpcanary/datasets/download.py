@@ -55,7 +55,7 @@ def fetch(
         bar: progress bar that counts bytes.
         data_folder: folder of local mirrors.
         schemes: URL schemes that may be read, also after a redirection.
-        wait: seconds before the second attempt; the wait before the third is twice as long.
+        wait: seconds before the second attempt; the third one waits twice as long.
 
     Raises:
         InputError: if the file cannot be read or written, or its size or hash is wrong.

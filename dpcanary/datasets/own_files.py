@@ -1,4 +1,4 @@
-"""A user's own data as arrays in an .npz file."""
+"""A user's own data: arrays in an .npz file, or a table."""
 
 import logging
 from pathlib import Path
@@ -15,6 +15,8 @@ from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
 from dpcanary.records import Records, integer_labels, records_from
+
+_LOG = logging.getLogger(__name__)
 
 
 def read_arrays_of(path: Path) -> Source:
@@ -46,19 +48,14 @@ def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.uint8) if array.dtype.kind == "b" else array
 
 
-_LOG = logging.getLogger(__name__)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_own_table(path: Path, label_column: str = "label") -> Source:
-    """Reads a table with a column of labels; every other column is a feature.
+    """Reads a .parquet, .csv or .tsv file; all columns but that of the labels are features.
 
     Labels are integers from 0, or texts, whose classes are numbered in alphabetical order. A pandas
     index that was saved with a .parquet file is left out.
-
-    Args:
-        path: a .parquet, .csv or .tsv file; the latter two with a line of column names.
-        label_column: its name.
 
     Raises:
         InputError: if the file is damaged, a feature is not numeric, or a value is missing.

@@ -123,10 +123,7 @@ def _taken(source: Source, left: Indices, key: str, count: int | None, default: 
 
 
 def _scaling_of(features: NDArray[Any], indices: Indices) -> Scaling:
-    """Mean and standard deviation of every feature, or of every channel over all its pixels.
-
-    Both are float64 of shape (1, F) or (1, C, 1, 1), computed from a block of records at a time.
-    """
+    """Mean and standard deviation of every feature, or of every channel over all its pixels."""
     axes = (0, *range(2, features.ndim))
     blocks = [indices[block] for block in row_blocks(len(indices), features.shape[1:])]
     count = len(indices) * int(np.prod(features.shape[2:]))

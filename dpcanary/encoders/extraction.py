@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from dpcanary.datasets.source import Source
 from dpcanary.encoders.folders import EncoderFolder
+from dpcanary.encoders.models import ImageEncoder, TextEncoder
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, write_arrays
 
-Inputs = NDArray[Any]
-
+Encoder = ImageEncoder | TextEncoder
 # The files that show which kind of records an encoder reads.
 _FILES_OF_KIND = {
     "images": ("preprocessor_config.json", "processor_config.json"),
@@ -27,29 +27,8 @@ _FILES_OF_KIND = {
 }
 
 
-class Encoder(Protocol):
-    """A frozen model; several threads may call it at once.
-
-    Attributes:
-        batch_size: the fastest number of records per batch.
-    """
-
-    batch_size: int
-
-    def order(self, records: Inputs, /) -> NDArray[np.int64]:
-        """The order in which records are encoded fastest, as indices of shape (n,)."""
-
-    def __call__(self, records: Inputs, /) -> torch.Tensor:
-        """Features of one batch, float32 of shape (n, F), on the encoder's device."""
-
-
-def load_encoder(found: EncoderFolder, records: Inputs, *, device: torch.device) -> Encoder:
-    """Loads the encoder for these records.
-
-    Args:
-        found: the encoder's folder.
-        records: images, uint8 of shape (n, C, H, W), or texts, Unicode of shape (n,).
-        device: where it computes.
+def load_encoder(found: EncoderFolder, records: NDArray[Any], *, device: torch.device) -> Encoder:
+    """Loads the encoder for records: images (uint8, shape (n, C, H, W)), or texts (shape (n,)).
 
     Raises:
         InputError: if the records are neither, or the folder holds no encoder of their kind.
@@ -76,17 +55,13 @@ def load_encoder(found: EncoderFolder, records: Inputs, *, device: torch.device)
             " texts is a sentence-transformers folder with a modules.json"
         )
     if kind == "images":
-        from dpcanary.encoders.images import ImageEncoder
-
         return ImageEncoder(found, num_channels=records.shape[1], device=device)
-    from dpcanary.encoders.texts import TextEncoder
-
     return TextEncoder(found, device=device)
 
 
 def extract_features(
     encoder: Encoder,
-    records: Inputs,
+    records: NDArray[Any],
     *,
     batch_size: int | None = None,
     num_threads: int = 1,
@@ -148,25 +123,12 @@ def _torch_settings() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_SOFTWARE = ("numpy", "pillow", "sentence-transformers", "tokenizers", "torch", "transformers")
-
-
 def encode_source(
     source: Source, encoder: Encoder, *, num_threads: int, on_progress: Callable[[int], object]
 ) -> Arrays:
-    """Encodes the records of a source and of its test part.
+    """`features` and `labels` of a source, and `test_features` and `test_labels` of its test part.
 
-    Args:
-        source: images or texts.
-        encoder: from `load_encoder`.
-        num_threads: threads of the CPU.
-        on_progress: called with the number of records of each finished batch.
-
-    Returns:
-        `features` and `labels`, and `test_features` and `test_labels` if there is a test part.
-
-    Raises:
-        InputError: if a feature is not finite.
+    The other arguments and the errors are those of `extract_features`.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for prefix, records in (("", source.training), ("test_", source.test)):
@@ -189,24 +151,16 @@ def write_features(
     seconds: float,
     origin: str = "",
 ) -> None:
-    """Writes encoded records, with what made them.
-
-    Args:
-        path: ends in .npz.
-        arrays: from `encode_source`.
-        stage: the settings.
-        found: the encoder's folder.
-        commit: of an encoder that was downloaded.
-        device: where the encoder computed.
-        seconds: how long encoding took.
-        origin: as in `files.write_arrays`.
-    """
-    versions = {name: version(name) for name in _SOFTWARE}
+    """Writes encoded records, with what made them; the commit is that of a downloaded encoder."""
+    packages = ("numpy", "pillow", "sentence-transformers", "tokenizers", "torch", "transformers")
     header = {
         "settings": stage.model_dump(mode="json"),
         "encoder": {"name": stage.encoder, "commit": commit, "weights": found.weights},
         "device": str(device),
         "seconds": seconds,
-        "software": {"python": platform.python_version(), **versions},
+        "software": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in packages},
+        },
     }
     write_arrays(path, header=header, arrays=arrays, origin=origin)

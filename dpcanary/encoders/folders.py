@@ -21,13 +21,10 @@ _OTHER_RUNTIMES = ["onnx/*", "openvino/*"]
 
 @dataclass(frozen=True)
 class EncoderFolder:
-    """An encoder on this machine.
+    """An encoder on this machine, as a folder that contains the whole model.
 
-    Attributes:
-        name: as the caller gave it.
-        folder: contains the whole model.
-        commit: of the hub's repository; None if the folder was not downloaded from there.
-        weights: SHA-256 of each file of weights, by its path in the folder.
+    `commit` is that of the hub's repository, if the folder was downloaded from there; `weights` are
+    the SHA-256 of each file of weights, by its path in the folder.
     """
 
     name: str

@@ -10,7 +10,7 @@ from scipy.stats import chi2, norm
 
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check.findings import Finding, findings_of, level_of_each
+from dpcanary.mechanism_check.findings import EDGES, Finding, findings_of, level_of_each
 from dpcanary.mechanism_check.measurements import (
     NORMS,
     NUM_TENSORS,
@@ -22,7 +22,6 @@ from dpcanary.mechanism_check.measurements import (
     Train,
     measure,
 )
-from dpcanary.mechanism_check.noise import EDGES
 from dpcanary.program import progress
 
 
@@ -44,12 +43,7 @@ class SmallestErrors:
 
 
 def smallest_errors(plan: Plan, level: float) -> SmallestErrors:
-    """The errors that a check can just see, by normal approximation.
-
-    Args:
-        plan: what is measured.
-        level: of each random property.
-    """
+    """The errors that a check can just see at a level of each property, by normal approximation."""
     rate, count, num_trainings = plan.settings.sample_rate, plan.num_records, plan.num_trainings
     values = num_trainings * count  # of the smallest tensor
     largest = chi2(values).isf(level / (2 * (1 + NUM_TENSORS)))
@@ -66,13 +60,8 @@ def smallest_errors(plan: Plan, level: float) -> SmallestErrors:
     )
 
 
-def blind_spots(plan: Plan, level: float) -> tuple[str, ...]:
-    """Errors that pass, in words.
-
-    Args:
-        plan: what is measured.
-        level: of each random property.
-    """
+def _blind_spots(plan: Plan, level: float) -> tuple[str, ...]:
+    """Errors that pass at a level of each random property, in words."""
     norms = ", ".join(f"{one:g}" for one in (SMALL, *NORMS[:-1]))
     small = smallest_errors(plan, level)
     return (
@@ -89,10 +78,6 @@ def blind_spots(plan: Plan, level: float) -> tuple[str, ...]:
         f" in the sample rate, rates that differ between records by less than"
         f" {small.differing_rates:.0%}, noise that is cut off beyond {small.cut_off:g} deviations",
     )
-
-
-# Characters of a line, of what has no table.
-_WIDTH = 88
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,7 @@ class MechanismCheck:
             f" {self.num_trainings} short trainings."
         )
         not_seen = [
-            fill(one, _WIDTH, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
+            fill(one, 88, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
         ]
         return "\n".join([*lines, "", verdict, level, "", "Not seen by this check:", *not_seen])
 
@@ -198,8 +183,7 @@ def check_mechanism(
         num_steps=1,
         seed=0,
     )
-    _check_batch_size(settings, num_records)
-    _check_small_steps(settings, num_records)
+    _check_probe(settings, num_records)
     plan = Plan(
         settings,
         num_records=num_records,
@@ -210,26 +194,21 @@ def check_mechanism(
     with progress(plan.total, "training") as bar:
         found = measure(train, plan, bar.update)
     findings = findings_of(found, significance=level)
-    not_seen = blind_spots(plan, level_of_each(level))
+    not_seen = _blind_spots(plan, level_of_each(level))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)
 
 
-def _check_batch_size(settings: Settings, num_records: int) -> None:
-    size = settings.sample_rate * num_records
+def _check_probe(settings: Settings, num_records: int) -> None:
+    size, limit = settings.sample_rate * num_records, settings.max_grad_norm
     if round(size) < 10 or abs(size - round(size)) > 1e-6:
         raise InputError(
             f"sample_rate {settings.sample_rate:g} of {num_records} records is an expected batch of"
             f" {size:g}; it must be a whole number, at least 10: change sample_rate, or num_records"
             f" to a multiple of {10 / settings.sample_rate:g}"
         )
-
-
-def _check_small_steps(settings: Settings, num_records: int) -> None:
-    """One step must not change the gradients of the next one much."""
-    moved = settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * num_records)
-    if 2 * moved * STABLE * settings.max_grad_norm > 1:
+    # One step must not change the gradients of the next one much.
+    if 2 * settings.learning_rate * limit / size * STABLE * limit > 1:
         raise InputError(
             f"learning_rate {settings.learning_rate:g} is too large for a probe with max_grad_norm"
-            f" {settings.max_grad_norm:g} and batches of {settings.sample_rate * num_records:g}:"
-            " lower it"
+            f" {limit:g} and batches of {size:g}: lower it"
         )

@@ -30,11 +30,6 @@ def spread_p_value(counts: NDArray[np.int64], trials: int, rate: float) -> float
 
     The statistic is the sum of their squared differences from the mean, rounded to a whole number.
     The law of the sum is the law of one square, convolved with itself.
-
-    Args:
-        counts: the numbers.
-        trials: of each of them.
-        rate: probability of each trial.
     """
     centre, size = round(trials * rate), len(counts)
     mean = trials * rate * (1 - rate) + (trials * rate - centre) ** 2
@@ -52,12 +47,12 @@ def spread_p_value(counts: NDArray[np.int64], trials: int, rate: float) -> float
 
 def _of_sum(law: Array, count: int) -> Array:
     """The law of a sum of independent numbers with the given law, up to the same largest value."""
-    length, found = len(law), np.ones(1)
+    length, total = len(law), np.ones(1)
     while count:
         if count % 2:
-            found = fftconvolve(found, law)[:length]
+            total = fftconvolve(total, law)[:length]
         law, count = fftconvolve(law, law)[:length], count // 2
-    return found
+    return total
 
 
 def squares_p_value(values: Array) -> float:
@@ -73,9 +68,6 @@ def constancy_p_value(values: Array) -> float:
     independent, because the sum of independent gamma numbers is independent of their ratio. As
     normal numbers, their squares add up to a chi-squared one: large if the variance differs between
     rows, small if the sums differ too little.
-
-    Args:
-        values: shape (rows, values of a row).
     """
     sums = (values**2).sum(axis=1)
     totals = np.cumsum(sums)
@@ -88,18 +80,11 @@ def constancy_p_value(values: Array) -> float:
 
 
 def variance_of_means(values: Array, axes: tuple[int, ...]) -> tuple[float, float]:
-    """The variance of sums of independent normal numbers with one variance, and its p-value.
+    """The variance of sums over some axes, over that of independent numbers; and its p-value.
 
     The squares of d sums over k numbers each, over k, and those of all numbers: their ratio is a
     beta number, whatever the variance. It is small if noise was made to cancel, large if it is
     shared.
-
-    Args:
-        values: of any shape.
-        axes: over which numbers are added up.
-
-    Returns:
-        The variance of the sums, over that of sums of independent numbers; and the p-value.
     """
     sums = values.sum(axis=axes)
     share = float((sums**2).sum() / (values**2).sum() * sums.size / values.size)
@@ -123,13 +108,8 @@ def probabilities_of(values: Array) -> Array:
     """Normal numbers of mean 0 as independent uniform ones, whatever their variance.
 
     Each value over the root mean square of all before it has Student's distribution with as many
-    degrees of freedom, and is independent of all before it.
-
-    Args:
-        values: shape (n,).
-
-    Returns:
-        Shape (n - 1,); not of the first value, which nothing comes before.
+    degrees of freedom, and is independent of all before it. The first one, which nothing comes
+    before, is left out.
     """
     degrees = np.arange(1, len(values))
     scales = np.sqrt(np.cumsum(values**2)[:-1] / degrees)

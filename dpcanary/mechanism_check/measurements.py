@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from math import sqrt
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,52 +25,6 @@ class Purpose(IntEnum):
     BATCH_SIZES = 24  # drawn no more: the law of batch sizes is computed; the number stays taken
 
 
-# So many places are named in which a property fails.
-_MOST_NAMED = 3
-
-
-class Tested(NamedTuple):
-    """One test of a property.
-
-    Attributes:
-        place: what it looked at, and the value found there; empty if it looked at everything.
-        p_value: if the property holds, it is at most p with probability at most p; 0 or 1 for what
-            is not random.
-    """
-
-    place: str
-    p_value: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One property as it was measured.
-
-    Attributes:
-        text: what was measured, in words.
-        tests: of the property; it holds if all of them pass.
-    """
-
-    text: str
-    tests: tuple[Tested, ...]
-
-    @property
-    def p_value(self) -> float:
-        """Of all tests together (Bonferroni)."""
-        return float(min(1.0, len(self.tests) * min(test.p_value for test in self.tests)))
-
-    def text_with_places(self, level: float) -> str:
-        """The text, and the places in which the property fails, unless every test fails."""
-        failing = [test for test in self.tests if len(self.tests) * test.p_value <= level]
-        worst_first = sorted(failing, key=lambda test: test.p_value)
-        places = [test.place for test in worst_first if test.place]
-        if not places or len(failing) == len(self.tests):
-            return self.text
-        more = len(places) - _MOST_NAMED
-        rest = [f"{more} more"] if more > 0 else []
-        return f"{self.text}: {', '.join(places[:_MOST_NAMED] + rest)}"
-
-
 # Norms of gradients at the start, in units of C. Small ones show how sums are divided. The others
 # show clipping: it must not act on those below 1, and must bring all others to 1.
 SMALL = 0.01
@@ -86,11 +39,9 @@ NUM_TENSORS, PARAMETERS_OF_RECORD = 5, 8
 class Probe(nn.Module):
     """Logits of two classes, from five parameter tensors that are 0 at the start.
 
-    Each record has columns or rows of its own in all of them, so its part in the update of each
-    can be read off: what is left out of clipping or noise shows, also if it is a bias.
-
-    Args:
-        num_records: of the dataset. Record i is a vector of which component i alone is not 0.
+    Record i is a vector of which component i alone is not 0. It has columns or rows of its own in
+    all tensors, so its part in the update of each can be read off: what is left out of clipping or
+    noise shows, also if it is a bias.
     """
 
     def __init__(self, num_records: int) -> None:
@@ -153,12 +104,7 @@ def norms_of(count: int) -> NDArray[np.float64]:
     return norms
 
 
-def silent_records(count: int) -> TensorDataset:
-    """Records whose gradients are 0: an update is noise alone. Shape (count, count)."""
-    return TensorDataset(torch.zeros(count, count), torch.zeros(count, dtype=torch.int64))
-
-
-def loud_records(count: int, max_grad_norm: float) -> TensorDataset:
+def _loud_records(count: int, max_grad_norm: float) -> TensorDataset:
     """Records of a component each, whose gradients have the norms of `norms_of` at the start.
 
     The gradient in each logit is 1/2 or -1/2 at the start. Times a feature x, the gradient in each
@@ -176,22 +122,15 @@ Array = NDArray[np.float64]
 Tensors = dict[str, Array]
 # Trains a module on a dataset, in place. What it returns is not used.
 Train = Callable[[nn.Module, Dataset[object], Settings], object]
-Progress = Callable[[int], object]
-# Noise that is as good as none; many libraries refuse 0.
-NO_NOISE = 1e-7
 # Parts are in units of C; the least of a record that is in a batch is 1e-2.
 _PRESENT = 1e-4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """What is measured: this number of trainings of each kind, on so many records.
 
-    Attributes:
-        settings: of every training; its number of steps, noise and seed are replaced.
-        num_records: of the probes' datasets.
-        num_trainings: of each kind.
-        seed: from which the trainings' seeds are derived.
+    The number of steps, the noise and the seed of the settings are replaced.
     """
 
     settings: Settings
@@ -217,8 +156,7 @@ class Measurements:
         noise_of_two: the same after two steps.
         parts: the parts of records in each tensor in one step almost without noise, over learning
             rate * C / expected batch size / sqrt(tensors); shape (R, N). In every tensor, this is
-            the norm of the record's whole clipped gradient over C, or 0 if the record is not in
-            the batch.
+            the norm of the record's clipped gradient over C, or 0 if it is not in the batch.
         parts_of_two: the same after two steps.
     """
 
@@ -235,24 +173,21 @@ class Measurements:
 
         Others have parts of 0, or of next to no noise.
         """
-        found: NDArray[np.bool_] = np.max([*self.parts.values()], axis=0) > _PRESENT
-        return found
+        drawn: NDArray[np.bool_] = np.max([*self.parts.values()], axis=0) > _PRESENT
+        return drawn
 
 
-def measure(train: Train, plan: Plan, on_progress: Progress) -> Measurements:
-    """Runs all trainings.
-
-    Raises:
-        InputError: if a training fails or diverges.
-    """
+def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> Measurements:
+    """Runs all trainings; raises an InputError if one fails or diverges."""
     settings, count = plan.settings, plan.num_records
-    loud = loud_records(count, settings.max_grad_norm)
-    quiet = replace(settings, noise_multiplier=NO_NOISE)
-    kinds: list[tuple[Dataset[object], Settings]] = [
-        (silent_records(count), replace(settings, num_steps=1)),
-        (silent_records(count), replace(settings, num_steps=2)),
-        (loud, replace(quiet, num_steps=1)),
-        (loud, replace(quiet, num_steps=2)),
+    loud = _loud_records(count, settings.max_grad_norm)
+    # Records whose gradients are 0: an update is noise alone.
+    silent = TensorDataset(torch.zeros(count, count), torch.zeros(count, dtype=torch.int64))
+    quiet = replace(settings, noise_multiplier=1e-7)  # as good as none; many libraries refuse 0
+    kinds = [
+        (records, replace(wanted, num_steps=num_steps))
+        for records, wanted in ((silent, settings), (loud, quiet))
+        for num_steps in (1, 2)
     ]
     moved: list[Tensors] = []
     with _one_thread():
@@ -264,18 +199,17 @@ def measure(train: Train, plan: Plan, on_progress: Progress) -> Measurements:
                 on_progress(1)
             moved.append({name: np.stack([one[name] for one in found]) for name in found[0]})
     unit = settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * count)
-    noise, noise_of_two = (_over(unit * settings.noise_multiplier, own) for own in moved[:2])
+    of_noise, of_parts = unit * settings.noise_multiplier, unit / sqrt(NUM_TENSORS)
+    noise, noise_of_two = (
+        {name: values / of_noise for name, values in tensors.items()} for tensors in moved[:2]
+    )
     parts, parts_of_two = (
-        {name: _by_record(own, count) for name, own in _over(unit / sqrt(NUM_TENSORS), by).items()}
-        for by in moved[2:]
+        {name: _by_record(values / of_parts, count) for name, values in tensors.items()}
+        for tensors in moved[2:]
     )
     return Measurements(
         settings.sample_rate, norms_of(count), noise, noise_of_two, parts, parts_of_two
     )
-
-
-def _over(unit: float, moved: Tensors) -> Tensors:
-    return {name: own / unit for name, own in moved.items()}
 
 
 @contextmanager
@@ -290,22 +224,17 @@ def _one_thread() -> Iterator[None]:
 
 
 def _by_record(moved: Array, count: int) -> Array:
-    """Norms over what belongs to each record in one tensor, shape (R, N).
-
-    Args:
-        moved: shape (R, shape of the tensor), which has one axis of length N.
-        count: the records N.
-    """
+    """Norms over what belongs to each of N records, shape (R, N), in a tensor with an axis N."""
     rows = np.moveaxis(moved, moved.shape.index(count, 1), 1)
-    found: Array = np.linalg.norm(rows.reshape(*rows.shape[:2], -1), axis=2)
-    return found
+    norms: Array = np.linalg.norm(rows.reshape(*rows.shape[:2], -1), axis=2)
+    return norms
 
 
 def _moved(
     train: Train, records: Dataset[object], settings: Settings, plan: Plan, run: int
 ) -> Tensors:
-    own = generator(seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=run)
-    seed = int(own.integers(2**31))
+    draws = generator(seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=run)
+    seed = int(draws.integers(2**31))
     seed_global_generators(seed)
     probe = Probe(plan.num_records)
     try:
@@ -317,6 +246,6 @@ def _moved(
             " vectors and labels, as its settings say, also if a batch is empty"
         ) from error
     moved = probe.moved()
-    if not all(np.isfinite(own).all() for own in moved.values()):
+    if not all(np.isfinite(values).all() for values in moved.values()):
         raise InputError("the training of a probe has diverged: lower the learning rate")
     return moved

@@ -24,16 +24,10 @@ from dpcanary.estimation.estimate import (
 )
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
-from dpcanary.own_training.journal import Journal
-from dpcanary.own_training.one_run import OwnRun, Train, train_one
+from dpcanary.own_training.one_run import Journal, OwnRun, Train, train_one
 from dpcanary.own_training.result import OwnAudit
 from dpcanary.program import progress
 from dpcanary.scoring.world_scores import WorldScores
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def train_all(
@@ -44,66 +38,16 @@ def train_all(
     num_workers: int,
     on_run: Callable[[OwnRun], object],
 ) -> None:
-    """Trains models; each is reported as soon as it is there.
-
-    Args:
-        train: the user's function.
-        runs: indices.
-        seed: of the audit.
-        num_workers: processes; one trains in this process.
-        on_run: called with every finished run, also after another one has failed.
+    """Trains models; each is reported as soon as it is there, also after another one has failed.
 
     Raises:
         InputError: if a training fails, or other processes cannot import it.
     """
-    one = partial(train_one, train, seed=seed)
+    train_run = partial(train_one, train, seed=seed)
     if num_workers <= 1:
         for run in runs:
-            on_run(one(run=run))
+            on_run(train_run(run=run))
         return
-    _check_importable(train)
-    # Forked processes would share the state of PyTorch's threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_use_one_thread) as pool:
-        waiting = [pool.submit(one, run=run) for run in runs]
-        failure = _collected(waiting, on_run)
-    if failure:
-        raise failure
-
-
-def _collected(
-    waiting: Sequence["Future[OwnRun]"], on_run: Callable[[OwnRun], object]
-) -> InputError | None:
-    """Reports finished runs; after a failure, those that were begun. Returns the first failure."""
-    failure: InputError | None = None
-    try:
-        for done in as_completed(waiting):
-            if done.cancelled():
-                continue
-            try:
-                on_run(done.result())
-            except BrokenProcessPool:
-                failure = failure or InputError(
-                    "a process that trains models has died: it ran out of memory, or it imports a"
-                    ' script that calls this without `if __name__ == "__main__":`. Mend that, or'
-                    " give num_workers=1"
-                )
-            except InputError as error:
-                failure = failure or error
-            if failure:
-                _cancel(waiting)
-    except KeyboardInterrupt:
-        _cancel(waiting)
-        raise
-    return failure
-
-
-def _cancel(waiting: Sequence["Future[OwnRun]"]) -> None:
-    for one in waiting:
-        one.cancel()
-
-
-def _check_importable(train: Train) -> None:
     try:
         pickle.dumps(train)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -111,13 +55,37 @@ def _check_importable(train: Train) -> None:
             f"other processes cannot import the training ({error}): define it at the top of a"
             " module or script, or give num_workers=1"
         ) from None
+    failure: InputError | None = None
+    # Forked processes would share the state of PyTorch's threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_workers, context, torch.set_num_threads, (1,)) as pool:
+        waiting = [pool.submit(train_run, run=run) for run in runs]
+        try:
+            for done in as_completed(waiting):
+                if done.cancelled():
+                    continue
+                try:
+                    on_run(done.result())
+                except BrokenProcessPool:
+                    failure = failure or InputError(
+                        "a process that trains models has died: it ran out of memory, or it"
+                        ' imports a script that calls this without `if __name__ == "__main__":`.'
+                        " Mend that, or give num_workers=1"
+                    )
+                except InputError as error:
+                    failure = failure or error
+                if failure:
+                    _cancel(waiting)
+        except KeyboardInterrupt:
+            _cancel(waiting)
+            raise
+    if failure:
+        raise failure
 
 
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-JOURNAL = "runs.jsonl"
+def _cancel(waiting: Sequence["Future[OwnRun]"]) -> None:
+    for future in waiting:
+        future.cancel()
 
 
 def audit_opacus(
@@ -173,7 +141,7 @@ def audit_opacus(
     if num_runs % 2:
         raise InputError(f"num_runs is {num_runs}; it must be even, for two worlds")
     seed, adjacency = checked_count("seed", seed, least=0), Adjacency(adjacency)
-    workers = checked_count("num_workers", num_workers or num_cores())
+    workers = checked_count("num_workers", num_workers or _num_cores())
     options = {
         "delta": delta,
         "significance": significance,
@@ -182,18 +150,26 @@ def audit_opacus(
     }
     looks = _checked_looks(num_runs, looks)
     _check_options(options, looks)
-    journal = Journal(Path(folder) / JOURNAL, train=train, seed=seed)
+    journal = Journal(Path(folder) / "runs.jsonl", train=train, seed=seed)
     try:
-        _train(train, journal, num_runs=num_runs, seed=seed, workers=workers)
+        missing = [run for run in range(num_runs) if run not in journal.runs]
+        with progress(len(missing), "model") as bar:
+
+            def on_run(run: OwnRun) -> None:
+                journal.add(run)
+                bar.update()
+
+            workers = min(workers, len(missing))
+            train_all(train, missing, seed=seed, num_workers=workers, on_run=on_run)
         runs = [journal.runs[run] for run in range(num_runs)]
         scores, mechanism = _scores(runs), _accounted(runs)
         estimate = _estimate(scores, options, looks)
-        unplanned = [one for one in journal.looks if one != num_runs and one not in looks]
+        unplanned = [look for look in journal.looks if look not in (num_runs, *looks)]
         journal.add_look(num_runs)
     finally:
         journal.close()
     if unplanned:
-        listed = ", ".join(f"{one:,}" for one in unplanned)
+        listed = ", ".join(f"{look:,}" for look in unplanned)
         note = f"NOT a valid bound (the audit was looked at before, with {listed} runs); "
         estimate = replace(estimate, is_valid=False, assumption=note + estimate.assumption)
     sampling = {run.poisson_sampling for run in runs}
@@ -208,6 +184,11 @@ def audit_opacus(
     if audited.guaranteed_instead:
         warnings.warn(audited.guaranteed_instead, UserWarning, stacklevel=2)
     return audited
+
+
+def _num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _checked_looks(num_runs: int, looks: Sequence[int]) -> tuple[int, ...]:
@@ -228,18 +209,6 @@ def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
         )
     made_up = WorldScores(np.array([2.0, 3.0]), np.array([0.0, 1.0]))
     _estimate(made_up, options, (4, *looks[1:]) if looks else ())
-
-
-def _train(train: Train, journal: Journal, *, num_runs: int, seed: int, workers: int) -> None:
-    missing = [run for run in range(num_runs) if run not in journal.runs]
-    with progress(len(missing), "model") as bar:
-
-        def on_run(run: OwnRun) -> None:
-            journal.add(run)
-            bar.update()
-
-        workers = min(workers, len(missing))
-        train_all(train, missing, seed=seed, num_workers=workers, on_run=on_run)
 
 
 def _estimate(
@@ -267,14 +236,14 @@ def _scores(runs: Sequence[OwnRun]) -> WorldScores:
 
 
 def _accounted(runs: Sequence[OwnRun]) -> tuple[float, float, int] | None:
-    known = {run.mechanism for run in runs}
-    if len(known) > 1:
-        one, two = sorted(known, key=str)[:2]
+    mechanisms = {run.mechanism for run in runs}
+    if len(mechanisms) > 1:
+        one, two = sorted(mechanisms, key=str)[:2]
         raise InputError(
             f"the trainings were not accounted alike: {one} and {two} (noise multiplier, sample"
             " rate, steps); all runs of an audit must be of one mechanism"
         )
-    [(noise_multiplier, sample_rate, num_steps)] = known
+    [(noise_multiplier, sample_rate, num_steps)] = mechanisms
     if noise_multiplier is None or sample_rate is None or num_steps is None:
         return None
     return noise_multiplier, sample_rate, num_steps

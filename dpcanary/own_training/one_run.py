@@ -1,13 +1,20 @@
-"""One training of the user's own, with a seed of its own."""
+"""One training of the user's own, with a seed of its own, and the file of finished ones."""
 
+import functools
+import hashlib
+import inspect
+import json
+import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from dpcanary.accounting.of_opacus import (
     accounted_steps,
@@ -16,6 +23,7 @@ from dpcanary.accounting.of_opacus import (
     samples_poisson,
 )
 from dpcanary.errors import InputError
+from dpcanary.files import write_text
 from dpcanary.global_generators import seed_global_generators
 from dpcanary.randomness import generator
 
@@ -32,17 +40,10 @@ Train = Callable[[int, int], Any]
 
 @dataclass(frozen=True)
 class OwnRun:
-    """What is kept of a run.
+    """What is kept of a run: its index, its score (higher: world 0 is likelier) and its seconds.
 
-    Attributes:
-        run: its index; even ones are in world 0, odd ones in world 1.
-        score: higher means that world 0 is likelier.
-        seconds: that it took.
-        noise_multiplier: as Opacus has accounted it; None if the training did not return its
-            privacy engine.
-        sample_rate: likewise.
-        num_steps: likewise.
-        poisson_sampling: whether Opacus was told to draw Poisson samples; None if not known.
+    Even runs are in world 0, odd ones in world 1. What Opacus has accounted is None if the training
+    did not return its privacy engine; `poisson_sampling` is None if it is not known.
     """
 
     run: int
@@ -65,27 +66,22 @@ class OwnRun:
 
 
 def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
-    """Trains one model.
+    """Trains one model, whose index fixes its world and its randomness.
 
     The generators of Python, NumPy and PyTorch are seeded for this run before, so that a training
     that draws from them, as Opacus does for its noise, differs from run to run.
-
-    Args:
-        train: the user's function.
-        run: the index of the run, which fixes its world and its randomness.
-        seed: of the audit.
 
     Raises:
         InputError: if the function fails, or returns no score.
     """
     world = run % 2
-    own = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
-    seed_global_generators(own)
+    run_seed = int(generator(seed=seed, purpose=Purpose.OWN_TRAINING, index=run).integers(2**63))
+    seed_global_generators(run_seed)
     was_imported = "opacus" in sys.modules
     start = time.perf_counter()
     try:
         with noted_sampling():
-            returned = train(own % 2**31, world)
+            returned = train(run_seed % 2**31, world)
     except Exception as error:
         raise InputError(
             f"run {run} (world {world}) failed: {type(error).__name__}: {error}"
@@ -112,3 +108,107 @@ def _checked_score(score: Any, run: int) -> float:
     if np.isnan(found):
         raise InputError(f"run {run}: the score is NaN; has the training diverged?")
     return found
+
+
+class Journal:
+    """The file of finished runs of one training function and seed, one line each.
+
+    A killed audit goes on where it stopped. A process holds the file while it is open.
+
+    Attributes:
+        runs: by index.
+        looks: the numbers of runs that were evaluated before, ascending.
+    """
+
+    def __init__(self, path: Path, *, train: Train, seed: int) -> None:
+        """Opens or begins a journal, a file of JSON lines.
+
+        Raises:
+            InputError: if another process holds the file, or it has runs of another function or
+                seed, or something else.
+        """
+        self._path = path
+        self.runs: dict[int, OwnRun] = {}
+        self.looks: list[int] = []
+        header = {"seed": seed, "training": _fingerprint(train)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(f"{path}.lock", timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise InputError(f"another audit writes to {path}: wait for it") from None
+        try:
+            self._read(header)
+        except InputError:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Lets other processes have the file."""
+        self._lock.release()
+
+    def add(self, run: OwnRun) -> None:
+        """Adds a finished run, safe from here on."""
+        self.runs[run.run] = run
+        self._append(asdict(run))
+
+    def add_look(self, num_runs: int) -> None:
+        """Notes that so many runs are evaluated."""
+        if num_runs not in self.looks:
+            self.looks = sorted([*self.looks, num_runs])
+            self._append({"look": num_runs})
+
+    def _read(self, header: dict[str, object]) -> None:
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        lines = text.splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n")]  # a killed write ends in no newline
+        if not whole:
+            write_text(self._path, json.dumps(header) + "\n")
+            return
+        try:
+            known, *entries = [json.loads(line) for line in whole]
+            runs = [OwnRun(**entry) for entry in entries if "look" not in entry]
+            self.looks = sorted(int(entry["look"]) for entry in entries if "look" in entry)
+        except (ValueError, TypeError):
+            raise InputError(
+                f"{self._path} is no journal of runs; delete it, or name another"
+            ) from None
+        self.runs = {run.run: run for run in runs}
+        if known != header:
+            raise InputError(
+                f"{self._path} holds runs of another seed, or of another version of the training;"
+                " give another folder, or delete it to train all models again"
+            )
+        if len(whole) < len(lines):
+            write_text(self._path, "".join(whole))
+
+    def _append(self, line: dict[str, object]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _fingerprint(train: Train) -> str:
+    """The function's name, what is bound to it, and a hash of the file or cell it stands in."""
+    bound: list[Any] = []
+    while isinstance(train, functools.partial):
+        bound.append((train.args, sorted(train.keywords.items())))
+        train = train.func
+    own: Any = train
+    if not inspect.isroutine(own):  # an object that can be called
+        bound.append(sorted(vars(own).items()) if hasattr(own, "__dict__") else repr(own))
+        own = type(own)
+    try:
+        module = inspect.getmodule(own)
+        place = module if module and hasattr(module, "__file__") else own
+        if inspect.getsourcefile(place) == "<string>":
+            raise OSError  # Python 3.13 takes the text of `python -c` for its source
+        source = inspect.getsource(place)
+    except (OSError, TypeError):
+        raise InputError(
+            "the training has no source that can be read, so its runs could not be told from those"
+            " of another version: define it in a file or in a notebook's cell"
+        ) from None
+    digest = hashlib.sha256(f"{source}{bound!r}".encode()).hexdigest()[:16]
+    return f"{own.__qualname__} {digest}"

@@ -156,11 +156,7 @@ class OwnAudit:
         return figure
 
     def report(self, path: Path | str, *, name: str = "own training") -> None:
-        """Writes the report: one HTML page that works offline.
-
-        Args:
-            path: the file.
-            name: of the training, for the page.
+        """Writes the report, one HTML page that works offline, under the name of the training.
 
         Raises:
             InputError: if the file cannot be written.
@@ -204,25 +200,23 @@ class OwnAudit:
         return "\n".join([*lines, *self._accounted_lines()])
 
     def _accounted_lines(self) -> list[str]:
-        try:
-            return self._accounted_and_claim()
-        except (AccountingError, InputError) as error:
-            return [f"accounted: no number ({error})"]
-
-    def _accounted_and_claim(self) -> list[str]:
         if self.mechanism is None:
             return ["accounted: not known; return (score, privacy_engine) from the training"]
-        if self.accounted is None or self.claim is None:
+        try:
+            accounted, claim, instead = self.accounted, self.claim, self.guaranteed_instead
+        except (AccountingError, InputError) as error:
+            return [f"accounted: no number ({error})"]
+        if accounted is None or claim is None:
             return ["accounted: the training added no noise, so no epsilon is finite"]
-        p_value = self.claim.p_value
+        p_value = claim.p_value
         verdict = (
             "the training leaks more than was accounted: look for a bug"
             if p_value < self.estimate.significance
             else "nothing speaks against what was accounted"
         )
         return [
-            f"accounted: epsilon <= {rounded_up(self.accounted.substitute)} under substitute"
-            f" adjacency, {rounded_up(self.accounted.add_remove)} under add/remove",
+            f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute"
+            f" adjacency, {rounded_up(accounted.add_remove)} under add/remove",
             f"p = {p_value:.2g}: {verdict}",
-            *([f"WARNING: {self.guaranteed_instead}"] if self.guaranteed_instead else []),
+            *([f"WARNING: {instead}"] if instead else []),
         ]

@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.closed_model import ClosedModel
-from dpcanary.datasets.known import KNOWN_SOURCES, OWN_SUFFIXES
+from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named, threshold_rule_names
 from dpcanary.estimation.settings import GUESSED_SHARE, Conversion, Independence

@@ -20,3 +20,9 @@ def uppers_of(
 
 def noise_for(*, epsilon: float, delta: float, method: str = "pld", **mechanism: Any) -> float:
     return calibrate_noise(Mechanism(**mechanism), epsilon=epsilon, delta=delta, method=method)
+
+
+def setting(**changes: Any) -> dict[str, Any]:
+    """A mechanism and a delta."""
+    base = {"sample_rate": 0.25, "noise_multiplier": 5.574, "num_steps": 500, "delta": 1e-5}
+    return {"adjacency": "substitute", **base, **changes}

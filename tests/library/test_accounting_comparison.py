@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dpcanary.accounting import by_adjacency
-from dpcanary.accounting.overview import compare_adjacencies
+from dpcanary.accounting.comparison import compare_adjacencies
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.gdp import gdp_epsilon
@@ -98,21 +98,6 @@ def test_a_failure_at_one_number_of_steps_spares_the_others(monkeypatch, capsys)
     logged = capsys.readouterr().err
     assert "no ratio: cannot at [20]: pld fails; and by method 'prv': prv fails; there" in logged
     assert logged.count("no ratio: ") == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sample_rates": [1.5]}, "sample_rate"),
-        ({"noise_multipliers": [-1.0]}, "noise_multiplier"),
-        ({"num_steps": [0]}, "steps is 0"),
-        ({"delta": 1.0}, "delta"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict, message: str) -> None:
-    settings = {"sample_rates": [1.0], "noise_multipliers": [1.0], "num_steps": [1], "delta": 0.1}
-    with pytest.raises(InputError, match=message):
-        compare_adjacencies(**(settings | changes))
 
 
 def test_lines_are_the_ratios_and_2_is_marked() -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from accounts import bounds_of, noise_for, uppers_of
+from accounts import bounds_of, noise_for, setting, uppers_of
 
 from dpcanary import account_epsilon, calibrate_noise
 from dpcanary.accounting import EpsilonBounds
@@ -14,19 +14,8 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 
 
-def _setting(**changes):
-    base = {
-        "adjacency": "substitute",
-        "sample_rate": 0.25,
-        "noise_multiplier": 5.574,
-        "num_steps": 500,
-        "delta": 1e-5,
-    }
-    return base | changes
-
-
-def _upper(*, num_steps: int, **setting) -> float:
-    return uppers_of(steps=[num_steps], **setting)[0]
+def _upper(*, num_steps: int, **given) -> float:
+    return uppers_of(steps=[num_steps], **given)[0]
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
@@ -46,10 +35,10 @@ def _upper(*, num_steps: int, **setting) -> float:
 def test_prv_and_pld_agree(
     q: float, sigma: float, steps: int, delta: float, adjacency: str
 ) -> None:
-    setting = _setting(
+    given = setting(
         adjacency=adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=steps, delta=delta
     )
-    pld, prv = (bounds_of(**setting, method=method) for method in ("pld", "prv"))
+    pld, prv = (bounds_of(**given, method=method) for method in ("pld", "prv"))
     # Each interval holds the other's best value, up to 1e-4, and the best values nearly agree.
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
     assert prv.lower <= pld.estimate <= prv.upper
@@ -119,14 +108,14 @@ def test_divergence_bounds_are_those_of_gaussians() -> None:
 )
 def test_epsilon_is_monotone(method: str, adjacency: str, name: str, values, sign: int) -> None:
     uppers = [
-        _upper(**_setting(adjacency=adjacency, **{name: value}), method=method) for value in values
+        _upper(**setting(adjacency=adjacency, **{name: value}), method=method) for value in values
     ]
     assert all(sign * (after - before) > 0 for before, after in pairwise(uppers))
 
 
 def test_adjacencies_are_ordered() -> None:
     add, substitute, group = (
-        bounds_of(**_setting(adjacency=adjacency), method=method)
+        bounds_of(**setting(adjacency=adjacency), method=method)
         for adjacency, method in [
             ("add_remove", "pld"),
             ("substitute", "pld"),
@@ -140,7 +129,7 @@ def test_adjacencies_are_ordered() -> None:
 @pytest.mark.parametrize("method", ["pld", "prv"])
 def test_zero_out_has_the_values_of_add_remove(method: str) -> None:
     found = [
-        bounds_of(**_setting(adjacency=adjacency), method=method)
+        bounds_of(**setting(adjacency=adjacency), method=method)
         for adjacency in ("zero_out", Adjacency.ADD_REMOVE)
     ]
     assert found[0] == found[1]
@@ -149,7 +138,7 @@ def test_zero_out_has_the_values_of_add_remove(method: str) -> None:
 @pytest.mark.parametrize("method", ["pld", "prv", "closed_form", "group_privacy"])
 def test_nothing_leaks_where_delta_covers_it(method: str) -> None:
     bounds = bounds_of(
-        **_setting(sample_rate=1.0, noise_multiplier=1e4, num_steps=1, delta=0.01), method=method
+        **setting(sample_rate=1.0, noise_multiplier=1e4, num_steps=1, delta=0.01), method=method
     )
     assert bounds.lower == 0.0
     assert bounds.upper <= (2e-3 if method == "prv" else 0.0)
@@ -161,11 +150,11 @@ def test_nothing_leaks_where_delta_covers_it(method: str) -> None:
     [(0.25, "pld"), (1.0, "pld"), (0.25, "prv"), (1.0, "closed_form"), (0.25, "group_privacy")],
 )
 def test_curve_equals_single_calls(q: float, method: str) -> None:
-    setting = _setting(sample_rate=q)
-    del setting["num_steps"]
+    given = setting(sample_rate=q)
+    del given["num_steps"]
     steps = [500, 25, 100]
-    curve = uppers_of(**setting, steps=steps, method=method)
-    single = [bounds_of(**setting, num_steps=t, method=method).upper for t in steps]
+    curve = uppers_of(**given, steps=steps, method=method)
+    single = [bounds_of(**given, num_steps=t, method=method).upper for t in steps]
     assert curve == pytest.approx(single, rel=1e-9)
     assert curve[1] < curve[2] < curve[0]
 
@@ -192,11 +181,11 @@ CALIBRATED = [
     ],
 )
 def test_calibration_round_trip(method: str, q: float, adjacency: str, epsilon: float) -> None:
-    setting = _setting(sample_rate=q, adjacency=adjacency, num_steps=20, method=method)
-    del setting["noise_multiplier"]
-    sigma = noise_for(**setting, epsilon=epsilon)
-    assert _upper(**setting, noise_multiplier=sigma) <= epsilon
-    assert _upper(**setting, noise_multiplier=sigma * (1 - 1e-4)) > epsilon
+    given = setting(sample_rate=q, adjacency=adjacency, num_steps=20, method=method)
+    del given["noise_multiplier"]
+    sigma = noise_for(**given, epsilon=epsilon)
+    assert _upper(**given, noise_multiplier=sigma) <= epsilon
+    assert _upper(**given, noise_multiplier=sigma * (1 - 1e-4)) > epsilon
 
 
 def test_collapsing_keeps_sampled_settings() -> None:

@@ -1,7 +1,6 @@
 """Trade-off curves against closed forms, thresholds on one step, simulation and an accountant."""
 
 import re
-from dataclasses import FrozenInstanceError
 from itertools import pairwise
 
 import numpy as np
@@ -160,8 +159,7 @@ def test_epsilons_are_the_accountants() -> None:
 
 def test_curves_of_many_rates_keep_their_shape_and_their_scalars() -> None:
     curve = _curve()
-    rates = np.random.default_rng(0).random((4, 5000))
-    assert curve.fnr(rates).shape == rates.shape
+    assert curve.fnr(np.full((4, 5), 0.1)).shape == (4, 5)
     assert curve.fnr(0.1) == curve.fnr([0.1])[0] == pytest.approx(0.353, abs=1e-3)
 
 
@@ -199,23 +197,6 @@ def test_the_accounting_table_has_the_distance_of_each_step() -> None:
     assert table["gaussian_distance"].iloc[-1] == pytest.approx(expected, abs=1e-6)
     full = upper_bounds(stage.model_copy(update={"sample_rate": 1.0}), noise_multiplier=22.37)
     assert full["gaussian_distance"].tolist() == [0.0, 0.0]
-
-
-def test_mechanisms_are_checked_and_frozen() -> None:
-    mechanism = Mechanism("substitute", sample_rate=0.25, noise_multiplier=2.0, num_steps=10)
-    assert mechanism.adjacency.value == "substitute"
-    assert mechanism.with_noise(3.0).noise_multiplier == 3.0
-    with pytest.raises(FrozenInstanceError):
-        mechanism.num_steps = 11
-    for field, value in [
-        ("adjacency", "remove"),
-        ("sample_rate", 1.5),
-        ("noise_multiplier", 0.0),
-        ("num_steps", 0),
-    ]:
-        given = {"adjacency": "substitute", "sample_rate": 0.25, "noise_multiplier": 2.0}
-        with pytest.raises(InputError, match=str(value)):
-            Mechanism(**(given | {"num_steps": 10, field: value}))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])

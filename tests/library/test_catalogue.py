@@ -13,8 +13,7 @@ from dpcanary.adversaries.catalogue import BUILT_IN, adversary
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.drawing import Drawing
 from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.costs.shapes import Shape
-from dpcanary.costs.training import crafting_probe
+from dpcanary.costs.probes import Shape, crafting_probe
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.observations import Observation

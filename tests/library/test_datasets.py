@@ -1,12 +1,13 @@
 """Splits are disjoint and are scaled without private records; a user's own files are checked."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.datasets.known import KNOWN_SOURCES
-from dpcanary.datasets.source import Source, SourceStage
-from dpcanary.datasets.sources import LOAD, load_records, load_source
+from dpcanary.datasets.source import KNOWN_SOURCES, Source, SourceStage
+from dpcanary.datasets.sources import DRAW, READ, load_records, load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
@@ -122,11 +123,9 @@ def test_the_block_size_does_not_matter(source, monkeypatch):
 
 
 def test_the_seed_decides_the_split(source):
-    one, two, three = (
-        split_records(source(), num_records=60, seed=seed).private.features for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(one, two)
-    assert not np.array_equal(one, three)
+    split, again, other = (split_records(source(), num_records=60, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(split.private.features, again.private.features)
+    assert not np.array_equal(split.private.features, other.private.features)
 
 
 def test_a_split_comes_back_from_its_file(source, tmp_path):
@@ -174,13 +173,6 @@ def test_a_class_without_private_records_is_counted():
     assert Source("some", low, high).num_classes == 7
 
 
-def test_texts_need_an_encoder():
-    texts = Source("reviews", Records(np.array(["good", "bad"]), [1, 0]))
-    assert texts.kind == "texts"
-    with pytest.raises(InputError, match=r"reviews: its records are texts: .* needs an encoder"):
-        split_records(texts, num_records=2, seed=0)
-
-
 def test_the_first_records_are_kept(source):
     whole = source(test_features=np.ones((9, 4)), test_labels=np.arange(9) % 3)
     cut = load_source(whole.name, max_records=7, num_test=2)
@@ -208,9 +200,8 @@ WITH_NAN[17, 2] = np.nan
         ({"labels": np.zeros((120, 1), int)}, 60, "one per record; theirs is .120, 1."),
         ({"labels": np.linspace(0, 1, 120)}, 60, "labels must be integers"),
         ({"labels": np.tile([-1, 0, 1], 40)}, 60, "labels must be integers from 0"),
-        ({"labels": np.tile([0, 1, 3], 40)}, 60, "no record has label 2, though .* up to 3"),
         ({"labels": np.repeat([0, 1, 2], [10, 50, 60])}, 60, "class 0 has 10 records, .* needs 20"),
-        ({"test_features": np.ones((9, 4))}, 60, "has no array test_labels"),
+        ({"test_features": np.ones((9, 4))}, 60, "mine.npz has no array test_labels"),
         (
             {"test_features": np.ones((9, 5)), "test_labels": np.zeros(9, int)},
             60,
@@ -247,7 +238,6 @@ def test_a_class_without_records_cannot_be_balanced():
     [
         (np.tile([1, 2, 3], 10), "no record has label 0, though labels go up to 3"),
         (np.tile([0, 1, 3, 7, 7], 6), "no record has label 2, though labels go up to 7"),
-        (np.full(30, 4), "no record has label 0, though labels go up to 4"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["npz", "parquet"])
@@ -260,10 +250,9 @@ def test_a_class_without_records_in_a_users_file_is_refused(tmp_path, labels, me
     assert load_source(str(path)).num_classes == len(np.unique(labels))
 
 
-@pytest.mark.parametrize("label", [3, 8])
-def test_a_class_only_in_the_test_part_of_a_users_file_is_refused(source, label):
-    part = {"test_features": np.ones((2, 4)), "test_labels": np.array([0, label])}
-    with pytest.raises(InputError, match=f"no record has label 3, though labels go up to {label};"):
+def test_a_class_only_in_the_test_part_of_a_users_file_is_refused(source):
+    part = {"test_features": np.ones((2, 4)), "test_labels": np.array([0, 8])}
+    with pytest.raises(InputError, match="no record has label 3, though labels go up to 8;"):
         source(**part)
     assert source(**part | {"test_labels": np.array([1, 1])}).num_classes == 3
 
@@ -294,7 +283,7 @@ def test_counts_that_do_not_fit_are_named(source, counts, message):
 
 
 def test_every_known_source_is_loaded():
-    assert set(LOAD) == set(KNOWN_SOURCES)
+    assert {*READ, *DRAW} == {*KNOWN_SOURCES}
 
 
 @pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])
@@ -307,24 +296,21 @@ def test_what_is_known_of_a_source_is_true(name):
     assert found.synthetic == known.is_drawn
 
 
-def test_other_sources_are_refused(tmp_path):
-    with pytest.raises(InputError, match="unknown dataset source 'digit'; did you mean 'digits'"):
-        load_source("digit")
-    with pytest.raises(InputError, match="does not exist"):
-        load_source(str(tmp_path / "none.npz"))
-    with pytest.raises(InputError, match="does not exist"):
-        load_source(str(tmp_path / "none.parquet"))
-    np.savez(tmp_path / "half.npz", features=np.ones((4, 2)))
-    with pytest.raises(InputError, match="has no array labels"):
-        load_source(str(tmp_path / "half.npz"))
-    with pytest.raises(InputError, match="source cifar10 is read from files, and none is given"):
-        load_source("cifar10")
-    with pytest.raises(InputError, match="source digits is read from no files, not from 1"):
-        load_source("digits", files=[tmp_path / "half.npz"])
-    with pytest.raises(InputError, match="purchase100 is read from 1 files, not from 2"):
-        load_source("purchase100", files=[tmp_path / "one", tmp_path / "two"])
-    with pytest.raises(InputError, match=r"mine.npz is read from 1 file; 2 are given"):
-        load_source("mine.npz", files=[tmp_path / "half.npz", tmp_path / "half.npz"])
+@pytest.mark.parametrize(
+    ("source", "files", "message"),
+    [
+        ("digit", [], "unknown dataset source 'digit'; did you mean 'digits'"),
+        ("none.npz", [], "does not exist"),
+        ("none.parquet", [], "does not exist"),
+        ("cifar10", [], "source cifar10 is read from files, and none is given"),
+        ("digits", ["one"], "source digits is read from no files, not from 1"),
+        ("purchase100", ["one", "two"], "purchase100 is read from 1 files, not from 2"),
+        ("mine.npz", ["one", "two"], r"mine.npz is read from 1 file; 2 are given"),
+    ],
+)
+def test_other_sources_are_refused(source, files, message):
+    with pytest.raises(InputError, match=message):
+        load_source(source, files=[Path(file) for file in files])
 
 
 @pytest.fixture

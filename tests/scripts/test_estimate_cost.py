@@ -1,20 +1,19 @@
 """Estimated costs as a user gets them: from the program, and from Snakemake's rule."""
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
 from typing import Any
 
 import pytest
 import yaml
 
 from dpcanary.costs.jobs import JobList
-from dpcanary.costs.probing import Probe, Seconds
+from dpcanary.costs.probes import Probe, Seconds
 from dpcanary.errors import InputError
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.training.settings import TrainingStage
@@ -38,14 +37,8 @@ SMALL = {
 }
 
 
-def program() -> ModuleType:
-    path = ROOT / "scripts/estimate_cost.py"
-    spec = importlib.util.spec_from_file_location("program_estimate_cost", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def run_program(*argv: str) -> None:
+    run_path(str(ROOT / "scripts/estimate_cost.py"))["main"](argv)
 
 
 def one_second(
@@ -77,9 +70,8 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
     of = parse_experiment(read_config(TINY))
     resolved = tmp_path / "experiment.json"
     resolved.write_text(of.to_json())
-    module = program()
     monkeypatch.setattr("dpcanary.costs.report.measured", one_second)
-    module.main(["--experiment", str(resolved), "--cores", "4"])
+    run_program("--experiment", str(resolved), "--cores", "4")
     printed = capsys.readouterr()
     rows = {line.split()[0]: line.split() for line in printed.out.splitlines() if line}
     assert {*of.sweeps, "(shared)", "total"} <= rows.keys()
@@ -101,7 +93,7 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
 
 def test_what_is_no_resolved_config_is_named(tmp_path):
     with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
-        program().main(["--experiment", str(TINY)])
+        run_program("--experiment", str(TINY))
 
 
 def test_jobs_are_those_that_snakemake_plans(tmp_path):
@@ -109,6 +101,7 @@ def test_jobs_are_those_that_snakemake_plans(tmp_path):
     slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
     config["audits"]["slots"] = config["audits"]["full_batch"] | slots
     config["figures"]["by_runs"] = {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4]}
+    config["figures"]["proven"] = {"kind": "trade_off", "sweeps": ["steps"], "proven": True}
     config["figures"]["accuracy"] = {"kind": "test_accuracy", "sweeps": ["perceptron"]}
     config["figures"]["by_rate"] = {
         "kind": "epsilon_by_setting",

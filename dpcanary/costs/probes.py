@@ -1,8 +1,14 @@
-"""Probes of training: a few models, for a few steps, on random records."""
+"""Probes: a small part of some work, done here to estimate how long all of it takes."""
 
 import math
-from dataclasses import replace
-from typing import TypeVar
+import multiprocessing
+import time
+import timeit
+from collections.abc import Callable, Collection
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,8 +20,6 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.metagradient import optimised_canaries
 from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
 from dpcanary.canaries import Canary, CanarySet, GradientCanary, InputCanary
-from dpcanary.costs.probing import BUDGET, Probe, Seconds
-from dpcanary.costs.shapes import Shape
 from dpcanary.observations import Observation
 from dpcanary.records import Records, Split
 from dpcanary.settings.audit import Audit
@@ -31,6 +35,14 @@ from dpcanary.training.settings import (
 )
 from dpcanary.training.shard import train_shard
 from dpcanary.training.simulation import Reference, train_reference
+
+# Seconds that a probe spends on each thing it measures, unless a single unit takes longer.
+BUDGET = 0.4
+# Beyond this number, jobs hardly slow each other further; each process holds its own PyTorch.
+_MOST_WORKERS = 8
+# The time of one of each of a probe's units.
+Seconds = tuple[float, ...]
+
 
 # On the host, more runs at once are not faster.
 _MOST_ON_HOST = 256
@@ -51,6 +63,87 @@ _NEUTRAL = {
 }
 
 Stage = TypeVar("Stage", bound=ReferenceStage)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many private, auxiliary and test records a dataset has, and the shape of one record.
+
+    `num_source`, the records of all parts of its source, affects no probe.
+    """
+
+    num_records: int
+    num_auxiliary: int
+    num_test: int
+    features: tuple[int, ...]
+    num_classes: int
+    num_source: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A small part of some work. Equal probes run once: all that affects the time is in here.
+
+    Attributes:
+        work: does it in a process with one thread, and returns the time of each unit.
+        stage: the settings of the job.
+        shape: of the dataset.
+        factor: size of the job's batches over that of the probe's.
+        device: `cpu` or `cuda`; on `cuda` one job runs at a time.
+        num_slots: slots per run.
+        runs: runs per shard.
+        at_once: runs in memory at once; None for the fastest number.
+        unit: what the time to craft canaries is proportional to.
+    """
+
+    work: Callable[["Probe"], Seconds]
+    stage: Any
+    shape: Shape
+    factor: float
+    device: str
+    num_slots: int = 1
+    runs: int = 1
+    at_once: int | None = None
+    unit: str = ""
+
+    def measure(self) -> Seconds:
+        """Does the work; in another process, whose function needs a name."""
+        return self.work(self)
+
+    def now(self) -> float:
+        """Seconds of processor time, which other programs do not affect; on a GPU, elapsed ones."""
+        if self.device != "cuda":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def seconds(self, task: Callable[[], object]) -> float:
+        """How long a task takes: the faster of two times, as the first one loads and allocates."""
+        return min(timeit.repeat(task, timer=self.now, repeat=2, number=1))
+
+    def seconds_per_unit(self, task: Callable[[int], object]) -> tuple[float, float]:
+        """How long a task takes: what it needs once, and for each unit of its work."""
+        first, units = self.seconds(partial(task, 1)), 2
+        while (beyond := self.seconds(partial(task, units)) - first) < BUDGET / 4:
+            units *= 4
+        rate = beyond / (units - 1)
+        return max(first - rate, 0.0), rate * self.factor
+
+
+def measured(
+    probes: Collection[Probe], *, num_workers: int, on_progress: Callable[[int], object]
+) -> dict[Probe, Seconds]:
+    """Runs each probe once, as many at a time as jobs, since these share memory bandwidth."""
+    unique = list(dict.fromkeys(probes))
+    on_gpu = any(probe.device == "cuda" for probe in unique)
+    workers = 1 if on_gpu else min(num_workers, _MOST_WORKERS)
+    context = multiprocessing.get_context("spawn")  # threads do not survive a fork
+    times: dict[Probe, Seconds] = {}
+    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
+        for probe, seconds in zip(unique, pool.map(Probe.measure, unique), strict=True):
+            times[probe] = seconds
+            on_progress(1)
+    return times
 
 
 def training_probe(stage: TrainingStage, shape: Shape, audit: Audit, *, device: str) -> Probe:
@@ -88,7 +181,6 @@ def _seconds(probe: Probe, runs: int, steps: int) -> float:
     """How long a shard takes."""
     shape, slots = probe.shape, range(probe.num_slots)
     stage = probe.stage.model_copy(update={"record_steps": (steps,)})
-    assert isinstance(stage, TrainingStage)
     private = random_records(shape, shape.num_records)
     test = random_records(shape, min(_MOST_TESTS, shape.num_test))
     canaries: list[Canary]
@@ -168,7 +260,6 @@ def optimising_probe(stage: MetagradientStage, shape: Shape, *, device: str) -> 
 
 def _optimise(probe: Probe) -> Seconds:
     shape, stage = probe.shape, probe.stage
-    assert isinstance(stage, MetagradientStage)
     private = random_records(shape, shape.num_records)
 
     def optimised(steps: int) -> None:
@@ -185,7 +276,6 @@ def _optimise(probe: Probe) -> Seconds:
 
 def _pretrain(probe: Probe) -> Seconds:
     shape, stage = probe.shape, probe.stage
-    assert isinstance(stage, PretrainingStage)
     public = random_records(shape, shape.num_records)
 
     def pretrained(steps: int) -> None:
@@ -202,7 +292,6 @@ def _pretrain(probe: Probe) -> Seconds:
 
 def _train_reference(probe: Probe) -> Seconds:
     shape, stage = probe.shape, probe.stage
-    assert isinstance(stage, ReferenceStage)
     return probe.seconds_per_unit(
         lambda steps: train_reference(
             module=module_of(stage, shape=shape.features, num_classes=shape.num_classes),
@@ -225,7 +314,6 @@ def _crafted(probe: Probe, units: int) -> None:
     shape = probe.shape
     changes = {probe.unit: units} if probe.unit in CraftingStage.model_fields else {}
     stage = probe.stage.model_copy(update=changes)
-    assert isinstance(stage, CraftingStage)
     module = module_of(stage, shape=shape.features, num_classes=shape.num_classes)
     start = parameters_to_vector(module.parameters()).detach().numpy()
     private = random_records(shape, max(shape.num_records, shape.num_classes))

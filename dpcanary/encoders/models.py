@@ -1,11 +1,13 @@
-"""Encodes images: the class token of a vision transformer."""
+"""Frozen models of images and of texts. Several threads may call one at once."""
 
+import copy
+import json
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoImageProcessor, AutoModel
+from transformers import AutoImageProcessor, AutoModel, PreTrainedTokenizerBase
 
 from dpcanary.encoders.folders import EncoderFolder, loading
 from dpcanary.errors import InputError
@@ -14,13 +16,8 @@ from dpcanary.errors import InputError
 class ImageEncoder:
     """A vision transformer (ViT, DeiT, ...); the feature is the class token after the last layer.
 
-    Args:
-        found: a folder with a transformers model and its `preprocessor_config.json`.
-        num_channels: of the images.
-        device: where the model computes; the processor resizes images on the CPU.
-
-    Raises:
-        InputError: if the folder holds no such model, lacks weights, or reads other channels.
+    Its processor resizes images on the CPU. An InputError says that the folder holds no such model,
+    lacks weights, or reads another number of channels.
     """
 
     def __init__(self, found: EncoderFolder, *, num_channels: int, device: torch.device) -> None:
@@ -100,4 +97,54 @@ def _check(found: EncoderFolder, model: Any, missing: set[str], num_channels: in
         raise InputError(
             f"encoder {found.name} reads images of {expected} channels, and these have"
             f" {num_channels}"
+        )
+
+
+class TextEncoder:
+    """A sentence transformer with its own pooling and normalisation.
+
+    An InputError says that the folder holds no such model, or asks for code of its own.
+    """
+
+    def __init__(self, found: EncoderFolder, *, device: torch.device) -> None:
+        from sentence_transformers import SentenceTransformer  # slow, and not used for images
+
+        with loading(found):
+            _check_modules(found)
+            self._model = SentenceTransformer(
+                str(found.folder),
+                device=str(device),
+                local_files_only=True,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+            )
+            # Sets up the tokenizer, which must not happen in several threads at once.
+            self._model.encode([""], show_progress_bar=False)
+        self.batch_size = 32 if device.type == "cpu" else 256
+
+    def order(self, records: NDArray[Any]) -> NDArray[np.int64]:
+        """Longest first: the texts of a batch are padded to the longest of them."""
+        tokenizer = self._model.tokenizer
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):  # a model with a table of words
+            return np.argsort(-np.strings.str_len(records), kind="stable")
+        counting = copy.deepcopy(tokenizer)  # `encode` has set up padding in the original
+        tokens = counting(records.tolist(), truncation=True)["input_ids"]
+        return np.argsort([-len(text) for text in tokens], kind="stable")
+
+    def __call__(self, texts: NDArray[np.str_]) -> torch.Tensor:
+        """Embeddings, shape (n, F), of texts of shape (n,); the model truncates long texts."""
+        return self._model.encode(
+            texts.tolist(), batch_size=len(texts), show_progress_bar=False, convert_to_tensor=True
+        )
+
+
+def _check_modules(found: EncoderFolder) -> None:
+    """Checks that every class that the folder asks to import is the library's own."""
+    modules = json.loads((found.folder / "modules.json").read_text(encoding="utf-8"))
+    types = [module["type"] for module in modules]
+    foreign = [name for name in types if not name.startswith("sentence_transformers.")]
+    if foreign:
+        raise InputError(
+            f"encoder {found.name}: {found.folder} asks for code of its own ({foreign[0]}), which"
+            " is never run; use a model made of sentence-transformers' own modules"
         )
