@@ -15,7 +15,7 @@ from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, w
 from dpcanary.provenance import check_origin, origins_in
 from dpcanary.settings.experiment import read_experiment
 from dpcanary.settings.products import Product, Products
-from dpcanary.summary import described_data
+from dpcanary.summary import COLUMNS, described_data
 from dpcanary.tables import read_table
 
 _MOST_TARGETS = 5
@@ -116,11 +116,6 @@ _SUBSTITUTE = Adjacency.SUBSTITUTE.value
 # Which conversion is shown, if there are several.
 _CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
 _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
-# What a summary must have.
-_NEEDED = (
-    *_SET_UP, "audit", "adjacency", "step", "num_runs", "conversion", "is_valid", "assumption",
-    "significance", "epsilon_lower", "epsilon_upper_add_remove", "epsilon_upper_substitute",
-)  # fmt: skip
 
 
 def results_table(summary: pd.DataFrame) -> pd.DataFrame:
@@ -198,7 +193,7 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
     products = Products(read_experiment(config)) if config.exists() else None
     if products:
         products.check_summary(path)
-    return read_table(path, columns=_NEEDED), products
+    return read_table(path, columns=COLUMNS), products
 
 
 def asks_for_all(targets: Iterable[str]) -> bool:

@@ -89,7 +89,7 @@ _CAPTION_OF_HIDDEN_STATE = (
 _KINDS = (
     FigureKind(
         "epsilon_by_step",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
+        draw="dpcanary.figures.bounds:draw_bounds_figure",
         inputs=("summary",),
         files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
@@ -98,7 +98,7 @@ _KINDS = (
     ),
     FigureKind(
         "epsilon_by_noise",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
+        draw="dpcanary.figures.bounds:draw_bounds_figure",
         inputs=("summary",),
         files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
@@ -107,7 +107,7 @@ _KINDS = (
     ),
     FigureKind(
         "epsilon_by_runs",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
+        draw="dpcanary.figures.bounds:draw_bounds_figure",
         inputs=("summary",),
         files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
@@ -117,7 +117,7 @@ _KINDS = (
     ),
     FigureKind(
         "epsilon_by_setting",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
+        draw="dpcanary.figures.bounds:draw_bounds_figure",
         inputs=("summary",),
         files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
@@ -195,7 +195,7 @@ _KINDS = (
     ),
     FigureKind(
         "score_histograms",
-        draw="dpcanary.figures.score_histograms:draw_score_histograms",
+        draw="dpcanary.figures.scores_of_worlds:draw_score_histograms",
         inputs=("attacks",),
         files=("scores",),
         caption=(
@@ -243,7 +243,7 @@ _KINDS = (
     ),
     FigureKind(
         "gradient_norm",
-        draw="dpcanary.figures.gradient_norm:draw_gradient_norm",
+        draw="dpcanary.figures.set_ups:draw_gradient_norm",
         inputs=("norms", "summary"),
         files=("scores", "summary"),
         caption=(
@@ -262,7 +262,7 @@ _KINDS = (
     ),
     FigureKind(
         "privacy_profile",
-        draw="dpcanary.figures.privacy_profile:draw_privacy_profile",
+        draw="dpcanary.figures.set_ups:draw_privacy_profile",
         inputs=("profiles", "summary"),
         files=("profiles", "summary"),
         caption=(
@@ -297,7 +297,7 @@ _KINDS = (
     ),
     FigureKind(
         "amplification",
-        draw="dpcanary.figures.amplification:draw_amplification",
+        draw="dpcanary.figures.hidden_state:draw_amplification",
         inputs=("summary",),
         files=("summary",),
         caption=(
@@ -311,7 +311,7 @@ _KINDS = (
     ),
     FigureKind(
         "loss_landscape",
-        draw="dpcanary.figures.loss_landscape:draw_loss_landscape",
+        draw="dpcanary.figures.hidden_state:draw_loss_landscape",
         inputs=("summary",),
         files=("summary",),
         caption=(

@@ -16,35 +16,25 @@ from matplotlib.figure import Figure
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.proven import proven_table
-from dpcanary.figures.view import valid_rows
+from dpcanary.figures.rows import valid_rows
 from dpcanary.files import write_atomically, write_text
 from dpcanary.provenance import KEY
 from dpcanary.scoring.score_file import read_scores
+from dpcanary.summary import COLUMNS
 from dpcanary.tables import read_table
 
 if TYPE_CHECKING:  # so that a change of a kind redraws its own figures alone
-    from dpcanary.figures.gradient_norm import Norms
-    from dpcanary.figures.model_accuracies import Accuracies
+    from dpcanary.figures.accuracy import Accuracies
+    from dpcanary.figures.set_ups import Norms
 
-_SUMMARY_COLUMNS = (
-    "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
-    "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
-    "num_steps", "learning_rate", "initialisation", "initial_weights", "pretraining", "simulation",
-    "ranking", "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step",
-    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
-    "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
-)  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
 )  # fmt: skip
 
-_CEILINGS = ("audit", "epsilon")
-
 
 def read_summary(path: Path) -> pd.DataFrame:
     """A summary of audits; for errors, see `tables.read_table`."""
-    return read_table(path, columns=_SUMMARY_COLUMNS)
+    return read_table(path, columns=COLUMNS)
 
 
 def read_ratios(path: Path) -> pd.DataFrame:
@@ -87,21 +77,33 @@ def read_attacks(
     attacks = [_read_attack(*both) for both in zip(scores, known, strict=True)]
     if summary is None:
         return attacks
-    settings = {
-        str(row["audit"]): dict(row) for _, row in summary.groupby("audit").head(1).iterrows()
-    }
+    first = summary.groupby("audit").head(1)
+    settings = {str(row["audit"]): dict(row) for _, row in first.iterrows()}
     if missing := [attack.audit for attack in attacks if attack.audit not in settings]:
         raise InputError(f"the summary has no audit {missing[0]}: delete it and run again")
-    proven = {}
-    if ceilings is not None:
-        table = proven_table(valid_rows(summary), read_table(ceilings, columns=_CEILINGS))
-        proven = {
-            str(audit): Proven(float(mu), float(ceiling), float(delta), str(stated))
-            for audit, mu, ceiling, delta, stated in table.itertuples(name=None)
-        }
+    proven = _read_proven(summary, ceilings) if ceilings else {}
     return [
         replace(one, settings=settings[one.audit], proven=proven.get(one.audit)) for one in attacks
     ]
+
+
+def _read_proven(summary: pd.DataFrame, ceilings: Path) -> dict[str, Proven]:
+    """What is proven of each audit, from its first repeat after the last step."""
+    table = read_table(ceilings, columns=("audit", "epsilon"))
+    epsilons = dict(zip(table["audit"], table["epsilon"], strict=True))
+    rows = valid_rows(summary)
+    found = {}
+    for audit, group in rows[rows["repeat"] == 0].groupby("audit"):
+        if audit in epsilons:
+            first = group.iloc[0]
+            level = f"{100 * (1 - first['significance']):g} % confidence"
+            found[str(audit)] = Proven(
+                mu=float(group["mu_lower"].mean()),
+                ceiling=float(epsilons[audit]),
+                delta=float(first["delta"]),
+                stated=f"{first['threshold_rule']} rule, {level}",
+            )
+    return found
 
 
 def read_norms(scores: Sequence[Path]) -> "dict[str, Norms]":

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.summary import COLUMNS
 
 ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
 
@@ -17,7 +18,7 @@ def row(**changes: object) -> dict[str, object]:
     """A row of a summary; the audit's name has its canary, sample rate and noise."""
     canary = adversary(str(changes["canary"]))
     rule = str(changes.get("threshold_rule", "simultaneous"))
-    values = {
+    values = dict.fromkeys(COLUMNS) | {
         "audit": f"{canary.name}-{changes['sample_rate']}-{changes['noise_multiplier']}",
         "sweep": "fig",
         "score": canary.scores[0].name,
@@ -28,17 +29,6 @@ def row(**changes: object) -> dict[str, object]:
         "max_grad_norm": 2.0,
         "num_steps": 500,
         "learning_rate": 0.01,
-        **dict.fromkeys(
-            (
-                "sampling",
-                "initialisation",
-                "initial_weights",
-                "pretraining",
-                "simulation",
-                "ranking",
-            )
-        ),
-        **dict.fromkeys(("batch_size", "canary_period"), float("nan")),
         "dataset": "digits" if canary.is_trained else "process",
         "seed": 0,
         "num_slots": 1,
@@ -46,7 +36,7 @@ def row(**changes: object) -> dict[str, object]:
         "num_looks": 1,
         "repeat": 0,
         "step": 500,
-        "slot": float("nan"),
+        **dict.fromkeys(("batch_size", "canary_period", "slot"), float("nan")),
         "threshold_rule": rule,
         "conversion": "gdp",
         "is_valid": threshold_rule_named(rule).is_valid,
@@ -56,7 +46,7 @@ def row(**changes: object) -> dict[str, object]:
         "gaussian_distance": 0.0,
     }
     values |= changes
-    return {"configuration": f"of {values['audit']}", **values}
+    return values | {"configuration": changes.get("configuration", f"of {values['audit']}")}
 
 
 def summary_of(

@@ -8,8 +8,7 @@ import pytest
 from summaries import row, summary_of, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.accuracy import draw_test_accuracy
-from dpcanary.figures.model_accuracies import accuracy_table
+from dpcanary.figures.accuracy import accuracy_table, draw_test_accuracy
 
 SUMMARY = summary_of(canaries=["gradient", "crafted_input", "natural"])
 GRADIENT, CRAFTED, NATURAL = "gradient-1.0-22.37", "crafted_input-1.0-22.37", "natural-1.0-22.37"

@@ -15,11 +15,10 @@ from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.figures.accuracy import draw_test_accuracy
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
 from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.bounds_figure import draw_bounds_figure
-from dpcanary.figures.gradient_norm import draw_gradient_norm
+from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.layout import value_ticks
-from dpcanary.figures.privacy_profile import draw_privacy_profile
-from dpcanary.figures.score_histograms import draw_score_histograms
+from dpcanary.figures.scores_of_worlds import draw_score_histograms
+from dpcanary.figures.set_ups import draw_gradient_norm, draw_privacy_profile
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
 

@@ -6,14 +6,15 @@ from scipy.stats import binomtest, norm
 from summaries import written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.attacks import Attack, Profile
-from dpcanary.figures.curves import (
+from dpcanary.figures.attacks import (
+    Attack,
+    Profile,
     accounted_false_negative_rate,
     confidence_band,
     measured_error_curve,
     thinned,
 )
-from dpcanary.figures.score_histograms import draw_score_histograms
+from dpcanary.figures.scores_of_worlds import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_epsilon
 

@@ -6,9 +6,7 @@ import pytest
 from summaries import row, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.amplification import draw_amplification
-from dpcanary.figures.hidden_state import draw_hidden_state
-from dpcanary.figures.loss_landscape import draw_loss_landscape
+from dpcanary.figures.hidden_state import draw_amplification, draw_hidden_state, draw_loss_landscape
 
 
 def summary(**changes: object) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
 from statistics import mean, stdev
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -10,9 +9,8 @@ from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, row, summary_of, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.bounds_figure import VIEWS, draw_bounds_figure
+from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
-from dpcanary.settings.figure import Figure, SweptSetting
 
 
 def _drawn(axes, colour: str) -> list[np.ndarray]:
@@ -299,18 +297,6 @@ ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
     "num_steps": {"num_steps": [125, 500, 2000]},
     "learning_rate": {"learning_rate": [0.001, 0.1, 1.0]},
 }
-
-
-def test_every_axis_that_a_config_can_name_has_a_view() -> None:
-    figures = [
-        *(Figure(kind=f"epsilon_by_{name}", sweeps=("a",)) for name in ("step", "noise")),
-        Figure(kind="epsilon_by_runs", sweeps=("a",), num_runs=(100,)),
-        *(
-            Figure(kind="epsilon_by_setting", sweeps=("a",), setting=setting)
-            for setting in get_args(SweptSetting)
-        ),
-    ]
-    assert {figure.axis for figure in figures} == VIEWS.keys() == ALONG.keys()
 
 
 @pytest.mark.parametrize("axis", ALONG)

@@ -10,8 +10,7 @@ from summaries import summary_of, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.gradient_norm import draw_gradient_norm
-from dpcanary.figures.privacy_profile import draw_privacy_profile
+from dpcanary.figures.set_ups import draw_gradient_norm, draw_privacy_profile
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 

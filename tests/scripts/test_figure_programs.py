@@ -17,6 +17,7 @@ from dpcanary.figures.catalogue import figure_kind
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.summary import COLUMNS
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
@@ -98,7 +99,8 @@ def _accounted(step: int) -> dict[str, object]:
 
 def _summary() -> pd.DataFrame:
     rows = [
-        {
+        dict.fromkeys(COLUMNS)
+        | {
             "audit": "fig-gradient",
             "sweep": "2024",  # a name that looks like a number
             **_AUDIT,

@@ -1,63 +1,24 @@
-"""What a figure of bounds shows on its axis and in its panels, and which audits it can show."""
+"""Which rows of a summary a figure shows, and which audits it can show together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
-from dpcanary.figures import style
-from dpcanary.figures.wording import LINES, PANELS
+from dpcanary.summary import LINES, PANELS, SHOWN
 
-# Settings in which audits must agree unless the figure shows them. Those of training do not matter
-# for audits that train nothing.
-_OF_TRAINING = (
-    "sampling", "data", "num_records", "model", "batch_size", "canary_period", "max_grad_norm",
-    "learning_rate", "num_slots", "initialisation", "initial_weights", "pretraining",
-)  # fmt: skip
-_OF_ALL = ("adjacency", "num_steps", "sample_rate")
-# Settings of some canaries alone.
-_OF_CANARIES = ("simulation", "ranking")
-# Settings that may change with others, if a figure shows these.
-_FOLLOW = {
-    "data": ("dataset",),
-    "num_records": ("dataset",),
-    "num_steps": ("canary_period",),
-    "initialisation": ("model", "pretraining"),
-    "noise_multiplier": ("sample_rate", "num_steps", "canary_period", "adjacency"),
-}
+# Audits must agree in these too, unless datasets tell them apart.
+_OF_DATA = ("data", "num_records")
 # One audit has estimates for several values of these.
-_OF_ESTIMATES = ("step", "num_runs")
+OF_ESTIMATES = ("step", "num_runs")
 _NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
 
 
-@dataclass(frozen=True)
-class View:
-    """How a figure places audits.
-
-    Attributes:
-        axis: the summary's column on the axis.
-        name: the label of the axis.
-        panel: the columns that tell panels apart.
-        accounted: the accounted curves, by their names in `style.ACCOUNTED`.
-        lines: the columns that tell lines of one canary and score apart.
-    """
-
-    axis: str
-    name: str
-    panel: tuple[str, ...]
-    accounted: tuple[str, ...] = tuple(style.ACCOUNTED)
-    lines: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The settings of an audit that its panel and its place on the axis show."""
-        return self.panel if self.axis in _OF_ESTIMATES else (*self.panel, self.axis)
-
-
-def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
+def shown_rows(
+    summary: pd.DataFrame, *, axis: str, panels: Sequence[str], lines: Sequence[str]
+) -> pd.DataFrame:
     """The rows of one conversion (GDP if there), of a valid rule and of one that is not.
 
     The rules are the first valid one, and in_sample or the first other one that is not valid. Of
@@ -69,17 +30,13 @@ def shown_rows(summary: pd.DataFrame, view: View) -> pd.DataFrame:
     """
     if summary.empty:
         raise InputError("the summary has no row to show")
-    for column in ("delta", "significance"):
-        if summary[column].nunique() > 1:
-            raise InputError(f"the audits differ in {column}: show them in different figures")
+    check_agree(summary, ("delta", "significance"))
     conversions = {*summary["conversion"]}
     conversion = Conversion.GDP if Conversion.GDP in conversions else min(conversions)
     is_shown = summary["threshold_rule"].isin(_shown_rules(summary))
-    rows = summary[(summary["conversion"] == conversion) & is_shown]
-    for column in _OF_ESTIMATES:
-        if column != view.axis:
-            rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
-    check_audits(rows, shown=view.place, lines=view.lines, others=(PANELS, LINES))
+    rows = last_rows(summary[(summary["conversion"] == conversion) & is_shown], axis=axis)
+    shown = panels if axis in OF_ESTIMATES else (*panels, axis)
+    check_audits(rows, shown=shown, lines=lines, of_bounds=True)
     return rows
 
 
@@ -93,8 +50,14 @@ def valid_rows(summary: pd.DataFrame) -> pd.DataFrame:
     rows = summary[is_shown & (summary["conversion"] == Conversion.GDP)]
     if rows.empty:
         raise InputError("the summary has no bound of a valid rule by conversion gdp")
-    for column in _OF_ESTIMATES:
-        rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
+    return last_rows(rows)
+
+
+def last_rows(rows: pd.DataFrame, *, axis: str = "") -> pd.DataFrame:
+    """Those of each audit's last step and most runs, except for the one that is on the axis."""
+    for column in OF_ESTIMATES:
+        if column != axis:
+            rows = rows[rows[column] == rows.groupby("audit")[column].transform("max")]
     return rows
 
 
@@ -121,12 +84,15 @@ def is_trained(rows: pd.DataFrame) -> "pd.Series[bool]":
     return rows["num_records"].notna()
 
 
+def check_agree(rows: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Checks that all rows have the same values, missing ones included."""
+    for column in columns:
+        if rows[column].nunique(dropna=False) > 1:
+            raise InputError(f"the audits differ in {column}: show them in different figures")
+
+
 def check_audits(
-    rows: pd.DataFrame,
-    *,
-    shown: Sequence[str],
-    lines: Sequence[str] = (),
-    others: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    rows: pd.DataFrame, *, shown: Sequence[str], lines: Sequence[str] = (), of_bounds: bool = False
 ) -> None:
     """Checks that audits differ in what a figure shows, and in nothing else but the seed.
 
@@ -136,54 +102,65 @@ def check_audits(
             change with those that they show: a noise with the sample rate or the number of steps,
             for which it is calibrated, and a number of steps with the canary's period.
         lines: the settings that lines of one canary and score show.
-        others: settings that panels, and that lines could show, for the message of an error.
+        of_bounds: whether panels and lines could show more, which the message of an error says.
 
     Raises:
         InputError: if two audits differ in a setting that is not shown, or have the same canary,
             score and shown settings, but are not repeats of one configuration; names the two.
     """
     known = [*dict.fromkeys([*shown, *lines])]
-    for column in (*_OF_TRAINING, *_OF_ALL, "noise_multiplier"):
-        of_column = rows[is_trained(rows)] if column in _OF_TRAINING else rows
-        leaders = [key for key in _FOLLOW.get(column, ()) if key in known]
-        groups = of_column.groupby(leaders, dropna=False) if leaders else [((), of_column)]
-        for _, group in groups if column not in known else ():
-            _check_alike(group, column, others)
-    for column in (column for column in _OF_CANARIES if column not in known):
-        for _, group in rows.dropna(subset=column).groupby("canary"):
-            _check_alike(group, column, others)
+    trained = rows[is_trained(rows)]
+    if "dataset" not in known:
+        for column in _OF_DATA:
+            _check_alike(trained, column)
+    _check_alike(trained, "num_slots")
+    # Settings that follow from others come after these: an error names what is behind it.
+    for key in sorted(SHOWN, key=lambda key: (SHOWN[key].of == "all", len(SHOWN[key].follows))):
+        shown_by = of_bounds * [
+            place for place, keys in (("panels", PANELS), ("lines", LINES)) if key in keys
+        ]
+        leaders = [one for one in SHOWN[key].follows if one in known]
+        of_key = rows if SHOWN[key].of == "all" else trained
+        if SHOWN[key].of == "canary":
+            of_key, leaders = rows.dropna(subset=key), ["canary"]
+        if key in known or not SHOWN[key].of:
+            continue
+        for _, group in of_key.groupby(leaders, dropna=False) if leaders else [((), of_key)]:
+            _check_alike(group, key, shown_by)
     for _, group in rows.groupby([*known, "canary", "score"], dropna=False):
         _check_repeats(group.drop_duplicates("audit"), known)
 
 
 def _check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:
     """Checks that audits are repeats of one configuration, each with a seed of its own."""
-    known: list[tuple[str, str, int]] = []
+    earlier: list[tuple[str, str, int]] = []
     for audit, configuration, seed in audits[["audit", "configuration", "seed"]].to_numpy():
-        for one, its, its_seed in known:
-            if configuration != its or seed == its_seed:
-                names = (_NAMES.get(name, name) for name in shown)
-                *alike, last = ("canary", "score", *names)
-                raise InputError(
-                    f"audits {one} and {audit} have the same {', '.join(alike)} and {last},"
-                    " by which this figure tells audits apart: show them in different figures"
-                )
-        known.append((audit, configuration, seed))
+        for other, of_other, seed_of_other in earlier:
+            if configuration != of_other or seed == seed_of_other:
+                raise not_told_apart(other, audit, shown)
+        earlier.append((audit, configuration, seed))
 
 
-def _check_alike(
-    rows: pd.DataFrame, column: str, others: tuple[Sequence[str], Sequence[str]]
-) -> None:
+def not_told_apart(audit: str, other: str, shown: Sequence[str]) -> InputError:
+    """The error of two audits with the same canary, score and shown settings."""
+    *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in shown))
+    return InputError(
+        f"audits {audit} and {other} have the same {', '.join(alike)} and {last},"
+        " by which this figure tells audits apart: show them in different figures"
+    )
+
+
+def _check_alike(rows: pd.DataFrame, column: str, shown_by: Sequence[str] = ()) -> None:
     first = rows.drop_duplicates(column)
     if len(first) > 1:
-        audits, values = first["audit"].tolist()[:2], first[column].tolist()[:2]
-        its, other = (f"{value:g}" if isinstance(value, float) else value for value in values)
-        places = zip(("panels", "lines"), others, strict=True)
-        able = " or ".join(place for place, settings in places if column in settings)
+        [audit, other], [value, of_other] = (
+            first["audit"].tolist()[:2],
+            [f"{one:g}" if isinstance(one, float) else one for one in first[column].tolist()[:2]],
+        )
+        instead = f"name it in {' or '.join(shown_by)}, or " if shown_by else ""
         raise InputError(
-            f"audits {audits[0]} and {audits[1]} differ in {column} ({its} and {other}), which this"
-            f" figure does not show: {f'name it in {able}, or ' if able else ''}show them in"
-            " different figures"
+            f"audits {audit} and {other} differ in {column} ({value} and {of_other}), which this"
+            f" figure does not show: {instead}show them in different figures"
         )
 
 
