@@ -37,16 +37,7 @@ def draw_test_accuracy(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a group of bars for each sample rate, and below it the differences from the target.
 
-    Args:
-        accuracies: see `accuracy_table`.
-        summary: has the audits' settings; columns as in summary.tsv.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers (see `accuracy_table`).
-
-    Raises:
-        InputError: see `_settings_of`.
+    For the accuracies and the numbers, see `accuracy_table`.
     """
     table = accuracy_table(accuracies, summary)
     rates = table["sample_rate"].unique().tolist()
@@ -164,9 +155,6 @@ def accuracy_table(accuracies: Accuracies, summary: pd.DataFrame) -> pd.DataFram
         the central 95 % of the models are between `models_low` and `models_high`. `difference` is
         `accuracy` less that of the target record, `difference_error_bar` two standard errors of it.
         `trained_on` is an ordered category: the target record, then the canaries.
-
-    Raises:
-        InputError: see `_settings_of`.
     """
     parts = [
         (row.sample_rate, row.noise_multiplier, trained_on, row.audit, models)
@@ -196,12 +184,7 @@ def accuracy_table(accuracies: Accuracies, summary: pd.DataFrame) -> pd.DataFram
 
 
 def _settings_of(accuracies: Accuracies, summary: pd.DataFrame) -> pd.DataFrame:
-    """A row of the summary for each audit.
-
-    Raises:
-        InputError: if there is no audit, if one trains no models, has no test accuracy or is not
-            in the summary, or if two differ in what the figure does not show.
-    """
+    """A row of the summary for each audit; an error if they do not fit into one figure."""
     if not accuracies:
         raise InputError("there is no audit to show")
     known = summary.drop_duplicates("audit").set_index("audit", drop=False)

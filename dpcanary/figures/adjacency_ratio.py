@@ -21,16 +21,8 @@ _TWICE: dict[str, Any] = {
 def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate, with a line for each number of steps.
 
-    Args:
-        ratios: as `accounting.comparison.compare_adjacencies` gives them; lines have a gap where
-            the ratio is NaN.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers: the ratios.
-
-    Raises:
-        InputError: if there is no ratio at all, or deltas differ.
+    The ratios are those of `accounting.comparison.compare_adjacencies`; lines have a gap where one
+    is NaN. An error if there is none at all, or deltas differ.
     """
     if ratios["ratio"].isna().all():
         raise InputError("no ratio could be accounted: the log of compare_adjacencies says why")

@@ -37,8 +37,7 @@ class Proven:
 
     Attributes:
         mu: lower bound on the mu of a Gaussian trade-off curve.
-        ceiling: the largest epsilon that conversion `direct` can prove with as many runs.
-        delta: of the ceiling.
+        ceiling: the largest epsilon at delta that conversion `direct` can prove with as many runs.
         stated: the threshold rule and the confidence of both, in words.
     """
 
@@ -93,12 +92,7 @@ class Attack:
 def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> list[Attack]:
     """Attacks in the order of the catalogue, the first one of each configuration.
 
-    Args:
-        attacks: at least one.
-        panels: the settings that tell panels apart.
-
-    Raises:
-        InputError: if there is none, or if two have the same panel and series.
+    An error if there is none, or if two have the same panel, by the settings `panels`, and series.
     """
     if not attacks:
         raise InputError("there is no audit to show")
@@ -113,18 +107,12 @@ def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> lis
 
 
 def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLike) -> Array:
-    """Smallest false negative rate that a privacy profile allows.
+    """Smallest false negative rates, shape (m,), that a privacy profile allows.
 
     Every point (epsilon, delta) of the profile gives a lower bound on this rate, so the maximum of
-    these is one too [Dong, Roth and Su, 2022, Proposition 2.5; Wasserman and Zhou, 2010]:
-    max(0, 1 - delta - exp(epsilon) fpr, exp(-epsilon) (1 - delta - fpr)).
-
-    Args:
-        profile: accounted (delta, epsilon).
-        false_positive_rate: shape (m,), in [0, 1].
-
-    Returns:
-        Shape (m,). Never above the exact curve; the coarser the profile, the further below it.
+    these is one too [Dong, Roth and Su, 2022, Proposition 2.5; Wasserman and Zhou, 2010]: max(0, 1
+    - delta - exp(epsilon) fpr, exp(-epsilon) (1 - delta - fpr)). It is never above the exact curve;
+    the coarser the profile, the further below it.
     """
     rates = np.asarray(false_positive_rate, dtype=np.float64)[:, None]
     # An infinite epsilon bounds nothing. exp(700) is about the largest float, and lines steeper

@@ -68,8 +68,8 @@ def draw_bounds_figure(
     The noise may change along `num_steps`, because it is calibrated to the same epsilon.
 
     Args:
-        summary: one row per audit, repeat, step and estimate; columns as in summary.tsv. The step
-            and the number of runs are the largest of each audit, unless they are on the axis.
+        summary: one row per audit, repeat, step and estimate. The step and the number of runs are
+            the largest of each audit, unless they are on the axis.
         axis: a key of `LABELS`, the column of the summary on the axis.
         note: what a reader must know; printed below.
         in_sample: whether the rule that is not valid gets panels of its own beside those of the
@@ -81,13 +81,11 @@ def draw_bounds_figure(
 
     Returns:
         The figure, and its numbers, those that are not drawn included: one row per point of a
-        series, with `epsilon`, `error_bar` (see `rows.over_repeats`), num_repeats, num_runs and
-        num_looks. Accounted series do not depend on num_runs and have none. The bounds of a rule
-        that is not valid are a series of their own.
+        series. For its error, see `rows.over_repeats`. Accounted series do not depend on num_runs.
+        The bounds of a rule that is not valid are a series of their own.
 
     Raises:
-        InputError: for another axis, if `in_sample` has nothing to show, if audits at one point
-            differ in an accounted epsilon, and see `rows.shown_rows`.
+        InputError: if audits differ in what the figure does not show, or there is nothing to show.
     """
     if axis not in LABELS:
         raise InputError(f"unknown axis {axis!r}: {suggestion(axis, LABELS)}")

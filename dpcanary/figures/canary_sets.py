@@ -42,22 +42,19 @@ def draw_canary_sets(
     """Draws a panel for the loss gap and one for each valid rule that pools all slots.
 
     This is the form of Figure 2 of Boglioni et al. (2025), and the table is that of their Table 2,
-    with intervals for paired differences.
+    with intervals for paired differences. The audits differ in their canaries alone. They have the
+    same seed, so that trainings of the same repeat are pairs.
 
     Args:
-        summary: of audits that differ in their canaries alone. They have the same seed, so that
-            trainings of the same repeat are pairs.
+        summary: of the audits.
         gaps: columns audit, repeat, step and `loss_gap`, in nats.
-        note: what a reader must know; printed below.
+        note: printed below.
 
     Returns:
         The figure, and its numbers: for each measure (`loss_gap`, or the threshold rule), step and
         canary the mean over repeats, its interval `lower` to `upper` (95 %, Student's t),
         `standard_deviation`, `median` and num_repeats. Where `compared_with` names another canary,
         they are those of the differences between trainings of the same repeat.
-
-    Raises:
-        InputError: if audits differ in more than the canary, or there is no valid bound.
     """
     rows = summary[summary["is_valid"] & has_shown_conversion(summary) & summary["slot"].isna()]
     if rows.empty:

@@ -27,9 +27,9 @@ class FigureKind:
 
     name: str
     draw: str
-    inputs: tuple[str, ...]
-    files: tuple[str, ...]
     caption: tuple[str, ...]
+    inputs: tuple[str, ...] = ("summary",)
+    files: tuple[str, ...] = ("summary",)
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
     axis: str | None = None
@@ -90,8 +90,6 @@ _KINDS = (
     FigureKind(
         "epsilon_by_step",
         draw="dpcanary.figures.bounds:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
         keys=_OF_BOUNDS,
         axis="step",
@@ -99,8 +97,6 @@ _KINDS = (
     FigureKind(
         "epsilon_by_noise",
         draw="dpcanary.figures.bounds:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
         keys=_OF_BOUNDS,
         axis="noise_multiplier",
@@ -108,8 +104,6 @@ _KINDS = (
     FigureKind(
         "epsilon_by_runs",
         draw="dpcanary.figures.bounds:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
         needs=("sweeps", "num_runs"),
         keys=_OF_BOUNDS,
@@ -118,8 +112,6 @@ _KINDS = (
     FigureKind(
         "epsilon_by_setting",
         draw="dpcanary.figures.bounds:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
         caption=_CAPTION_OF_BOUNDS,
         needs=("sweeps", "setting"),
         keys=_OF_BOUNDS,
@@ -127,8 +119,6 @@ _KINDS = (
     FigureKind(
         "models_trained",
         draw="dpcanary.figures.models_trained:draw_models_trained",
-        inputs=("summary",),
-        files=("summary",),
         caption=(
             "Audited epsilon against the number of models trained. With one canary in each "
             "model, a bound needs many models. With many canaries in each, one model gives as "
@@ -282,24 +272,18 @@ _KINDS = (
     FigureKind(
         "hidden_state_by_step",
         draw="dpcanary.figures.hidden_state:draw_hidden_state",
-        inputs=("summary",),
-        files=("summary",),
         caption=_CAPTION_OF_HIDDEN_STATE,
         axis="step",
     ),
     FigureKind(
         "hidden_state_by_threshold",
         draw="dpcanary.figures.hidden_state:draw_hidden_state",
-        inputs=("summary",),
-        files=("summary",),
         caption=_CAPTION_OF_HIDDEN_STATE,
         axis="landscape_threshold",
     ),
     FigureKind(
         "amplification",
         draw="dpcanary.figures.hidden_state:draw_amplification",
-        inputs=("summary",),
-        files=("summary",),
         caption=(
             "Epsilon at the last recorded step over epsilon at the first one, by noise "
             "multiplier and batch size. A ratio of 1 means that hiding the models of all "
@@ -312,8 +296,6 @@ _KINDS = (
     FigureKind(
         "loss_landscape",
         draw="dpcanary.figures.hidden_state:draw_loss_landscape",
-        inputs=("summary",),
-        files=("summary",),
         caption=(
             "The first panel is the loss that the adversary crafts, as a function of the only "
             "parameter. The others are the exact densities of that parameter after some "

@@ -47,18 +47,9 @@ def draw_hidden_state(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each noise multiplier, with a colour for each batch size.
 
-    Args:
-        summary: of audits of one adversary whose exact law is known.
-        axis: a key of `_AXES`. Along `landscape_threshold`, the step is the last one.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers: one row per point of a `series` (audited, exact, exact_gdp or
-        accounted), with `epsilon` (the mean over repeats), `error_bar` (two standard errors) and
-        num_repeats.
-
-    Raises:
-        InputError: if an audit has no exact law, or if two audits share a point.
+    The axis is a key of `_AXES`; along `landscape_threshold`, the step is the last one. The table
+    has one row per point of a `series` (audited, exact, exact_gdp or accounted), with `epsilon`
+    (the mean over repeats), `error_bar` (two standard errors) and num_repeats.
     """
     table = _hidden_state_table(summary, axis=axis)
     settings = [*table.groupby("noise_multiplier")]
@@ -167,18 +158,7 @@ def _bounds_note(summary: pd.DataFrame) -> str:
 
 @style.applied()
 def draw_amplification(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
-    """Draws heatmaps of epsilon at the last step over epsilon at the first one.
-
-    Args:
-        summary: of audits whose exact law is known, with several recorded steps.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers: noise_multiplier, batch_size, and the ratio of each column.
-
-    Raises:
-        InputError: as `draw_hidden_state`; also if only one step was recorded.
-    """
+    """Draws heatmaps of epsilon at the last recorded step over epsilon at the first one."""
     rows = summary[summary["conversion"] == Conversion.GDP]
     if rows["step"].nunique() < 2:
         raise InputError("only one step was recorded: there is no ratio to show")
@@ -219,18 +199,10 @@ def _ratios_note(rows: pd.DataFrame) -> str:
 
 @style.applied()
 def draw_loss_landscape(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
-    """Draws the loss of an audit, and the density of its model after some steps.
+    """Draws the loss of the only audit, and the density of its model after some steps.
 
-    Args:
-        summary: of one audit with a crafted landscape.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers: `step` (0 for the loss), `position`, and `loss`, or the
-        densities `world0` and `world1`.
-
-    Raises:
-        InputError: if the audits are not one, or have no landscape.
+    The table has `step` (0 for the loss), `position`, and `loss`, or the densities `world0` and
+    `world1`.
     """
     audits = summary["audit"].unique()
     if len(audits) > 1 or summary["landscape"].isna().any():

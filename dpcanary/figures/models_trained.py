@@ -28,18 +28,7 @@ def draw_models_trained(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a line for each number of slots and valid threshold rule.
 
-    Args:
-        summary: of audits at several numbers of runs, some with several slots.
-        note: what a reader must know; printed below.
-        panels: the settings that tell panels apart; by default sample rate and noise.
-
-    Returns:
-        The figure, and its numbers: the columns of panels, num_slots, threshold_rule, conversion,
-        num_runs, `epsilon` (mean over repeats, and over slots that have bounds of their own),
-        `error_bar` and num_repeats; see `rows.over_repeats`.
-
-    Raises:
-        InputError: if there is no valid bound, or if canaries or significance differ.
+    Panels show sample rate and noise by default. For the numbers, see `rows.over_repeats`.
     """
     panel = tuple(panels) or _MECHANISM
     rows = summary[summary["is_valid"] & has_shown_conversion(summary)]

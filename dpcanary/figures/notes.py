@@ -48,10 +48,7 @@ def means_in_words(rows: pd.DataFrame, *, errors: bool = True) -> str:
 def shared_note(rows: pd.DataFrame, shown: Collection[str], *, needed: bool) -> str:
     """The settings that all audits share and that the figure does not show.
 
-    Args:
-        rows: of the summary.
-        shown: the settings on axis, panels and lines.
-        needed: whether panels are other than the default ones, which show the mechanism.
+    It is `needed` where panels are other than the default ones, which show the mechanism.
     """
     trained = rows[is_trained(rows)]
     if trained.empty or not (needed or trained["batch_size"].notna().any()):

@@ -28,13 +28,9 @@ _PROTECTS = {
 
 @style.applied()
 def draw_overview(table: pd.DataFrame) -> Figure:
-    """Draws a bar for each row, up to the proven epsilon, and a mark for each accounted one.
+    """Draws a bar for each of the first 16 rows, up to the proven epsilon, and its accounted ones.
 
-    Args:
-        table: of `results_table.results_table`; the first 16 rows are shown.
-
-    Raises:
-        InputError: if the table is empty.
+    The table is that of `results_table.results_table`.
     """
     if table.empty:
         raise InputError("there is no valid bound to show")

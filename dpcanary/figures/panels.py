@@ -12,10 +12,7 @@ from dpcanary.summary import SHOWN
 def setting_in_words(key: str, settings: Mapping[str, Any]) -> str:
     """One setting as a figure names it; nothing if the audit does not have it.
 
-    Args:
-        key: the setting's name.
-        settings: of an audit or panel. Known batches are named by their size, if that is there,
-            in place of a sample rate.
+    Known batches are named by their size, if that is there, in place of a sample rate.
 
     Example:
         >>> setting_in_words("sample_rate", {"sample_rate": 0.25})
@@ -63,13 +60,10 @@ class Panel:
 
 
 def panels_of(rows: pd.DataFrame, keys: Sequence[str], *, falling: bool = False) -> list[Panel]:
-    """The panels that some audits need.
+    """The panels that some audits need, told apart by the columns `keys`.
 
-    Args:
-        rows: of the summary.
-        keys: the columns that tell panels apart.
-        falling: whether numbers fall from panel to panel; otherwise only sample rates do. Names
-            stand in the order of the rows.
+    Numbers rise from panel to panel unless they are `falling`; sample rates always fall. Names
+    stand in the order of the rows.
     """
     first = rows[[*keys]].drop_duplicates().reset_index(drop=True)
     ranks = pd.DataFrame({key: _ranks(first[key], falling=falling) for key in keys})

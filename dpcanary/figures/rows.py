@@ -23,10 +23,7 @@ def shown_rows(
 
     The rules are the first valid one, and in_sample or the first other one that is not valid. Of
     every audit, the rows are those of its largest step and of its largest number of runs, except
-    for the one of these that is on the axis.
-
-    Raises:
-        InputError: if there is no row, or if audits differ in what the figure does not show.
+    for the one of these that is on the axis. Audits must not differ in what is not shown.
     """
     if summary.empty:
         raise InputError("the summary has no row to show")
@@ -41,11 +38,7 @@ def shown_rows(
 
 
 def valid_rows(summary: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the first valid rule and conversion GDP, at each audit's last step and most runs.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """The last rows of each audit by the first valid rule and conversion GDP."""
     is_shown = summary["is_valid"] & summary["threshold_rule"].isin(_shown_rules(summary))
     rows = summary[is_shown & (summary["conversion"] == Conversion.GDP)]
     if rows.empty:
@@ -96,17 +89,14 @@ def check_audits(
 ) -> None:
     """Checks that audits differ in what a figure shows, and in nothing else but the seed.
 
+    Some settings may change with those that panels and axis show: a noise with the sample rate or
+    the number of steps, for which it is calibrated, and a number of steps with the canary's period.
+
     Args:
         rows: of the summary.
-        shown: the settings that panels and axis show. Some settings that they do not show may
-            change with those that they show: a noise with the sample rate or the number of steps,
-            for which it is calibrated, and a number of steps with the canary's period.
+        shown: the settings that panels and axis show.
         lines: the settings that lines of one canary and score show.
         of_bounds: whether panels and lines could show more, which the message of an error says.
-
-    Raises:
-        InputError: if two audits differ in a setting that is not shown, or have the same canary,
-            score and shown settings, but are not repeats of one configuration; names the two.
     """
     known = [*dict.fromkeys([*shown, *lines])]
     trained = rows[is_trained(rows)]
@@ -172,13 +162,9 @@ def over_repeats(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     the independent units: with several of them, the error is that over the means of the audits.
     With one audit, it is that over its repeats, for this one canary.
 
-    Args:
-        rows: of a summary.
-        keys: columns that tell points apart; NaN is a value like any other.
-
-    Returns:
-        The keys, `epsilon` (mean over all repeats), `error_bar` (two standard errors; NaN for one
-        repeat of one audit) and num_repeats, which counts the repeats of all audits.
+    Returns the keys, of which NaN is a value like any other, `epsilon` (mean over all repeats),
+    `error_bar` (two standard errors; NaN for one repeat of one audit) and num_repeats, which counts
+    the repeats of all audits.
     """
     repeats = rows.groupby([*keys, "audit", "repeat"], dropna=False)["epsilon_lower"].mean()
     numbers = repeats.groupby([*keys], dropna=False).agg(["mean", "sem", "size"])

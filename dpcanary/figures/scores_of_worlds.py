@@ -43,15 +43,7 @@ def draw_score_histograms(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a row for each canary and a column for each sample rate and noise.
 
-    Args:
-        attacks: at least one.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers: one row per bin with the scores of each world in it.
-
-    Raises:
-        InputError: if there is no attack or two could not be told apart.
+    The table has one row per bin with the scores of each world in it.
     """
     attacks = ordered(attacks)
     rows = [*dict.fromkeys(attack.series for attack in attacks)]
@@ -130,11 +122,8 @@ def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity
 def draw_scores_of_worlds(scores: WorldScores, bound: EpsilonEstimate, *, name: str) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
-    Args:
-        scores: of both worlds.
-        bound: from these scores. Its trade-off curve is drawn: by what it says, no attack that
-            decides between the worlds has error rates below the true curve, which is at most this.
-        name: of the data, for the note.
+    The trade-off curve of the bound is drawn: by what it says, no attack that decides between the
+    worlds has error rates below the true curve, which is at most this. `name` is that of the data.
     """
     valid = "" if bound.is_valid else "NOT VALID: "
     label = f"{valid}bound: ε ≥ {bound.epsilon_lower:.2f} at δ = {bound.delta:g}"
@@ -168,11 +157,7 @@ def draw_scores_of_worlds(scores: WorldScores, bound: EpsilonEstimate, *, name: 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure.
-
-    Raises:
-        InputError: if the file's name does not end in .png or .pdf, or cannot be written.
-    """
+    """Writes a figure; an error if the file's name does not end in .png or .pdf."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: figures are {' or '.join(SUFFIXES)} files")
     kind = path.suffix.removeprefix(".")

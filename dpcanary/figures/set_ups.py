@@ -87,18 +87,9 @@ def draw_gradient_norm(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a line for each set-up, a band of two standard deviations, and the clipping norm.
 
-    Args:
-        norms: of the canary's gradient before it is clipped, by audit.
-        summary: has the settings of these audits.
-        note: what a reader must know; printed below.
-        panels: the settings that tell panels apart; by default there is one panel.
-
-    Returns:
-        The figure, and its numbers: one row per step of a set-up, with the `mean` and
-        `standard_deviation` over the runs of all repeats and both worlds.
-
-    Raises:
-        InputError: if there is no audit, if the summary lacks one, or if two cannot be told apart.
+    The norms are those of the canary's gradient before it is clipped, by audit. The table has one
+    row per step of a set-up, with the `mean` and `standard_deviation` over the runs of all repeats
+    and both worlds. By default there is one panel.
     """
     rows = summary[summary["audit"].isin([*norms])].drop_duplicates("audit")
     if rows.empty or len(rows) < len(norms):
@@ -170,19 +161,9 @@ def draw_privacy_profile(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws the accounted profile under the audited adjacency, and the audited Gaussian one.
 
-    Args:
-        profiles: accounted, by audit and adjacency.
-        summary: has the bounds of these audits.
-        note: what a reader must know; printed below.
-        panels: the settings that tell panels apart; by default there is one panel.
-
-    Returns:
-        The figure, and its numbers: one row per point of a set-up, with its `series`, `mu` (of the
-        audited one: the mean over repeats), `epsilon` and `delta`.
-
-    Raises:
-        InputError: if there is no bound by a valid rule and conversion gdp, if an audit has no
-            profile, or if two cannot be told apart.
+    The profiles are by audit and adjacency. The table has one row per point of a set-up, with its
+    `series`, `mu` (of the audited one: the mean over repeats), `epsilon` and `delta`. By default
+    there is one panel.
     """
     rows = valid_rows(summary)
     if missing := sorted({*rows["audit"]} - {*profiles}):

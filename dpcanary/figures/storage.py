@@ -43,11 +43,7 @@ def read_ratios(path: Path) -> pd.DataFrame:
 
 
 def read_accuracies(scores: Sequence[Path]) -> "Accuracies":
-    """Test accuracies after the last step, by audit, from score files.
-
-    Raises:
-        InputError: see `score_file.read_scores`.
-    """
+    """Test accuracies after the last step, by audit, from score files."""
     found = [read_scores(path) for path in scores]
     return {one.audit: one.test_accuracy.astype(np.float64) for one in found}
 
@@ -65,9 +61,6 @@ def read_attacks(
         profiles: accounted profiles of the same audits in the same order, if needed.
         summary: has further settings of the audits.
         ceilings: the table of `bound_ceiling`, if the figure shows what is proven.
-
-    Raises:
-        InputError: if the numbers of files differ, or a file is not what it must be.
     """
     if profiles and len(profiles) != len(scores):
         raise InputError(
@@ -107,11 +100,7 @@ def _read_proven(summary: pd.DataFrame, ceilings: Path) -> dict[str, Proven]:
 
 
 def read_norms(scores: Sequence[Path]) -> "dict[str, Norms]":
-    """The norms of canaries' gradients of all runs, by audit and recorded step.
-
-    Raises:
-        InputError: if an audit has another score.
-    """
+    """The norms of canaries' gradients of all runs, by audit and recorded step."""
     norms: dict[str, Norms] = {}
     for path in scores:
         found = read_scores(path)
@@ -126,13 +115,9 @@ def read_norms(scores: Sequence[Path]) -> "dict[str, Norms]":
 
 
 def read_loss_gaps(scores: Sequence[Path]) -> pd.DataFrame:
-    """Mean loss of canaries that are out minus that of those that are in, in nats.
+    """Mean loss of the slots that are out minus that of those that are in, in nats.
 
-    Returns:
-        Columns audit, repeat, step and `loss_gap`; the mean is over all slots of all runs.
-
-    Raises:
-        InputError: if an audit has another score than `loss`, or all its slots are in one world.
+    Columns audit, repeat, step and `loss_gap`.
     """
     rows = []
     for path in scores:
@@ -199,16 +184,9 @@ def write_figure(
 ) -> None:
     """Writes a figure twice and its numbers; the same input gives the same bytes.
 
-    Args:
-        figure: as drawn under `style.applied`.
-        table: the plotted numbers.
-        pdf: vector graphics, without the time of their creation.
-        png: at `style.RASTER_DPI`, without the name of the software.
-        tsv: the table.
-        origin: what the figure is of an experiment; see `provenance`. The .png carries it.
-
-    Raises:
-        InputError: if a file cannot be written. Nothing is written before all is drawn.
+    The PDF is without the time of its creation, and the PNG without the name of the software. The
+    PNG carries `origin`: what the figure is of an experiment; see `provenance`. Nothing is written
+    before all is drawn.
     """
     rendered = {pdf: io.BytesIO(), png: io.BytesIO()}
     metadata: dict[str, dict[str, str | None]] = {

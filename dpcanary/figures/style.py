@@ -177,13 +177,9 @@ def ranked(values: Iterable[Any], label: Callable[[Any], str] = str) -> dict[Any
 
 
 def accounted_styles(names: Sequence[str], audited: Iterable[str]) -> Styles:
-    """Keyword arguments of `plot` for each accounted curve.
+    """Keyword arguments of `plot` for each accounted curve, of audits of these adjacencies.
 
     Audits of membership alone are bounded by the add/remove curve, so it is the only one and solid.
-
-    Args:
-        names: the curves of audits of substitution, of `ACCOUNTED`.
-        audited: the adjacencies of the figure's audits.
     """
     known = sorted({*audited})
     if Adjacency.SUBSTITUTE in known:

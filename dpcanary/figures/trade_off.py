@@ -50,21 +50,9 @@ def draw_trade_off(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate and noise, with a line for each canary.
 
-    Of audits that differ in their seed alone, the first one is shown.
-
-    Args:
-        attacks: at least one, each with its `profiles` under both adjacencies. If `proven` is
-            known, the curves that it names are drawn too.
-        note: what a reader must know; printed below.
-        panels: the settings that tell panels apart, in place of sample rate and noise.
-
-    Returns:
-        The figure, and its numbers: one row per point with its panel, series, canary, audit,
-        false_positive_rate and false_negative_rate.
-
-    Raises:
-        InputError: if there is no attack, if two could not be told apart, or if those of one
-            panel have different profiles.
+    Of audits that differ in their seed alone, the first one is shown. Each attack has its
+    `profiles` under both adjacencies; if `proven` is known, the curves that it names are drawn too.
+    The table has one row per point of a curve.
     """
     attacks = ordered(attacks, panels or MECHANISM)
     rows = pd.DataFrame([attack.row for attack in attacks])
