@@ -31,15 +31,9 @@ def report_of_own_audit(
 ) -> Report:
     """What a report says of such an audit.
 
-    Args:
-        name: of the training.
-        scores: of all models.
-        estimate: the lower bound from them.
-        adjacency: in what the worlds differ.
-        mechanism: noise multiplier, sample rate and steps as they were accounted, if known.
-        accounted: the upper bounds, if known.
-        seconds: of all trainings.
-        findings: more sentences for the notes, such as the test of the claim.
+    The `mechanism` is noise multiplier, sample rate and steps as they were accounted, if known, and
+    `accounted` the upper bounds. `seconds` are those of all trainings, and `findings` more
+    sentences for the notes, such as the test of the claim.
     """
     without_noise = inf if mechanism is not None and mechanism[0] == 0 else nan
     add_remove = accounted.add_remove if accounted else without_noise

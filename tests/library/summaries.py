@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -95,3 +96,18 @@ def summary_of(
 def written_below(figure: Figure) -> list[str]:
     """The lines of text below the legend, from the first to the last."""
     return [text.get_text() for text in figure.subfigs[-1].texts]
+
+
+def legend(figure: Figure) -> dict[str, Any]:
+    """The handles of the legend, by their labels."""
+    return {
+        text.get_text(): handle
+        for part in figure.subfigs
+        for one in part.legends
+        for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)
+    }
+
+
+def titles(figure: Figure) -> list[str]:
+    """The titles of the panels that are shown."""
+    return [axes.get_title() for axes in figure.axes if axes.get_visible()]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import binomtest, norm
-from summaries import written_below
+from summaries import titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import (
@@ -146,8 +146,7 @@ def test_histograms_count_every_score_in_shared_bins() -> None:
             counts[-1] += int((scores == bins["bin_right"].iloc[-1]).sum())
             assert bins[f"world{world}_scores"].tolist() == counts
             assert sum(counts) == len(scores)
-    titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
-    assert titles == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
+    assert titles(figure) == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
 
 
 def test_equal_scores_have_a_histogram() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from summaries import ACCOUNTED, row, summary_of, written_below
+from summaries import ACCOUNTED, legend, row, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.bounds import draw_bounds_figure
@@ -32,18 +32,27 @@ def _bounds(summary: pd.DataFrame, **where: object) -> list[float]:
     ]
 
 
+def _check_means(
+    table: pd.DataFrame, summary: pd.DataFrame, units: str, *, num_repeats: int = 3, **where: object
+) -> None:
+    """Each audited point is the mean over three units, with two standard errors."""
+    audited = table[table["series"] == "audited"]
+    assert len(audited) > 2
+    for point in audited.itertuples():
+        here = where | {key: getattr(point, key) for key in ("canary", "sample_rate", "step")}
+        if "num_runs" in table and table["num_runs"].nunique() > 1:
+            here["num_runs"] = point.num_runs
+        means = [mean(_bounds(summary, **here, **{units: one})) for one in summary[units].unique()]
+        assert point.num_repeats == num_repeats
+        assert point.epsilon == pytest.approx(mean(means))
+        assert point.error_bar == pytest.approx(2 * stdev(means) / len(means) ** 0.5)
+
+
 def test_audited_points_are_means_with_two_standard_errors() -> None:
     summary = summary_of()
     _, table = draw_bounds_figure(summary, axis="step")
-    audited = table[table["series"] == "audited"]
-    assert len(audited) == 2 * 2 * 3
-    for point in audited.itertuples():
-        values = _bounds(
-            summary, canary=point.canary, sample_rate=point.sample_rate, step=point.step
-        )
-        assert len(values) == point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    assert (table["series"] == "audited").sum() == 2 * 2 * 3
+    _check_means(table, summary, "repeat")
 
 
 def test_accounted_curves_are_those_of_the_summary() -> None:
@@ -75,15 +84,7 @@ def test_slots_with_bounds_of_their_own_are_averaged_before_repeats() -> None:
             for slot, part in enumerate(parts)
         ]
     )
-    _, table = draw_bounds_figure(summary, axis="step")
-    audited = table[table["series"] == "audited"]
-    assert len(audited) == 2 * 2 * 3
-    for point in audited.itertuples():
-        where = {"canary": point.canary, "sample_rate": point.sample_rate, "step": point.step}
-        values = [mean(_bounds(summary, **where, repeat=repeat)) for repeat in range(3)]
-        assert point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    _check_means(draw_bounds_figure(summary, axis="step")[1], summary, "repeat")
 
 
 def test_one_repeat_has_no_error_bar() -> None:
@@ -235,7 +236,7 @@ def test_accounted_epsilons_of_one_point_are_visible(axis: str) -> None:
 def test_by_noise_shows_each_audits_last_step() -> None:
     figure, table = draw_bounds_figure(summary_of(), axis="noise_multiplier")
     assert set(table["step"]) == {500}
-    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
+    assert titles(figure) == ["q = 1", "q = 0.25"]
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
     here = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
     expected = here[here["sample_rate"] == 1.0][["noise_multiplier", "epsilon"]]
@@ -305,7 +306,7 @@ def test_only_the_valid_rule_is_drawn_by_default(axis: str) -> None:
     summary.loc[~summary["is_valid"], "epsilon_lower"] += 90
     figure, table = draw_bounds_figure(summary, axis=axis)
     alone, _ = draw_bounds_figure(summary[summary["is_valid"]], axis=axis)
-    assert [axes.get_title() for axes in figure.axes] == [axes.get_title() for axes in alone.axes]
+    assert titles(figure) == titles(alone)
     assert not figure.subfigs[0].subfigs
     assert not figure.subfigs[0].get_suptitle()
     for axes, expected in zip(figure.axes, alone.axes, strict=True):
@@ -369,14 +370,7 @@ def test_one_panel_for_each_rule_stand_side_by_side() -> None:
 def test_by_runs_has_the_mean_of_every_number_of_runs_and_level_accounts() -> None:
     summary = summary_of(rules=BOTH, axis={"num_runs": [100, 500, 2000]})
     figure, table = draw_bounds_figure(summary, axis="num_runs", in_sample=True)
-    audited = table[table["series"] == "audited"]
-    assert len(audited) == 2 * 2 * 3
-    for point in audited.itertuples():
-        where = {"canary": point.canary, "sample_rate": point.sample_rate}
-        values = _bounds(summary, **where, num_runs=point.num_runs, step=500)
-        assert len(values) == point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    _check_means(table, summary, "repeat")
     accounted = table[table["series"].str.startswith("accounted")]
     assert set(accounted["series"]) == {"accounted_substitute", "accounted_add_remove"}
     assert accounted["num_runs"].isna().all()
@@ -408,7 +402,7 @@ def test_by_setting_has_a_point_for_every_value(setting: str, values: list[float
         assert epsilon == pytest.approx(mean(_bounds(summary, **where, **{setting: value})))
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
     assert drawn.tolist() == here[[setting, "epsilon"]].to_numpy().tolist()
-    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
+    assert titles(figure) == ["q = 1", "q = 0.25"]
     accounted = table[(table["series"] == "accounted_substitute") & (table["sample_rate"] == 1.0)]
     assert accounted[[setting, "epsilon"]].to_numpy().tolist() == [[v, 10.0] for v in values]
 
@@ -487,15 +481,6 @@ def test_by_runs_the_note_says_which_bounds_hold_jointly(alone: list[int], state
     }
 
 
-def _legend(figure) -> dict[str, str]:
-    """The face colour of the marker of each entry."""
-    return {
-        text.get_text(): str(line.get_markerfacecolor())
-        for legend in figure.subfigs[-1].legends
-        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
-    }
-
-
 def _faces(axes, colour: str) -> dict[float, str]:
     """The face colour of the markers of a colour, by their place on the axis."""
     return {
@@ -511,10 +496,10 @@ def test_by_runs_markers_tell_joint_bounds_from_others() -> None:
     figure, table = draw_bounds_figure(summary, axis="num_runs")
     for axes in figure.axes:
         assert _faces(axes, blue) == {100.0: blue, 500.0: "white", 2000.0: blue}
-    legend = _legend(figure)
-    assert legend["alone"] == "white"
-    assert legend["jointly with those of its curve"] != "white"
-    assert legend["gradient"] == blue
+    faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
+    assert faces["alone"] == "white"
+    assert faces["jointly with those of its curve"] != "white"
+    assert faces["gradient"] == blue
     gradient = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
     first = gradient[gradient["sample_rate"] == 1.0]
     drawn = np.vstack(_drawn(figure.axes[0], blue))
@@ -525,7 +510,7 @@ def test_by_runs_markers_tell_joint_bounds_from_others() -> None:
 def test_by_runs_markers_are_filled_where_all_bounds_hold_alike(alone: list[int]) -> None:
     figure, _ = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
     assert {*_faces(figure.axes[0], "#0072B2").values()} == {"#0072B2"}
-    assert "alone" not in _legend(figure)
+    assert "alone" not in legend(figure)
 
 
 def test_joint_bounds_and_others_at_the_same_runs_are_two_lines() -> None:
@@ -539,19 +524,15 @@ def test_only_bounds_of_the_valid_rule_count_as_joint() -> None:
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     figure, _ = draw_bounds_figure(pd.concat([_with_looks(), other]), axis="num_runs")
     assert "confidence for all points of a curve jointly" in " ".join(written_below(figure))
-    assert "alone" not in _legend(figure)
+    assert "alone" not in legend(figure)
 
 
 def test_scores_are_told_apart_by_lines_where_markers_tell_joint_bounds() -> None:
     default = _with_looks(500, canaries=["worst_case"])
     other = default.assign(score="transcript", audit=default["audit"] + "-transcript")
     figure, _ = draw_bounds_figure(pd.concat([default, other]), axis="num_runs")
-    lines = {
-        str(text.get_text()): line.get_linestyle()
-        for legend in figure.subfigs[-1].legends
-        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
-    }
-    assert (lines["worst case"], lines["worst case (transcript)"]) == ("-", "--")
+    dashes = {label: line.get_linestyle() for label, line in legend(figure).items()}
+    assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
 
 
 # Panels, lines, and audits that differ in their seed
@@ -572,13 +553,9 @@ def _fixed(**changes: object) -> pd.DataFrame:
     ).assign(audit=name, configuration=f"of {name}")
 
 
-def _titles(figure) -> list[str]:
-    return [axes.get_title() for axes in figure.axes]
-
-
 def test_known_batches_are_named_in_place_of_a_sample_rate() -> None:
     figure, table = draw_bounds_figure(_fixed(), axis="step")
-    assert _titles(figure) == ["known batches of 128, σ = 4"]  # noqa: RUF001
+    assert titles(figure) == ["known batches of 128, σ = 4"]  # noqa: RUF001
     assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in written_below(figure)
     assert {"sample_rate", "noise_multiplier"} < set(table.columns)
 
@@ -591,8 +568,7 @@ def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency: s
     [curve] = [line for line in axes.get_lines() if line.get_color() == "black"]
     assert (curve.get_linestyle(), max(curve.get_ydata())) == ("-", ACCOUNTED["add_remove"])
     name = {"add_remove": "add/remove", "zero_out": "zero-out"}[adjacency]
-    texts = [text.get_text() for legend in figure.subfigs[-1].legends for text in legend.texts]
-    assert texts[-2:] == ["accounted ε (upper bound), audited adjacency:", name]
+    assert [*legend(figure)][-2:] == ["accounted ε (upper bound), audited adjacency:", name]
 
 
 def test_panels_of_both_adjacencies_have_the_curves_of_their_own() -> None:
@@ -604,7 +580,7 @@ def test_panels_of_both_adjacencies_have_the_curves_of_their_own() -> None:
     }
     assert dashes["substitute"] == ["-", "--", ":"]
     assert dashes["add/remove"][0] == "--"
-    assert _titles(figure) == ["substitute", "add/remove"]
+    assert titles(figure) == ["substitute", "add/remove"]
 
 
 def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
@@ -616,7 +592,7 @@ def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
     figure, table = draw_bounds_figure(
         pd.concat(parts), axis="step", panels=["model", "canary_period"]
     )
-    assert _titles(figure) == [
+    assert titles(figure) == [
         f"{model}, k = {period}" for model in ("resnet18", "convnet") for period in (1, 5)
     ]
     for axes, part in zip(figure.axes, [parts[1], parts[0], parts[3], parts[2]], strict=True):
@@ -664,12 +640,7 @@ def test_variants_of_a_canary_are_lines_of_their_own() -> None:
     figure, table = draw_bounds_figure(
         pd.concat(parts), axis="step", lines=["simulation", "ranking"]
     )
-    legend = [
-        (text.get_text(), line)
-        for one in figure.subfigs[-1].legends
-        for text, line in zip(one.get_texts(), one.get_lines(), strict=True)
-    ]
-    entries = {name: line for name, line in legend if "dimension" in name}
+    entries = {name: line for name, line in legend(figure).items() if "dimension" in name}
     assert [*entries] == [
         "random dimension",
         *(
@@ -716,11 +687,7 @@ def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
 def test_audits_that_differ_in_their_seed_are_averaged_like_repeats() -> None:
     summary = _seeds(1, 2, 4)
     figure, table = draw_bounds_figure(summary, axis="step")
-    for point in table[table["series"] == "audited"].itertuples():
-        values = _bounds(summary, step=point.step)
-        assert len(values) == point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    _check_means(table, summary, "seed")
     below = " ".join(written_below(figure))
     assert "mean ± 2 standard errors of 3 repeats, each with a canary of its own" in below
 
@@ -729,11 +696,7 @@ def test_the_error_over_canaries_is_that_over_their_means() -> None:
     """Repeats of one audit share its canary, so they say nothing about other canaries."""
     summary = _seeds(1, 2, 4, num_repeats=2)
     figure, table = draw_bounds_figure(summary, axis="step")
-    for point in table[table["series"] == "audited"].itertuples():
-        means = [mean(_bounds(summary, step=point.step, seed=seed)) for seed in (1, 2, 4)]
-        assert point.num_repeats == 6
-        assert point.epsilon == pytest.approx(mean(means))
-        assert point.error_bar == pytest.approx(2 * stdev(means) / 3**0.5)
+    _check_means(table, summary, "seed", num_repeats=6)
     assert "standard errors over 3 canaries of 2 repeats each" in " ".join(written_below(figure))
 
 
@@ -764,6 +727,4 @@ def test_an_accounted_curve_without_a_finite_point_is_not_in_the_legend():
     for epsilon, is_shown in ((11.0, True), (float("inf"), False)):
         summary = summary_of().assign(epsilon_upper_group_privacy=epsilon)
         figure, _ = draw_bounds_figure(summary, axis="step")
-        legends = [legend for part in figure.subfigs for legend in part.legends]
-        labels = {text.get_text() for legend in legends for text in legend.get_texts()}
-        assert ("group privacy" in labels) is is_shown
+        assert ("group privacy" in legend(figure)) is is_shown

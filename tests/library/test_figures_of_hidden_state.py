@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
-from summaries import summary_of, written_below
+from summaries import legend, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import Attack, Profile, Proven
@@ -38,16 +38,12 @@ def _norms(summary: pd.DataFrame) -> dict[str, dict[int, np.ndarray]]:
     }
 
 
-def _legend(figure) -> list[str]:
-    return [text.get_text() for one in figure.subfigs[-1].legends for text in one.get_texts()]
-
-
 def test_norms_are_drawn_as_means_with_bands_of_two_deviations() -> None:
     summary = _summary()
     norms = _norms(summary)
     figure, table = draw_gradient_norm(norms, summary)
     (axes,) = figure.axes
-    assert _legend(figure) == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
+    assert [*legend(figure)] == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
     for number, (audit, of_audit) in enumerate(norms.items()):
         rows = table[table["audit"] == audit]
         assert rows["mean"].tolist() == pytest.approx([one.mean() for one in of_audit.values()])
@@ -69,12 +65,12 @@ def test_panels_of_norms_share_a_scale_that_holds_every_band() -> None:
     last = [*norms][-1]
     norms[last] = {step: 100 * values for step, values in norms[last].items()}
     figure, table = draw_gradient_norm(norms, summary, panels=["canary_period"])
-    assert [axes.get_title() for axes in figure.axes] == ["k = 1", "k = 5"]
+    assert titles(figure) == ["k = 1", "k = 5"]
     highest = (table["mean"] + 2 * table["standard_deviation"]).max()
     for axes in figure.axes:
         assert axes.get_ylim()[0] == 0
         assert axes.get_ylim()[1] > highest
-    assert _legend(figure)[1] == "loss"
+    assert [*legend(figure)][1] == "loss"
 
 
 def test_norms_of_audits_that_differ_in_their_seed_are_of_one_line() -> None:
@@ -124,7 +120,7 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds() -> No
         assert accounted["delta"].tolist() == pytest.approx(expected, rel=1e-6)
     (axes,) = figure.axes
     assert sum(line.get_color() == "black" for line in axes.get_lines()) == 2
-    assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*_legend(figure)}
+    assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*legend(figure)}
     below = " ".join(written_below(figure))
     assert "by the simultaneous rule, 95 % confidence" in below
     assert "mean of 3 repeats. Assumption: the curve is Gaussian" in below
@@ -177,7 +173,7 @@ def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone() -> N
     assert axes.get_title() == "known batches of 128, σ = 4"  # noqa: RUF001
     assert not axes.collections  # no shade
     assert axes.get_lines()[0].get_linestyle() == "-"
-    assert "fewest errors that the accountant allows, audited adjacency:" in _legend(figure)
+    assert "fewest errors that the accountant allows, audited adjacency:" in legend(figure)
 
 
 def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() -> None:
@@ -189,7 +185,7 @@ def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() ->
     rates = ceiling["false_positive_rate"]
     steep, flat = 1 - 1e-5 - np.exp(5.0) * rates, np.exp(-5.0) * (1 - 1e-5 - rates)
     assert ceiling["false_negative_rate"].to_numpy() == pytest.approx(np.maximum(steep, flat))
-    labels = _legend(figure)
+    labels = legend(figure)
     assert "Gaussian, audited μ = 1.25" in labels
     assert "direct: at most ε = 5 with 600 scores" in labels
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in written_below(
@@ -203,9 +199,9 @@ def test_panels_of_the_trade_off_can_be_chosen_and_repeats_are_shown_once() -> N
     proven = replace(_attack().proven, mu=0.5)  # type: ignore[type-var]
     other = _attack(audit="other", settings=settings, proven=proven)
     figure, table = draw_trade_off([other, _attack(), again], panels=["canary_period"])
-    assert [axes.get_title() for axes in figure.axes] == ["k = 1", "k = 5"]
+    assert titles(figure) == ["k = 1", "k = 5"]
     assert set(table["audit"].dropna()) == {"one", "other"}
     assert table.columns[0] == "canary_period"
-    assert "Gaussian, audited μ = 1.25 / 0.5" in _legend(figure)
+    assert "Gaussian, audited μ = 1.25 / 0.5" in legend(figure)
     with pytest.raises(InputError, match="have the same canary, score and model, by which"):
         draw_trade_off([other, _attack()], panels=["model"])
