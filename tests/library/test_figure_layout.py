@@ -1,7 +1,7 @@
 """Text in a figure neither overlaps nor leaves the figure, and ticks have the right labels."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -60,13 +60,10 @@ def _accuracies() -> Figure:
 
 
 def _ratios() -> Figure:
-    grid = pd.MultiIndex.from_product(
-        [[1.0, 0.25, 0.0625], [125, 500, 2000], [1.0, 10.0, 100.0]],
-        names=["sample_rate", "num_steps", "noise_multiplier"],
-    ).to_frame(index=False)
-    return draw_adjacency_ratio(
-        grid.assign(delta=1e-5, accounting_method="pld", ratio=2.1), note=NOTE
-    )[0]
+    names = ["sample_rate", "num_steps", "noise_multiplier"]
+    grid = pd.DataFrame(product((1.0, 0.25, 0.0625), (125, 500, 2000), (1.0, 9.0)), columns=names)
+    table = grid.assign(delta=1e-5, accounting_method="pld", ratio=2.1)
+    return draw_adjacency_ratio(table, note=NOTE)[0]
 
 
 def _attacks() -> list[Attack]:

@@ -11,6 +11,7 @@ from summaries import ACCOUNTED, legend, row, summary_of, titles, written_below
 from dpcanary.errors import InputError
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
+from dpcanary.summary import AXES
 
 
 def _drawn(axes, colour: str) -> list[np.ndarray]:
@@ -85,11 +86,6 @@ def test_slots_with_bounds_of_their_own_are_averaged_before_repeats() -> None:
         ]
     )
     _check_means(draw_bounds_figure(summary, axis="step")[1], summary, "repeat")
-
-
-def test_one_repeat_has_no_error_bar() -> None:
-    _, table = draw_bounds_figure(summary_of(num_repeats=1), axis="step")
-    assert table["error_bar"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -290,13 +286,10 @@ def test_audits_that_a_panel_would_mix_up_are_refused(
 
 
 BOTH = ("simultaneous", "in_sample")
+RUNS = {"num_runs": [100, 500, 2000]}
 ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
-    "step": None,
-    "noise_multiplier": None,
-    "num_runs": {"num_runs": [100, 500, 2000]},
-    "max_grad_norm": {"max_grad_norm": [1.0, 4.0, 16.0]},
-    "num_steps": {"num_steps": [125, 500, 2000]},
-    "learning_rate": {"learning_rate": [0.001, 0.1, 1.0]},
+    **{"step": None, "noise_multiplier": None, "num_runs": RUNS},
+    **{setting: {setting: [0.25, 4.0, 16.0]} for setting in AXES},
 }
 
 
@@ -359,16 +352,8 @@ def test_both_rules_have_panels_of_the_same_scale(axis: str) -> None:
         assert sorted(heights) == pytest.approx(sorted(2 * points["error_bar"]))
 
 
-def test_one_panel_for_each_rule_stand_side_by_side() -> None:
-    summary = summary_of(settings=[(1.0, 22.37)], rules=BOTH)
-    figure, _ = draw_bounds_figure(summary, axis="step", in_sample=True)
-    left, right = (part.bbox for part in figure.subfigs[0].subfigs)
-    assert (left.y0, left.y1) == (right.y0, right.y1)
-    assert left.x1 <= right.x0
-
-
 def test_by_runs_has_the_mean_of_every_number_of_runs_and_level_accounts() -> None:
-    summary = summary_of(rules=BOTH, axis={"num_runs": [100, 500, 2000]})
+    summary = summary_of(rules=BOTH, axis=RUNS)
     figure, table = draw_bounds_figure(summary, axis="num_runs", in_sample=True)
     _check_means(table, summary, "repeat")
     accounted = table[table["series"].str.startswith("accounted")]
@@ -383,15 +368,9 @@ def test_by_runs_has_the_mean_of_every_number_of_runs_and_level_accounts() -> No
         }
 
 
-@pytest.mark.parametrize(
-    ("setting", "values"),
-    [
-        ("max_grad_norm", [0.5, 2.0, 8.0]),
-        ("num_steps", [125, 500, 2000]),
-        ("learning_rate", [0.001, 0.1, 1.0]),
-    ],
-)
-def test_by_setting_has_a_point_for_every_value(setting: str, values: list[float]) -> None:
+@pytest.mark.parametrize("setting", AXES)
+def test_by_setting_has_a_point_for_every_value(setting: str) -> None:
+    values = [0.5, 2.0, 8.0]
     summary = summary_of(axis={setting: values})
     figure, table = draw_bounds_figure(summary, axis=setting)
     gradient = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
@@ -438,9 +417,6 @@ def test_audits_that_the_setting_does_not_tell_apart_are_refused() -> None:
     other = runs[runs["num_runs"] == 100].assign(audit="other")
     with pytest.raises(InputError, match="same canary, score, sample rate and noise, by which"):
         draw_bounds_figure(pd.concat([runs, other]), axis="num_runs")
-
-
-RUNS = {"num_runs": [100, 500, 2000]}
 
 
 def _with_looks(*alone: int, **changes: object) -> pd.DataFrame:
@@ -603,21 +579,25 @@ def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
     assert shared in written_below(figure)
 
 
-def test_settings_that_are_not_named_are_refused_with_what_to_do() -> None:
-    periods = pd.concat([_fixed(canary_period=float(k), num_steps=250 * k) for k in (1, 5)])
-    with pytest.raises(InputError, match=r"canary_period \(1 and 5\).* name it in panels or lines"):
-        draw_bounds_figure(periods, axis="step")
-    starts = pd.concat([_fixed(initialisation=start) for start in ("fixed", "per_run")])
-    with pytest.raises(InputError, match=r"differ in initialisation .* name it in panels or lines"):
-        draw_bounds_figure(starts, axis="step")
-    weights = pd.concat([_fixed(initial_weights=one) for one in (None, "xavier")])
-    with pytest.raises(
-        InputError, match=r"differ in initial_weights .*: name it in lines, or show"
-    ):
-        draw_bounds_figure(weights, axis="step")
-    steps = pd.concat([_fixed(num_steps=steps) for steps in (250, 500)])
-    with pytest.raises(InputError, match=r"differ in num_steps .* show: show them in different"):
-        draw_bounds_figure(steps, axis="step", panels=["canary_period"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"canary_period": 5.0, "num_steps": 1250},
+            r"canary_period \(1 and 5\).* it in panels or l",
+        ),
+        ({"initialisation": "per_run"}, "differ in initialisation .* name it in panels or lines"),
+        ({"initial_weights": "xavier"}, "differ in initial_weights .*: name it in lines, or show"),
+        ({"num_steps": 250}, "differ in num_steps .* show: show them in different"),
+    ],
+)
+def test_settings_that_are_not_named_are_refused_with_what_to_do(changes, message) -> None:
+    panels = ["canary_period"] if "num_steps" in changes and len(changes) == 1 else []
+    with pytest.raises(InputError, match=message):
+        draw_bounds_figure(pd.concat([_fixed(), _fixed(**changes)]), axis="step", panels=panels)
+
+
+def test_settings_of_a_canary_are_compared_among_its_own_audits() -> None:
     rankings = pd.concat(
         [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
     )
@@ -698,6 +678,10 @@ def test_the_error_over_canaries_is_that_over_their_means() -> None:
     figure, table = draw_bounds_figure(summary, axis="step")
     _check_means(table, summary, "seed", num_repeats=6)
     assert "standard errors over 3 canaries of 2 repeats each" in " ".join(written_below(figure))
+
+
+def test_one_repeat_of_one_audit_has_no_error_bar() -> None:
+    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
 def test_the_same_runs_twice_are_refused() -> None:

@@ -17,13 +17,13 @@ from dpcanary.figures.catalogue import figure_kind
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
-from dpcanary.summary import COLUMNS
+from dpcanary.summary import COLUMNS, SHOWN
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
 _OF_ATTACKS = ["score_histograms", "trade_off", "gradient_norm", "privacy_profile"]
 _KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", *_OF_ATTACKS]
-_AUDIT = {
+_AUDIT = dict.fromkeys(SHOWN) | {
     "canary": "gradient",
     "score": "coordinate",
     "adjacency": "substitute",
@@ -33,13 +33,8 @@ _AUDIT = {
     "num_steps": 500,
     "learning_rate": 0.01,
     "sampling": "poisson",
-    "batch_size": None,
-    "canary_period": None,
     "initialisation": "zeros",
-    "initial_weights": None,
-    "pretraining": None,
-    "simulation": None,
-    "ranking": None,
+    "dataset": "digits",
     "seed": 0,
 }
 _STAGE = EstimationStage(
@@ -104,7 +99,6 @@ def _summary() -> pd.DataFrame:
             "audit": "fig-gradient",
             "sweep": "2024",  # a name that looks like a number
             **_AUDIT,
-            "dataset": "digits",
             "data": "digits",
             "num_records": 500,
             "configuration": "1e5",  # a hash that looks like a number
@@ -136,7 +130,7 @@ def _write_experiment(folder: Path) -> None:
     experiment = {
         "settings": {"datasets": {"digits": dataset}},
         "sweeps": {"2024": ["fig-gradient"]},
-        "audits": {"fig-gradient": {**_AUDIT, "dataset": "digits"}},
+        "audits": {"fig-gradient": _AUDIT},
         "unused_keys": {"fig-gradient": ["ranking", "simulation"]},
     }
     (folder / "experiment.json").write_text(json.dumps(experiment))
@@ -216,21 +210,25 @@ def _outputs(folder: Path) -> list[str]:
     return [part for kind in kinds for part in (f"--{kind}", str(folder / f"f.{kind}"))]
 
 
+def _drawn(kind: str, inputs: Path, folder: Path, **settings: object) -> dict[str, bytes]:
+    _draw(kind, [*_arguments(kind, inputs), *_outputs(folder)], **settings)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.mark.parametrize("kind", _KINDS)
-def test_writes_three_files_with_the_same_bytes_again(
+def test_writes_three_files_with_the_same_bytes_again_and_any_note(
     kind: str, inputs: Path, tmp_path: Path
 ) -> None:
-    for name in ("first", "second"):
-        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path / name)])
-    first, second = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-        for name in ("first", "second")
-    )
+    first, second = (_drawn(kind, inputs, tmp_path / name) for name in ("first", "second"))
     assert sorted(first) == ["f.pdf", "f.png", "f.tsv"]
     assert first["f.pdf"].startswith(b"%PDF")
     assert b"CreationDate" not in first["f.pdf"]
     assert first["f.png"].startswith(b"\x89PNG")
     assert first == second
+    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
+    noted = _drawn(kind, inputs, tmp_path / "noted", note=note)
+    assert noted["f.png"] != first["f.png"]
+    assert noted["f.tsv"] == first["f.tsv"]
 
 
 def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
@@ -344,19 +342,6 @@ def test_numbers_of_runs_that_are_not_there_are_refused(
             _by_runs_arguments(inputs, "20", num_runs, output=tmp_path / "out.tsv")
         )
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("kind", _KINDS)
-def test_any_note_can_be_drawn(kind: str, inputs: Path, tmp_path: Path) -> None:
-    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
-    for name, text in (("noted", note), ("plain", "")):
-        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path / name)], note=text)
-    noted, plain = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-        for name in ("noted", "plain")
-    )
-    assert noted["f.png"] != plain["f.png"]
-    assert noted["f.tsv"] == plain["f.tsv"]
 
 
 @pytest.mark.parametrize(
