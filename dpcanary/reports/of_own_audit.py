@@ -15,6 +15,12 @@ from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bo
 from dpcanary.reports.page import Picture, Report, Row, png_of
 from dpcanary.scoring.world_scores import WorldScores
 
+_CAPTION = (
+    "The scores of the models of both worlds, and the errors of an attacker who decides between"
+    " the worlds by a threshold on the score.",
+    "The dashed curve is that of the proven bound: the training's own lies on it or below.",
+    "Measured error rates have no confidence bounds; the lowest rest on single scores.",
+)
 _PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
 
 
@@ -87,24 +93,17 @@ def report_of_own_audit(
         columns=("training", "models", "proven", "add/remove", "substitute", "rule"),
         rows=[row],
         notes=findings,
-        pictures=[_picture(scores, estimate, name)],
+        pictures=[
+            Picture(
+                "Scores and error rates",
+                png_of(draw_scores_of_worlds(scores, estimate, name=name)),
+                _CAPTION,
+            )
+        ],
         data=[("data", "the training's own, which the audit does not see")],
         provenance=[*_provenance(seconds)],
         methods=methods.paragraphs,
         references=methods.references,
-    )
-
-
-def _picture(scores: WorldScores, estimate: EpsilonEstimate, name: str) -> Picture:
-    return Picture(
-        "Scores and error rates",
-        png_of(draw_scores_of_worlds(scores, estimate, name=name)),
-        [
-            "The scores of the models of both worlds, and the errors of an attacker who decides"
-            " between the worlds by a threshold on the score.",
-            "The dashed curve is that of the proven bound: the training's own lies on it or below.",
-            "Measured error rates have no confidence bounds; the lowest rest on single scores.",
-        ],
     )
 
 

@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
-from dpcanary.figures.catalogue import figure_kind
+from dpcanary.figures import style
+from dpcanary.figures.catalogue import FIGURE_KINDS, FigureKind, figure_kind
+from dpcanary.figures.layout import make_frame
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.settings.figure import Figure as FigureSettings
 from dpcanary.summary import COLUMNS, SHOWN
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -393,3 +397,22 @@ def test_panels_can_be_chosen(kind: str, inputs: Path, tmp_path: Path) -> None:
     given = [*_arguments(kind, inputs), *_outputs(tmp_path)]
     _draw(kind, given, panels=["model", "max_grad_norm"])
     assert len(pd.read_csv(tmp_path / "f.tsv", sep="\t")) > 1
+
+
+@style.applied()
+def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+    figure, [[axes]] = make_frame(titles=["mine"], panel_size=(4, 3), legend=[], notes=[note])
+    axes.plot(summary["step"], summary["epsilon_lower"])
+    return figure, summary[["step", "epsilon_lower"]]
+
+
+def test_a_new_kind_needs_an_entry_and_its_function_alone(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = FigureKind("mine", draw=f"{__name__}:draw_rates", caption=("A line.",))
+    monkeypatch.setitem(FIGURE_KINDS, "mine", entry)
+    assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
+    with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
+        FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
+    _draw("mine", ["--summary", str(inputs / "summary.tsv"), *_outputs(tmp_path)], note="n")
+    assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]
