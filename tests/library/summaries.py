@@ -1,6 +1,7 @@
-"""Made-up summaries of audits for the tests of figures."""
+"""Made-up summaries and scores of audits for the tests of figures."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure
 
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.figures.attacks import Attack, Profile
+from dpcanary.gdp import gdp_epsilon
 from dpcanary.summary import COLUMNS
 
 ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
@@ -111,3 +114,26 @@ def legend(figure: Figure) -> dict[str, Any]:
 def titles(figure: Figure) -> list[str]:
     """The titles of the panels that are shown."""
     return [axes.get_title() for axes in figure.axes if axes.get_visible()]
+
+
+@cache
+def gaussian_profile(mu: float) -> Profile:
+    """The privacy profile of a Gaussian trade-off curve."""
+    delta = np.union1d(np.logspace(-12, -0.01, 400), np.linspace(0.001, 0.999, 300))
+    return Profile(delta, np.array([gdp_epsilon(mu=mu, delta=float(one)) for one in delta]))
+
+
+def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) -> Attack:
+    """An attack with normal scores, under both adjacencies."""
+    rng = np.random.default_rng(1)
+    values = {
+        "audit": f"{canary}-1",
+        "canary": canary,
+        "sample_rate": 1.0,
+        "noise_multiplier": 22.37,
+        "step": 500,
+        "world0_scores": rng.normal(1.0, 1.0, num_runs),
+        "world1_scores": rng.normal(-1.0, 1.0, num_runs),
+        "profiles": {"substitute": gaussian_profile(2.0), "add_remove": gaussian_profile(1.0)},
+    }
+    return Attack(**(values | changes))  # type: ignore[arg-type]

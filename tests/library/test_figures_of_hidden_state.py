@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
-from summaries import legend, summary_of, titles, written_below
+from summaries import attack, legend, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import Attack, Profile, Proven
@@ -147,22 +147,13 @@ def test_profiles_need_a_valid_bound_and_an_accounted_profile() -> None:
         draw_privacy_profile(without, summary)
 
 
+PROVEN = Proven(mu=1.25, ceiling=5.0, delta=1e-5, stated="combined rule, 95 % confidence")
+
+
 def _attack(**changes: object) -> Attack:
-    rng = np.random.default_rng(1)
-    known = Attack(
-        audit="one",
-        canary="random_dimension",
-        score="coordinate",
-        sample_rate=1.0,
-        noise_multiplier=4.0,
-        step=500,
-        world0_scores=rng.normal(1.0, 1.0, 300),
-        world1_scores=rng.normal(-1.0, 1.0, 300),
-        profiles={"substitute": _profile(4.0), "add_remove": _profile(2.0)},
-        settings={**FIXED, "canary_period": 1.0, "configuration": "first"},
-        proven=Proven(mu=1.25, ceiling=5.0, delta=1e-5, stated="combined rule, 95 % confidence"),
-    )
-    return replace(known, **changes)  # type: ignore[arg-type]
+    settings = {**FIXED, "canary_period": 1.0, "configuration": "first"}
+    known = {"audit": "one", "score": "coordinate", "settings": settings, "proven": PROVEN}
+    return attack("random_dimension", noise_multiplier=4.0, **known | changes)
 
 
 def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone() -> None:
@@ -196,8 +187,7 @@ def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() ->
 def test_panels_of_the_trade_off_can_be_chosen_and_repeats_are_shown_once() -> None:
     again = _attack(audit="again")
     settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
-    proven = replace(_attack().proven, mu=0.5)  # type: ignore[type-var]
-    other = _attack(audit="other", settings=settings, proven=proven)
+    other = _attack(audit="other", settings=settings, proven=replace(PROVEN, mu=0.5))
     figure, table = draw_trade_off([other, _attack(), again], panels=["canary_period"])
     assert titles(figure) == ["k = 1", "k = 5"]
     assert set(table["audit"].dropna()) == {"one", "other"}
