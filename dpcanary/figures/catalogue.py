@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 from dpcanary.errors import InputError, suggestion
 
-# Settings of figures of bounds.
-_OF_BOUNDS = ("in_sample", "lines", "panels")
-
 
 @dataclass(frozen=True)
 class FigureKind:
@@ -87,34 +84,21 @@ _CAPTION_OF_HIDDEN_STATE = (
     "assume nothing. Bars are two standard errors over the repeats.",
 )
 _KINDS = (
-    FigureKind(
-        "epsilon_by_step",
-        draw="dpcanary.figures.bounds:draw_bounds_figure",
-        caption=_CAPTION_OF_BOUNDS,
-        keys=_OF_BOUNDS,
-        axis="step",
-    ),
-    FigureKind(
-        "epsilon_by_noise",
-        draw="dpcanary.figures.bounds:draw_bounds_figure",
-        caption=_CAPTION_OF_BOUNDS,
-        keys=_OF_BOUNDS,
-        axis="noise_multiplier",
-    ),
-    FigureKind(
-        "epsilon_by_runs",
-        draw="dpcanary.figures.bounds:draw_bounds_figure",
-        caption=_CAPTION_OF_BOUNDS,
-        needs=("sweeps", "num_runs"),
-        keys=_OF_BOUNDS,
-        axis="num_runs",
-    ),
-    FigureKind(
-        "epsilon_by_setting",
-        draw="dpcanary.figures.bounds:draw_bounds_figure",
-        caption=_CAPTION_OF_BOUNDS,
-        needs=("sweeps", "setting"),
-        keys=_OF_BOUNDS,
+    *(
+        FigureKind(
+            name,
+            draw="dpcanary.figures.bounds:draw_bounds_figure",
+            caption=_CAPTION_OF_BOUNDS,
+            needs=("sweeps", *needs),
+            keys=("in_sample", "lines", "panels"),
+            axis=axis,
+        )
+        for name, axis, needs in (
+            ("epsilon_by_step", "step", ()),
+            ("epsilon_by_noise", "noise_multiplier", ()),
+            ("epsilon_by_runs", "num_runs", ("num_runs",)),
+            ("epsilon_by_setting", None, ("setting",)),
+        )
     ),
     FigureKind(
         "models_trained",
@@ -269,17 +253,17 @@ _KINDS = (
         ),
         keys=("panels",),
     ),
-    FigureKind(
-        "hidden_state_by_step",
-        draw="dpcanary.figures.hidden_state:draw_hidden_state",
-        caption=_CAPTION_OF_HIDDEN_STATE,
-        axis="step",
-    ),
-    FigureKind(
-        "hidden_state_by_threshold",
-        draw="dpcanary.figures.hidden_state:draw_hidden_state",
-        caption=_CAPTION_OF_HIDDEN_STATE,
-        axis="landscape_threshold",
+    *(
+        FigureKind(
+            name,
+            draw="dpcanary.figures.hidden_state:draw_hidden_state",
+            caption=_CAPTION_OF_HIDDEN_STATE,
+            axis=axis,
+        )
+        for name, axis in (
+            ("hidden_state_by_step", "step"),
+            ("hidden_state_by_threshold", "landscape_threshold"),
+        )
     ),
     FigureKind(
         "amplification",

@@ -9,9 +9,10 @@ from matplotlib.colors import to_rgb
 from summaries import ACCOUNTED, legend, row, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
+from dpcanary.fields import Shown
 from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
-from dpcanary.summary import AXES
+from dpcanary.summary import AXES, SHOWN
 
 
 def _drawn(axes, colour: str) -> list[np.ndarray]:
@@ -451,6 +452,9 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis: str) ->
 def test_by_runs_the_note_says_which_bounds_hold_jointly(alone: list[int], stated: str) -> None:
     figure, table = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
     assert f"95 % confidence for {stated}, R = 100 to 2,000" in " ".join(written_below(figure))
+    assert ("alone" in legend(figure)) is (alone == [500])
+    faces = {*_faces(figure.axes[0], "#0072B2").values()}
+    assert faces == ({"#0072B2", "white"} if alone == [500] else {"#0072B2"})
     audited = table[table["series"] == "audited"]
     assert {*zip(audited["num_runs"], audited["num_looks"], strict=True)} == {
         (runs, 1 if runs in alone else 3) for runs in RUNS["num_runs"]
@@ -480,13 +484,6 @@ def test_by_runs_markers_tell_joint_bounds_from_others() -> None:
     first = gradient[gradient["sample_rate"] == 1.0]
     drawn = np.vstack(_drawn(figure.axes[0], blue))
     assert sorted(drawn.tolist()) == sorted(first[["num_runs", "epsilon"]].to_numpy().tolist())
-
-
-@pytest.mark.parametrize("alone", [[], [100, 500, 2000]])
-def test_by_runs_markers_are_filled_where_all_bounds_hold_alike(alone: list[int]) -> None:
-    figure, _ = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
-    assert {*_faces(figure.axes[0], "#0072B2").values()} == {"#0072B2"}
-    assert "alone" not in legend(figure)
 
 
 def test_joint_bounds_and_others_at_the_same_runs_are_two_lines() -> None:
@@ -603,6 +600,16 @@ def test_settings_of_a_canary_are_compared_among_its_own_audits() -> None:
     )
     with pytest.raises(InputError, match=r"differ in ranking .*: name it in lines, or show them"):
         draw_bounds_figure(pd.concat([rankings, _fixed()]), axis="step")
+
+
+def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch) -> None:
+    monkeypatch.setitem(SHOWN, "momentum", Shown("momentum {:g}", panel=True))
+    summary = summary_of(settings=[(1.0, 2.0)], axis={"momentum": [0.5, 0.9]})
+    figure, table = draw_bounds_figure(summary, axis="step", panels=["momentum"])
+    assert titles(figure) == ["momentum 0.5", "momentum 0.9"]
+    assert {*table["momentum"]} == {0.5, 0.9}
+    with pytest.raises(InputError, match=r"differ in momentum \(0.5 and 0.9\)"):
+        draw_bounds_figure(summary, axis="step")
 
 
 SIMULATIONS = [
