@@ -38,17 +38,17 @@ class Shown:
             the value itself without underscores.
         panel: whether it may tell panels apart.
         line: whether it may tell lines of one canary apart.
-        axis: whether it may be the axis.
+        axis: the label of the axis, if it may be the axis.
         common: whether it is named below a figure that does not show it.
         follows: keys of which one must be shown where audits of a figure differ in this one.
-        of: which audits of a figure must agree in it, if it is not shown: `all`, those that
-            train models, or those of a `canary` that has it.
+        of: which audits of a figure must agree in it, if it is not shown: `all`, those that do
+            `training`, those of a `canary` that has it, or none.
     """
 
     words: str | Mapping[str, str] = ""
     panel: bool = False
     line: bool = False
-    axis: bool = False
+    axis: str = ""
     common: bool = False
     follows: tuple[str, ...] = ()
     of: str = "training"

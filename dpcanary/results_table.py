@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dpcanary.adjacency import Adjacency
@@ -15,22 +14,14 @@ from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, w
 from dpcanary.provenance import check_origin, origins_in
 from dpcanary.settings.experiment import read_experiment
 from dpcanary.settings.products import Product, Products
-from dpcanary.summary import described_data
+from dpcanary.summary import COLUMNS, described_data
 from dpcanary.tables import read_table
 
 _MOST_TARGETS = 5
 
 
 def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
-    """For each prepared dataset, its name, and what its records are.
-
-    Args:
-        products: of the resolved config.
-        folder: of the results.
-
-    Raises:
-        InputError: if a file is of another config.
-    """
+    """For each prepared dataset of the config, its name, and what its records are."""
     for name, dataset in products.experiment.settings.datasets.items():
         path = _checked(folder, products.data(name))
         if path is None:
@@ -50,16 +41,7 @@ def datasets_in_words(products: Products, folder: Path) -> Iterator[tuple[str, s
 
 
 def targets_in_words(products: Products, folder: Path, audit: str) -> str:
-    """Which rows of the source an audit's target records are; empty if this is not known.
-
-    Args:
-        products: of the resolved config.
-        folder: of the results.
-        audit: its name.
-
-    Raises:
-        InputError: if a file is of another config.
-    """
+    """Which rows of the source an audit's target records are; empty if this is not known."""
     made = [*products.canaries(audit), *products.data_of(audit)]
     paths = [path for one in made if (path := _checked(folder, one))]
     if len(paths) < 2:
@@ -87,28 +69,6 @@ def _checked(folder: Path, product: Product) -> Path | None:
     return path
 
 
-def facts(products: Products, folder: Path, accuracies: "np.ndarray") -> Iterator[str]:
-    """Lines for a terminal: the datasets, the target record if all audits share it, the accuracy.
-
-    Args:
-        products: of the resolved config.
-        folder: of the results.
-        accuracies: mean test accuracy of each audit; NaN where nothing is trained.
-    """
-    for _, text in datasets_in_words(products, folder):
-        yield f"Data: {text}"
-    targets = {
-        targets_in_words(products, folder, audit) for audit in products.experiment.audits
-    } - {""}
-    if len(targets) == 1:
-        yield f"Target record: {targets.pop()}."
-    known = accuracies[~np.isnan(accuracies)]
-    if len(known):
-        low, high = known.min(), known.max()
-        text = f"{low:.1%}" if high - low < 5e-4 else f"{low:.1%} to {high:.1%}"
-        yield f"Test accuracy of the models: {text}."
-
-
 # In the environment of a workflow: the command that started it prints the results.
 PRINTED_BY_COMMAND = "DPCANARY_PRINTED_BY_COMMAND"
 _MOST_ROWS, _CONFIG = 40, "experiment.json"
@@ -116,11 +76,6 @@ _SUBSTITUTE = Adjacency.SUBSTITUTE.value
 # Which conversion is shown, if there are several.
 _CONVERSIONS = (Conversion.GDP, Conversion.SUBSAMPLED_GAUSSIAN, Conversion.DIRECT)
 _SET_UP = ["sweep", "configuration", "canary", "score", "threshold_rule"]
-# What a summary must have.
-_NEEDED = (
-    *_SET_UP, "audit", "adjacency", "step", "num_runs", "conversion", "is_valid", "assumption",
-    "significance", "epsilon_lower", "epsilon_upper_add_remove", "epsilon_upper_substitute",
-)  # fmt: skip
 
 
 def results_table(summary: pd.DataFrame) -> pd.DataFrame:
@@ -177,11 +132,7 @@ def read_results(folder: Path) -> pd.DataFrame:
 
 
 def read_summary(folder: Path) -> pd.DataFrame:
-    """The summary of an experiment, from its folder.
-
-    Raises:
-        InputError: see `read_with_products`.
-    """
+    """The summary of an experiment, from its folder; for errors, see `read_with_products`."""
     return read_with_products(folder)[0]
 
 
@@ -198,7 +149,7 @@ def read_with_products(folder: Path) -> tuple[pd.DataFrame, Products | None]:
     products = Products(read_experiment(config)) if config.exists() else None
     if products:
         products.check_summary(path)
-    return read_table(path, columns=_NEEDED), products
+    return read_table(path, columns=COLUMNS), products
 
 
 def asks_for_all(targets: Iterable[str]) -> bool:
@@ -228,26 +179,32 @@ def print_results(folder: Path) -> None:
     print("\n".join(results_lines(results_table(summary), folder)))
     print()
     if products:
-        print("\n".join(map(wrapped, _facts(summary, products, folder))))
+        try:
+            lines = [*_facts(summary, products, folder)]
+        except InputError as error:
+            lines = [f"No facts on the data: {error}"]
+        print("\n".join(map(wrapped, lines)))
     else:
         print(f"Not compared with a config: there is no {_CONFIG} beside the summary.")
 
 
-def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> list[str]:
-    accuracies = summary.groupby("audit")["test_accuracy"].last().to_numpy(dtype=float)
-    try:
-        return [*facts(products, folder, accuracies)]
-    except InputError as error:
-        return [f"No facts on the data: {error}"]
+def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[str]:
+    """The datasets, the target record if all audits share it, and the accuracy."""
+    for _, text in datasets_in_words(products, folder):
+        yield f"Data: {text}"
+    audits = products.experiment.audits
+    targets = {targets_in_words(products, folder, audit) for audit in audits} - {""}
+    if len(targets) == 1:
+        yield f"Target record: {targets.pop()}."
+    known = summary.groupby("audit")["test_accuracy"].last().dropna()
+    if len(known):
+        low, high = known.min(), known.max()
+        text = f"{low:.1%}" if high - low < 5e-4 else f"{low:.1%} to {high:.1%}"
+        yield f"Test accuracy of the models: {text}."
 
 
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
-    """The same as lines of text.
-
-    Args:
-        table: of `results_table`.
-        folder: where all of it is.
-    """
+    """The same as lines of text."""
     shown = table.head(_MOST_ROWS)
     letters, meanings = lettered([*shown["assumption"]])
     lines = table_lines(

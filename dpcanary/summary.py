@@ -30,6 +30,10 @@ SHOWN: dict[str, Shown] = {
     )
     for key, shown in metadata_of(keys, Shown).items()
 }  # fmt: skip
+# Those that may tell panels apart or lines of one canary, and the labels of those on an axis.
+PANELS = tuple(key for key, shown in SHOWN.items() if shown.panel)
+LINES = tuple(key for key, shown in SHOWN.items() if shown.line)
+AXES = {key: shown.axis for key, shown in SHOWN.items() if shown.axis}
 COLUMNS = [
     "audit", "sweep", "canary", "score", "data", "num_records", *SHOWN, "seed", "configuration",
     "num_slots", "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion",

@@ -68,9 +68,9 @@ class AuditResults:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""
-        from dpcanary.figures.notebooks import show_figures_in_notebooks
         from dpcanary.figures.overview import draw_overview
         from dpcanary.figures.scores_of_worlds import save
+        from dpcanary.figures.style import show_figures_in_notebooks
 
         figure = draw_overview(self.summary)
         show_figures_in_notebooks()

@@ -4,12 +4,11 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import log_ticks, make_frame
-from dpcanary.figures.wording import setting_in_words
+from dpcanary.figures.panels import setting_in_words
 
 # The ratio if the epsilons of removing one record and adding another just added up.
 _TWICE: dict[str, Any] = {
@@ -22,44 +21,29 @@ _TWICE: dict[str, Any] = {
 def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate, with a line for each number of steps.
 
-    Args:
-        ratios: as `accounting.comparison.compare_adjacencies` gives them; lines have a gap where
-            the ratio is NaN.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers: the ratios.
-
-    Raises:
-        InputError: if there is no ratio at all, or deltas differ.
+    The ratios are those of `accounting.comparison.compare_adjacencies`; lines have a gap where one
+    is NaN. An error if there is none at all, or deltas differ.
     """
     if ratios["ratio"].isna().all():
         raise InputError("no ratio could be accounted: the log of compare_adjacencies says why")
     if ratios["delta"].nunique() > 1:
         raise InputError("the ratios differ in delta: show them in different figures")
     rates = [*ratios.groupby("sample_rate")][::-1]
-    counts = sorted(ratios["num_steps"].unique())
-    options = {
-        count: style.rank_options(rank, len(counts)) | {"label": f"T = {count:,}"}
-        for rank, count in enumerate(counts)
-    }
-    lines = [Line2D([], [], **one) for one in (*options.values(), _TWICE)]
+    looks = style.ranked(sorted(ratios["num_steps"].unique()), "T = {:,}".format)
     figure, [panels] = make_frame(
-        num_panels=len(rates),
+        titles=[setting_in_words("sample_rate", {"sample_rate": rate}) for rate, _ in rates],
         panel_size=(4.2, 3.4),
-        legend=[["training steps:", *lines]],
+        legend=[["training steps:", *looks.values(), _TWICE]],
         notes=[note, _note(ratios)],
         labels=("noise multiplier σ", "substitute ε / add/remove ε"),  # noqa: RUF001
         sharey=True,
     )
-    for axes, (sample_rate, of_rate) in zip(panels, rates, strict=True):
-        axes.set_title(setting_in_words("sample_rate", {"sample_rate": sample_rate}))
+    for axes, (_, of_rate) in zip(panels, rates, strict=True):
         axes.axhline(2.0, **_TWICE)
         for count, points in of_rate.sort_values("noise_multiplier").groupby("num_steps"):
-            axes.plot(points["noise_multiplier"], points["ratio"], **options[count])
+            axes.plot(points["noise_multiplier"], points["ratio"], **looks[count])
         axes.set_xscale("log")
         log_ticks(axes, axis="x")
-        axes.tick_params(labelleft=True)
     return figure, ratios
 
 

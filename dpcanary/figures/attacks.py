@@ -1,32 +1,29 @@
-"""One audit's scores and accounted profile, as the figures of attacks need them."""
+"""Audits' scores and accounted profiles, and the trade-off curves that follow from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
+from dpcanary.estimation.error_rates import count_errors
 from dpcanary.figures import style
-from dpcanary.figures.wording import settings_in_words
+from dpcanary.figures.rows import not_told_apart
 
 MECHANISM = ("sample_rate", "noise_multiplier")
-_NAMES = {"sample_rate": "sample rate", "noise_multiplier": "noise"}
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Accounted privacy profile of one adjacency.
+    """Accounted privacy profile of one adjacency: the smallest epsilon at each delta, (k,)."""
 
-    Attributes:
-        delta: shape (k,).
-        epsilon: shape (k,); smallest accounted epsilon at each delta.
-    """
-
-    delta: NDArray[np.float64]
-    epsilon: NDArray[np.float64]
+    delta: Array
+    epsilon: Array
 
     def is_like(self, other: "Profile") -> bool:
         """Whether both are the same, up to rounding."""
@@ -40,8 +37,7 @@ class Proven:
 
     Attributes:
         mu: lower bound on the mu of a Gaussian trade-off curve.
-        ceiling: the largest epsilon that conversion `direct` can prove with as many runs.
-        delta: of the ceiling.
+        ceiling: the largest epsilon at delta that conversion `direct` can prove with as many runs.
         stated: the threshold rule and the confidence of both, in words.
     """
 
@@ -56,14 +52,8 @@ class Attack:
     """Scores of one repeat at one step.
 
     Attributes:
-        audit: its name.
-        canary: name of the adversary.
-        sample_rate: Poisson sampling rate.
-        noise_multiplier: in units of the clipping norm.
-        step: training step of the scores.
         world0_scores: shape (n0,); higher means world 0.
         world1_scores: shape (n1,).
-        score: name of the score, if known.
         profiles: by adjacency; only the trade-off figure needs them.
         settings: further settings of the audit, by column of the summary.
         proven: what is proven from these scores, if known.
@@ -74,10 +64,10 @@ class Attack:
     sample_rate: float
     noise_multiplier: float
     step: int
-    world0_scores: NDArray[np.float64]
-    world1_scores: NDArray[np.float64]
+    world0_scores: Array
+    world1_scores: Array
     score: str | None = None
-    profiles: dict[str, Profile] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     proven: Proven | None = None
 
@@ -89,35 +79,20 @@ class Attack:
         return defaults | dict(self.settings) | own
 
     @property
-    def title(self) -> str:
-        """Its sampling and noise in words."""
-        return settings_in_words(MECHANISM, self.row)
-
-    @property
     def setting(self) -> tuple[float, float]:
-        """(sample rate, noise multiplier): a panel or a column."""
+        """A panel or a column."""
         return self.sample_rate, self.noise_multiplier
 
     @property
     def series(self) -> tuple[str, str | None]:
-        """(canary, score): a line or a row."""
+        """A line or a row."""
         return self.canary, self.score
-
-
-def settings_of(attacks: Sequence[Attack]) -> list[tuple[float, float]]:
-    """The settings of some attacks, the highest sample rate first."""
-    return sorted({attack.setting for attack in attacks}, reverse=True)
 
 
 def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> list[Attack]:
     """Attacks in the order of the catalogue, the first one of each configuration.
 
-    Args:
-        attacks: at least one.
-        panels: the settings that tell panels apart.
-
-    Raises:
-        InputError: if there is none, or if two have the same panel and series.
+    An error if there is none, or if two have the same panel, by the settings `panels`, and series.
     """
     if not attacks:
         raise InputError("there is no audit to show")
@@ -127,9 +102,73 @@ def ordered(attacks: Sequence[Attack], panels: Sequence[str] = MECHANISM) -> lis
         other = seen.setdefault((place, attack.series), attack)
         configurations = {one.settings.get("configuration", one.audit) for one in (attack, other)}
         if len(configurations) > 1:
-            *alike, last = ("canary", "score", *(_NAMES.get(name, name) for name in panels))
-            raise InputError(
-                f"audits {other.audit} and {attack.audit} have the same {', '.join(alike)} and"
-                f" {last}, by which this figure tells audits apart: show them in different figures"
-            )
+            raise not_told_apart(other.audit, attack.audit, panels)
     return sorted(seen.values(), key=lambda attack: style.catalogue_order(*attack.series))
+
+
+def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLike) -> Array:
+    """Smallest false negative rates, shape (m,), that a privacy profile allows.
+
+    Every point (epsilon, delta) of the profile gives a lower bound on this rate, so the maximum of
+    these is one too [Dong, Roth and Su, 2022, Proposition 2.5; Wasserman and Zhou, 2010]: max(0, 1
+    - delta - exp(epsilon) fpr, exp(-epsilon) (1 - delta - fpr)). It is never above the exact curve;
+    the coarser the profile, the further below it.
+    """
+    rates = np.asarray(false_positive_rate, dtype=np.float64)[:, None]
+    # An infinite epsilon bounds nothing. exp(700) is about the largest float, and lines steeper
+    # than that are below 0 at all rates that can be observed.
+    known = np.isfinite(profile.epsilon)
+    epsilon, delta = np.minimum(profile.epsilon[known], 700.0), profile.delta[known]
+    steep = 1 - delta - np.exp(epsilon) * rates
+    flat = np.exp(-epsilon) * (1 - delta - rates)
+    best: Array = np.maximum(steep, flat).max(axis=1, initial=0.0)
+    return best
+
+
+def measured_error_curve(world0_scores: Array, world1_scores: Array) -> tuple[Array, Array]:
+    """Error rates of `world 0 if score >= threshold`, at each distinct world-0 score.
+
+    Returns (false positive rates, false negative rates), both of shape (k,), by rising threshold.
+    """
+    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
+    return counts.false_positives / counts.num_world1, counts.false_negatives / counts.num_world0
+
+
+def confidence_band(
+    world0_scores: Array, world1_scores: Array, *, confidence: float = 0.95
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Where the true error rates may lie, for each point of `measured_error_curve` alone.
+
+    Both rates of a threshold lie between their bounds with this confidence, by the interval of
+    Clopper and Pearson (1934) for each and Bonferroni's correction for the two. Returns the lower
+    and the upper bounds, each as (false positive rates, false negative rates).
+    """
+    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
+    tail = (1.0 - confidence) / 4
+    fpr = _clopper_pearson(counts.false_positives, counts.num_world1, tail)
+    fnr = _clopper_pearson(counts.false_negatives, counts.num_world0, tail)
+    return (fpr[0], fnr[0]), (fpr[1], fnr[1])
+
+
+def _clopper_pearson(errors: NDArray[np.int64], trials: int, tail: float) -> tuple[Array, Array]:
+    with np.errstate(invalid="ignore"):
+        low = betaincinv(errors, trials - errors + 1, tail)
+        high = betaincinv(errors + 1, trials - errors, 1.0 - tail)
+    return np.where(errors == 0, 0.0, low), np.where(errors == trials, 1.0, high)
+
+
+def thinned(
+    false_positive_rates: Array, false_negative_rates: Array, *, most: int
+) -> NDArray[np.intp]:
+    """Indices of at most `most` points that look like the whole curve on logarithmic axes.
+
+    The rates have shape (k,) and are positive; the first fall, the second rise.
+    """
+    size = len(false_positive_rates)
+    if size <= most:
+        return np.arange(size)
+    rising, falling = (
+        np.searchsorted(rates, np.geomspace(rates[0], rates[-1], most // 2))
+        for rates in (false_negative_rates, false_positive_rates[::-1])
+    )
+    return np.unique(np.clip(np.concatenate([rising, size - 1 - falling]), 0, size - 1))

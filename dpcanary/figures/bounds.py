@@ -1,56 +1,155 @@
-"""The numbers in a figure of bounds, from a summary of audits."""
+"""Audited and accounted epsilon against a step, a number of runs, or a setting of training.
+
+The panels show a valid rule if the summary has one. A rule that is not valid can be shown too: its
+panels then stand below or to the right of those of the valid rule.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from matplotlib.lines import Line2D
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from dpcanary.errors import InputError
-from dpcanary.figures.panels import Lines
-from dpcanary.figures.view import View, over_repeats
+from dpcanary.errors import InputError, suggestion
+from dpcanary.estimation.rules import ThresholdRule
+from dpcanary.figures import style
+from dpcanary.figures.layout import draw_line, log_ticks, make_frame, value_ticks
+from dpcanary.figures.notes import (
+    conversion_in_words,
+    data_note,
+    epsilon_label,
+    means_in_words,
+    number_range,
+    shared_note,
+    slots_in_words,
+)
+from dpcanary.figures.panels import panels_of, settings_in_words
+from dpcanary.figures.rows import OF_ESTIMATES, is_trained, over_repeats, shown_rows
+from dpcanary.printing import confidence_in_words
+from dpcanary.summary import AXES
 
-AUDITED, IN_SAMPLE = "audited", "audited_in_sample"
+# What may be on the axis, and its label.
+LABELS = {
+    "step": "training step",
+    "noise_multiplier": "noise multiplier σ",  # noqa: RUF001
+    "num_runs": "number of runs R, of both worlds together",
+    **AXES,
+}
+_AUDITED, _IN_SAMPLE = "audited", "audited_in_sample"
 _POINT = ("sample_rate", "noise_multiplier", "step")
 _SERIES = ("canary", "score", "threshold_rule", "conversion")
 _NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs", "num_looks")
+# Half the length of the dash that stands for a curve of one point, relative to its place.
+_DASH = 0.06
+# Where bounds on the axis hold alone, jointly with others of their curve, or some of both.
+_HOLD = {
+    "alone": "each point alone",
+    "jointly": "all points of a curve jointly",
+    "both": "all filled points of a curve jointly and for each hollow point alone",
+}
+# A line: canary, score, and values of the settings that tell variants of the canary apart.
+_Line = tuple[str, str, tuple[Any, ...]]
+_Looks = dict[_Line, dict[str, Any]]
 
 
-def bounds_table(rows: pd.DataFrame, view: View) -> pd.DataFrame:
-    """The plotted numbers: one row per point of a series.
+@style.applied()
+def draw_bounds_figure(
+    summary: pd.DataFrame,
+    *,
+    axis: str,
+    note: str = "",
+    in_sample: bool = False,
+    panels: Sequence[str] = (),
+    lines: Sequence[str] = (),
+) -> tuple[Figure, pd.DataFrame]:
+    """Draws a panel for each setting, with a line for each canary.
+
+    The noise may change along `num_steps`, because it is calibrated to the same epsilon.
 
     Args:
-        rows: as `view.shown_rows` gives them.
-        view: what the axis and the panels show.
+        summary: one row per audit, repeat, step and estimate. The step and the number of runs are
+            the largest of each audit, unless they are on the axis.
+        axis: a key of `LABELS`, the column of the summary on the axis.
+        note: what a reader must know; printed below.
+        in_sample: whether the rule that is not valid gets panels of its own beside those of the
+            valid rule. By default, a note says how far its bounds are from the valid ones. If the
+            summary has no valid rule, the other one is shown in any case.
+        panels: the settings that tell panels apart, of `summary.PANELS`; by default the sample rate
+            and, where it is not on the axis and does not follow from it, the noise.
+        lines: the settings that tell lines of one canary apart, of `summary.LINES`.
 
     Returns:
-        Columns sample_rate, noise_multiplier, step, those of the panels and of the axis, `series`,
-        canary, score, threshold_rule, conversion, those of the lines, `epsilon`, `error_bar`,
-        num_repeats, num_runs and num_looks. For the error bar, see `view.over_repeats`.
-        Accounted series do not depend on num_runs and have none. The
-        bounds of a rule that is not valid are a series of their own.
+        The figure, and its numbers, those that are not drawn included: one row per point of a
+        series. For its error, see `rows.over_repeats`. Accounted series do not depend on num_runs.
+        The bounds of a rule that is not valid are a series of their own.
 
     Raises:
-        InputError: if audits at one point differ in an accounted epsilon.
+        InputError: if audits differ in what the figure does not show, or there is nothing to show.
     """
-    point = list(dict.fromkeys([*_POINT, *view.panel, view.axis]))
-    accounted = [_accounted_table(rows, point, series) for series in view.accounted]
-    audited = _audited_table(rows, [*point, *_SERIES, *view.lines])
-    table = pd.concat([audited, *accounted], ignore_index=True)
-    columns = dict.fromkeys([*point, "series", *_SERIES, *view.lines, *_NUMBERS])
-    return table.reindex(columns=list(columns))
+    if axis not in LABELS:
+        raise InputError(f"unknown axis {axis!r}: {suggestion(axis, LABELS)}")
+    told_apart = [*panels] or _POINT[: 2 if axis in OF_ESTIMATES else 1]
+    rows = shown_rows(summary, axis=axis, panels=told_apart, lines=lines)
+    names = [name for name in style.ACCOUNTED if axis != "num_runs" or name != "group_privacy"]
+    accounted = style.accounted_styles(names, rows["adjacency"])
+    table = _bounds_table(rows, [*dict.fromkeys([*_POINT, *told_apart, axis])], lines, accounted)
+    finite = {*table.loc[table["epsilon"] < float("inf"), "series"]}
+    accounted = {name: one for name, one in accounted.items() if f"accounted_{name}" in finite}
+    rules = _drawn_rules(table, in_sample=in_sample)
+    drawn = table[table["series"].isin(rules) | table["series"].str.startswith("accounted")]
+    places = panels_of(rows, told_apart, falling=not panels)
+    looks, hold = _looks(drawn, lines), _how_bounds_hold(rows, axis)
+    figure, blocks = make_frame(
+        titles=[place.title for place in places],
+        panel_size=(4.2, 3.1),
+        legend=[
+            [
+                "audited ε (lower bound):",
+                *(_marked(look, hold, jointly=True) for look in looks.values()),
+            ],
+            _marker_legend() if hold == "both" else [],
+            style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
+        ],
+        notes=[
+            note,
+            "" if accounted else "No accounted ε is finite",
+            _bounds_note(rows, hold),
+            _price_note(table),
+            shared_note(rows, (*told_apart, axis, *lines), needed=bool(panels)),
+            data_note(rows),
+        ],
+        headings=_headings(rows, rules),
+        labels=(LABELS[axis], epsilon_label(rows)),
+        sharey=True,
+    )
+    for block, rule in zip(blocks, rules, strict=True):
+        for axes, place in zip(block, places, strict=True):
+            points = place.of(drawn)
+            of_panel = style.accounted_of_panel(accounted, place.of(rows)["adjacency"])
+            _draw_accounted(axes, points, axis, of_panel)
+            for curve, options in _curves(points[points["series"] == rule], lines, looks, hold):
+                draw_line(axes, curve, axis, options)
+    _scale([axes for block in blocks for axes in block], drawn, rows[axis])
+    return figure, table
 
 
-def _audited_table(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    keys = list(dict.fromkeys([*columns, "is_valid", "num_runs", "num_looks"]))
-    table = over_repeats(rows, keys)
-    return table.assign(series=table["is_valid"].map({True: AUDITED, False: IN_SAMPLE}))
+def _bounds_table(
+    rows: pd.DataFrame, point: list[str], lines: Sequence[str], accounted: style.Styles
+) -> pd.DataFrame:
+    """The plotted numbers: one row per point of a series."""
+    columns = [*point, *_SERIES, *lines, "is_valid", "num_runs", "num_looks"]
+    audited = over_repeats(rows, [*dict.fromkeys(columns)])
+    audited["series"] = audited["is_valid"].map({True: _AUDITED, False: _IN_SAMPLE})
+    curves = [_accounted_table(rows, point, name) for name in accounted]
+    table = pd.concat([audited, *curves], ignore_index=True)
+    columns = [*point, "series", *_SERIES, *lines, *_NUMBERS]
+    return table.reindex(columns=[*dict.fromkeys(columns)])
 
 
-def _accounted_table(rows: pd.DataFrame, point: Sequence[str], series: str) -> pd.DataFrame:
+def _accounted_table(rows: pd.DataFrame, point: list[str], name: str) -> pd.DataFrame:
     keys = [key for key in point if key != "num_runs"]
-    groups = rows.groupby(keys, dropna=False)[f"epsilon_upper_{series}"]
+    groups = rows.groupby(keys, dropna=False)[f"epsilon_upper_{name}"]
     differ = groups.max() - groups.min() > 1e-6 * groups.max()
     if differ.any():
         values = zip(keys, differ[differ].index[0], strict=True)
@@ -62,80 +161,187 @@ def _accounted_table(rows: pd.DataFrame, point: Sequence[str], series: str) -> p
             f"the audits at {where} differ in their accounted epsilon: show them in different"
             " figures"
         )
-    return groups.max().rename("epsilon").reset_index().assign(series=f"accounted_{series}")
+    return groups.max().rename("epsilon").reset_index().assign(series=f"accounted_{name}")
 
 
-@dataclass(frozen=True)
-class Looks:
-    """How the bounds of a figure hold.
+def _drawn_rules(table: pd.DataFrame, *, in_sample: bool) -> list[str]:
+    """The audited series that get panels."""
+    rules = [series for series in (_AUDITED, _IN_SAMPLE) if (table["series"] == series).any()]
+    if not in_sample:
+        return rules[:1]
+    if _IN_SAMPLE not in rules:
+        raise InputError("the summary has no bounds of a rule that is not valid")
+    return rules
 
-    Attributes:
-        jointly: whether there are bounds that hold jointly with others in the figure.
-        alone: whether there are bounds that hold alone.
+
+def _headings(rows: pd.DataFrame, rules: list[str]) -> list[str]:
+    if rules == [_AUDITED]:
+        return [""]  # the note names the rule
+    headings = []
+    for series in rules:
+        valid = series == _AUDITED
+        rule = rows.loc[rows["is_valid"] == valid, "threshold_rule"].iloc[0]
+        name = f"{rule} (the published rule)" if rule == "in_sample" else f"{rule} rule"
+        headings.append(f"{name}: {'a valid lower' if valid else 'not a valid'} bound")
+    return headings
+
+
+def _lines(points: pd.DataFrame, settings: Sequence[str]) -> dict[_Line, pd.DataFrame]:
+    """The audited points of each line; a setting that is not used is None."""
+    keys = ["canary", "score", *settings]
+    parts: dict[_Line, pd.DataFrame] = {}
+    for key, group in points.dropna(subset="canary").groupby(keys, dropna=False):
+        canary, score, *variant = key
+        known = tuple(None if value != value else value for value in variant)  # NaN is not itself
+        parts[str(canary), str(score), known] = group
+    return parts
+
+
+def _looks(points: pd.DataFrame, settings: Sequence[str]) -> _Looks:
+    """Keyword arguments of `plot` for each line of a figure, in the order of the legend."""
+    found = sorted(_lines(points, settings), key=_order)
+    variants: dict[str, list[tuple[Any, ...]]] = {}
+    for canary, _, variant in found:
+        if variant not in variants.setdefault(canary, []):
+            variants[canary].append(variant)
+    return {
+        (canary, score, variant): style.variant_options(
+            canary,
+            score,
+            settings_in_words(settings, dict(zip(settings, variant, strict=True))),
+            rank=variants[canary].index(variant),
+            number=len(variants[canary]),
+        )
+        for canary, score, variant in found
+    }
+
+
+def _order(line: _Line) -> tuple[Any, ...]:
+    """By the catalogue, then by the values of the variant; missing ones first."""
+    canary, score, variant = line
+    ranks = [(value is not None, "" if value is None else value) for value in variant]
+    return (*style.catalogue_order(canary, score), *ranks)
+
+
+def _curves(
+    points: pd.DataFrame, settings: Sequence[str], looks: _Looks, hold: str
+) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
+    """The lines of one panel and rule: the points of each, and keyword arguments of `plot`."""
+    parts = _lines(points, settings)
+    for line in (line for line in looks if line in parts):
+        group = parts[line]
+        # Joint bounds are lower: one line through both kinds would have steps.
+        kinds = group.groupby(group["num_looks"] > 1) if hold == "both" else [(True, group)]
+        for jointly, curve in kinds:
+            yield curve, _marked(looks[line], hold, jointly=bool(jointly))
+
+
+def _how_bounds_hold(rows: pd.DataFrame, axis: str) -> str:
+    """A key of `_HOLD`, for the valid rule if there is one.
+
+    Of joint bounds, other axes than num_runs show only one, and that holds by itself too.
     """
+    if axis != "num_runs":
+        return "alone"
+    joint = (rows[rows["is_valid"]] if rows["is_valid"].any() else rows)["num_looks"] > 1
+    return "jointly" if joint.all() else "both" if joint.any() else "alone"
 
-    jointly: bool
-    alone: bool
 
-    @classmethod
-    def of_figure(cls, rows: pd.DataFrame, axis: str) -> "Looks":
-        """Finds what the figure shows; the valid rule counts if there is one.
+def _marked(look: dict[str, Any], hold: str, *, jointly: bool) -> dict[str, Any]:
+    """The look of the points of a line that hold jointly, or alone."""
+    if hold != "both":
+        return look
+    # Markers elsewhere say which score it is: here the line does, unless it says the variant.
+    dash = "-" if look["markerfacecolor"] == look["color"] else "--"
+    face = look["color"] if jointly else "white"
+    return {"linestyle": dash, **look, "markerfacecolor": face}
 
-        Args:
-            rows: of the summary, as `view.shown_rows` gives them.
-            axis: the column on the axis. Of joint bounds, other axes than num_runs show only one,
-                and that holds by itself too.
-        """
-        if axis != "num_runs":
-            return cls(jointly=False, alone=True)
-        stated = rows[rows["is_valid"]] if rows["is_valid"].any() else rows
-        joint = stated["num_looks"] > 1
-        return cls(jointly=bool(joint.any()), alone=not joint.all())
 
-    @property
-    def both(self) -> bool:
-        """Whether the figure has bounds of both kinds, so that markers tell them apart."""
-        return self.jointly and self.alone
+def _marker_legend() -> list[dict[str, Any] | str]:
+    grey = {"color": "#4D4D4D", "marker": "o", "linestyle": "none"}
+    return [
+        "each bound holds:",
+        grey | {"label": "jointly with those of its curve"},
+        grey | {"markerfacecolor": "white", "label": "alone"},
+    ]
 
-    def in_words(self) -> str:
-        """What the stated confidence is for."""
-        if self.both:
-            return "all filled points of a curve jointly and for each hollow point alone"
-        return "all points of a curve jointly" if self.jointly else "each point alone"
 
-    def curves(
-        self, points: pd.DataFrame, lines: Lines
-    ) -> Iterator[tuple[pd.DataFrame, dict[str, Any]]]:
-        """The lines of one panel and rule: the points of each, and keyword arguments of `plot`."""
-        for series, group in lines.split(points).items():
-            # Joint bounds are lower: one line through both kinds would have steps.
-            kinds = group.groupby(group["num_looks"] > 1) if self.both else [(True, group)]
-            for joint, curve in kinds:
-                yield curve, self._options(lines.looks[series], joint=bool(joint))
+def _bounds_note(rows: pd.DataFrame, hold: str) -> str:
+    """What the lower bounds assume, in one sentence."""
+    valid = rows["is_valid"]
+    rule = (rows[valid] if valid.any() else rows)["threshold_rule"].iloc[0]
+    warning = "" if valid.any() else " (not valid)"
+    level = confidence_in_words(rows["significance"].iloc[0])
+    runs = "models" if is_trained(rows).any() else "runs"
+    return (
+        f"Lower bounds: {rule} rule{warning}, {conversion_in_words(rows)}, {level} confidence for"
+        f" {_HOLD[hold]}, R = {number_range(rows['num_runs'])} {runs}{slots_in_words(rows)}"
+        f"{means_in_words(rows)}"
+    )
 
-    def line_legend(self, lines: Lines) -> list[Line2D]:
-        """An entry of the legend for each line."""
-        return [
-            Line2D([], [], **self._options(options, joint=True)) for options in lines.looks.values()
-        ]
 
-    def marker_legend(self) -> list[Line2D | str]:
-        """What the markers say; nothing if all are alike."""
-        if not self.both:
-            return []
-        grey: dict[str, Any] = {"color": "#4D4D4D", "marker": "o", "linestyle": "none"}
-        return [
-            "each bound holds:",
-            Line2D([], [], **grey, label="jointly with those of its curve"),
-            Line2D([], [], **grey, markerfacecolor="white", label="alone"),
-        ]
+def _price_note(table: pd.DataFrame) -> str:
+    """How far the bounds of the rule that is not valid are from those of the valid one.
 
-    def _options(self, options: dict[str, Any], *, joint: bool) -> dict[str, Any]:
-        if not self.both:
-            return options
-        # Markers elsewhere say which score it is: here the line does, unless it says the variant.
-        dash = "-" if options["markerfacecolor"] == options["color"] else "--"
-        return options | {
-            "linestyle": options.get("linestyle", dash),
-            "markerfacecolor": options["color"] if joint else "white",
-        }
+    The mean difference is over the points that both rules have; nothing if there is none.
+    """
+    points = table[table["series"].isin([_AUDITED, _IN_SAMPLE])]
+    of_rule = ("series", "threshold_rule", "epsilon", "error_bar", "num_repeats", "num_looks")
+    place = [column for column in points if column not in of_rule]
+    # As text, because a missing value would leave the point out.
+    as_text = points.astype(dict.fromkeys(place, str))
+    means = as_text.pivot_table("epsilon", index=place, columns="series")
+    both = means.reindex(columns=[_AUDITED, _IN_SAMPLE]).dropna()
+    if both.empty:
+        return ""
+    difference = float((both[_IN_SAMPLE] - both[_AUDITED]).mean())
+    size = f"{abs(difference):.2f}"
+    direction = "higher" if difference > 0 else "lower"
+    name = points.loc[points["series"] == _IN_SAMPLE, "threshold_rule"].iloc[0]
+    rule = (
+        f"The rule of most papers ({name})" if name == ThresholdRule.IN_SAMPLE else f"Rule {name}"
+    )
+    compared = f"{size} {direction}" if size != "0.00" else "the same to within 0.01"
+    return f"{rule}, which is not valid, gives bounds that are {compared} on average"
+
+
+def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: style.Styles) -> None:
+    for name, options in accounted.items():
+        curve = points[points["series"] == f"accounted_{name}"]
+        places, epsilons = curve[axis].tolist(), curve["epsilon"].tolist()
+        if pd.isna(places).all():  # the curve does not depend on the axis
+            axes.axhline(epsilons[0], **options)
+            continue
+        if len(places) == 1:  # a line through one point would be invisible
+            places, epsilons = [places[0] * (1 - _DASH), places[0] * (1 + _DASH)], epsilons * 2
+        axes.plot(places, epsilons, **options)
+
+
+def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float]") -> None:
+    """Gives all panels the same range, so that rules and settings compare."""
+    by_noise = values.name == "noise_multiplier"
+    for axes in panels:
+        if by_noise:
+            low, high = axes.dataLim.intervalx
+            axes.set_xscale("log")
+            axes.set_xlim(low / 1.15, high * 1.15)
+            log_ticks(axes, axis="x")
+        elif values.name == "step":
+            axes.set_xlim(left=0)
+        else:  # the others have few values, each of which gets a tick
+            value_ticks(axes, values)
+    if by_noise and (table["epsilon"] > 0).all():  # a logarithmic axis has no 0
+        for axes in panels:
+            axes.set_yscale("log")
+            log_ticks(axes, axis="y")
+        lows, highs = zip(*(axes.get_ylim() for axes in panels), strict=True)
+        limits = min(lows), max(highs)
+    else:
+        tops = table["epsilon"] + table["error_bar"].fillna(0.0)
+        finite = tops < float("inf")
+        # Group privacy may leave the panels if it would flatten all other lines.
+        others = finite & (table["series"] != "accounted_group_privacy")
+        highest = min(tops[finite].max(), 1.5 * tops[others].max())
+        limits = 0.0, 1.05 * float(highest) or 1.0
+    for axes in panels:
+        axes.set_ylim(*limits)

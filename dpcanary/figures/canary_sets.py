@@ -7,25 +7,31 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from scipy.special import stdtrit
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import threshold_rule_named
 from dpcanary.figures import style
-from dpcanary.figures.layout import accounted_legend, accounted_styles, make_frame
-from dpcanary.figures.notes import data_note, number_range, shared_note, slots_in_words
-from dpcanary.figures.view import has_shown_conversion
+from dpcanary.figures.layout import draw_band, make_frame
+from dpcanary.figures.notes import (
+    data_note,
+    epsilon_label,
+    number_range,
+    shared_note,
+    slots_in_words,
+)
+from dpcanary.figures.rows import check_agree, has_shown_conversion
 from dpcanary.printing import confidence_in_words
+from dpcanary.summary import SHOWN
 
-LOSS_GAP = "loss_gap"
+_LOSS_GAP = "loss_gap"
 _CONFIDENCE = 0.95
 # What the paper calls a set, where the catalogue names its adversary otherwise.
 _LABELS = {"loss": {"label": "mislabeled record (loss)"}}
+# In these the audits must agree.
 _SET_UP = (
-    "sampling", "sample_rate", "batch_size", "noise_multiplier", "max_grad_norm", "model",
-    "initialisation", "initial_weights", "pretraining", "adjacency", "dataset", "num_records",
-    "num_slots", "num_runs", "num_steps", "learning_rate", "delta", "significance", "seed",
+    *(key for key, shown in SHOWN.items() if shown.of != "canary"),
+    "num_records", "num_slots", "num_runs", "delta", "significance",
 )  # fmt: skip
 
 
@@ -36,30 +42,26 @@ def draw_canary_sets(
     """Draws a panel for the loss gap and one for each valid rule that pools all slots.
 
     This is the form of Figure 2 of Boglioni et al. (2025), and the table is that of their Table 2,
-    with intervals for paired differences.
+    with intervals for paired differences. The audits differ in their canaries alone. They have the
+    same seed, so that trainings of the same repeat are pairs.
 
     Args:
-        summary: of audits that differ in their canaries alone. They have the same seed, so that
-            trainings of the same repeat are pairs.
+        summary: of the audits.
         gaps: columns audit, repeat, step and `loss_gap`, in nats.
-        note: what a reader must know; printed below.
+        note: printed below.
 
     Returns:
         The figure, and its numbers: for each measure (`loss_gap`, or the threshold rule), step and
         canary the mean over repeats, its interval `lower` to `upper` (95 %, Student's t),
         `standard_deviation`, `median` and num_repeats. Where `compared_with` names another canary,
         they are those of the differences between trainings of the same repeat.
-
-    Raises:
-        InputError: if audits differ in more than the canary, or there is no valid bound.
     """
     rows = summary[summary["is_valid"] & has_shown_conversion(summary) & summary["slot"].isna()]
     if rows.empty:
         raise InputError("the summary has no valid bound of all slots together to show")
-    for column in _SET_UP:
-        if rows[column].nunique(dropna=False) > 1:
-            instead = "give them the same" if column == "seed" else "show them in different figures"
-            raise InputError(f"the audits differ in {column}: {instead}")
+    check_agree(rows, _SET_UP)
+    if rows["seed"].nunique() > 1:
+        raise InputError("the audits differ in seed: give them the same")
     twice = rows.drop_duplicates("audit")["canary"].duplicated()
     if twice.any():
         raise InputError("two audits have the same canary: show them in different figures")
@@ -69,14 +71,14 @@ def draw_canary_sets(
     canaries = sorted({*values["canary"]}, key=lambda name: style.catalogue_order(name, None))
     options = {name: style.canary_options(name) | _LABELS.get(name, {}) for name in canaries}
     finite = bool(np.isfinite(rows["epsilon_upper_add_remove"]).any())
-    audited, curves = accounted_styles(("substitute", "add_remove"), rows["adjacency"])
-    accounted = curves if finite else {}
+    names = ("substitute", "add_remove")
+    accounted = style.accounted_styles(names, rows["adjacency"]) if finite else {}
     figure, [panels] = make_frame(
-        num_panels=1 + len(rules),
+        titles=[_title(measure) for measure in (_LOSS_GAP, *rules)],
         panel_size=(3.4, 3.0),
         legend=[
-            ["canaries:", *(Line2D([], [], **one) for one in options.values())],
-            accounted_legend(accounted, audited),
+            ["canaries:", *options.values()],
+            style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
         ],
         notes=[
             note,
@@ -86,17 +88,16 @@ def draw_canary_sets(
         ],
         labels=("step", ""),
     )
-    for axes, measure in zip(panels, [LOSS_GAP, *rules], strict=True):
+    for axes, measure in zip(panels, [_LOSS_GAP, *rules], strict=True):
         for canary in canaries:
             own = (values["measure"] == measure) & (values["canary"] == canary)
             _draw_line(axes, values[own], options[canary])
-        axes.set_title(_title(measure))
         axes.set_xlim(left=0)
-        if measure == LOSS_GAP:
+        if measure == _LOSS_GAP:
             axes.set_ylabel("loss gap (nats)")
             axes.axhline(0.0, color="#9A9A9A", linewidth=0.8, zorder=1)
             continue
-        axes.set_ylabel(f"ε at δ = {style.number(rows['delta'].iloc[0])}")
+        axes.set_ylabel(epsilon_label(rows))
         known = rows.drop_duplicates("step").sort_values("step")
         for name, one in accounted.items():
             axes.plot(known["step"], known[f"epsilon_upper_{name}"], **one)
@@ -108,7 +109,7 @@ def _values(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
     """Columns measure, step, canary, repeat and value."""
     bounds = rows.rename(columns={"threshold_rule": "measure", "epsilon_lower": "value"})
     canaries = rows.drop_duplicates("audit").set_index("audit")["canary"]
-    own = gaps.assign(measure=LOSS_GAP, canary=gaps["audit"].map(canaries))
+    own = gaps.assign(measure=_LOSS_GAP, canary=gaps["audit"].map(canaries))
     own = own.rename(columns={"loss_gap": "value"}).dropna(subset="canary")
     columns = ["measure", "step", "canary", "repeat", "value"]
     return pd.concat([own[columns], bounds[columns]], ignore_index=True)
@@ -148,15 +149,13 @@ def _draw_line(axes: Axes, values: pd.DataFrame, options: dict[str, Any]) -> Non
     of_step = values.groupby("step")["value"]
     mean, deviation = of_step.mean(), of_step.std(ddof=1).fillna(0.0)
     colour = options["color"]
-    axes.fill_between(
-        mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0
-    )
+    draw_band(axes, mean.index, mean - deviation, mean + deviation, colour, opacity=0.15)
     axes.plot(values["step"], values["value"], ".", color=colour, alpha=0.35, markersize=3)
     axes.plot(mean.index, mean, **options)
 
 
 def _title(measure: str) -> str:
-    if measure == LOSS_GAP:
+    if measure == _LOSS_GAP:
         return "Loss of canaries out minus in"
     return f"{measure.replace('_', ' ').capitalize()} ({threshold_rule_named(measure).slots})"
 

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 from dpcanary.errors import InputError, suggestion
 
-# Settings of figures of bounds.
-_OF_BOUNDS = ("in_sample", "lines", "panels")
-
 
 @dataclass(frozen=True)
 class FigureKind:
@@ -27,9 +24,9 @@ class FigureKind:
 
     name: str
     draw: str
-    inputs: tuple[str, ...]
-    files: tuple[str, ...]
     caption: tuple[str, ...]
+    inputs: tuple[str, ...] = ("summary",)
+    files: tuple[str, ...] = ("summary",)
     needs: tuple[str, ...] = ("sweeps",)
     keys: tuple[str, ...] = ()
     axis: str | None = None
@@ -87,48 +84,25 @@ _CAPTION_OF_HIDDEN_STATE = (
     "assume nothing. Bars are two standard errors over the repeats.",
 )
 _KINDS = (
-    FigureKind(
-        "epsilon_by_step",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
-        caption=_CAPTION_OF_BOUNDS,
-        keys=_OF_BOUNDS,
-        axis="step",
-    ),
-    FigureKind(
-        "epsilon_by_noise",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
-        caption=_CAPTION_OF_BOUNDS,
-        keys=_OF_BOUNDS,
-        axis="noise_multiplier",
-    ),
-    FigureKind(
-        "epsilon_by_runs",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
-        caption=_CAPTION_OF_BOUNDS,
-        needs=("sweeps", "num_runs"),
-        keys=_OF_BOUNDS,
-        axis="num_runs",
-    ),
-    FigureKind(
-        "epsilon_by_setting",
-        draw="dpcanary.figures.bounds_figure:draw_bounds_figure",
-        inputs=("summary",),
-        files=("summary",),
-        caption=_CAPTION_OF_BOUNDS,
-        needs=("sweeps", "setting"),
-        keys=_OF_BOUNDS,
+    *(
+        FigureKind(
+            name,
+            draw="dpcanary.figures.bounds:draw_bounds_figure",
+            caption=_CAPTION_OF_BOUNDS,
+            needs=("sweeps", *needs),
+            keys=("in_sample", "lines", "panels"),
+            axis=axis,
+        )
+        for name, axis, needs in (
+            ("epsilon_by_step", "step", ()),
+            ("epsilon_by_noise", "noise_multiplier", ()),
+            ("epsilon_by_runs", "num_runs", ("num_runs",)),
+            ("epsilon_by_setting", None, ("setting",)),
+        )
     ),
     FigureKind(
         "models_trained",
         draw="dpcanary.figures.models_trained:draw_models_trained",
-        inputs=("summary",),
-        files=("summary",),
         caption=(
             "Audited epsilon against the number of models trained. With one canary in each "
             "model, a bound needs many models. With many canaries in each, one model gives as "
@@ -195,7 +169,7 @@ _KINDS = (
     ),
     FigureKind(
         "score_histograms",
-        draw="dpcanary.figures.score_histograms:draw_score_histograms",
+        draw="dpcanary.figures.scores_of_worlds:draw_score_histograms",
         inputs=("attacks",),
         files=("scores",),
         caption=(
@@ -243,7 +217,7 @@ _KINDS = (
     ),
     FigureKind(
         "gradient_norm",
-        draw="dpcanary.figures.gradient_norm:draw_gradient_norm",
+        draw="dpcanary.figures.set_ups:draw_gradient_norm",
         inputs=("norms", "summary"),
         files=("scores", "summary"),
         caption=(
@@ -262,7 +236,7 @@ _KINDS = (
     ),
     FigureKind(
         "privacy_profile",
-        draw="dpcanary.figures.privacy_profile:draw_privacy_profile",
+        draw="dpcanary.figures.set_ups:draw_privacy_profile",
         inputs=("profiles", "summary"),
         files=("profiles", "summary"),
         caption=(
@@ -279,27 +253,21 @@ _KINDS = (
         ),
         keys=("panels",),
     ),
-    FigureKind(
-        "hidden_state_by_step",
-        draw="dpcanary.figures.hidden_state:draw_hidden_state",
-        inputs=("summary",),
-        files=("summary",),
-        caption=_CAPTION_OF_HIDDEN_STATE,
-        axis="step",
-    ),
-    FigureKind(
-        "hidden_state_by_threshold",
-        draw="dpcanary.figures.hidden_state:draw_hidden_state",
-        inputs=("summary",),
-        files=("summary",),
-        caption=_CAPTION_OF_HIDDEN_STATE,
-        axis="landscape_threshold",
+    *(
+        FigureKind(
+            name,
+            draw="dpcanary.figures.hidden_state:draw_hidden_state",
+            caption=_CAPTION_OF_HIDDEN_STATE,
+            axis=axis,
+        )
+        for name, axis in (
+            ("hidden_state_by_step", "step"),
+            ("hidden_state_by_threshold", "landscape_threshold"),
+        )
     ),
     FigureKind(
         "amplification",
-        draw="dpcanary.figures.amplification:draw_amplification",
-        inputs=("summary",),
-        files=("summary",),
+        draw="dpcanary.figures.hidden_state:draw_amplification",
         caption=(
             "Epsilon at the last recorded step over epsilon at the first one, by noise "
             "multiplier and batch size. A ratio of 1 means that hiding the models of all "
@@ -311,9 +279,7 @@ _KINDS = (
     ),
     FigureKind(
         "loss_landscape",
-        draw="dpcanary.figures.loss_landscape:draw_loss_landscape",
-        inputs=("summary",),
-        files=("summary",),
+        draw="dpcanary.figures.hidden_state:draw_loss_landscape",
         caption=(
             "The first panel is the loss that the adversary crafts, as a function of the only "
             "parameter. The others are the exact densities of that parameter after some "

@@ -1,17 +1,19 @@
-"""Audited and exact epsilon of the final model, where its exact law is known."""
+"""Audits whose exact law is known: their epsilon, how much of it is left, and their landscape."""
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from dpcanary.adversaries.landscape_law import Law, exact_law
+from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.errors import InputError
 from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
 from dpcanary.figures.layout import make_frame
+from dpcanary.figures.notes import epsilon_label
 from dpcanary.printing import confidence_in_words
 
 _PLACE = ("noise_multiplier", "batch_size")
@@ -24,8 +26,19 @@ _MARKERS: dict[str, dict[str, Any]] = {
     Conversion.GDP: {"label": "GDP conversion (assumes a Gaussian curve)"},
     Conversion.DIRECT: {"markerfacecolor": "white", "label": "direct conversion (no assumption)"},
 }
-AXES = {"step": "training step", "landscape_threshold": "threshold h of the landscape / C"}
+_AXES = {"step": "training step", "landscape_threshold": "threshold h of the landscape / C"}
 _MOST_MARKERS = 7
+# Columns of the summary, and the headings of their panels.
+_PANELS = {
+    "epsilon_lower": "audited, GDP conversion",
+    "epsilon_hidden_state_gdp": "exact μ, as if Gaussian",
+    "epsilon_hidden_state": "exact, no assumption",
+}
+_COLOURS, _DARK = "viridis", 0.6
+_STEPS = (1, 2, 5)  # and the last one
+_SETTINGS = ("adjacency", "batch_size", "landscape", "landscape_threshold")
+_WORLDS = ("world 0, with the gradient", "world 1")
+_POINTS, _LEAST_DENSITY = 401, 1e-4
 
 
 @style.applied()
@@ -34,60 +47,41 @@ def draw_hidden_state(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each noise multiplier, with a colour for each batch size.
 
-    Args:
-        summary: of audits of one adversary whose exact law is known.
-        axis: a key of `AXES`. Along `landscape_threshold`, the step is the last one.
-        note: what a reader must know; printed below.
-
-    Returns:
-        The figure, and its numbers (`hidden_state_table`).
-
-    Raises:
-        InputError: if an audit has no exact law, or if two audits share a point.
+    The axis is a key of `_AXES`; along `landscape_threshold`, the step is the last one. The table
+    has one row per point of a `series` (audited, exact, exact_gdp or accounted), with `epsilon`
+    (the mean over repeats), `error_bar` (two standard errors) and num_repeats.
     """
-    table = hidden_state_table(summary, axis=axis)
+    table = _hidden_state_table(summary, axis=axis)
     settings = [*table.groupby("noise_multiplier")]
-    sizes = sorted(table["batch_size"].dropna().unique())
-    colours = {size: style.rank_options(rank, len(sizes)) for rank, size in enumerate(sizes)}
+    looks = style.ranked(sorted(table["batch_size"].dropna().unique()), "{:g}".format)
     adjacency = str(summary["adjacency"].iloc[0])
     accounted = style.ACCOUNTED[adjacency] | {"label": "all models seen, accounted"}
     grey: dict[str, Any] = {"color": "#4D4D4D"}
-    markers = [
-        Line2D([], [], marker="o", linestyle="none", **grey, **_MARKERS[str(conversion)])
-        for conversion in dict.fromkeys(table["conversion"].dropna())
-    ]
+    conversions = dict.fromkeys(table["conversion"].dropna())
     figure, [panels] = make_frame(
-        num_panels=len(settings),
+        titles=[f"σ = {noise:g}" for noise, _ in settings],  # noqa: RUF001
         panel_size=(3.4, 2.7),
         legend=[
+            ["batch size B:", *looks.values()],
             [
-                "batch size B:",
-                *(Line2D([], [], **colours[size], label=f"{size:g}") for size in sizes),
+                "audited ε (lower bound):",
+                *(
+                    grey | {"marker": "o", "linestyle": "none"} | _MARKERS[one]
+                    for one in conversions
+                ),
             ],
-            ["audited ε (lower bound):", *markers],
-            [
-                "ε:",
-                Line2D([], [], **accounted),
-                *(Line2D([], [], **grey, **options) for options in _LINES.values()),
-            ],
+            ["ε:", accounted, *(grey | options for options in _LINES.values())],
         ],
-        notes=[note, _note(summary)],
-        labels=(AXES[axis], f"ε at δ = {style.number(summary['delta'].iloc[0])}"),
+        notes=[note, _bounds_note(summary)],
+        labels=(_AXES[axis], epsilon_label(summary)),
     )
-    for axes, (noise, points) in zip(panels, settings, strict=True):
-        axes.set_title(f"σ = {noise:g}")  # noqa: RUF001
-        _draw_panel(axes, points, axis, colours, accounted)
+    for axes, (_, points) in zip(panels, settings, strict=True):
+        _draw_epsilons(axes, points, axis, looks, accounted)
     return figure, table
 
 
-def hidden_state_table(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
-    """The plotted numbers: one row per point of a series.
-
-    Columns noise_multiplier, batch_size, the one on the axis, `series` (audited, exact, exact_gdp
-    or accounted), conversion, threshold_rule, `epsilon` (the mean over repeats), `error_bar` (two
-    standard errors) and num_repeats.
-    """
-    rows = checked_rows(summary, axis=axis)
+def _hidden_state_table(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
+    rows = _checked_rows(summary, axis=axis)
     place = [*_PLACE, axis]
     audited = rows.groupby([*place, "conversion", "threshold_rule"], sort=False)["epsilon_lower"]
     parts = [
@@ -105,12 +99,8 @@ def hidden_state_table(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
     return pd.DataFrame(table.sort_values(order, kind="stable", ignore_index=True))
 
 
-def checked_rows(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
-    """The rows that a figure shows: of the first valid rule, and of the last step unless shown.
-
-    Raises:
-        InputError: if an audit has no exact law, or if two audits share a point.
-    """
+def _checked_rows(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
+    """The rows that a figure shows: of the first valid rule, and of the last step unless shown."""
     unknown = summary[summary["epsilon_hidden_state"].isna()]
     if len(unknown):
         raise InputError(
@@ -133,41 +123,29 @@ def checked_rows(summary: pd.DataFrame, *, axis: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _draw_panel(
+def _draw_epsilons(
     axes: Axes,
     points: pd.DataFrame,
     axis: str,
-    colours: dict[float, dict[str, Any]],
+    looks: dict[float, dict[str, Any]],
     accounted: dict[str, Any],
 ) -> None:
     level = points[points["series"] == "accounted"].drop_duplicates(axis).sort_values(axis)
     axes.plot(level[axis], level["epsilon"], **accounted)
-    for size, of_size in points.groupby("batch_size"):
-        look = colours[float(str(size))]
+    for size, look in looks.items():
+        of_size = points[points["batch_size"] == size]
         for series, options in _LINES.items():
             curve = of_size[of_size["series"] == series]
-            axes.plot(curve[axis], curve["epsilon"], **{"color": look["color"]}, **options)
+            axes.plot(curve[axis], curve["epsilon"], color=look["color"], **options)
         for conversion, curve in of_size[of_size["series"] == "audited"].groupby("conversion"):
-            shown = _thinned(curve)
-            hollow = {"markerfacecolor": _MARKERS[str(conversion)].get("markerfacecolor")}
-            axes.errorbar(
-                shown[axis],
-                shown["epsilon"],
-                yerr=shown["error_bar"],
-                linestyle="none",
-                elinewidth=0.8,
-                **look | {key: value for key, value in hollow.items() if value},
-            )
+            # So few points that markers do not cover each other, the first one among them.
+            shown = curve.iloc[:: max(1, (len(curve) - 1) // (_MOST_MARKERS - 1))]
+            options = look | {"linestyle": "none", "elinewidth": 0.8} | _MARKERS[str(conversion)]
+            axes.errorbar(shown[axis], shown["epsilon"], yerr=shown["error_bar"], **options)
     axes.set_ylim(bottom=0.0)
 
 
-def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """So few points that markers do not cover each other, with the first and the last."""
-    every = max(1, (len(curve) - 1) // (_MOST_MARKERS - 1))
-    return curve.iloc[::every]
-
-
-def _note(summary: pd.DataFrame) -> str:
+def _bounds_note(summary: pd.DataFrame) -> str:
     runs, repeats = summary["num_runs"].max(), summary["repeat"].nunique()
     level = confidence_in_words(summary["significance"].iloc[0])
     return (
@@ -178,9 +156,113 @@ def _note(summary: pd.DataFrame) -> str:
     )
 
 
-def ratios_table(summary: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Each column at the last step over its value at the first one, by noise and batch size."""
-    rows = checked_rows(summary, axis="step")
-    means = rows.groupby([*_PLACE, "step"])[list(columns)].mean().reset_index("step")
-    ends = [means[means["step"] == edge] for edge in (rows["step"].min(), rows["step"].max())]
-    return pd.DataFrame(ends[1][list(columns)] / ends[0][list(columns)])
+@style.applied()
+def draw_amplification(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+    """Draws heatmaps of epsilon at the last recorded step over epsilon at the first one."""
+    rows = summary[summary["conversion"] == Conversion.GDP]
+    if rows["step"].nunique() < 2:
+        raise InputError("only one step was recorded: there is no ratio to show")
+    means = _checked_rows(rows, axis="step").groupby([*_PLACE, "step"])[[*_PANELS]].mean()
+    first, last = rows["step"].min(), rows["step"].max()
+    ratios = means.xs(last, level="step") / means.xs(first, level="step")
+    figure, [panels] = make_frame(
+        titles=[f"ε at step {last} / ε at step {first}\n{heading}" for heading in _PANELS.values()],
+        panel_size=(3.3, 3.6),
+        legend=[],
+        notes=[note, _ratios_note(rows)],
+        labels=("batch size B", "noise multiplier σ"),  # noqa: RUF001
+    )
+    for axes, column in zip(panels, _PANELS, strict=True):
+        _draw_ratios(axes, ratios[column].unstack("batch_size"))
+    return figure, ratios.reset_index()
+
+
+def _draw_ratios(axes: Axes, ratios: pd.DataFrame) -> None:
+    axes.imshow(ratios, cmap=_COLOURS, vmin=0.0, vmax=1.0, aspect="auto", origin="lower")
+    for row, values in enumerate(ratios.to_numpy()):
+        for column, value in enumerate(values):
+            colour = "white" if value < _DARK else "black"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+    axes.set_xticks(range(ratios.shape[1]), [f"{size:g}" for size in ratios.columns])
+    axes.set_yticks(range(ratios.shape[0]), [f"{noise:g}" for noise in ratios.index])
+    axes.grid(visible=False)
+
+
+def _ratios_note(rows: pd.DataFrame) -> str:
+    return (
+        f"Audited: mean bounds of {rows['repeat'].nunique()} repeats of R ="
+        f" {rows['num_runs'].max():,} runs; ratios of bounds are no bounds. ε at δ ="
+        f" {style.number(rows['delta'].iloc[0])}; 1 means that nothing is lost by hiding the models"
+        " of the steps before"
+    )
+
+
+@style.applied()
+def draw_loss_landscape(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+    """Draws the loss of the only audit, and the density of its model after some steps.
+
+    The table has `step` (0 for the loss), `position`, and `loss`, or the densities `world0` and
+    `world1`.
+    """
+    audits = summary["audit"].unique()
+    if len(audits) > 1 or summary["landscape"].isna().any():
+        raise InputError(f"{len(audits)} audits: this figure shows one, with a crafted landscape")
+    first = summary.iloc[0]
+    process = process_of(
+        {key: first[key] for key in _SETTINGS}, noise_multiplier=float(first["noise_multiplier"])
+    )
+    steps = sorted({*_STEPS, int(first["num_steps"])} & {*range(1, int(first["num_steps"]) + 1)})
+    law = exact_law(process, steps)
+    figure, [panels] = make_frame(
+        titles=["loss of a batch / (B C²)", *(f"exact density, step {step}" for step in steps)],
+        panel_size=(3.3, 2.6),
+        legend=[
+            [
+                {"color": colour, "label": label}
+                for colour, label in zip(style.WORLD_COLOURS, _WORLDS, strict=True)
+            ]
+        ],
+        notes=[note, _landscape_note(first)],
+        labels=("position θ / C", ""),
+    )
+    tables = [_draw_loss(panels[0], process)]
+    for index, (axes, step) in enumerate(zip(panels[1:], steps, strict=True)):
+        tables.append(_draw_densities(axes, law, index, step))
+        axes.axvline(process.landscape.edges[0], color="#7A7A7A", linewidth=0.8, linestyle="--")
+    return figure, pd.concat(tables, ignore_index=True)
+
+
+def _draw_loss(axes: Axes, process: Process) -> pd.DataFrame:
+    reach = 3 * process.first_noise + 1
+    middle = process.landscape.edges[0]
+    positions = np.linspace(middle - reach, middle + reach, _POINTS)
+    losses = _loss(process.landscape, positions)
+    axes.plot(positions, losses, color="black")
+    return pd.DataFrame({"step": 0, "position": positions, "loss": losses})
+
+
+def _loss(landscape: Landscape, positions: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """Minus the integral of the moves, which is 0 at the first edge."""
+    edge = landscape.edges[0]
+    slopes = np.array(landscape.moves)[np.searchsorted(landscape.edges, positions)]
+    return np.asarray(-slopes * (positions - edge))
+
+
+def _draw_densities(axes: Axes, law: Law, index: int, step: int) -> pd.DataFrame:
+    both = law.world0[index], law.world1[index]
+    highest = max(both[0].max(), both[1].max())
+    [seen] = np.nonzero(np.maximum(*both) > _LEAST_DENSITY * highest)
+    kept = np.unique(np.linspace(seen[0], seen[-1], _POINTS).astype(int))
+    for density, colour in zip(both, style.WORLD_COLOURS, strict=True):
+        axes.plot(law.positions[kept], density[kept], color=colour)
+    axes.set_ylim(bottom=0.0)
+    worlds = {"world0": both[0][kept], "world1": both[1][kept]}
+    return pd.DataFrame({"step": step, "position": law.positions[kept], **worlds})
+
+
+def _landscape_note(first: "pd.Series[Any]") -> str:
+    return (
+        f"Landscape {first['landscape']}, B = {first['batch_size']:g}, σ ="  # noqa: RUF001
+        f" {first['noise_multiplier']:g}, adjacency {first['adjacency']}; the dashed line is the"
+        " threshold"
+    )

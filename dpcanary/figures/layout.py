@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any
 
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -12,10 +13,6 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
-
-from dpcanary.adjacency import Adjacency
-from dpcanary.figures import style
-from dpcanary.figures.wording import setting_in_words
 
 # Lengths are in inches, sizes of text in points.
 _SMALLEST_WIDTH, _LARGEST_WIDTH = 8.2, 10.2  # on a page, text of a wider figure is too small
@@ -34,11 +31,15 @@ _HEADING, _HEADING_SIZE = 0.3, 10.5
 _HANDLE, _HANDLE_GAP, _COLUMN_GAP = 2.0, 0.6, 1.2
 
 
+# An artist with a label, keyword arguments of `plot` with one, or a heading.
+Entry = Artist | dict[str, Any] | str
+
+
 def make_frame(
     *,
-    num_panels: int,
+    titles: Sequence[str],
     panel_size: tuple[float, float],
-    legend: Sequence[Sequence[Artist | str]],
+    legend: Sequence[Sequence[Entry]],
     notes: Sequence[str],
     columns: int | None = None,
     headings: Sequence[str] = ("",),
@@ -48,10 +49,10 @@ def make_frame(
     """Lays out panels, legend and notes so that they do not overlap.
 
     Args:
-        num_panels: panels of one block.
+        titles: of the panels of one block.
         panel_size: (width, height) of one panel in inches; panels become narrower where many
             stand side by side.
-        legend: its groups, each of which starts a row: artists with a label, and headings.
+        legend: its groups, each of which starts a row.
         notes: what a reader must know; each starts a line and is wrapped to the figure's width.
         columns: panels side by side; by default up to three.
         headings: one for each block of panels. Blocks stand one above the other, or side by side
@@ -62,12 +63,14 @@ def make_frame(
     Returns:
         The figure, and each block's panels, row by row.
     """
+    num_panels = len(titles)
     columns = columns or ceil(num_panels / ceil(num_panels / _MOST_COLUMNS))
     rows = ceil(num_panels / columns)
     down, across = (1, len(headings)) if num_panels == 1 else (len(headings), 1)
     wanted = across * columns * panel_size[0] + 0.6
     width = min(max(_SMALLEST_WIDTH, wanted), _LARGEST_WIDTH)
-    legend_rows = [row for group in legend for row in _packed(group, width - 0.1)]
+    artists = [[Line2D([], [], **e) if isinstance(e, dict) else e for e in one] for one in legend]
+    legend_rows = [row for group in artists for row in _packed(group, width - 0.1)]
     lines = [line for note in notes for line in _wrapped(note, int(width * _NOTE_CHARACTERS))]
     footer = len(legend_rows) * _LEGEND_ROW + len(lines) * _NOTE_LINE + 2.5 * _GAP
     body_height = 0.5 + down * (rows * panel_size[1] + _HEADING * any(headings))
@@ -84,6 +87,10 @@ def make_frame(
         panels = [*part.subplots(rows, columns, squeeze=False, sharey=sharey).flat]
         for unused in panels[num_panels:]:
             unused.set_visible(False)
+        for axes, title in zip(panels, titles, strict=False):
+            axes.set_title(title)
+            if sharey:
+                axes.tick_params(labelleft=True)
         blocks.append(panels[:num_panels])
     if any(labels):
         body.supxlabel(labels[0], fontsize=10)
@@ -166,12 +173,7 @@ def log_ticks(axes: Axes, *, axis: str) -> None:
 
 
 def value_ticks(axes: Axes, values: Iterable[float]) -> None:
-    """Makes the x axis logarithmic, with a tick at each value and labels where there is room.
-
-    Args:
-        axes: the panel.
-        values: at least one, positive.
-    """
+    """Makes the x axis logarithmic, with a tick at each value and labels where there is room."""
     places = {*map(float, values)}
     low, high = min(places), max(places)
     margin = max((high / low) ** 0.05, 1.15)
@@ -200,43 +202,14 @@ def _digits(value: float) -> str:
     return f"{value:.9e}".split("e")[0].replace(".", "").rstrip("0")
 
 
-Styles = dict[str, dict[str, Any]]
+def draw_line(axes: Axes, curve: pd.DataFrame, axis: str, options: dict[str, Any]) -> None:
+    """Draws audited epsilons with their error bars; a bar of NaN is not drawn."""
+    options = {"elinewidth": 1.0, "capsize": 2.5, **options}
+    axes.errorbar(curve[axis], curve["epsilon"], yerr=curve["error_bar"], **options)
 
 
-def accounted_styles(names: Sequence[str], audited: Iterable[str]) -> tuple[str, Styles]:
-    """Keyword arguments of `plot` for each accounted curve, and how their heading goes on.
-
-    Audits of membership alone are bounded by the add/remove curve, so it is the only one and solid.
-
-    Args:
-        names: the curves of audits of substitution, of `style.ACCOUNTED`.
-        audited: the adjacencies of the figure's audits.
-    """
-    known = sorted({*audited})
-    if Adjacency.SUBSTITUTE in known:
-        return "", {name: style.ACCOUNTED[name] for name in names}
-    words = " and ".join(setting_in_words("adjacency", {"adjacency": one}) for one in known)
-    options = style.ACCOUNTED["add_remove"] | {"linestyle": "-", "label": words}
-    return ", audited adjacency", {"add_remove": options}
-
-
-def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
-    """The curves of a panel. Audits of membership have one: that of their own adjacency."""
-    if Adjacency.SUBSTITUTE in {*audited}:
-        return styles
-    return {name: one for name, one in styles.items() if name == "add_remove"}
-
-
-def accounted_legend(styles: Styles, audited: str) -> list[Line2D | str]:
-    """The group of a legend for these curves; nothing if there is none.
-
-    Args:
-        styles: of the curves.
-        audited: how the heading goes on, from `accounted_styles`.
-    """
-    if not styles:
-        return []
-    return [
-        f"accounted ε (upper bound){audited}:",
-        *(Line2D([], [], **one) for one in styles.values()),
-    ]
+def draw_band(
+    axes: Axes, places: Any, low: Any, high: Any, colour: str, *, opacity: float = 0.18
+) -> None:
+    """Fills the region between two curves."""
+    axes.fill_between(places, low, high, color=colour, alpha=opacity, linewidth=0)

@@ -4,18 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import RULES, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
 from dpcanary.figures import style
-from dpcanary.figures.layout import accounted_legend, accounted_styles, log_ticks, make_frame
-from dpcanary.figures.notes import data_note, shared_note
+from dpcanary.figures.layout import draw_line, log_ticks, make_frame
+from dpcanary.figures.notes import data_note, epsilon_label, shared_note
 from dpcanary.figures.panels import panels_of
-from dpcanary.figures.view import has_shown_conversion, over_repeats
+from dpcanary.figures.rows import check_agree, has_shown_conversion, over_repeats
 from dpcanary.printing import confidence_in_words
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
@@ -30,38 +28,25 @@ def draw_models_trained(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a line for each number of slots and valid threshold rule.
 
-    Args:
-        summary: of audits at several numbers of runs, some with several slots.
-        note: what a reader must know; printed below.
-        panels: the settings that tell panels apart; by default sample rate and noise.
-
-    Returns:
-        The figure, and its numbers: the columns of panels, num_slots, threshold_rule, conversion,
-        num_runs, `epsilon` (mean over repeats, and over slots that have bounds of their own),
-        `error_bar` and num_repeats; see `view.over_repeats`.
-
-    Raises:
-        InputError: if there is no valid bound, or if canaries or significance differ.
+    Panels show sample rate and noise by default. For the numbers, see `rows.over_repeats`.
     """
     panel = tuple(panels) or _MECHANISM
     rows = summary[summary["is_valid"] & has_shown_conversion(summary)]
     if rows.empty:
         raise InputError("the summary has no valid bound to show")
-    for column in ("canary", "delta", "significance", "adjacency"):
-        if rows[column].nunique() > 1:
-            raise InputError(f"the audits differ in {column}: show them in different figures")
+    check_agree(rows, ("canary", "delta", "significance", "adjacency"))
     table = over_repeats(rows, [*panel, *_LINE, "num_runs"])
     looks = _looks(table)
     places = panels_of(rows, panel, falling=True)
-    audited, accounted = accounted_styles(("substitute", "add_remove"), rows["adjacency"])
+    accounted = style.accounted_styles(("substitute", "add_remove"), rows["adjacency"])
     if not (rows[[f"epsilon_upper_{name}" for name in accounted]] < float("inf")).any(axis=None):
         accounted = {}
     figure, [grid] = make_frame(
-        num_panels=len(places),
+        titles=[place.title for place in places],
         panel_size=(4.6, 3.4),
         legend=[
-            ["audited ε (lower bound):", *(Line2D([], [], **one) for one in looks.values())],
-            accounted_legend(accounted, audited),
+            ["audited ε (lower bound):", *looks.values()],
+            style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
         ],
         notes=[
             note,
@@ -69,14 +54,19 @@ def draw_models_trained(
             shared_note(rows, panel, needed=bool(panels)),
             data_note(rows),
         ],
-        labels=("models trained", f"ε at δ = {style.number(rows['delta'].iloc[0])}"),
+        labels=("models trained", epsilon_label(rows)),
         sharey=True,
     )
     for axes, place in zip(grid, places, strict=True):
-        axes.set_title(place.title)
         for name, options in accounted.items():
             axes.axhline(place.of(rows)[f"epsilon_upper_{name}"].max(), **options)
-        _draw_panel(axes, place.of(table), looks)
+        points = place.of(table)
+        for line, options in looks.items():
+            curve = points[(points[_LINE] == [*line]).all(axis=1)]
+            draw_line(axes, curve.sort_values("num_runs"), "num_runs", options)
+        axes.set_xscale("log")
+        log_ticks(axes, axis="x")
+        axes.set_ylim(bottom=0)
     return figure, table
 
 
@@ -103,26 +93,6 @@ def _order(line: tuple[Any, ...]) -> tuple[Any, ...]:
     slots, rule, _ = line
     guesses = threshold_rule_named(rule).guesses
     return slots, guesses, -[*RULES].index(rule) if guesses and rule in RULES else 0
-
-
-def _draw_panel(
-    axes: Axes, points: pd.DataFrame, looks: dict[tuple[Any, ...], dict[str, Any]]
-) -> None:
-    for line, options in looks.items():
-        inside = (points[_LINE] == [*line]).all(axis=1)
-        curve = points[inside].sort_values("num_runs")
-        axes.errorbar(
-            curve["num_runs"],
-            curve["epsilon"],
-            yerr=curve["error_bar"],
-            elinewidth=1.0,
-            capsize=2.5,
-            **options,
-        )
-    axes.set_xscale("log")
-    log_ticks(axes, axis="x")
-    axes.set_ylim(bottom=0)
-    axes.tick_params(labelleft=True)
 
 
 def _note(rows: pd.DataFrame) -> str:

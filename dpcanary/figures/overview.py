@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.layout import make_frame
+from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.printing import rounded_down
 
 MOST_ROWS = 16
@@ -29,27 +28,23 @@ _PROTECTS = {
 
 @style.applied()
 def draw_overview(table: pd.DataFrame) -> Figure:
-    """Draws a bar for each row, up to the proven epsilon, and a mark for each accounted one.
+    """Draws a bar for each of the first 16 rows, up to the proven epsilon, and its accounted ones.
 
-    Args:
-        table: of `results_table.results_table`; the first 16 rows are shown.
-
-    Raises:
-        InputError: if the table is empty.
+    The table is that of `results_table.results_table`.
     """
     if table.empty:
         raise InputError("there is no valid bound to show")
     shown = table.head(MOST_ROWS)
-    legend = [
+    legend: list[Entry] = [
         Patch(color="#8FB8DE", label="proven by attack: epsilon is at least this"),
-        *(Line2D([], [], label=_PROTECTS[kind], **look) for kind, look in _MARKS.items()),
+        *(look | {"label": _PROTECTS[kind]} for kind, look in _MARKS.items()),
     ]
     left_out = len(table) - len(shown)
     notes = ["Proven bounds are those after the last step; the table says what they assume"]
     if left_out:
         notes.append(f"{left_out} more set-ups are in the table")
     figure, [[axes]] = make_frame(
-        num_panels=1,
+        titles=[""],
         panel_size=(7.4, 0.75 + _ROW_HEIGHT * len(shown)),
         legend=[legend],
         notes=notes,

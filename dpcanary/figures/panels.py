@@ -1,24 +1,52 @@
-"""The panels of a figure: which settings each shows, and its title."""
+"""Settings of audits in words, and the panels that they tell apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from dpcanary.errors import InputError
-from dpcanary.figures import style
-from dpcanary.figures.wording import LINES, PANELS, settings_in_words
+from dpcanary.summary import SHOWN
+
+
+def setting_in_words(key: str, settings: Mapping[str, Any]) -> str:
+    """One setting as a figure names it; nothing if the audit does not have it.
+
+    Known batches are named by their size, if that is there, in place of a sample rate.
+
+    Example:
+        >>> setting_in_words("sample_rate", {"sample_rate": 0.25})
+        'q = 0.25'
+        >>> setting_in_words("sample_rate", {"sample_rate": 1.0, "batch_size": 128})
+        'known batches of 128'
+        >>> setting_in_words("ranking", {"ranking": "final_model"})
+        'final model'
+    """
+    value = settings.get(key)
+    if pd.isna(value):
+        return ""
+    if key == "sample_rate" and not pd.isna(settings.get("batch_size")):
+        return setting_in_words("batch_size", settings)
+    words = SHOWN[key].words
+    if isinstance(words, str) and words:
+        return words.format(value)
+    return words[value] if words else str(value).replace("_", " ")
+
+
+def settings_in_words(keys: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """Several settings, with commas between them; each is named once.
+
+    Example:
+        >>> settings_in_words(["model", "canary_period"], {"model": "convnet", "canary_period": 5})
+        'convnet, k = 5'
+    """
+    words = [setting_in_words(key, settings) for key in keys]
+    return ", ".join(dict.fromkeys(filter(None, words)))
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel.
-
-    Attributes:
-        settings: what tells it from the others, by column of the summary.
-        title: these settings in words.
-    """
+    """One panel: the settings that tell it from the others, and these in words."""
 
     settings: dict[str, Any]
     title: str
@@ -32,13 +60,10 @@ class Panel:
 
 
 def panels_of(rows: pd.DataFrame, keys: Sequence[str], *, falling: bool = False) -> list[Panel]:
-    """The panels that some audits need.
+    """The panels that some audits need, told apart by the columns `keys`.
 
-    Args:
-        rows: of the summary.
-        keys: the columns that tell panels apart.
-        falling: whether numbers fall from panel to panel; otherwise only sample rates do. Names
-            stand in the order of the rows.
+    Numbers rise from panel to panel unless they are `falling`; sample rates always fall. Names
+    stand in the order of the rows.
     """
     first = rows[[*keys]].drop_duplicates().reset_index(drop=True)
     ranks = pd.DataFrame({key: _ranks(first[key], falling=falling) for key in keys})
@@ -62,125 +87,3 @@ def _ranks(values: "pd.Series[Any]", *, falling: bool) -> "pd.Series[float]":
     if not pd.api.types.is_numeric_dtype(values):
         return pd.Series(pd.factorize(values, use_na_sentinel=False)[0], index=values.index)
     return -values if falling or values.name == "sample_rate" else values
-
-
-Series = tuple[str, str, tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class Lines:
-    """The lines of a figure, and how each looks in all of its panels.
-
-    Attributes:
-        settings: the columns that tell variants of a canary apart.
-        looks: keyword arguments of `plot` for each canary, score and variant, in the order of the
-            legend.
-    """
-
-    settings: tuple[str, ...]
-    looks: dict[Series, dict[str, Any]]
-
-    @classmethod
-    def of_figure(cls, points: pd.DataFrame, settings: Sequence[str]) -> "Lines":
-        """Finds the lines of all audited points of a figure."""
-        found = sorted(split_lines(points, settings), key=_order)
-        variants: dict[str, list[tuple[Any, ...]]] = {}
-        for canary, _, variant in found:
-            known = variants.setdefault(canary, [])
-            if variant not in known:
-                known.append(variant)
-        looks = {}
-        for canary, score, variant in found:
-            known = variants[canary]
-            words = settings_in_words(settings, dict(zip(settings, variant, strict=True)))
-            looks[canary, score, variant] = style.variant_options(
-                canary, score, words, rank=known.index(variant), number=len(known)
-            )
-        return cls(tuple(settings), looks)
-
-    def split(self, points: pd.DataFrame) -> dict[Series, pd.DataFrame]:
-        """The points of each line in a panel, in the order of the legend."""
-        parts = split_lines(points, self.settings)
-        return {series: parts[series] for series in self.looks if series in parts}
-
-
-def split_lines(points: pd.DataFrame, settings: Sequence[str]) -> dict[Series, pd.DataFrame]:
-    """Audited points by canary, score and variant; a setting that is not used is None."""
-    keys = ["canary", "score", *settings]
-    audited = points.dropna(subset="canary")
-    parts: dict[Series, pd.DataFrame] = {}
-    for key, group in audited.groupby(keys, dropna=False):
-        canary, score, *variant = key if isinstance(key, tuple) else (key,)
-        known = tuple(None if value != value else value for value in variant)  # NaN is not itself
-        parts[str(canary), str(score), known] = group
-    return parts
-
-
-def _order(series: Series) -> tuple[Any, ...]:
-    """By the catalogue, then by the values of the variant; missing ones first."""
-    canary, score, variant = series
-    ranks = [(one is not None, "" if one is None else one) for one in variant]
-    return (*style.catalogue_order(canary, score), *ranks)
-
-
-# The settings that a label may name, in its order.
-_NAMED = (
-    "dataset", "model", "sample_rate", "batch_size", "noise_multiplier", "adjacency",
-    "canary_period", "max_grad_norm", "learning_rate", "initialisation", "initial_weights",
-    "pretraining", "simulation", "ranking",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SetUp:
-    """Audits of one configuration.
-
-    Attributes:
-        label: what tells it from the others of its panel, in words.
-        rows: of the summary.
-    """
-
-    label: str
-    rows: pd.DataFrame
-
-    @property
-    def audits(self) -> list[str]:
-        """Their names."""
-        return [str(audit) for audit in self.rows["audit"].unique()]
-
-
-def set_ups_of(rows: pd.DataFrame, panels: Sequence[str]) -> list[SetUp]:
-    """The set-ups of a figure; labels name the settings in which they differ.
-
-    Args:
-        rows: of the summary.
-        panels: the settings that panels show, which labels need not name.
-
-    Raises:
-        InputError: if two set-ups of a panel have the same label, or two audits of one set-up the
-            same seed.
-    """
-    assert {*PANELS, *LINES} == {*_NAMED}
-    differ = [key for key in _NAMED if key not in panels and rows[key].nunique(dropna=False) > 1]
-    several = len(rows[["canary", "score"]].drop_duplicates()) > 1
-    found: list[SetUp] = []
-    taken: dict[object, str] = {}
-    for _, group in rows.groupby("configuration", sort=False):
-        first = {str(key): value for key, value in group.iloc[0].items()}
-        words = settings_in_words(differ, first | known_batches(group))
-        name = style.canary_name(first["canary"], first["score"] if several else None)
-        label = f"{name}, {words}" if several and words else words or name
-        place = (label, *(str(first[key]) for key in panels))
-        other = taken.setdefault(place, first["audit"])
-        audits = group.drop_duplicates("audit")
-        if other != first["audit"] or audits["seed"].duplicated().any():
-            twice = audits.loc[audits["seed"].duplicated(), "audit"]
-            one, two = (
-                (other, first["audit"]) if other != first["audit"] else (other, twice.iloc[0])
-            )
-            raise InputError(
-                f"audits {one} and {two} differ in nothing that this figure shows: show them in"
-                " different figures"
-            )
-        found.append(SetUp(label, group))
-    return found

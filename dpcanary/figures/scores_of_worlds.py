@@ -1,53 +1,143 @@
-"""The scores of one audit, the error rates that they reach, and what the bound says of these."""
+"""Histograms of both worlds' scores: of a figure's audits, and of one with its error rates."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.figures import style
-from dpcanary.figures.attacks import Profile
-from dpcanary.figures.curves import accounted_false_negative_rate, measured_error_curve
-from dpcanary.figures.layout import make_frame
-from dpcanary.figures.score_histograms import bin_edges
+from dpcanary.figures.attacks import (
+    MECHANISM,
+    Attack,
+    Profile,
+    accounted_false_negative_rate,
+    measured_error_curve,
+    ordered,
+)
+from dpcanary.figures.layout import Entry, make_frame
+from dpcanary.figures.notes import number_range
+from dpcanary.figures.panels import settings_in_words
 from dpcanary.files import write_atomically
 from dpcanary.scoring.world_scores import WorldScores
 
 SUFFIXES = (".png", ".pdf")
 _MEASURED, _BOUND = "#0072B2", "#B2182B"
 _GRID = 400
+_FEWEST_BINS, _MOST_BINS = 10, 50
+# Colour and opacity of both worlds in histograms that overlap.
+_WORLDS = tuple(zip(style.WORLD_COLOURS, (0.75, 0.5), strict=True))
+
+
+@style.applied()
+def draw_score_histograms(
+    attacks: Sequence[Attack], *, note: str = ""
+) -> tuple[Figure, pd.DataFrame]:
+    """Draws a row for each canary and a column for each sample rate and noise.
+
+    The table has one row per bin with the scores of each world in it.
+    """
+    attacks = ordered(attacks)
+    rows = [*dict.fromkeys(attack.series for attack in attacks)]
+    columns = sorted({attack.setting for attack in attacks}, reverse=True)
+    sizes = [len(attack.world0_scores) + len(attack.world1_scores) for attack in attacks]
+    counted = f"{number_range(sizes)} for each audit"
+    figure, [panels] = make_frame(
+        titles=[""] * (len(rows) * len(columns)),
+        columns=len(columns),
+        panel_size=(4.2, 1.9 if len(rows) > 1 else 3.0),
+        legend=[
+            [
+                Patch(color=colour, alpha=alpha, label=f"world {world}")
+                for world, (colour, alpha) in enumerate(_WORLDS)
+            ]
+        ],
+        notes=[note, f"All scores of the first repeat after the last step: {counted}"],
+        labels=("score (higher: world 0)", "scores per bin"),
+    )
+    for axes in panels:
+        axes.set_visible(False)
+    tables = [_histogram_table(attack) for attack in attacks]
+    for attack, table in zip(attacks, tables, strict=True):
+        place = rows.index(attack.series) * len(columns) + columns.index(attack.setting)
+        _draw_panel(panels[place], attack, table)
+    return figure, pd.concat(tables, ignore_index=True)
+
+
+def _bin_edges(
+    world0_scores: NDArray[np.float64], world1_scores: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Edges of bins for the scores of both worlds, whose number follows Rice's rule.
+
+    Infinite scores have no bin.
+    """
+    scores = np.concatenate([world0_scores, world1_scores])
+    bins = int(np.clip(2 * np.cbrt(len(scores)), _FEWEST_BINS, _MOST_BINS))
+    edges: NDArray[np.float64] = np.histogram_bin_edges(scores[np.isfinite(scores)], bins)
+    return edges
+
+
+def _histogram_table(attack: Attack) -> pd.DataFrame:
+    """Counts of both worlds' scores in the same bins."""
+    edges = _bin_edges(attack.world0_scores, attack.world1_scores)
+    return pd.DataFrame(
+        {
+            "audit": attack.audit,
+            "canary": attack.canary,
+            "sample_rate": attack.sample_rate,
+            "noise_multiplier": attack.noise_multiplier,
+            "step": attack.step,
+            "bin_left": edges[:-1],
+            "bin_right": edges[1:],
+            "world0_scores": np.histogram(attack.world0_scores, edges)[0],
+            "world1_scores": np.histogram(attack.world1_scores, edges)[0],
+        }
+    )
+
+
+def _draw_panel(axes: Axes, attack: Attack, table: pd.DataFrame) -> None:
+    axes.set_visible(True)
+    edges = [*table["bin_left"], table["bin_right"].iloc[-1]]
+    for world, (colour, alpha) in enumerate(_WORLDS):
+        _draw_histogram(axes, table[f"world{world}_scores"], edges, colour, opacity=alpha)
+    title = settings_in_words(MECHANISM, attack.row)
+    axes.set_title(f"{style.canary_name(*attack.series)}, {title}")
+    axes.locator_params(axis="y", nbins=5, integer=True)
+
+
+def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity: float) -> None:
+    axes.stairs(counts, edges, fill=True, color=colour, alpha=opacity, linewidth=0)
+    axes.stairs(counts, edges, color=colour, linewidth=1.0)
 
 
 @style.applied()
 def draw_scores_of_worlds(scores: WorldScores, bound: EpsilonEstimate, *, name: str) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
-    Args:
-        scores: of both worlds.
-        bound: from these scores. Its trade-off curve is drawn: by what it says, no attack that
-            decides between the worlds has error rates below the true curve, which is at most this.
-        name: of the data, for the note.
+    The trade-off curve of the bound is drawn: by what it says, no attack that decides between the
+    worlds has error rates below the true curve, which is at most this. `name` is that of the data.
     """
     valid = "" if bound.is_valid else "NOT VALID: "
     label = f"{valid}bound: ε ≥ {bound.epsilon_lower:.2f} at δ = {bound.delta:g}"
-    entries: list[Artist | str] = [
+    entries: list[Entry] = [
         *(
             Patch(color=colour, alpha=0.7, label=f"world {world}")
             for world, colour in enumerate(style.WORLD_COLOURS)
         ),
-        Line2D([], [], color=_MEASURED, label="measured"),
-        Line2D([], [], color=_BOUND, linestyle="--", label=label),
-        Line2D([], [], color="#8A8A8A", linestyle=":", label="guessing"),
+        {"color": _MEASURED, "label": "measured"},
+        {"color": _BOUND, "linestyle": "--", "label": label},
+        {"color": "#8A8A8A", "linestyle": ":", "label": "guessing"},
     ]
     figure, [[left, right]] = make_frame(
-        num_panels=2,
+        titles=["Scores", "Error rates of the attack"],
         panel_size=(4.2, 3.2),
         legend=[entries],
         notes=[
@@ -58,32 +148,20 @@ def draw_scores_of_worlds(scores: WorldScores, bound: EpsilonEstimate, *, name: 
             "Measured error rates have no confidence bounds; the lowest rest on single scores",
         ],
     )
-    _draw_histogram(left, scores)
+    edges = _bin_edges(scores.world0, scores.world1)
+    for part, colour in zip((scores.world0, scores.world1), style.WORLD_COLOURS, strict=True):
+        _draw_histogram(left, np.histogram(part, edges)[0], edges, colour, opacity=0.55)
+    left.set(xlabel="score (higher: world 0)", ylabel="scores per bin")
     _draw_error_rates(right, scores, bound)
     return figure
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure.
-
-    Raises:
-        InputError: if the file's name does not end in .png or .pdf, or cannot be written.
-    """
+    """Writes a figure; an error if the file's name does not end in .png or .pdf."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: figures are {' or '.join(SUFFIXES)} files")
     kind = path.suffix.removeprefix(".")
     write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=style.RASTER_DPI))
-
-
-def _draw_histogram(axes: Axes, scores: WorldScores) -> None:
-    edges = bin_edges(scores.world0, scores.world1)
-    for part, colour in zip((scores.world0, scores.world1), style.WORLD_COLOURS, strict=True):
-        counts, _ = np.histogram(part, edges)
-        axes.stairs(counts, edges, fill=True, color=colour, alpha=0.55, linewidth=0)
-        axes.stairs(counts, edges, color=colour)
-    axes.set_xlabel("score (higher: world 0)")
-    axes.set_ylabel("scores per bin")
-    axes.set_title("Scores")
 
 
 def _draw_error_rates(axes: Axes, scores: WorldScores, bound: EpsilonEstimate) -> None:
@@ -93,9 +171,7 @@ def _draw_error_rates(axes: Axes, scores: WorldScores, bound: EpsilonEstimate) -
     axes.plot(rates, _allowed(bound, rates), color=_BOUND, linestyle="--")
     axes.plot(*measured, color=_MEASURED, drawstyle="steps-post")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    axes.set_xlabel("false positive rate")
-    axes.set_ylabel("false negative rate")
-    axes.set_title("Error rates of the attack")
+    axes.set(xlabel="false positive rate", ylabel="false negative rate")
 
 
 def _allowed(bound: EpsilonEstimate, rates: np.ndarray) -> np.ndarray:

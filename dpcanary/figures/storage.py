@@ -16,102 +16,81 @@ from matplotlib.figure import Figure
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.proven import proven_table
-from dpcanary.figures.view import valid_rows
+from dpcanary.figures.rows import valid_rows
 from dpcanary.files import write_atomically, write_text
 from dpcanary.provenance import KEY
 from dpcanary.scoring.score_file import read_scores
+from dpcanary.summary import COLUMNS
 from dpcanary.tables import read_table
 
 if TYPE_CHECKING:  # so that a change of a kind redraws its own figures alone
-    from dpcanary.figures.gradient_norm import Norms
-    from dpcanary.figures.model_accuracies import Accuracies
+    from dpcanary.figures.accuracy import Accuracies
+    from dpcanary.figures.set_ups import Norms
 
-_SUMMARY_COLUMNS = (
-    "audit", "sweep", "canary", "score", "adjacency", "dataset", "data", "num_records", "model",
-    "sampling", "sample_rate", "batch_size", "canary_period", "noise_multiplier", "max_grad_norm",
-    "num_steps", "learning_rate", "initialisation", "initial_weights", "pretraining", "simulation",
-    "ranking", "seed", "configuration", "num_slots", "num_runs", "num_looks", "repeat", "step",
-    "threshold_rule", "conversion", "is_valid", "significance", "delta", "epsilon_lower",
-    "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
-)  # fmt: skip
 _RATIO_COLUMNS = (
     "sample_rate", "num_steps", "noise_multiplier", "delta", "accounting_method", "ratio",
 )  # fmt: skip
 
-_CEILINGS = ("audit", "epsilon")
+
+# The files of a figure, by what they are.
+Files = Mapping[str, Sequence[Path]]
 
 
-def read_summary(path: Path) -> pd.DataFrame:
-    """A summary of audits; for errors, see `tables.read_table`."""
-    return read_table(path, columns=_SUMMARY_COLUMNS)
+def _summary(files: Files) -> pd.DataFrame:
+    return read_table(files["summary"][0], columns=COLUMNS)
 
 
-def read_ratios(path: Path) -> pd.DataFrame:
-    """Ratios of epsilons from `accounting.comparison`; for errors, see `tables.read_table`."""
-    return read_table(path, columns=_RATIO_COLUMNS)
-
-
-def read_accuracies(scores: Sequence[Path]) -> "Accuracies":
-    """Test accuracies after the last step, by audit, from score files.
-
-    Raises:
-        InputError: see `score_file.read_scores`.
-    """
-    found = [read_scores(path) for path in scores]
+def _accuracies(files: Files) -> "Accuracies":
+    """Test accuracies after the last step, by audit."""
+    found = [read_scores(path) for path in files["scores"]]
     return {one.audit: one.test_accuracy.astype(np.float64) for one in found}
 
 
-def read_attacks(
-    scores: Sequence[Path],
-    profiles: Sequence[Path] = (),
-    summary: pd.DataFrame | None = None,
-    ceilings: Path | None = None,
-) -> list[Attack]:
-    """The attacks of the first repeat at the last step.
-
-    Args:
-        scores: score files.
-        profiles: accounted profiles of the same audits in the same order, if needed.
-        summary: has further settings of the audits.
-        ceilings: the table of `bound_ceiling`, if the figure shows what is proven.
-
-    Raises:
-        InputError: if the numbers of files differ, or a file is not what it must be.
-    """
+def _attacks(files: Files) -> list[Attack]:
+    """The attacks of the first repeat at the last step; each file of profiles is of one audit."""
+    scores, profiles = files["scores"], files["profiles"]
     if profiles and len(profiles) != len(scores):
         raise InputError(
             f"there are {len(scores)} score files and {len(profiles)} profiles; give one for each"
         )
-    known = [read_profiles(path) for path in profiles] or [{} for _ in scores]
-    attacks = [_read_attack(*both) for both in zip(scores, known, strict=True)]
-    if summary is None:
+    known = [_profiles(path) for path in profiles] or [{} for _ in scores]
+    attacks = [_attack(*both) for both in zip(scores, known, strict=True)]
+    if not files["summary"]:
         return attacks
-    settings = {
-        str(row["audit"]): dict(row) for _, row in summary.groupby("audit").head(1).iterrows()
-    }
+    summary = _summary(files)
+    first = summary.groupby("audit").head(1)
+    settings = {str(row["audit"]): dict(row) for _, row in first.iterrows()}
     if missing := [attack.audit for attack in attacks if attack.audit not in settings]:
         raise InputError(f"the summary has no audit {missing[0]}: delete it and run again")
-    proven = {}
-    if ceilings is not None:
-        table = proven_table(valid_rows(summary), read_table(ceilings, columns=_CEILINGS))
-        proven = {
-            str(audit): Proven(float(mu), float(ceiling), float(delta), str(stated))
-            for audit, mu, ceiling, delta, stated in table.itertuples(name=None)
-        }
+    proven = _proven(summary, files["ceilings"][0]) if files["ceilings"] else {}
     return [
         replace(one, settings=settings[one.audit], proven=proven.get(one.audit)) for one in attacks
     ]
 
 
-def read_norms(scores: Sequence[Path]) -> "dict[str, Norms]":
-    """The norms of canaries' gradients of all runs, by audit and recorded step.
+def _proven(summary: pd.DataFrame, ceilings: Path) -> dict[str, Proven]:
+    """What is proven of each audit, from its first repeat after the last step."""
+    table = read_table(ceilings, columns=("audit", "epsilon"))
+    epsilons = dict(zip(table["audit"], table["epsilon"], strict=True))
+    rows = valid_rows(summary)
+    found = {}
+    for audit, group in rows[rows["repeat"] == 0].groupby("audit"):
+        if audit in epsilons:
+            first = group.iloc[0]
+            level = f"{100 * (1 - first['significance']):g} % confidence"
+            found[str(audit)] = Proven(
+                mu=float(group["mu_lower"].mean()),
+                ceiling=float(epsilons[audit]),
+                delta=float(first["delta"]),
+                stated=f"{first['threshold_rule']} rule, {level}",
+            )
+    return found
 
-    Raises:
-        InputError: if an audit has another score.
-    """
+
+def _norms(files: Files) -> "dict[str, Norms]":
+    """The norms of canaries' gradients of all runs, by audit and recorded step."""
     norms: dict[str, Norms] = {}
-    for path in scores:
+    for path in files["scores"]:
         found = read_scores(path)
         if found.header["score"] != "gradient_norm":
             raise InputError(
@@ -123,17 +102,13 @@ def read_norms(scores: Sequence[Path]) -> "dict[str, Norms]":
     return norms
 
 
-def read_loss_gaps(scores: Sequence[Path]) -> pd.DataFrame:
-    """Mean loss of canaries that are out minus that of those that are in, in nats.
+def _loss_gaps(files: Files) -> pd.DataFrame:
+    """Mean loss of the slots that are out minus that of those that are in, in nats.
 
-    Returns:
-        Columns audit, repeat, step and `loss_gap`; the mean is over all slots of all runs.
-
-    Raises:
-        InputError: if an audit has another score than `loss`, or all its slots are in one world.
+    Columns audit, repeat, step and `loss_gap`.
     """
     rows = []
-    for path in scores:
+    for path in files["scores"]:
         found = read_scores(path)
         if found.header["score"] != "loss":
             raise InputError(f"audit {found.audit} has score {found.header['score']}, not loss")
@@ -147,8 +122,8 @@ def read_loss_gaps(scores: Sequence[Path]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def read_profiles(path: Path) -> dict[str, Profile]:
-    """Accounted profiles of one audit, by adjacency; for errors, see `tables.read_table`."""
+def _profiles(path: Path) -> dict[str, Profile]:
+    """Accounted profiles of one audit, by adjacency."""
     table = read_table(path, columns=("adjacency", "delta", "epsilon"))
     return {
         str(adjacency): Profile(*group[["delta", "epsilon"]].to_numpy(dtype=float).T)
@@ -156,7 +131,7 @@ def read_profiles(path: Path) -> dict[str, Profile]:
     }
 
 
-def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:
+def _attack(path: Path, profiles: dict[str, Profile]) -> Attack:
     scores = read_scores(path)
     world0, world1 = scores.of_worlds(repeat=0, step=-1)
     return Attack(
@@ -173,22 +148,16 @@ def _read_attack(path: Path, profiles: dict[str, Profile]) -> Attack:
     )
 
 
-# What figures are drawn from, by the name of the argument of their functions. Each is read from the
-# files of a figure, by what they are.
 FILES = ("summary", "scores", "profiles", "ceilings", "ratios")
-READ: dict[str, Callable[[Mapping[str, Sequence[Path]]], Any]] = {
-    "summary": lambda files: read_summary(files["summary"][0]),
-    "ratios": lambda files: read_ratios(files["ratios"][0]),
-    "accuracies": lambda files: read_accuracies(files["scores"]),
-    "norms": lambda files: read_norms(files["scores"]),
-    "gaps": lambda files: read_loss_gaps(files["scores"]),
-    "profiles": lambda files: {path.stem: read_profiles(path) for path in files["profiles"]},
-    "attacks": lambda files: read_attacks(
-        files["scores"],
-        files["profiles"],
-        read_summary(files["summary"][0]) if files["summary"] else None,
-        files["ceilings"][0] if files["ceilings"] else None,
-    ),
+# What figures are drawn from, by the name of the argument of their functions.
+READ: dict[str, Callable[[Files], Any]] = {
+    "summary": _summary,
+    "ratios": lambda files: read_table(files["ratios"][0], columns=_RATIO_COLUMNS),
+    "accuracies": _accuracies,
+    "norms": _norms,
+    "gaps": _loss_gaps,
+    "profiles": lambda files: {path.stem: _profiles(path) for path in files["profiles"]},
+    "attacks": _attacks,
 }
 
 
@@ -197,27 +166,21 @@ def write_figure(
 ) -> None:
     """Writes a figure twice and its numbers; the same input gives the same bytes.
 
-    Args:
-        figure: as drawn under `style.applied`.
-        table: the plotted numbers.
-        pdf: vector graphics, without the time of their creation.
-        png: at `style.RASTER_DPI`, without the name of the software.
-        tsv: the table.
-        origin: what the figure is of an experiment; see `provenance`. The .png carries it.
-
-    Raises:
-        InputError: if a file cannot be written. Nothing is written before all is drawn.
+    The PDF is without the time of its creation, and the PNG without the name of the software. The
+    PNG carries `origin`: what the figure is of an experiment; see `provenance`. Nothing is written
+    before all is drawn.
     """
-    rendered = {pdf: io.BytesIO(), png: io.BytesIO()}
-    metadata: dict[str, dict[str, str | None]] = {
-        "pdf": {"CreationDate": None},
-        "png": {"Software": None} | ({KEY: origin} if origin else {}),
+    metadata: dict[Path, dict[str, str | None]] = {
+        pdf: {"CreationDate": None},
+        png: {"Software": None} | ({KEY: origin} if origin else {}),
     }
+    rendered = {path: io.BytesIO() for path in metadata}
     for path, kind in ((pdf, "pdf"), (png, "png")):
-        file = rendered[path]
         with style.applied():
-            figure.savefig(file, format=kind, dpi=style.RASTER_DPI, metadata=metadata[kind])
-        file.seek(0)
+            figure.savefig(
+                rendered[path], format=kind, dpi=style.RASTER_DPI, metadata=metadata[path]
+            )
+        rendered[path].seek(0)
     for path, file in rendered.items():
         write_atomically(path, partial(shutil.copyfileobj, file))
     write_text(tsv, table.to_csv(sep="\t", index=False, lineterminator="\n"))

@@ -1,12 +1,15 @@
 """Style of all figures: each canary has one colour and marker, each accounted curve one line."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib.colors
 import matplotlib.style
+import numpy as np
 
+from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.adversaries.adversary import Adversary
 from dpcanary.adversaries.catalogue import adversaries, adversary, adversary_names
 
@@ -45,8 +48,9 @@ _RC = {
     "pdf.fonttype": 42,  # text in the PDF stays text
 }
 
+Styles = dict[str, dict[str, Any]]
 # Keyword arguments of `Axes.plot` for each accounted curve.
-ACCOUNTED: dict[str, dict[str, Any]] = {
+ACCOUNTED: Styles = {
     "substitute": {"label": "substitute", "color": "black", "linestyle": "-", "zorder": 2.5},
     "add_remove": {"label": "add/remove", "color": "black", "linestyle": "--", "zorder": 2.5},
     "group_privacy": {
@@ -54,7 +58,7 @@ ACCOUNTED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 # The same for what is exactly known of the final model.
-EXACT: dict[str, dict[str, Any]] = {
+EXACT: Styles = {
     "hidden_state": {
         "label": "exact, final model only (no assumption)", "color": "#B2182B", "linestyle": "-.",
         "zorder": 2.6,
@@ -110,17 +114,10 @@ def canary_options(canary: str, score: str | None = None) -> dict[str, Any]:
 def variant_options(
     canary: str, score: str | None, variant: str, *, rank: int, number: int
 ) -> dict[str, Any]:
-    """The options of one of several variants of an adversary, which have a family of colours.
+    """The options of one of `number` variants of an adversary, which have a family of colours.
 
     Variants differ in lightness, dashes and markers. The first one, or a single one, looks like
-    the adversary itself.
-
-    Args:
-        canary: its name.
-        score: the name of the score.
-        variant: in words, for the label; may be empty.
-        rank: of the variant, from 0.
-        number: of variants of this adversary.
+    the adversary itself. `variant` is in words, for the label, and may be empty.
     """
     options = canary_options(canary, score)
     if variant:
@@ -164,11 +161,44 @@ def _place_without_style(canary: str) -> int:
     return lacking.index(canary)
 
 
-def rank_options(rank: int, number: int) -> dict[str, Any]:
-    """Keyword arguments of `Axes.plot` for one of several ordered lines, from light to dark."""
-    place = 0.8 if number == 1 else 0.8 * rank / (number - 1)
-    colour = matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](0.1 + place))
-    return {"color": colour, "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)], "zorder": 3}
+def ranked(values: Iterable[Any], label: Callable[[Any], str] = str) -> dict[Any, dict[str, Any]]:
+    """Keyword arguments of `Axes.plot` for ordered lines, from light to dark, by what they show."""
+    lines = [*dict.fromkeys(values)]
+    places = np.linspace(0.1, 0.9, len(lines)) if len(lines) > 1 else [0.9]
+    return {
+        value: {
+            "color": matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](place)),
+            "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)],
+            "zorder": 3,
+            "label": label(value),
+        }
+        for rank, (value, place) in enumerate(zip(lines, places, strict=True))
+    }
+
+
+def accounted_styles(names: Sequence[str], audited: Iterable[str]) -> Styles:
+    """Keyword arguments of `plot` for each accounted curve, of audits of these adjacencies.
+
+    Audits of membership alone are bounded by the add/remove curve, so it is the only one and solid.
+    """
+    known = sorted({*audited})
+    if Adjacency.SUBSTITUTE in known:
+        return {name: ACCOUNTED[name] for name in names}
+    words = " and ".join(ADJACENCIES[name] for name in known)
+    return {"add_remove": ACCOUNTED["add_remove"] | {"linestyle": "-", "label": words}}
+
+
+def accounted_of_panel(styles: Styles, audited: Iterable[str]) -> Styles:
+    """The curves of a panel. Audits of membership have one: that of their own adjacency."""
+    if Adjacency.SUBSTITUTE in {*audited}:
+        return styles
+    return {name: one for name, one in styles.items() if name == "add_remove"}
+
+
+def accounted_legend(heading: str, styles: Styles, audited: Iterable[str]) -> list[Any]:
+    """The group of a legend for these curves; nothing if there is none."""
+    of_audits = "" if Adjacency.SUBSTITUTE in {*audited} else ", audited adjacency"
+    return [f"{heading}{of_audits}:", *styles.values()] if styles else []
 
 
 def number(value: float) -> str:
@@ -184,3 +214,17 @@ def number(value: float) -> str:
     power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     factor = f"{float(mantissa):g}"
     return power if factor == "1" else f"{factor}·{power}"
+
+
+def show_figures_in_notebooks() -> None:
+    """Makes a notebook show a figure that is the value of a cell.
+
+    Notebooks do so by themselves only after `matplotlib.pyplot` was imported, which this library
+    does not use.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"}, bbox_inches=None)  # type: ignore[no-untyped-call]

@@ -1,29 +1,38 @@
-"""Measured error rates of attacks against the trade-off curves that accountants allow."""
+"""Measured error rates of attacks against the trade-off curves that accountants allow.
+
+Bounds prove curves too: the Gaussian curve of the audited mu, which needs the assumption that the
+mechanism's curve is Gaussian, and that of the largest epsilon that can be proven without it.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from scipy.special import ndtr, ndtri
 
 from dpcanary.errors import InputError
 from dpcanary.figures import style
-from dpcanary.figures.attacks import MECHANISM, Attack, Profile, ordered
-from dpcanary.figures.curves import (
+from dpcanary.figures.attacks import (
+    MECHANISM,
+    Array,
+    Attack,
+    Profile,
     accounted_false_negative_rate,
     confidence_band,
     measured_error_curve,
+    ordered,
     thinned,
 )
-from dpcanary.figures.layout import Styles, accounted_of_panel, accounted_styles, make_frame
+from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.figures.notes import shared_note
 from dpcanary.figures.panels import panels_of
-from dpcanary.figures.proven import proven_curves, proven_legend, proven_note, proven_options
 
+# Series, canary, audit, false positive and false negative rates.
+_Curve = tuple[str, str | None, str | None, Array, Array]
 _ADJACENCIES = ("substitute", "add_remove")
 _COLUMNS = ("series", "canary", "audit", "false_positive_rate", "false_negative_rate")
 _MOST_POINTS = 400
@@ -32,6 +41,7 @@ _NOTE = (
     " alone; rates of 0 are not shown"
 )
 _BAND = ("confidence_low", "confidence_high")
+_CEILING: dict[str, Any] = {"color": "#B2182B", "linestyle": "-.", "linewidth": 1.4, "zorder": 2.6}
 
 
 @style.applied()
@@ -40,70 +50,94 @@ def draw_trade_off(
 ) -> tuple[Figure, pd.DataFrame]:
     """Draws a panel for each sample rate and noise, with a line for each canary.
 
-    Of audits that differ in their seed alone, the first one is shown.
-
-    Args:
-        attacks: at least one, each with its `profiles` under both adjacencies. If `proven` is
-            known, the curves that it names are drawn too.
-        note: what a reader must know; printed below.
-        panels: the settings that tell panels apart, in place of sample rate and noise.
-
-    Returns:
-        The figure, and its numbers: one row per point with its panel, series, canary, audit,
-        false_positive_rate and false_negative_rate.
-
-    Raises:
-        InputError: if there is no attack, if two could not be told apart, or if those of one
-            panel have different profiles.
+    Of audits that differ in their seed alone, the first one is shown. Each attack has its
+    `profiles` under both adjacencies; if `proven` is known, the curves that it names are drawn too.
+    The table has one row per point of a curve.
     """
     attacks = ordered(attacks, panels or MECHANISM)
     rows = pd.DataFrame([attack.row for attack in attacks])
     places = panels_of(rows, panels or MECHANISM, falling=not panels)
     groups = [[attacks[index] for index in place.of(rows).index] for place in places]
-    audited, accounted = accounted_styles(_ADJACENCIES, rows["adjacency"])
-    of_panels = [accounted_of_panel(accounted, {a.row["adjacency"] for a in g}) for g in groups]
-    both = [*zip(groups, of_panels, strict=True)]
-    tables = [_panel_table(group, [*styles]) for group, styles in both]
+    accounted = style.accounted_styles(_ADJACENCIES, rows["adjacency"])
+    of_panels = [
+        style.accounted_of_panel(accounted, rows.loc[place.of(rows).index, "adjacency"])
+        for place in places
+    ]
+    stated = dict.fromkeys(attack.proven.stated for attack in attacks if attack.proven)
     figure, [grid] = make_frame(
-        num_panels=len(groups),
+        titles=[place.title for place in places],
         panel_size=(4.2, 3.9),
-        legend=_legend(attacks, audited, accounted, groups),
-        notes=[note, _NOTE, proven_note(attacks), _shared(rows, panels)],
+        legend=_legend(attacks, accounted, groups),
+        notes=[
+            note,
+            _NOTE,
+            f"Audited μ and the bound of direct: {'; '.join(stated)}" if stated else "",
+            # What all audits share, if their settings are known.
+            shared_note(rows, panels or MECHANISM, needed=bool(panels))
+            if "num_records" in rows
+            else "",
+        ],
         labels=("false positive rate", "false negative rate"),
     )
-    for axes, place, (group, styles), table in zip(grid, places, both, tables, strict=True):
-        axes.set_title(place.title)
+    tables = []
+    for axes, place, group, styles in zip(grid, places, groups, of_panels, strict=True):
+        table = _panel_table(group, [*styles])
         _draw_panel(axes, group, table, styles)
         for number, (key, value) in enumerate(place.settings.items()):
             table.insert(number, key, value)
+        tables.append(table)
     return figure, pd.concat(tables, ignore_index=True)
 
 
-def _shared(rows: pd.DataFrame, panels: Sequence[str]) -> str:
-    """What all audits share, if their settings are known."""
-    if "num_records" not in rows:
-        return ""
-    return shared_note(rows, panels or MECHANISM, needed=bool(panels))
-
-
 def _legend(
-    attacks: Sequence[Attack], audited: str, accounted: Styles, panels: Sequence[Sequence[Attack]]
-) -> Sequence[Sequence[Artist | str]]:
+    attacks: Sequence[Attack], accounted: style.Styles, panels: Sequence[Sequence[Attack]]
+) -> Sequence[Sequence[Entry]]:
     series = dict.fromkeys(attack.series for attack in attacks)
-    measured = [Line2D([], [], **style.canary_options(*one)) for one in series]
-    curves = [Line2D([], [], **options) for options in accounted.values()]
-    exact = [name for name in style.EXACT if any(name in one.profiles for one in attacks)]
+    exact = [style.EXACT[name] for name in style.EXACT if any(name in a.profiles for a in attacks)]
     shade = Patch(
         color=style.SHADE, label="an attack in this region contradicts the add/remove epsilon"
     )
     return [
-        ["measured:", *measured],
-        [f"fewest errors that the accountant allows{audited}:", *curves],
-        ["fewest errors of any test:"] * bool(exact)
-        + [Line2D([], [], **style.EXACT[name]) for name in exact],
-        *proven_legend(panels),
-        *([[shade]] if len(accounted) > 1 else []),
+        ["measured:", *(style.canary_options(*one) for one in series)],
+        style.accounted_legend(
+            "fewest errors that the accountant allows",
+            accounted,
+            [attack.row["adjacency"] for attack in attacks],
+        ),
+        ["fewest errors of any test:", *exact] if exact else [],
+        *_proven_legend(panels),
+        [shade] if len(accounted) > 1 else [],
     ]
+
+
+def _proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
+    """Groups of the legend; values that differ between panels stand in the panels' order."""
+    known = [(one, one.proven) for panel in panels for one in panel if one.proven]
+    if not known:
+        return []
+    by_panel = " (by panel)" if len(panels) > 1 else ""
+    entries: list[Entry] = [f"proven under the Gaussian assumption{by_panel}:"]
+    series = dict.fromkeys(attack.series for attack, _ in known)
+    for one in series:
+        mus = _listed([f"{proven.mu:.3g}" for attack, proven in known if attack.series == one])
+        name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
+        entries.append(_gaussian(*one) | {"label": f"{name}Gaussian, audited μ = {mus}"})
+    sizes = _listed([f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in known])
+    epsilons = _listed([f"{proven.ceiling:.3g}" for _, proven in known])
+    label = f"direct: at most ε = {epsilons} with {sizes} scores"
+    return [entries, ["provable without it:", _CEILING | {"label": label}]]
+
+
+def _listed(values: Sequence[str]) -> str:
+    return " / ".join(values if len({*values}) > 1 else values[:1])
+
+
+def _gaussian(canary: str, score: str | None) -> dict[str, Any]:
+    """The look of the Gaussian curve of an audited mu."""
+    options = style.canary_options(canary, score)
+    colour, is_default = options["color"], options["color"] == options["markerfacecolor"]
+    dash = (0, (4, 1.5)) if is_default else (0, (1.5, 1.5))
+    return {"color": colour, "linestyle": dash, "linewidth": 1.2, "zorder": 2.7}
 
 
 def _lowest_rate(panel: Sequence[Attack]) -> float:
@@ -114,14 +148,14 @@ def _lowest_rate(panel: Sequence[Attack]) -> float:
 def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.DataFrame:
     lowest = _lowest_rate(panel)
     rates = np.geomspace(lowest, 1.0, 301)
-    curves: list[tuple[object, ...]] = []
+    curves: list[_Curve] = []
     for adjacency in adjacencies:
         fnr = accounted_false_negative_rate(_shared_profile(panel, adjacency), rates)
         curves.append((f"accounted_{adjacency}", None, None, rates, fnr))
     for name in [name for name in style.EXACT if name in panel[0].profiles]:
         fnr = accounted_false_negative_rate(_shared_profile(panel, name), rates)
         curves.append((f"exact_{name}", None, None, rates, fnr))
-    curves += proven_curves(panel, rates)
+    curves += _proven_curves(panel, rates)
     for attack in panel:
         fpr, fnr = measured_error_curve(attack.world0_scores, attack.world1_scores)
         seen = (fpr > 0) & (fnr > 0)
@@ -135,6 +169,20 @@ def _panel_table(panel: Sequence[Attack], adjacencies: Sequence[str]) -> pd.Data
     parts = [pd.DataFrame(dict(zip(_COLUMNS, curve, strict=True))) for curve in curves]
     table = pd.concat(parts, ignore_index=True)
     return table[table["false_negative_rate"] >= lowest * 0.5].copy()
+
+
+def _proven_curves(panel: Sequence[Attack], rates: Array) -> list[_Curve]:
+    known = [(attack, attack.proven) for attack in panel if attack.proven]
+    curves: list[_Curve] = [
+        ("gaussian", attack.canary, attack.audit, rates, ndtr(-ndtri(rates) - proven.mu))
+        for attack, proven in known
+    ]
+    if known:
+        highest = max((proven for _, proven in known), key=lambda proven: proven.ceiling)
+        point = Profile(np.array([highest.delta]), np.array([highest.ceiling]))
+        fnr = accounted_false_negative_rate(point, rates)
+        curves.append(("direct_ceiling", None, None, rates, fnr))
+    return curves
 
 
 def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
@@ -151,28 +199,29 @@ def _shared_profile(panel: Sequence[Attack], adjacency: str) -> Profile:
 
 
 def _draw_panel(
-    axes: Axes, panel: Sequence[Attack], table: pd.DataFrame, accounted: Styles
+    axes: Axes, panel: Sequence[Attack], table: pd.DataFrame, accounted: style.Styles
 ) -> None:
     lowest = _lowest_rate(panel)
-    for adjacency, options in accounted.items():
-        curve = table[table["series"] == f"accounted_{adjacency}"]
-        x, y = curve["false_positive_rate"], curve["false_negative_rate"]
-        if adjacency == "add_remove" and len(accounted) > 1:
-            axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
-        axes.plot(x, y, **options)
+    of_audits = {attack.audit: attack.series for attack in panel}
+    if len(accounted) > 1:
+        allowed = table[table["series"] == "accounted_add_remove"]
+        x, y = allowed["false_positive_rate"], allowed["false_negative_rate"]
+        axes.fill_between(x, lowest * 0.5, y, color=style.SHADE, linewidth=0, zorder=0.5)
     for (series, audit), curve in table.groupby(["series", "audit"], dropna=False, sort=False):
-        if str(series).startswith("accounted") or series in _BAND:
-            continue
-        [*found] = [attack for attack in panel if attack.audit == audit]
         x, y = curve["false_positive_rate"], curve["false_negative_rate"]
-        if str(series).startswith("exact_"):
-            axes.plot(x, y, **style.EXACT[str(series).removeprefix("exact_")])
-        elif series == "measured":
-            axes.plot(x, y, markevery=0.12, **style.canary_options(*found[0].series))
-            _draw_band(axes, table[table["audit"] == audit], found[0].canary)
-        else:
-            axes.plot(x, y, **proven_options(str(series), found[0] if found else None))
-    if any(str(series).startswith("exact_") for series in table["series"]):
+        kind, _, name = str(series).partition("_")
+        if kind == "accounted":
+            axes.plot(x, y, **accounted[name])
+        elif kind == "exact":
+            axes.plot(x, y, **style.EXACT[name])
+        elif kind == "direct":
+            axes.plot(x, y, **_CEILING)
+        elif kind == "gaussian":
+            axes.plot(x, y, **_gaussian(*of_audits[str(audit)]))
+        elif kind == "measured":
+            axes.plot(x, y, markevery=0.12, **style.canary_options(*of_audits[str(audit)]))
+            _draw_band(axes, table[table["audit"] == audit], of_audits[str(audit)][0])
+    if any(name in panel[0].profiles for name in style.EXACT):
         axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))  # what differs then is the middle of the curves
     else:
         axes.set(xscale="log", yscale="log", xlim=(lowest, 1.0), ylim=(lowest, 1.0))

@@ -146,8 +146,8 @@ class OwnAudit:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """The scores, the error rates that they reach, and the bound; also into a file."""
-        from dpcanary.figures.notebooks import show_figures_in_notebooks
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
+        from dpcanary.figures.style import show_figures_in_notebooks
 
         figure = draw_scores_of_worlds(self.scores, self.estimate, name="own training")
         show_figures_in_notebooks()

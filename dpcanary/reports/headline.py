@@ -11,15 +11,7 @@ from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 
 @dataclass(frozen=True)
 class Bar:
-    """An epsilon of the first screen.
-
-    Attributes:
-        kind: for its style.
-        value: with its sign.
-        width: in per cent.
-        label: what it is.
-        note: what it means.
-    """
+    """An epsilon of the first screen; its value has a sign, its width is in per cent."""
 
     kind: str
     value: str
@@ -30,16 +22,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class OfRealRecord:
-    """The strongest bound of an audit that changes a real record.
-
-    Attributes:
-        proven: the lower bound, or the mean of several.
-        attack: in words, as in `Headline`.
-        difference: likewise.
-        compared: of how many such audits it is the largest.
-        bounds: how many are averaged.
-        above: how many of them exceed what is accounted under the audited adjacency.
-    """
+    """The strongest bound of `compared` audits of a real record; other names as in `Headline`."""
 
     proven: float
     attack: str
@@ -56,17 +39,13 @@ class Headline:
     Attributes:
         training: in words.
         attack: in words, after "an attack on": how many models, and in what the worlds differ.
-        adjacency: that of the audit, in words.
-        delta: of all epsilons.
-        significance: of the lower bound.
         proven: the lower bound, or the mean of several.
-        bounds: how many are averaged.
-        above: how many of them exceed what is accounted under the audited adjacency.
         assumption: what the lower bound rests on.
         substitute: accounted; NaN if the audit is under another adjacency or it is not known.
         add_remove: accounted; NaN if it is not known.
+        bounds: how many are averaged.
+        above: how many of them exceed what is accounted under the audited adjacency.
         chosen: how this audit was chosen among several; empty if there is one.
-        is_valid: whether the lower bound holds with its confidence.
         advice: what to do if a bound exceeds what is accounted; a sentence after a space.
         difference: in what the worlds differ, in words; empty if it is not known.
         is_real: whether the attack is one on a real record; None if it is not known.

@@ -51,10 +51,7 @@ _ADVICE = (
 
 
 def report_of_experiment(folder: Path) -> Report:
-    """What a report says of an experiment.
-
-    Args:
-        folder: of the results.
+    """What a report says of an experiment, from the folder of its results.
 
     Raises:
         InputError: if it has no results, or they are of another version.

@@ -15,6 +15,12 @@ from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bo
 from dpcanary.reports.page import Picture, Report, Row, png_of
 from dpcanary.scoring.world_scores import WorldScores
 
+_CAPTION = (
+    "The scores of the models of both worlds, and the errors of an attacker who decides between"
+    " the worlds by a threshold on the score.",
+    "The dashed curve is that of the proven bound: the training's own lies on it or below.",
+    "Measured error rates have no confidence bounds; the lowest rest on single scores.",
+)
 _PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
 
 
@@ -31,15 +37,9 @@ def report_of_own_audit(
 ) -> Report:
     """What a report says of such an audit.
 
-    Args:
-        name: of the training.
-        scores: of all models.
-        estimate: the lower bound from them.
-        adjacency: in what the worlds differ.
-        mechanism: noise multiplier, sample rate and steps as they were accounted, if known.
-        accounted: the upper bounds, if known.
-        seconds: of all trainings.
-        findings: more sentences for the notes, such as the test of the claim.
+    The `mechanism` is noise multiplier, sample rate and steps as they were accounted, if known, and
+    `accounted` the upper bounds. `seconds` are those of all trainings, and `findings` more
+    sentences for the notes, such as the test of the claim.
     """
     without_noise = inf if mechanism is not None and mechanism[0] == 0 else nan
     add_remove = accounted.add_remove if accounted else without_noise
@@ -93,24 +93,17 @@ def report_of_own_audit(
         columns=("training", "models", "proven", "add/remove", "substitute", "rule"),
         rows=[row],
         notes=findings,
-        pictures=[_picture(scores, estimate, name)],
+        pictures=[
+            Picture(
+                "Scores and error rates",
+                png_of(draw_scores_of_worlds(scores, estimate, name=name)),
+                _CAPTION,
+            )
+        ],
         data=[("data", "the training's own, which the audit does not see")],
         provenance=[*_provenance(seconds)],
         methods=methods.paragraphs,
         references=methods.references,
-    )
-
-
-def _picture(scores: WorldScores, estimate: EpsilonEstimate, name: str) -> Picture:
-    return Picture(
-        "Scores and error rates",
-        png_of(draw_scores_of_worlds(scores, estimate, name=name)),
-        [
-            "The scores of the models of both worlds, and the errors of an attacker who decides"
-            " between the worlds by a threshold on the score.",
-            "The dashed curve is that of the proven bound: the training's own lies on it or below.",
-            "Measured error rates have no confidence bounds; the lowest rest on single scores.",
-        ],
     )
 
 

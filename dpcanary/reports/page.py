@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """An audit in the table.
-
-    Attributes:
-        cells: one for each column.
-        details: settings and measurements, as names and values.
-    """
+    """An audit in the table: its cells, and its settings and measurements as names and values."""
 
     cells: Sequence[str]
     details: Sequence[tuple[str, str]]
@@ -33,13 +28,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure.
-
-    Attributes:
-        title: of its heading.
-        png: the file's content.
-        caption: paragraphs.
-    """
+    """A figure: its heading, the content of the file, and paragraphs."""
 
     title: str
     png: bytes
@@ -53,19 +42,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says.
+    """What a report says. Facts on data and provenance are names and values.
 
     Attributes:
-        title: of the page.
-        headline: of the first screen.
-        columns: of the table of audits.
-        rows: of the table of audits.
         notes: what the table's letters mean, and how it is to be read.
         pictures: the first one is on the first screen.
-        data: facts on the data, as names and values.
-        provenance: versions, hashes and times, as names and values.
-        methods: paragraphs for a paper.
-        references: for them.
+        methods: paragraphs for a paper, and the references of these.
     """
 
     title: str
@@ -102,9 +84,5 @@ def html_of(report: Report) -> str:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Writes the page.
-
-    Raises:
-        InputError: if the file cannot be written.
-    """
+    """Writes the page."""
     write_text(path, html_of(report))

@@ -1,6 +1,6 @@
 """What a config says about a figure."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
@@ -8,36 +8,17 @@ from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import suggestion
 from dpcanary.figures.catalogue import FIGURE_KINDS, figure_kind
 from dpcanary.settings.fields import Count, Positive, SampleRate
+from dpcanary.summary import AXES, LINES, PANELS
 
 # An editor offers the kinds.
 KindName = Annotated[str, WithJsonSchema({"enum": [*FIGURE_KINDS]})]
-PanelSetting = Literal[
-    "sample_rate",
-    "noise_multiplier",
-    "adjacency",
-    "model",
-    "max_grad_norm",
-    "canary_period",
-    "learning_rate",
-    "batch_size",
-    "initialisation",
-    "pretraining",
-    "dataset",
-]
-LineSetting = Literal[
-    "simulation",
-    "ranking",
-    "initialisation",
-    "initial_weights",
-    "pretraining",
-    "adjacency",
-    "learning_rate",
-    "max_grad_norm",
-    "canary_period",
-    "batch_size",
-    "model",
-]
-SweptSetting = Literal["max_grad_norm", "num_steps", "learning_rate"]
+if TYPE_CHECKING:
+    PanelSetting = str
+    LineSetting = str
+    SweptSetting = str
+else:  # from the declarations of the keys, which type checkers cannot follow
+    PanelSetting, LineSetting = Literal[PANELS], Literal[LINES]
+    SweptSetting = Literal[tuple(AXES)]
 
 
 class Figure(ClosedModel):

@@ -287,7 +287,9 @@ class DescentKeys(ClosedModel):
         " your own, else `per_run`",
     )
     num_steps: Annotated[
-        Count, Shown(axis=True, follows=("canary_period",), of="all"), Flag("The training")
+        Count,
+        Shown(axis="number of training steps T", follows=("canary_period",), of="all"),
+        Flag("The training"),
     ] = Field(description="training steps T")
     optimizer: Annotated[Optimizer, TRAINED, Flag("The training")] = Field(
         Optimizer.SGD, description="how noisy gradients are applied"
@@ -298,7 +300,7 @@ class DescentKeys(ClosedModel):
     learning_rate: Annotated[
         Positive,
         TRAINED,
-        Shown("learning rate {:g}", panel=True, line=True, axis=True, common=True),
+        Shown("learning rate {:g}", panel=True, line=True, axis="learning rate", common=True),
         Flag("The training"),
     ] = Field(0.01, description="of the optimizer, at the first step")
     learning_rate_schedule: Annotated[LearningRateSchedule, TRAINED] = Field(
@@ -332,7 +334,7 @@ class MechanismKeys(ClosedModel):
     max_grad_norm: Annotated[
         Positive,
         _PRIVATE,
-        Shown("C = {:g}", panel=True, line=True, axis=True, common=True),
+        Shown("C = {:g}", panel=True, line=True, axis="clipping norm C", common=True),
         Flag("The training"),
     ] = Field(1.0, description="clipping norm C of a record's gradient")
     augmentation_multiplicity: Annotated[Count | None, _OF_IMAGES] = Field(

@@ -1,7 +1,9 @@
-"""Made-up summaries of audits for the tests of figures."""
+"""Made-up summaries and scores of audits for the tests of figures."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,6 +11,9 @@ from matplotlib.figure import Figure
 
 from dpcanary.adversaries.catalogue import adversary
 from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.figures.attacks import Attack, Profile
+from dpcanary.gdp import gdp_epsilon
+from dpcanary.summary import COLUMNS
 
 ACCOUNTED = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
 
@@ -17,7 +22,7 @@ def row(**changes: object) -> dict[str, object]:
     """A row of a summary; the audit's name has its canary, sample rate and noise."""
     canary = adversary(str(changes["canary"]))
     rule = str(changes.get("threshold_rule", "simultaneous"))
-    values = {
+    values = dict.fromkeys(COLUMNS) | {
         "audit": f"{canary.name}-{changes['sample_rate']}-{changes['noise_multiplier']}",
         "sweep": "fig",
         "score": canary.scores[0].name,
@@ -28,17 +33,6 @@ def row(**changes: object) -> dict[str, object]:
         "max_grad_norm": 2.0,
         "num_steps": 500,
         "learning_rate": 0.01,
-        **dict.fromkeys(
-            (
-                "sampling",
-                "initialisation",
-                "initial_weights",
-                "pretraining",
-                "simulation",
-                "ranking",
-            )
-        ),
-        **dict.fromkeys(("batch_size", "canary_period"), float("nan")),
         "dataset": "digits" if canary.is_trained else "process",
         "seed": 0,
         "num_slots": 1,
@@ -46,7 +40,7 @@ def row(**changes: object) -> dict[str, object]:
         "num_looks": 1,
         "repeat": 0,
         "step": 500,
-        "slot": float("nan"),
+        **dict.fromkeys(("batch_size", "canary_period", "slot"), float("nan")),
         "threshold_rule": rule,
         "conversion": "gdp",
         "is_valid": threshold_rule_named(rule).is_valid,
@@ -56,7 +50,7 @@ def row(**changes: object) -> dict[str, object]:
         "gaussian_distance": 0.0,
     }
     values |= changes
-    return {"configuration": f"of {values['audit']}", **values}
+    return values | {"configuration": changes.get("configuration", f"of {values['audit']}")}
 
 
 def summary_of(
@@ -105,3 +99,41 @@ def summary_of(
 def written_below(figure: Figure) -> list[str]:
     """The lines of text below the legend, from the first to the last."""
     return [text.get_text() for text in figure.subfigs[-1].texts]
+
+
+def legend(figure: Figure) -> dict[str, Any]:
+    """The handles of the legend, by their labels."""
+    return {
+        text.get_text(): handle
+        for part in figure.subfigs
+        for one in part.legends
+        for text, handle in zip(one.get_texts(), one.legend_handles, strict=True)
+    }
+
+
+def titles(figure: Figure) -> list[str]:
+    """The titles of the panels that are shown."""
+    return [axes.get_title() for axes in figure.axes if axes.get_visible()]
+
+
+@cache
+def gaussian_profile(mu: float) -> Profile:
+    """The privacy profile of a Gaussian trade-off curve."""
+    delta = np.union1d(np.logspace(-12, -0.01, 400), np.linspace(0.001, 0.999, 300))
+    return Profile(delta, np.array([gdp_epsilon(mu=mu, delta=float(one)) for one in delta]))
+
+
+def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) -> Attack:
+    """An attack with normal scores, under both adjacencies."""
+    rng = np.random.default_rng(1)
+    values = {
+        "audit": f"{canary}-1",
+        "canary": canary,
+        "sample_rate": 1.0,
+        "noise_multiplier": 22.37,
+        "step": 500,
+        "world0_scores": rng.normal(1.0, 1.0, num_runs),
+        "world1_scores": rng.normal(-1.0, 1.0, num_runs),
+        "profiles": {"substitute": gaussian_profile(2.0), "add_remove": gaussian_profile(1.0)},
+    }
+    return Attack(**(values | changes))  # type: ignore[arg-type]

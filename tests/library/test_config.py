@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
@@ -19,11 +18,9 @@ from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.adversaries.settings import CraftingStage, DrawingStage
 from dpcanary.errors import InputError
 from dpcanary.estimation.settings import EstimationStage
-from dpcanary.figures.wording import LINES, PANELS
 from dpcanary.observations import Observation
 from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.experiment import Experiment, read_experiment
-from dpcanary.settings.figure import LineSetting, PanelSetting
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.schema import config_schema
 from dpcanary.training.settings import ReferenceStage, TrainingStage, WorldAssignment
@@ -749,7 +746,7 @@ def test_datasets_that_make_no_sense(changes, message):
         ),
         (
             {"kind": "epsilon_by_step", "sweeps": ["steps"], "panels": ["momentum"]},
-            "panels.0: unknown name, known: sample_rate, noise_multiplier,",
+            "panels.0: unknown name, known: dataset, model, pretraining,",
         ),
         (
             {"kind": "epsilon_by_noise", "sweeps": ["steps"], "panels": ["noise_multiplier"]},
@@ -789,11 +786,6 @@ def test_gaussian_curves_need_the_conversion_that_gives_them(figure):
     config["conversions"] = ["direct"]
     with pytest.raises(InputError, match="conversions has no gdp, which gives the audited curve"):
         parse_experiment(config)
-
-
-def test_panels_and_lines_are_settings_that_figures_can_name():
-    assert get_args(PanelSetting) == PANELS
-    assert get_args(LineSetting) == LINES
 
 
 def test_figures_of_models_trained_take_the_numbers_that_fit():

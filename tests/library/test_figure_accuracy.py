@@ -5,11 +5,10 @@ from statistics import mean, stdev
 import numpy as np
 import pandas as pd
 import pytest
-from summaries import row, summary_of, written_below
+from summaries import legend, row, summary_of, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.accuracy import draw_test_accuracy
-from dpcanary.figures.model_accuracies import accuracy_table
+from dpcanary.figures.accuracy import accuracy_table, draw_test_accuracy
 
 SUMMARY = summary_of(canaries=["gradient", "crafted_input", "natural"])
 GRADIENT, CRAFTED, NATURAL = "gradient-1.0-22.37", "crafted_input-1.0-22.37", "natural-1.0-22.37"
@@ -93,8 +92,7 @@ def test_bars_begin_at_zero_and_show_the_table() -> None:
 def test_the_target_record_comes_first_even_where_one_sample_rate_has_none() -> None:
     tested = _tested(GRADIENT, "gradient-0.25-5.574", "natural-0.25-5.574")
     figure, _ = draw_test_accuracy(tested, SUMMARY)
-    _, *names = [text.get_text() for text in figure.subfigs[-1].legends[0].get_texts()]
-    assert names == ["target record", "gradient", "natural"]
+    assert [*legend(figure)][1:4] == ["target record", "gradient", "natural"]
     # The bars are drawn in this order: one of the target record, two of gradient, one of natural.
     places = [patch.get_x() for patch in figure.axes[0].patches]
     assert places[1] < places[0] < places[2] < places[3]

@@ -1,10 +1,12 @@
 """The figure of canary sets: its means and paired differences, and what it refuses."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import ttest_1samp, ttest_rel
-from summaries import row, written_below
+from summaries import legend, row, titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.canary_sets import draw_canary_sets
@@ -17,36 +19,15 @@ def tables(**changes: object) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Bounds and loss gaps of three sets, at two steps of five trainings."""
     rng = np.random.default_rng(0)
     rows, gaps = [], []
-    for canary in CANARIES:
-        for step in STEPS:
-            for repeat in range(REPEATS):
-                gaps.append(
-                    {
-                        "audit": f"a-{canary}",
-                        "repeat": repeat,
-                        "step": step,
-                        "loss_gap": len(canary) / 10 + rng.normal(),
-                    }
-                )
-                rows += [
-                    row(
-                        canary=canary,
-                        score="loss",
-                        sample_rate=0.5,
-                        noise_multiplier=1.0,
-                        adjacency="add_remove",
-                        audit=f"a-{canary}",
-                        step=step,
-                        repeat=repeat,
-                        num_runs=1,
-                        num_slots=200,
-                        threshold_rule=rule,
-                        conversion=conversion,
-                        epsilon_lower=rng.exponential(),
-                    )
-                    | changes
-                    for rule, conversion in RULES
-                ]
+    known = {"score": "loss", "sample_rate": 0.5, "noise_multiplier": 1.0, "num_runs": 1}
+    known |= {"adjacency": "add_remove", "num_slots": 200}
+    for canary, step, repeat in product(CANARIES, STEPS, range(REPEATS)):
+        place = {"audit": f"a-{canary}", "step": step, "repeat": repeat}
+        gaps.append(place | {"loss_gap": len(canary) / 10 + rng.normal()})
+        for rule, conversion in RULES:
+            bound = {"threshold_rule": rule, "conversion": conversion}
+            bound["epsilon_lower"] = rng.exponential()
+            rows.append(row(canary=canary, **known, **place, **bound) | changes)
     return pd.DataFrame(rows), pd.DataFrame(gaps)
 
 
@@ -78,15 +59,12 @@ def test_means_and_paired_differences_are_those_of_scipy():
     below = " ".join(written_below(figure))
     assert "mine" in below
     assert "5 repeats" in below
-    titles = [axes.get_title() for part in figure.subfigs for axes in part.axes]
-    assert titles == [
+    assert titles(figure) == [
         "Loss of canaries out minus in",
         "Mahloujifar (any dependence)",
         "Steinke (any dependence)",
     ]
-    legends = [legend for part in figure.subfigs for legend in part.legends]
-    labels = [text.get_text() for legend in legends for text in legend.get_texts()]
-    assert {"random record", "mislabeled record (loss)", "metagradient"} <= {*labels}
+    assert {"random record", "mislabeled record (loss)", "metagradient"} <= {*legend(figure)}
 
 
 def test_one_training_has_no_interval():
@@ -129,11 +107,10 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("column", OTHER)
-def test_audits_that_differ_in_more_than_the_canary(column):
-    other = OTHER
+@pytest.mark.parametrize(("column", "value"), OTHER.items())
+def test_audits_that_differ_in_more_than_the_canary(column, value):
     summary, gaps = tables()
-    summary.loc[summary["canary"] == "loss", column] = other[column]
+    summary.loc[summary["canary"] == "loss", column] = value
     with pytest.raises(InputError, match=f"the audits differ in {column}"):
         draw_canary_sets(summary, gaps)
 

@@ -1,7 +1,7 @@
 """Text in a figure neither overlaps nor leaves the figure, and ticks have the right labels."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -9,19 +9,17 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from summaries import summary_of
+from summaries import attack, summary_of
 
 from dpcanary.adversaries.catalogue import BUILT_IN
 from dpcanary.figures.accuracy import draw_test_accuracy
 from dpcanary.figures.adjacency_ratio import draw_adjacency_ratio
-from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.bounds_figure import draw_bounds_figure
-from dpcanary.figures.gradient_norm import draw_gradient_norm
+from dpcanary.figures.attacks import Attack, Proven
+from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.layout import value_ticks
-from dpcanary.figures.privacy_profile import draw_privacy_profile
-from dpcanary.figures.score_histograms import draw_score_histograms
+from dpcanary.figures.scores_of_worlds import draw_score_histograms
+from dpcanary.figures.set_ups import draw_gradient_norm, draw_privacy_profile
 from dpcanary.figures.trade_off import draw_trade_off
-from dpcanary.gdp import gdp_epsilon
 
 ALL = [*BUILT_IN]
 TRAINED = [name for name, canary in BUILT_IN.items() if canary.is_trained]
@@ -61,31 +59,24 @@ def _accuracies() -> Figure:
 
 
 def _ratios() -> Figure:
-    grid = pd.MultiIndex.from_product(
-        [[1.0, 0.25, 0.0625], [125, 500, 2000], [1.0, 10.0, 100.0]],
-        names=["sample_rate", "num_steps", "noise_multiplier"],
-    ).to_frame(index=False)
-    return draw_adjacency_ratio(
-        grid.assign(delta=1e-5, accounting_method="pld", ratio=2.1), note=NOTE
-    )[0]
+    names = ["sample_rate", "num_steps", "noise_multiplier"]
+    grid = pd.DataFrame(product((1.0, 0.25, 0.0625), (125, 500, 2000), (1.0, 9.0)), columns=names)
+    table = grid.assign(delta=1e-5, accounting_method="pld", ratio=2.1)
+    return draw_adjacency_ratio(table, note=NOTE)[0]
 
 
 def _attacks() -> list[Attack]:
-    rng, delta = np.random.default_rng(0), np.linspace(0.01, 0.99, 50)
-    profile = Profile(delta, np.array([gdp_epsilon(mu=1.0, delta=float(d)) for d in delta]))
+    rng = np.random.default_rng(0)
     return [
-        Attack(
+        attack(
+            canary,
             audit=f"{canary}-{q}",
-            canary=canary,
             sample_rate=q,
             noise_multiplier=sigma,
-            step=500,
             world0_scores=rng.normal(1, 1, 100),
             world1_scores=rng.normal(-1, 1, 100),
-            profiles={"substitute": profile, "add_remove": profile},
         )
-        for canary in ALL
-        for q, sigma in THREE
+        for canary, (q, sigma) in product(ALL, THREE)
     ]
 
 

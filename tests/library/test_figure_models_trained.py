@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from summaries import row, written_below
+from summaries import legend, row, titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.models_trained import draw_models_trained
@@ -52,11 +52,12 @@ def test_a_line_for_each_number_of_slots_and_valid_rule():
     below = " ".join(written_below(figure))
     assert "mine" in below
     assert "95 % confidence" in below
-    labels = [text.get_text() for legend in _legends(figure) for text in legend.get_texts()]
-    assert "500 canaries in each model: Mahloujifar (any dependence)" in labels
-    assert "500 canaries in each model: Steinke (any dependence, direct conversion)" in labels
-    assert "500 canaries in each model: combined (independent slots)" in labels
-    assert "1 canary in each model: combined" in labels
+    assert {
+        "500 canaries in each model: Mahloujifar (any dependence)",
+        "500 canaries in each model: Steinke (any dependence, direct conversion)",
+        "500 canaries in each model: combined (independent slots)",
+        "1 canary in each model: combined",
+    } < {*legend(figure)}
 
 
 def test_with_several_audits_the_error_is_that_over_audits():
@@ -73,15 +74,10 @@ def test_with_several_audits_the_error_is_that_over_audits():
     assert table[["epsilon", "error_bar", "num_repeats"]].to_numpy().tolist() == [[4.0, 4.0, 4]]
 
 
-def _legends(figure):
-    return [legend for part in figure.subfigs for legend in part.legends]
-
-
 def test_panels():
     both = pd.concat([summary(), summary(sample_rate=0.25, noise_multiplier=3.0)])
     figure, table = draw_models_trained(both)
-    titles = [axes.get_title() for part in figure.subfigs for axes in part.axes]
-    assert titles == ["q = 1, σ = 10", "q = 0.25, σ = 3"]  # noqa: RUF001
+    assert titles(figure) == ["q = 1, σ = 10", "q = 0.25, σ = 3"]  # noqa: RUF001
     assert len(table) == 16
 
 

@@ -3,47 +3,25 @@
 import numpy as np
 import pytest
 from scipy.stats import binomtest, norm
-from summaries import written_below
+from summaries import attack, gaussian_profile, titles, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.attacks import Attack, Profile
-from dpcanary.figures.curves import (
+from dpcanary.figures.attacks import (
+    Profile,
     accounted_false_negative_rate,
     confidence_band,
     measured_error_curve,
     thinned,
 )
-from dpcanary.figures.score_histograms import draw_score_histograms
+from dpcanary.figures.scores_of_worlds import draw_score_histograms
 from dpcanary.figures.trade_off import draw_trade_off
-from dpcanary.gdp import gdp_epsilon
-
-
-def _attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) -> Attack:
-    rng = np.random.default_rng(1)
-    values = {
-        "audit": f"{canary}-1",
-        "canary": canary,
-        "sample_rate": 1.0,
-        "noise_multiplier": 22.37,
-        "step": 500,
-        "world0_scores": rng.normal(1.0, 1.0, num_runs),
-        "world1_scores": rng.normal(-1.0, 1.0, num_runs),
-        "profiles": {"substitute": _profile(2.0), "add_remove": _profile(1.0)},
-    }
-    return Attack(**(values | changes))  # type: ignore[arg-type]
-
-
-def _profile(mu: float) -> Profile:
-    delta = np.union1d(np.logspace(-12, -0.01, 400), np.linspace(0.001, 0.999, 300))
-    epsilon = np.array([gdp_epsilon(mu=mu, delta=float(d)) for d in delta])
-    return Profile(delta=delta, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
 def test_envelope_meets_the_gaussian_trade_off_curve(mu: float) -> None:
     rates = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 200)])
     exact = norm.cdf(norm.isf(rates) - mu)
-    envelope = accounted_false_negative_rate(_profile(mu), rates)
+    envelope = accounted_false_negative_rate(gaussian_profile(mu), rates)
     assert (envelope <= exact + 1e-12).all()
     assert np.abs(envelope - exact).max() < 1e-3
 
@@ -101,7 +79,7 @@ def test_thinning_keeps_ends_and_shape() -> None:
 
 
 def test_trade_off_table_holds_measured_and_accounted_curves() -> None:
-    attacks = [_attack(), _attack("natural", audit="natural-1")]
+    attacks = [attack(), attack("natural", audit="natural-1")]
     figure, table = draw_trade_off(attacks)
     measured = table[(table["audit"] == "natural-1") & (table["series"] == "measured")]
     world0, world1 = attacks[1].world0_scores, attacks[1].world1_scores
@@ -117,40 +95,40 @@ def test_trade_off_table_holds_measured_and_accounted_curves() -> None:
 
 
 def test_trade_off_of_an_attack_without_errors_is_drawn() -> None:
-    perfect = _attack(world0_scores=np.arange(10.0) + 100, world1_scores=np.arange(10.0))
+    perfect = attack(world0_scores=np.arange(10.0) + 100, world1_scores=np.arange(10.0))
     _, table = draw_trade_off([perfect])
     assert (table["series"] != "measured").all()
 
 
 @pytest.mark.parametrize(
-    ("profiles", "message"),
+    ("mus", "message"),
     [
-        ({"substitute": _profile(2.0)}, "no adjacency add_remove"),
-        ({"substitute": _profile(2.1), "add_remove": _profile(1.0)}, "differ in their accounted"),
+        ({"substitute": 2.0}, "no adjacency add_remove"),
+        ({"substitute": 2.1, "add_remove": 1.0}, "differ in their accounted"),
     ],
 )
-def test_trade_off_refuses_profiles_that_do_not_fit(profiles: object, message: str) -> None:
+def test_trade_off_refuses_profiles_that_do_not_fit(mus: dict[str, float], message: str) -> None:
+    profiles = {name: gaussian_profile(mu) for name, mu in mus.items()}
     with pytest.raises(InputError, match=message):
-        draw_trade_off([_attack(), _attack("natural", profiles=profiles)])
+        draw_trade_off([attack(), attack("natural", profiles=profiles)])
 
 
 def test_histograms_count_every_score_in_shared_bins() -> None:
-    attacks = [_attack(), _attack("natural", sample_rate=0.25, num_runs=40)]
+    attacks = [attack(), attack("natural", sample_rate=0.25, num_runs=40)]
     figure, table = draw_score_histograms(attacks)
-    for attack in attacks:
-        bins = table[table["audit"] == attack.audit]
-        for world, scores in ((0, attack.world0_scores), (1, attack.world1_scores)):
+    for one in attacks:
+        bins = table[table["audit"] == one.audit]
+        for world, scores in ((0, one.world0_scores), (1, one.world1_scores)):
             edges = zip(bins["bin_left"], bins["bin_right"], strict=True)
             counts = [int(((scores >= left) & (scores < right)).sum()) for left, right in edges]
             counts[-1] += int((scores == bins["bin_right"].iloc[-1]).sum())
             assert bins[f"world{world}_scores"].tolist() == counts
             assert sum(counts) == len(scores)
-    titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
-    assert titles == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
+    assert titles(figure) == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
 
 
 def test_equal_scores_have_a_histogram() -> None:
-    same = _attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
+    same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     _, table = draw_score_histograms([same])
     assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
 
@@ -158,7 +136,7 @@ def test_equal_scores_have_a_histogram() -> None:
 @pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])
 def test_attacks_that_a_panel_would_mix_up_are_refused(draw) -> None:
     with pytest.raises(InputError, match="gradient-1 and other have the same canary"):
-        draw([_attack(), _attack(audit="other")])
+        draw([attack(), attack(audit="other")])
     with pytest.raises(InputError, match="no audit to show"):
         draw([])
 
@@ -166,7 +144,7 @@ def test_attacks_that_a_panel_would_mix_up_are_refused(draw) -> None:
 @pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])
 def test_attacks_by_other_scores_are_told_apart(draw) -> None:
     attacks = [
-        _attack("worst_case", audit=score, score=score) for score in ("final_sum", "transcript")
+        attack("worst_case", audit=score, score=score) for score in ("final_sum", "transcript")
     ]
     _, table = draw(attacks)
     assert set(table["audit"].dropna()) == {"final_sum", "transcript"}
@@ -174,5 +152,5 @@ def test_attacks_by_other_scores_are_told_apart(draw) -> None:
 
 @pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])
 def test_the_users_note_comes_first(draw) -> None:
-    assert written_below(draw([_attack()], note="Reduced scale")[0])[0] == "Reduced scale"
-    assert "" not in written_below(draw([_attack()])[0])
+    assert written_below(draw([attack()], note="Reduced scale")[0])[0] == "Reduced scale"
+    assert "" not in written_below(draw([attack()])[0])

@@ -3,12 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from summaries import row, written_below
+from summaries import row, titles, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.amplification import draw_amplification
-from dpcanary.figures.hidden_state import draw_hidden_state
-from dpcanary.figures.loss_landscape import draw_loss_landscape
+from dpcanary.figures.hidden_state import draw_amplification, draw_hidden_state, draw_loss_landscape
 
 
 def summary(**changes: object) -> pd.DataFrame:
@@ -58,7 +56,7 @@ def test_audited_and_exact_epsilon_by_step():
     assert set(audited["threshold_rule"]) == {"combined"}  # the valid one
     np.testing.assert_allclose(audited["error_bar"], 1.0)  # two standard errors of 0 and 1
     assert set(audited["num_repeats"]) == {2}
-    assert [axes.get_title() for axes in figure.subfigs[0].axes] == ["σ = 1", "σ = 8"]  # noqa: RUF001
+    assert titles(figure) == ["σ = 1", "σ = 8"]  # noqa: RUF001
     below = " ".join(written_below(figure))
     assert "mine" in below
     assert "95 % confidence for each point alone, R = 1,000 runs" in below

@@ -1,18 +1,18 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
 from statistics import mean, stdev
-from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from summaries import ACCOUNTED, row, summary_of, written_below
+from summaries import ACCOUNTED, legend, row, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
-from dpcanary.figures.bounds_figure import VIEWS, draw_bounds_figure
+from dpcanary.fields import Shown
+from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures.style import canary_colour, variant_options
-from dpcanary.settings.figure import Figure, SweptSetting
+from dpcanary.summary import AXES, SHOWN
 
 
 def _drawn(axes, colour: str) -> list[np.ndarray]:
@@ -34,18 +34,27 @@ def _bounds(summary: pd.DataFrame, **where: object) -> list[float]:
     ]
 
 
+def _check_means(
+    table: pd.DataFrame, summary: pd.DataFrame, units: str, *, num_repeats: int = 3, **where: object
+) -> None:
+    """Each audited point is the mean over three units, with two standard errors."""
+    audited = table[table["series"] == "audited"]
+    assert len(audited) > 2
+    for point in audited.itertuples():
+        here = where | {key: getattr(point, key) for key in ("canary", "sample_rate", "step")}
+        if "num_runs" in table and table["num_runs"].nunique() > 1:
+            here["num_runs"] = point.num_runs
+        means = [mean(_bounds(summary, **here, **{units: one})) for one in summary[units].unique()]
+        assert point.num_repeats == num_repeats
+        assert point.epsilon == pytest.approx(mean(means))
+        assert point.error_bar == pytest.approx(2 * stdev(means) / len(means) ** 0.5)
+
+
 def test_audited_points_are_means_with_two_standard_errors() -> None:
     summary = summary_of()
     _, table = draw_bounds_figure(summary, axis="step")
-    audited = table[table["series"] == "audited"]
-    assert len(audited) == 2 * 2 * 3
-    for point in audited.itertuples():
-        values = _bounds(
-            summary, canary=point.canary, sample_rate=point.sample_rate, step=point.step
-        )
-        assert len(values) == point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    assert (table["series"] == "audited").sum() == 2 * 2 * 3
+    _check_means(table, summary, "repeat")
 
 
 def test_accounted_curves_are_those_of_the_summary() -> None:
@@ -77,20 +86,7 @@ def test_slots_with_bounds_of_their_own_are_averaged_before_repeats() -> None:
             for slot, part in enumerate(parts)
         ]
     )
-    _, table = draw_bounds_figure(summary, axis="step")
-    audited = table[table["series"] == "audited"]
-    assert len(audited) == 2 * 2 * 3
-    for point in audited.itertuples():
-        where = {"canary": point.canary, "sample_rate": point.sample_rate, "step": point.step}
-        values = [mean(_bounds(summary, **where, repeat=repeat)) for repeat in range(3)]
-        assert point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
-
-
-def test_one_repeat_has_no_error_bar() -> None:
-    _, table = draw_bounds_figure(summary_of(num_repeats=1), axis="step")
-    assert table["error_bar"].isna().all()
+    _check_means(draw_bounds_figure(summary, axis="step")[1], summary, "repeat")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +233,7 @@ def test_accounted_epsilons_of_one_point_are_visible(axis: str) -> None:
 def test_by_noise_shows_each_audits_last_step() -> None:
     figure, table = draw_bounds_figure(summary_of(), axis="noise_multiplier")
     assert set(table["step"]) == {500}
-    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
+    assert titles(figure) == ["q = 1", "q = 0.25"]
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
     here = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
     expected = here[here["sample_rate"] == 1.0][["noise_multiplier", "epsilon"]]
@@ -291,26 +287,11 @@ def test_audits_that_a_panel_would_mix_up_are_refused(
 
 
 BOTH = ("simultaneous", "in_sample")
+RUNS = {"num_runs": [100, 500, 2000]}
 ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
-    "step": None,
-    "noise_multiplier": None,
-    "num_runs": {"num_runs": [100, 500, 2000]},
-    "max_grad_norm": {"max_grad_norm": [1.0, 4.0, 16.0]},
-    "num_steps": {"num_steps": [125, 500, 2000]},
-    "learning_rate": {"learning_rate": [0.001, 0.1, 1.0]},
+    **{"step": None, "noise_multiplier": None, "num_runs": RUNS},
+    **{setting: {setting: [0.25, 4.0, 16.0]} for setting in AXES},
 }
-
-
-def test_every_axis_that_a_config_can_name_has_a_view() -> None:
-    figures = [
-        *(Figure(kind=f"epsilon_by_{name}", sweeps=("a",)) for name in ("step", "noise")),
-        Figure(kind="epsilon_by_runs", sweeps=("a",), num_runs=(100,)),
-        *(
-            Figure(kind="epsilon_by_setting", sweeps=("a",), setting=setting)
-            for setting in get_args(SweptSetting)
-        ),
-    ]
-    assert {figure.axis for figure in figures} == VIEWS.keys() == ALONG.keys()
 
 
 @pytest.mark.parametrize("axis", ALONG)
@@ -319,7 +300,7 @@ def test_only_the_valid_rule_is_drawn_by_default(axis: str) -> None:
     summary.loc[~summary["is_valid"], "epsilon_lower"] += 90
     figure, table = draw_bounds_figure(summary, axis=axis)
     alone, _ = draw_bounds_figure(summary[summary["is_valid"]], axis=axis)
-    assert [axes.get_title() for axes in figure.axes] == [axes.get_title() for axes in alone.axes]
+    assert titles(figure) == titles(alone)
     assert not figure.subfigs[0].subfigs
     assert not figure.subfigs[0].get_suptitle()
     for axes, expected in zip(figure.axes, alone.axes, strict=True):
@@ -372,25 +353,10 @@ def test_both_rules_have_panels_of_the_same_scale(axis: str) -> None:
         assert sorted(heights) == pytest.approx(sorted(2 * points["error_bar"]))
 
 
-def test_one_panel_for_each_rule_stand_side_by_side() -> None:
-    summary = summary_of(settings=[(1.0, 22.37)], rules=BOTH)
-    figure, _ = draw_bounds_figure(summary, axis="step", in_sample=True)
-    left, right = (part.bbox for part in figure.subfigs[0].subfigs)
-    assert (left.y0, left.y1) == (right.y0, right.y1)
-    assert left.x1 <= right.x0
-
-
 def test_by_runs_has_the_mean_of_every_number_of_runs_and_level_accounts() -> None:
-    summary = summary_of(rules=BOTH, axis={"num_runs": [100, 500, 2000]})
+    summary = summary_of(rules=BOTH, axis=RUNS)
     figure, table = draw_bounds_figure(summary, axis="num_runs", in_sample=True)
-    audited = table[table["series"] == "audited"]
-    assert len(audited) == 2 * 2 * 3
-    for point in audited.itertuples():
-        where = {"canary": point.canary, "sample_rate": point.sample_rate}
-        values = _bounds(summary, **where, num_runs=point.num_runs, step=500)
-        assert len(values) == point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    _check_means(table, summary, "repeat")
     accounted = table[table["series"].str.startswith("accounted")]
     assert set(accounted["series"]) == {"accounted_substitute", "accounted_add_remove"}
     assert accounted["num_runs"].isna().all()
@@ -403,15 +369,9 @@ def test_by_runs_has_the_mean_of_every_number_of_runs_and_level_accounts() -> No
         }
 
 
-@pytest.mark.parametrize(
-    ("setting", "values"),
-    [
-        ("max_grad_norm", [0.5, 2.0, 8.0]),
-        ("num_steps", [125, 500, 2000]),
-        ("learning_rate", [0.001, 0.1, 1.0]),
-    ],
-)
-def test_by_setting_has_a_point_for_every_value(setting: str, values: list[float]) -> None:
+@pytest.mark.parametrize("setting", AXES)
+def test_by_setting_has_a_point_for_every_value(setting: str) -> None:
+    values = [0.5, 2.0, 8.0]
     summary = summary_of(axis={setting: values})
     figure, table = draw_bounds_figure(summary, axis=setting)
     gradient = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
@@ -422,7 +382,7 @@ def test_by_setting_has_a_point_for_every_value(setting: str, values: list[float
         assert epsilon == pytest.approx(mean(_bounds(summary, **where, **{setting: value})))
     (drawn,) = _drawn(figure.axes[0], "#0072B2")
     assert drawn.tolist() == here[[setting, "epsilon"]].to_numpy().tolist()
-    assert [axes.get_title() for axes in figure.axes] == ["q = 1", "q = 0.25"]
+    assert titles(figure) == ["q = 1", "q = 0.25"]
     accounted = table[(table["series"] == "accounted_substitute") & (table["sample_rate"] == 1.0)]
     assert accounted[[setting, "epsilon"]].to_numpy().tolist() == [[v, 10.0] for v in values]
 
@@ -460,9 +420,6 @@ def test_audits_that_the_setting_does_not_tell_apart_are_refused() -> None:
         draw_bounds_figure(pd.concat([runs, other]), axis="num_runs")
 
 
-RUNS = {"num_runs": [100, 500, 2000]}
-
-
 def _with_looks(*alone: int, **changes: object) -> pd.DataFrame:
     """A summary of three numbers of runs, all joint but those named."""
     summary = summary_of(rules=["simultaneous"], conversions=["gdp"], axis=RUNS, **changes)
@@ -495,18 +452,12 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis: str) ->
 def test_by_runs_the_note_says_which_bounds_hold_jointly(alone: list[int], stated: str) -> None:
     figure, table = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
     assert f"95 % confidence for {stated}, R = 100 to 2,000" in " ".join(written_below(figure))
+    assert ("alone" in legend(figure)) is (alone == [500])
+    faces = {*_faces(figure.axes[0], "#0072B2").values()}
+    assert faces == ({"#0072B2", "white"} if alone == [500] else {"#0072B2"})
     audited = table[table["series"] == "audited"]
     assert {*zip(audited["num_runs"], audited["num_looks"], strict=True)} == {
         (runs, 1 if runs in alone else 3) for runs in RUNS["num_runs"]
-    }
-
-
-def _legend(figure) -> dict[str, str]:
-    """The face colour of the marker of each entry."""
-    return {
-        text.get_text(): str(line.get_markerfacecolor())
-        for legend in figure.subfigs[-1].legends
-        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
     }
 
 
@@ -525,21 +476,14 @@ def test_by_runs_markers_tell_joint_bounds_from_others() -> None:
     figure, table = draw_bounds_figure(summary, axis="num_runs")
     for axes in figure.axes:
         assert _faces(axes, blue) == {100.0: blue, 500.0: "white", 2000.0: blue}
-    legend = _legend(figure)
-    assert legend["alone"] == "white"
-    assert legend["jointly with those of its curve"] != "white"
-    assert legend["gradient"] == blue
+    faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
+    assert faces["alone"] == "white"
+    assert faces["jointly with those of its curve"] != "white"
+    assert faces["gradient"] == blue
     gradient = table[(table["series"] == "audited") & (table["canary"] == "gradient")]
     first = gradient[gradient["sample_rate"] == 1.0]
     drawn = np.vstack(_drawn(figure.axes[0], blue))
     assert sorted(drawn.tolist()) == sorted(first[["num_runs", "epsilon"]].to_numpy().tolist())
-
-
-@pytest.mark.parametrize("alone", [[], [100, 500, 2000]])
-def test_by_runs_markers_are_filled_where_all_bounds_hold_alike(alone: list[int]) -> None:
-    figure, _ = draw_bounds_figure(_with_looks(*alone), axis="num_runs")
-    assert {*_faces(figure.axes[0], "#0072B2").values()} == {"#0072B2"}
-    assert "alone" not in _legend(figure)
 
 
 def test_joint_bounds_and_others_at_the_same_runs_are_two_lines() -> None:
@@ -553,19 +497,15 @@ def test_only_bounds_of_the_valid_rule_count_as_joint() -> None:
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     figure, _ = draw_bounds_figure(pd.concat([_with_looks(), other]), axis="num_runs")
     assert "confidence for all points of a curve jointly" in " ".join(written_below(figure))
-    assert "alone" not in _legend(figure)
+    assert "alone" not in legend(figure)
 
 
 def test_scores_are_told_apart_by_lines_where_markers_tell_joint_bounds() -> None:
     default = _with_looks(500, canaries=["worst_case"])
     other = default.assign(score="transcript", audit=default["audit"] + "-transcript")
     figure, _ = draw_bounds_figure(pd.concat([default, other]), axis="num_runs")
-    lines = {
-        str(text.get_text()): line.get_linestyle()
-        for legend in figure.subfigs[-1].legends
-        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
-    }
-    assert (lines["worst case"], lines["worst case (transcript)"]) == ("-", "--")
+    dashes = {label: line.get_linestyle() for label, line in legend(figure).items()}
+    assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
 
 
 # Panels, lines, and audits that differ in their seed
@@ -586,13 +526,9 @@ def _fixed(**changes: object) -> pd.DataFrame:
     ).assign(audit=name, configuration=f"of {name}")
 
 
-def _titles(figure) -> list[str]:
-    return [axes.get_title() for axes in figure.axes]
-
-
 def test_known_batches_are_named_in_place_of_a_sample_rate() -> None:
     figure, table = draw_bounds_figure(_fixed(), axis="step")
-    assert _titles(figure) == ["known batches of 128, σ = 4"]  # noqa: RUF001
+    assert titles(figure) == ["known batches of 128, σ = 4"]  # noqa: RUF001
     assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in written_below(figure)
     assert {"sample_rate", "noise_multiplier"} < set(table.columns)
 
@@ -605,8 +541,7 @@ def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency: s
     [curve] = [line for line in axes.get_lines() if line.get_color() == "black"]
     assert (curve.get_linestyle(), max(curve.get_ydata())) == ("-", ACCOUNTED["add_remove"])
     name = {"add_remove": "add/remove", "zero_out": "zero-out"}[adjacency]
-    texts = [text.get_text() for legend in figure.subfigs[-1].legends for text in legend.texts]
-    assert texts[-2:] == ["accounted ε (upper bound), audited adjacency:", name]
+    assert [*legend(figure)][-2:] == ["accounted ε (upper bound), audited adjacency:", name]
 
 
 def test_panels_of_both_adjacencies_have_the_curves_of_their_own() -> None:
@@ -618,7 +553,7 @@ def test_panels_of_both_adjacencies_have_the_curves_of_their_own() -> None:
     }
     assert dashes["substitute"] == ["-", "--", ":"]
     assert dashes["add/remove"][0] == "--"
-    assert _titles(figure) == ["substitute", "add/remove"]
+    assert titles(figure) == ["substitute", "add/remove"]
 
 
 def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
@@ -630,7 +565,7 @@ def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
     figure, table = draw_bounds_figure(
         pd.concat(parts), axis="step", panels=["model", "canary_period"]
     )
-    assert _titles(figure) == [
+    assert titles(figure) == [
         f"{model}, k = {period}" for model in ("resnet18", "convnet") for period in (1, 5)
     ]
     for axes, part in zip(figure.axes, [parts[1], parts[0], parts[3], parts[2]], strict=True):
@@ -641,26 +576,40 @@ def test_panels_are_told_apart_by_the_settings_that_are_named() -> None:
     assert shared in written_below(figure)
 
 
-def test_settings_that_are_not_named_are_refused_with_what_to_do() -> None:
-    periods = pd.concat([_fixed(canary_period=float(k), num_steps=250 * k) for k in (1, 5)])
-    with pytest.raises(InputError, match=r"canary_period \(1 and 5\).* name it in panels or lines"):
-        draw_bounds_figure(periods, axis="step")
-    starts = pd.concat([_fixed(initialisation=start) for start in ("fixed", "per_run")])
-    with pytest.raises(InputError, match=r"differ in initialisation .* name it in panels or lines"):
-        draw_bounds_figure(starts, axis="step")
-    weights = pd.concat([_fixed(initial_weights=one) for one in (None, "xavier")])
-    with pytest.raises(
-        InputError, match=r"differ in initial_weights .*: name it in lines, or show"
-    ):
-        draw_bounds_figure(weights, axis="step")
-    steps = pd.concat([_fixed(num_steps=steps) for steps in (250, 500)])
-    with pytest.raises(InputError, match=r"differ in num_steps .* show: show them in different"):
-        draw_bounds_figure(steps, axis="step", panels=["canary_period"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"canary_period": 5.0, "num_steps": 1250},
+            r"canary_period \(1 and 5\).* it in panels or l",
+        ),
+        ({"initialisation": "per_run"}, "differ in initialisation .* name it in panels or lines"),
+        ({"initial_weights": "xavier"}, "differ in initial_weights .*: name it in lines, or show"),
+        ({"num_steps": 250}, "differ in num_steps .* show: show them in different"),
+    ],
+)
+def test_settings_that_are_not_named_are_refused_with_what_to_do(changes, message) -> None:
+    panels = ["canary_period"] if "num_steps" in changes and len(changes) == 1 else []
+    with pytest.raises(InputError, match=message):
+        draw_bounds_figure(pd.concat([_fixed(), _fixed(**changes)]), axis="step", panels=panels)
+
+
+def test_settings_of_a_canary_are_compared_among_its_own_audits() -> None:
     rankings = pd.concat(
         [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
     )
     with pytest.raises(InputError, match=r"differ in ranking .*: name it in lines, or show them"):
         draw_bounds_figure(pd.concat([rankings, _fixed()]), axis="step")
+
+
+def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch) -> None:
+    monkeypatch.setitem(SHOWN, "momentum", Shown("momentum {:g}", panel=True))
+    summary = summary_of(settings=[(1.0, 2.0)], axis={"momentum": [0.5, 0.9]})
+    figure, table = draw_bounds_figure(summary, axis="step", panels=["momentum"])
+    assert titles(figure) == ["momentum 0.5", "momentum 0.9"]
+    assert {*table["momentum"]} == {0.5, 0.9}
+    with pytest.raises(InputError, match=r"differ in momentum \(0.5 and 0.9\)"):
+        draw_bounds_figure(summary, axis="step")
 
 
 SIMULATIONS = [
@@ -678,12 +627,7 @@ def test_variants_of_a_canary_are_lines_of_their_own() -> None:
     figure, table = draw_bounds_figure(
         pd.concat(parts), axis="step", lines=["simulation", "ranking"]
     )
-    legend = [
-        (text.get_text(), line)
-        for one in figure.subfigs[-1].legends
-        for text, line in zip(one.get_texts(), one.get_lines(), strict=True)
-    ]
-    entries = {name: line for name, line in legend if "dimension" in name}
+    entries = {name: line for name, line in legend(figure).items() if "dimension" in name}
     assert [*entries] == [
         "random dimension",
         *(
@@ -730,11 +674,7 @@ def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
 def test_audits_that_differ_in_their_seed_are_averaged_like_repeats() -> None:
     summary = _seeds(1, 2, 4)
     figure, table = draw_bounds_figure(summary, axis="step")
-    for point in table[table["series"] == "audited"].itertuples():
-        values = _bounds(summary, step=point.step)
-        assert len(values) == point.num_repeats == 3
-        assert point.epsilon == pytest.approx(mean(values))
-        assert point.error_bar == pytest.approx(2 * stdev(values) / 3**0.5)
+    _check_means(table, summary, "seed")
     below = " ".join(written_below(figure))
     assert "mean ± 2 standard errors of 3 repeats, each with a canary of its own" in below
 
@@ -743,12 +683,12 @@ def test_the_error_over_canaries_is_that_over_their_means() -> None:
     """Repeats of one audit share its canary, so they say nothing about other canaries."""
     summary = _seeds(1, 2, 4, num_repeats=2)
     figure, table = draw_bounds_figure(summary, axis="step")
-    for point in table[table["series"] == "audited"].itertuples():
-        means = [mean(_bounds(summary, step=point.step, seed=seed)) for seed in (1, 2, 4)]
-        assert point.num_repeats == 6
-        assert point.epsilon == pytest.approx(mean(means))
-        assert point.error_bar == pytest.approx(2 * stdev(means) / 3**0.5)
+    _check_means(table, summary, "seed", num_repeats=6)
     assert "standard errors over 3 canaries of 2 repeats each" in " ".join(written_below(figure))
+
+
+def test_one_repeat_of_one_audit_has_no_error_bar() -> None:
+    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
 def test_the_same_runs_twice_are_refused() -> None:
@@ -778,6 +718,4 @@ def test_an_accounted_curve_without_a_finite_point_is_not_in_the_legend():
     for epsilon, is_shown in ((11.0, True), (float("inf"), False)):
         summary = summary_of().assign(epsilon_upper_group_privacy=epsilon)
         figure, _ = draw_bounds_figure(summary, axis="step")
-        legends = [legend for part in figure.subfigs for legend in part.legends]
-        labels = {text.get_text() for legend in legends for text in legend.get_texts()}
-        assert ("group privacy" in labels) is is_shown
+        assert ("group privacy" in legend(figure)) is is_shown

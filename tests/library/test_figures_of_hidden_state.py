@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
-from summaries import summary_of, written_below
+from summaries import attack, legend, summary_of, titles, written_below
 
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import Attack, Profile, Proven
-from dpcanary.figures.gradient_norm import draw_gradient_norm
-from dpcanary.figures.privacy_profile import draw_privacy_profile
+from dpcanary.figures.set_ups import draw_gradient_norm, draw_privacy_profile
 from dpcanary.figures.trade_off import draw_trade_off
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 
@@ -39,16 +38,12 @@ def _norms(summary: pd.DataFrame) -> dict[str, dict[int, np.ndarray]]:
     }
 
 
-def _legend(figure) -> list[str]:
-    return [text.get_text() for one in figure.subfigs[-1].legends for text in one.get_texts()]
-
-
 def test_norms_are_drawn_as_means_with_bands_of_two_deviations() -> None:
     summary = _summary()
     norms = _norms(summary)
     figure, table = draw_gradient_norm(norms, summary)
     (axes,) = figure.axes
-    assert _legend(figure) == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
+    assert [*legend(figure)] == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
     for number, (audit, of_audit) in enumerate(norms.items()):
         rows = table[table["audit"] == audit]
         assert rows["mean"].tolist() == pytest.approx([one.mean() for one in of_audit.values()])
@@ -70,12 +65,12 @@ def test_panels_of_norms_share_a_scale_that_holds_every_band() -> None:
     last = [*norms][-1]
     norms[last] = {step: 100 * values for step, values in norms[last].items()}
     figure, table = draw_gradient_norm(norms, summary, panels=["canary_period"])
-    assert [axes.get_title() for axes in figure.axes] == ["k = 1", "k = 5"]
+    assert titles(figure) == ["k = 1", "k = 5"]
     highest = (table["mean"] + 2 * table["standard_deviation"]).max()
     for axes in figure.axes:
         assert axes.get_ylim()[0] == 0
         assert axes.get_ylim()[1] > highest
-    assert _legend(figure)[1] == "loss"
+    assert [*legend(figure)][1] == "loss"
 
 
 def test_norms_of_audits_that_differ_in_their_seed_are_of_one_line() -> None:
@@ -125,7 +120,7 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds() -> No
         assert accounted["delta"].tolist() == pytest.approx(expected, rel=1e-6)
     (axes,) = figure.axes
     assert sum(line.get_color() == "black" for line in axes.get_lines()) == 2
-    assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*_legend(figure)}
+    assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*legend(figure)}
     below = " ".join(written_below(figure))
     assert "by the simultaneous rule, 95 % confidence" in below
     assert "mean of 3 repeats. Assumption: the curve is Gaussian" in below
@@ -152,22 +147,13 @@ def test_profiles_need_a_valid_bound_and_an_accounted_profile() -> None:
         draw_privacy_profile(without, summary)
 
 
+PROVEN = Proven(mu=1.25, ceiling=5.0, delta=1e-5, stated="combined rule, 95 % confidence")
+
+
 def _attack(**changes: object) -> Attack:
-    rng = np.random.default_rng(1)
-    known = Attack(
-        audit="one",
-        canary="random_dimension",
-        score="coordinate",
-        sample_rate=1.0,
-        noise_multiplier=4.0,
-        step=500,
-        world0_scores=rng.normal(1.0, 1.0, 300),
-        world1_scores=rng.normal(-1.0, 1.0, 300),
-        profiles={"substitute": _profile(4.0), "add_remove": _profile(2.0)},
-        settings={**FIXED, "canary_period": 1.0, "configuration": "first"},
-        proven=Proven(mu=1.25, ceiling=5.0, delta=1e-5, stated="combined rule, 95 % confidence"),
-    )
-    return replace(known, **changes)  # type: ignore[arg-type]
+    settings = {**FIXED, "canary_period": 1.0, "configuration": "first"}
+    known = {"audit": "one", "score": "coordinate", "settings": settings, "proven": PROVEN}
+    return attack("random_dimension", noise_multiplier=4.0, **known | changes)
 
 
 def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone() -> None:
@@ -178,7 +164,7 @@ def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone() -> N
     assert axes.get_title() == "known batches of 128, σ = 4"  # noqa: RUF001
     assert not axes.collections  # no shade
     assert axes.get_lines()[0].get_linestyle() == "-"
-    assert "fewest errors that the accountant allows, audited adjacency:" in _legend(figure)
+    assert "fewest errors that the accountant allows, audited adjacency:" in legend(figure)
 
 
 def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() -> None:
@@ -190,7 +176,7 @@ def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() ->
     rates = ceiling["false_positive_rate"]
     steep, flat = 1 - 1e-5 - np.exp(5.0) * rates, np.exp(-5.0) * (1 - 1e-5 - rates)
     assert ceiling["false_negative_rate"].to_numpy() == pytest.approx(np.maximum(steep, flat))
-    labels = _legend(figure)
+    labels = legend(figure)
     assert "Gaussian, audited μ = 1.25" in labels
     assert "direct: at most ε = 5 with 600 scores" in labels
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in written_below(
@@ -201,12 +187,11 @@ def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption() ->
 def test_panels_of_the_trade_off_can_be_chosen_and_repeats_are_shown_once() -> None:
     again = _attack(audit="again")
     settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
-    proven = replace(_attack().proven, mu=0.5)  # type: ignore[type-var]
-    other = _attack(audit="other", settings=settings, proven=proven)
+    other = _attack(audit="other", settings=settings, proven=replace(PROVEN, mu=0.5))
     figure, table = draw_trade_off([other, _attack(), again], panels=["canary_period"])
-    assert [axes.get_title() for axes in figure.axes] == ["k = 1", "k = 5"]
+    assert titles(figure) == ["k = 1", "k = 5"]
     assert set(table["audit"].dropna()) == {"one", "other"}
     assert table.columns[0] == "canary_period"
-    assert "Gaussian, audited μ = 1.25 / 0.5" in _legend(figure)
+    assert "Gaussian, audited μ = 1.25 / 0.5" in legend(figure)
     with pytest.raises(InputError, match="have the same canary, score and model, by which"):
         draw_trade_off([other, _attack()], panels=["model"])

@@ -1,39 +1,26 @@
 """The numbers in the text of docs/results are those of the tables beside the figures."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from published import DOCS, Page, number, table_of
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
-TEXT = " ".join((FOLDER / "README.md").read_text().split())
+FOLDER, PAGE = DOCS / "results", Page("results/README.md")
+TEXT, says = PAGE.text, PAGE.says
 CANARIES = ("gradient", "crafted_input", "mislabeled", "natural")
 
 
-def table(figure: str) -> pd.DataFrame:
-    return pd.read_csv(FOLDER / f"{figure}.tsv", sep="\t")
-
-
 def epsilons(figure: str, *index: str, series: str = "audited") -> "pd.Series[float]":
-    rows = table(figure).query("series == @series")
+    rows = table_of(figure).query("series == @series")
     return rows.groupby(list(index))["epsilon"].mean()
-
-
-def number(value: float, digits: int) -> str:
-    """As the page writes numbers: .05, 1.90, 10."""
-    return f"{value:.{digits}f}".removeprefix("0") if digits else f"{value:.0f}"
-
-
-def says(sentence: str) -> None:
-    assert sentence in TEXT, f"the tables say: {sentence}"
 
 
 def price(figure: str, *settings: str) -> float:
     """How much more the published rule gives, on average over the points of a figure."""
     keys = ["canary", "score", "sample_rate", "noise_multiplier", "step", "num_runs", *settings]
-    rows = table(figure)
+    rows = table_of(figure)
     valid, published = (
         rows[rows["series"] == series].set_index(keys)["epsilon"]
         for series in ("audited", "audited_in_sample")
@@ -63,7 +50,7 @@ def test_figure_2():
 
 def row_at_last_step(figure: str, sample_rate: float) -> str:
     """A line of the page's tables of bounds."""
-    rows = table(figure)
+    rows = table_of(figure)
     rows = rows[(rows["step"] == rows["step"].max()) & (rows["sample_rate"] == sample_rate)]
     by = rows.pivot_table(index="canary", columns="series", values="epsilon")
     add_remove = rows.loc[rows["series"] == "accounted_add_remove", "epsilon"].iloc[0]
@@ -127,7 +114,7 @@ def test_figure_3():
         f" {steps[1]} on"
     )
     values = [f"{natural[q]:.1f}" for q in (1, 0.25, 0.0625)]
-    rows = table("figure3").query("series == 'audited' and step == 500 and canary == 'natural'")
+    rows = table_of("figure3").query("series == 'audited' and step == 500 and canary == 'natural'")
     errors = [number(value, 1) for value in (rows["error_bar"].min(), rows["error_bar"].max())]
     says(
         f"{values[0]}, {values[1]} and {values[2]} at q = 1, .25 and .0625, each with two standard"
@@ -158,7 +145,7 @@ def test_figure_5():
 
 
 def test_figure_a1():
-    rows = table("figureA1")
+    rows = table_of("figureA1")
     low, high = 100 * rows["accuracy"].min(), 100 * rows["accuracy"].max()
     says(f"the accuracy is {low:.1f} to {high:.1f} % with any canary or none")
     largest = number(100 * rows["difference"].abs().max(), 2)
@@ -208,7 +195,7 @@ def test_figures_a2_to_a4():
 
 
 def test_figure_a5():
-    rows = table("figureA5")
+    rows = table_of("figureA5")
     most, least = rows["ratio"].max(), rows["ratio"].min()
     says(f"the substitute epsilon is up to {most:.1f} times the add/remove one")
     assert rows.loc[rows["ratio"].idxmax(), "sample_rate"] == 1

@@ -1,21 +1,15 @@
 """The numbers in the text on canary sets are those of the tables beside it."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
+from published import DOCS, Page, number
 
 from dpcanary.estimation import epsilon_of_guesses
 from dpcanary.estimation.one_run.slots import Guesses
 from dpcanary.training.residual_networks import resnet9
 
-DOCS = Path(__file__).parents[2] / "docs"
-TEXT = " ".join((DOCS / "results/boglioni.md").read_text().split())
+TEXT = Page("results/boglioni.md").text
 SETS = {"random": "random_record", "mislabeled": "loss", "optimised": "metagradient"}
-
-
-def number(value: float) -> str:
-    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
 
 
 def row(

@@ -1,31 +1,31 @@
 """The numbers in the text on hidden-state audits of trained models are those of the tables."""
 
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from published import Page, table_of
 from scipy.optimize import brentq
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting import gdp_epsilon
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
-TEXT = " ".join((FOLDER / "cebere.md").read_text().split())
+PAGE = Page("results/cebere.md")
+TEXT, says = PAGE.text, PAGE.says
 MU = sqrt(250) / 4
 
 
 def audited(figure: str, *, step: int | None = None, **settings: object) -> pd.DataFrame:
     """The rows of the valid rule, at the last step of the table or another one."""
-    rows = pd.read_csv(FOLDER / f"cebere-{figure}.tsv", sep="\t").query("series == 'audited'")
+    rows = table_of(f"cebere-{figure}").query("series == 'audited'")
     for key, value in settings.items():
         rows = rows[rows[key] == value]
     return rows[rows["step"] == (step or rows["step"].max())]
 
 
 def accounted(figure: str, adjacency: str = "add_remove") -> float:
-    rows = pd.read_csv(FOLDER / f"cebere-{figure}.tsv", sep="\t")
+    rows = table_of(f"cebere-{figure}")
     return float(rows.query(f"series == 'accounted_{adjacency}'")["epsilon"].max())
 
 
@@ -41,10 +41,6 @@ def plus_minus(row: pd.Series) -> str:
 
 def share_of_mu(value: float) -> float:
     return brentq(lambda mu: gdp_epsilon(mu=mu, delta=1e-5) - value, 0.01, 10) / MU
-
-
-def says(sentence: str) -> None:
-    assert sentence in TEXT, f"the tables say: {sentence}"
 
 
 SIMULATED = {
@@ -120,7 +116,7 @@ def test_substitute_audits_of_housing():
         f"Accounted: epsilon {accounted(name, 'substitute'):.1f} under substitute adjacency, and"
         f" {accounted(name):.1f} under add/remove"
     )
-    table = pd.read_csv(FOLDER / f"cebere-{name}.tsv", sep="\t")
+    table = table_of(f"cebere-{name}")
     membership = table.query("series == 'accounted_add_remove'").set_index("step")["epsilon"]
     gradients = table.query("series == 'audited' and canary != 'loss'")
     assert (gradients["epsilon"] > gradients["step"].map(membership)).all()
@@ -160,13 +156,13 @@ def test_clipping_of_the_convnet():
 
 
 def test_gradient_norms_of_the_convnet():
-    table = pd.read_csv(FOLDER / "cebere-convnet-figure8.tsv", sep="\t")
+    table = table_of("cebere-convnet-figure8")
     assert set(table["mean"].round(1)) == {1.3}
     says("has a gradient of norm 1.3 along the whole training")
 
 
 def test_ceilings_of_the_convnet():
-    table = pd.read_csv(FOLDER / "cebere-convnet-figure6a.tsv", sep="\t")
+    table = table_of("cebere-convnet-figure6a")
     ceilings = table.query("series == 'direct_ceiling'")
     assert len(ceilings) > 0
     says("so many scores could prove at most 5.8")

@@ -1,34 +1,25 @@
 """The numbers in the text on the crafted loss landscape are those of the tables beside it."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from published import DOCS, Page, number, table_of
 
 from dpcanary.adversaries.landscape_law import curves_of, exact_law
 from dpcanary.adversaries.loss_landscape import Process, two_levels
 from dpcanary.adversaries.settings import LandscapeShape
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
-TEXT = " ".join((FOLDER / "cebere-landscape.md").read_text().split())
+FOLDER, PAGE = DOCS / "results", Page("results/cebere-landscape.md")
+TEXT, says = PAGE.text, PAGE.says
 KEYS = ["noise_multiplier", "batch_size", "step"]
 
 
 def series(figure: str, name: str, conversion: str | None = None) -> "pd.Series[float]":
-    rows = pd.read_csv(FOLDER / f"cebere-{figure}.tsv", sep="\t").query("series == @name")
+    rows = table_of(f"cebere-{figure}").query("series == @name")
     rows = rows if conversion is None else rows[rows["conversion"] == conversion]
     return rows.set_index([key for key in KEYS if key in rows])["epsilon"]
-
-
-def number(value: float, digits: int) -> str:
-    """As the page writes numbers: .05, 1.90."""
-    return f"{value:.{digits}f}".removeprefix("0")
-
-
-def says(sentence: str) -> None:
-    assert sentence in TEXT, f"the tables say: {sentence}"
 
 
 def test_the_signs():
@@ -61,7 +52,7 @@ def test_figure_14():
 
 
 def test_figure_3b():
-    table = pd.read_csv(FOLDER / "cebere-figure3b.tsv", sep="\t")
+    table = table_of("cebere-figure3b")
     by = table.set_index(["noise_multiplier", "batch_size"])
     limit, exact = by["epsilon_hidden_state_gdp"], by["epsilon_hidden_state"]
     assert set(limit.xs(16, level="batch_size").round(2)) == {1.0}
@@ -71,7 +62,7 @@ def test_figure_3b():
 
 
 def test_figure_6():
-    rows = pd.read_csv(FOLDER / "cebere-figure6.tsv", sep="\t").query("noise_multiplier == 1")
+    rows = table_of("cebere-figure6").query("noise_multiplier == 1")
     by = rows.set_index("landscape_threshold")
     exact = by.query("series == 'exact'")["epsilon"]
     assert exact.idxmax() == 4.5
@@ -84,7 +75,7 @@ def test_figure_6():
 
 def test_the_curves():
     """The largest differences in FNR between the measured table's exact and Gaussian curves."""
-    rows = pd.read_csv(FOLDER / "cebere-figure6b.tsv", sep="\t")
+    rows = table_of("cebere-figure6b")
     for noise, told in ((4.0, ".019"), (1.0, ".127")):
         of_noise = rows[rows["noise_multiplier"] == noise].set_index("false_positive_rate")
         exact, gaussian = (
@@ -101,7 +92,7 @@ def test_substitute():
 
 
 def test_the_search():
-    table = pd.read_csv(FOLDER / "cebere-landscape-search.tsv", sep="\t")
+    table = table_of("cebere-landscape-search")
     assert len(table) == len(re.findall(r"\| (?:2|5|25) \| [14] \| \d+ \|", TEXT))
     for row in table.itertuples():
         cells = [number(row.accounted, 3), number(row.constant, 3), number(row.published, 3)]

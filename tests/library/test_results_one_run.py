@@ -1,18 +1,14 @@
 """The numbers in the text on what one training proves are those of the table beside it."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
+from published import Page, number, table_of
 
 from dpcanary import expected_bound
 from dpcanary.accounting import gdp_epsilon
 
-DOCS = Path(__file__).parents[2] / "docs"
-TEXT = " ".join((DOCS / "one_run.md").read_text().split())
-TABLE = pd.read_csv(DOCS / "results" / "one-run-digits.tsv", sep="\t").set_index(
-    ["num_runs", "num_slots", "threshold_rule"]
-)
+TEXT = Page("one_run.md").text
+TABLE = table_of("one-run-digits").set_index(["num_runs", "num_slots", "threshold_rule"])
 
 
 @pytest.mark.parametrize(
@@ -40,22 +36,18 @@ def test_one_training_proves_more_than_the_epsilon_that_libraries_report():
 
 
 CIFAR = {
-    name: pd.read_csv(DOCS / f"results/one-run-cifar10-{name}.tsv", sep="\t").set_index(
-        ["num_slots", "threshold_rule", "num_runs"]
-    )
+    name: table_of(f"one-run-cifar10-{name}").set_index(["num_slots", "threshold_rule", "num_runs"])
     for name in ("head", "mlp", "convnet")
 }
 
 
-def number(value: float) -> str:
-    if value == 0:
-        return "0"
-    return f"{value:.2f}".replace("0.", ".", 1) if value < 1 else f"{value:.2f}"
+def bound(value: float) -> str:
+    return number(value) if value else "0"
 
 
 def cell(row: "pd.Series[float]") -> str:
-    error = "" if pd.isna(row["error_bar"]) else f" ± {number(row['error_bar'])}"
-    return f"{number(row['epsilon'])}{error}"
+    error = "" if pd.isna(row["error_bar"]) else f" ± {bound(row['error_bar'])}"
+    return f"{bound(row['epsilon'])}{error}"
 
 
 @pytest.mark.parametrize(
@@ -87,12 +79,12 @@ def test_one_training_of_a_head_on_cifar10():
 
 
 def test_the_price_of_canaries():
-    table = pd.read_csv(DOCS / "results/one-run-cifar10-presence.tsv", sep="\t")
+    table = table_of("one-run-cifar10-presence")
     accuracies = []
     for slots, rows in table.groupby("num_slots"):
         bounds = rows.set_index("threshold_rule")["epsilon"]
         cells = [
-            number(bounds[rule]) if rule in bounds else "-" for rule in ("mahloujifar", "combined")
+            bound(bounds[rule]) if rule in bounds else "-" for rule in ("mahloujifar", "combined")
         ]
         accuracies.append(rows["test_accuracy"].iloc[0])
         assert f"| {slots:,} | {' | '.join(cells)} | {100 * accuracies[-1]:.1f} % |" in TEXT

@@ -19,7 +19,7 @@ from dpcanary.workflow.endings import failures, print_failure, print_success
 
 def one(epsilon: float, **changes: object) -> dict[str, object]:
     base = {"canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0, **changes}
-    return {"assumption": "independence; a curve", **row(**base, epsilon_lower=epsilon)}
+    return row(**base, epsilon_lower=epsilon, assumption="independence; a curve")
 
 
 def test_bounds_are_averaged_and_none_is_picked():

@@ -8,21 +8,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
-from dpcanary.figures.catalogue import figure_kind
+from dpcanary.figures import style
+from dpcanary.figures.catalogue import FIGURE_KINDS, FigureKind, figure_kind
+from dpcanary.figures.layout import make_frame
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.settings.figure import Figure as FigureSettings
+from dpcanary.summary import COLUMNS, SHOWN
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
 _OF_ATTACKS = ["score_histograms", "trade_off", "gradient_norm", "privacy_profile"]
 _KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", *_OF_ATTACKS]
-_AUDIT = {
+_AUDIT = dict.fromkeys(SHOWN) | {
     "canary": "gradient",
     "score": "coordinate",
     "adjacency": "substitute",
@@ -32,13 +37,8 @@ _AUDIT = {
     "num_steps": 500,
     "learning_rate": 0.01,
     "sampling": "poisson",
-    "batch_size": None,
-    "canary_period": None,
     "initialisation": "zeros",
-    "initial_weights": None,
-    "pretraining": None,
-    "simulation": None,
-    "ranking": None,
+    "dataset": "digits",
     "seed": 0,
 }
 _STAGE = EstimationStage(
@@ -98,11 +98,11 @@ def _accounted(step: int) -> dict[str, object]:
 
 def _summary() -> pd.DataFrame:
     rows = [
-        {
+        dict.fromkeys(COLUMNS)
+        | {
             "audit": "fig-gradient",
             "sweep": "2024",  # a name that looks like a number
             **_AUDIT,
-            "dataset": "digits",
             "data": "digits",
             "num_records": 500,
             "configuration": "1e5",  # a hash that looks like a number
@@ -134,7 +134,7 @@ def _write_experiment(folder: Path) -> None:
     experiment = {
         "settings": {"datasets": {"digits": dataset}},
         "sweeps": {"2024": ["fig-gradient"]},
-        "audits": {"fig-gradient": {**_AUDIT, "dataset": "digits"}},
+        "audits": {"fig-gradient": _AUDIT},
         "unused_keys": {"fig-gradient": ["ranking", "simulation"]},
     }
     (folder / "experiment.json").write_text(json.dumps(experiment))
@@ -214,21 +214,25 @@ def _outputs(folder: Path) -> list[str]:
     return [part for kind in kinds for part in (f"--{kind}", str(folder / f"f.{kind}"))]
 
 
+def _drawn(kind: str, inputs: Path, folder: Path, **settings: object) -> dict[str, bytes]:
+    _draw(kind, [*_arguments(kind, inputs), *_outputs(folder)], **settings)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.mark.parametrize("kind", _KINDS)
-def test_writes_three_files_with_the_same_bytes_again(
+def test_writes_three_files_with_the_same_bytes_again_and_any_note(
     kind: str, inputs: Path, tmp_path: Path
 ) -> None:
-    for name in ("first", "second"):
-        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path / name)])
-    first, second = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-        for name in ("first", "second")
-    )
+    first, second = (_drawn(kind, inputs, tmp_path / name) for name in ("first", "second"))
     assert sorted(first) == ["f.pdf", "f.png", "f.tsv"]
     assert first["f.pdf"].startswith(b"%PDF")
     assert b"CreationDate" not in first["f.pdf"]
     assert first["f.png"].startswith(b"\x89PNG")
     assert first == second
+    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
+    noted = _drawn(kind, inputs, tmp_path / "noted", note=note)
+    assert noted["f.png"] != first["f.png"]
+    assert noted["f.tsv"] == first["f.tsv"]
 
 
 def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
@@ -344,19 +348,6 @@ def test_numbers_of_runs_that_are_not_there_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-def test_any_note_can_be_drawn(kind: str, inputs: Path, tmp_path: Path) -> None:
-    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
-    for name, text in (("noted", note), ("plain", "")):
-        _draw(kind, [*_arguments(kind, inputs), *_outputs(tmp_path / name)], note=text)
-    noted, plain = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-        for name in ("noted", "plain")
-    )
-    assert noted["f.png"] != plain["f.png"]
-    assert noted["f.tsv"] == plain["f.tsv"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -406,3 +397,22 @@ def test_panels_can_be_chosen(kind: str, inputs: Path, tmp_path: Path) -> None:
     given = [*_arguments(kind, inputs), *_outputs(tmp_path)]
     _draw(kind, given, panels=["model", "max_grad_norm"])
     assert len(pd.read_csv(tmp_path / "f.tsv", sep="\t")) > 1
+
+
+@style.applied()
+def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
+    figure, [[axes]] = make_frame(titles=["mine"], panel_size=(4, 3), legend=[], notes=[note])
+    axes.plot(summary["step"], summary["epsilon_lower"])
+    return figure, summary[["step", "epsilon_lower"]]
+
+
+def test_a_new_kind_needs_an_entry_and_its_function_alone(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = FigureKind("mine", draw=f"{__name__}:draw_rates", caption=("A line.",))
+    monkeypatch.setitem(FIGURE_KINDS, "mine", entry)
+    assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
+    with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
+        FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
+    _draw("mine", ["--summary", str(inputs / "summary.tsv"), *_outputs(tmp_path)], note="n")
+    assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]

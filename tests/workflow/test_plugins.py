@@ -35,7 +35,7 @@ CONFIG = {
 LEGEND = """
 import json, sys
 import pandas as pd
-from dpcanary.figures.bounds_figure import draw_bounds_figure
+from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures import style
 figure, table = draw_bounds_figure(pd.read_csv(sys.argv[1], sep="\\t"), axis="step")
 texts = [text.get_text() for text in figure.findobj(lambda a: hasattr(a, "get_text"))]

@@ -199,9 +199,9 @@ def test_a_new_entry_of_the_catalogue_reruns_figures_alone(project):
     ("path", "figures"),
     [
         ("figures/trade_off.py", {"trade_off"}),
-        ("figures/bounds_figure.py", {"steps", "runs"}),
-        ("figures/score_histograms.py", {"histograms"}),
-        ("figures/privacy_profile.py", {"profile"}),
+        ("figures/bounds.py", {"steps", "runs"}),
+        ("figures/scores_of_worlds.py", {"histograms"}),
+        ("figures/set_ups.py", {"profile"}),
         ("figures/accuracy.py", {"accuracy"}),
         ("figures/adjacency_ratio.py", {"ratio"}),
         ("figures/layout.py", {*CONFIG["figures"]}),
