@@ -166,7 +166,7 @@ def find_units(
     flat = nn.utils.parameters_to_vector(module.parameters()).detach()
     noise = torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
     row = flat + _SPREAD * noise.to(flat.device)
-    parts = zip(features.split(1), labels.split(1), strict=True)
+    parts = zip(torch.split(features, 1), torch.split(labels, 1), strict=True)
     truth = torch.stack([_gradient(module, row, x, label, loss) for x, label in parts])
     # Norm layers without weights have parameters that are None, which `parameters` leaves out.
     layers = rewritten.named_modules()
