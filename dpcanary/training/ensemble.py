@@ -68,7 +68,7 @@ def train_ensemble(
             together and fit in half of the free memory.
         keep_parameters: whether to return the models.
         rotate: whether linear heads may be trained in the span of their records, which changes no
-            distribution; see `rotation`.
+            distribution; see `gradients.linear`.
         on_progress: called with the number of model-steps just done, or with a negative number
             of steps that must be repeated because memory ran out.
 

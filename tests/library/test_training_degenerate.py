@@ -13,7 +13,7 @@ from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.gradients.rotation import spanning_basis
+from dpcanary.training.gradients.linear import spanning_basis
 from dpcanary.training.settings import Initialisation, Loss, ModelKind
 from dpcanary.training.simulation import Reference, simulated_movement, train_reference
 

@@ -18,9 +18,8 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.gradients.linear import LinearPath
+from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import DenseLayers, PerceptronPath, SmallPerceptronPath
-from dpcanary.training.gradients.rotation import spanning_basis
 from dpcanary.training.runs import accuracy_of
 from dpcanary.training.settings import Loss
 from dpcanary.training.slots import table_of

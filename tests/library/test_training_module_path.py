@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
 from dpcanary.training.losses import record_losses
 from dpcanary.training.models import convnet, resnet18
-from dpcanary.training.modules.layer_rules import convolution_contribution, linear_contribution
+from dpcanary.training.modules.layer_rules import convolution, linear
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.modules.units import keep_freed_memory, prepared
 from dpcanary.training.settings import Loss
@@ -385,7 +385,7 @@ def test_logits(name):
 def test_both_ways_of_a_linear_layer(length):
     """Few positions take products of pairs; many positions keep gradients."""
     inputs, gradient = torch.randn(2, 3, length, 8), torch.randn(2, 3, length, 5)
-    found = linear_contribution(inputs, gradient, bias=True)
+    found = linear(nn.Linear(8, 5), [inputs], [gradient])
     weight = torch.einsum("rnlo,rnli->rnoi", gradient, inputs).flatten(2)
     truth = torch.cat([weight, gradient.sum(dim=2)], dim=2)
     scales, out = torch.rand(2, 3), torch.empty(2, 45)
@@ -407,7 +407,8 @@ def test_both_ways_of_a_convolution(size, monkeypatch):
     inputs = torch.randn(2, 5, 4, size, 6)
     outputs = torch.stack([layer(x) for x in inputs])
     gradient = torch.randn_like(outputs)
-    found = convolution_contribution(layer, inputs, gradient)
+    found = convolution(layer, [inputs], [gradient])
+    assert found is not None
     layer.requires_grad_(True)
     truth = torch.stack(
         [

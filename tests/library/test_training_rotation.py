@@ -18,7 +18,7 @@ from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.gradients.rotation import accumulated_noise, spanning_basis
+from dpcanary.training.gradients.linear import accumulated_noise, spanning_basis
 from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.settings import Initialisation, Optimizer, Sampling
 

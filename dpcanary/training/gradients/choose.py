@@ -1,7 +1,6 @@
 """Which gradient path a module takes."""
 
 from dataclasses import replace
-from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -12,25 +11,20 @@ from dpcanary.training.augmentation import check_augmented
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.convolutional import ConvolutionalPath, split_module
 from dpcanary.training.gradients.gradient_path import GradientPath, RecordTable
-from dpcanary.training.gradients.linear import LinearPath
+from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import (
     PerceptronPath,
     SmallPerceptronPath,
     is_small,
     linear_layers,
 )
-from dpcanary.training.gradients.rotation import spanning_basis
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.settings import Initialisation, Loss, Optimizer
 from dpcanary.training.slots import Slots
 
 
 def path_of(
-    module: nn.Module,
-    table: RecordTable,
-    *,
-    dpsgd: DPSGD,
-    basis: Tensor | None,
+    module: nn.Module, table: RecordTable, *, dpsgd: DPSGD, basis: Tensor | None
 ) -> GradientPath:
     """The fastest path that can train the module.
 
@@ -43,41 +37,41 @@ def path_of(
     Raises:
         InputError: if no path can train the module.
     """
-    if dpsgd.augmentation_multiplicity:
-        check_augmented(tuple(table.features.shape[1:]))
-    layers = _closed_form_layers(module)
+    shape, loss = tuple(table.features.shape[1:]), dpsgd.loss
+    multiplicity = dpsgd.augmentation_multiplicity
+    if multiplicity:
+        check_augmented(shape)
+    layers = linear_layers([*module] if type(module) is nn.Sequential else [module])
     if layers and not table.features.is_floating_point():
         table = replace(table, features=table.features.float())
-    if layers and table.features.dim() == 2:
-        ins, width = layers[0].in_features, table.features.shape[1]
-        if ins != width:
-            raise InputError(f"the model takes {ins} features, the records have {width}")
-        num_outputs, loss = layers[-1].out_features, dpsgd.loss
+    path: GradientPath
+    on_host = table.features.device.type == "cpu"
+    if layers and len(shape) == 1:
+        if layers[0].in_features != shape[0]:
+            raise InputError(
+                f"the model takes {layers[0].in_features} features, the records have {shape[0]}"
+            )
+        num_outputs = layers[-1].out_features
+        # The labels are read before a path is made, because a path makes one-hot vectors of them.
         _check_outputs(num_outputs, table, loss)
-        if isinstance(module, nn.Sequential):
-            if is_small(layers, table.features.device):
-                return SmallPerceptronPath(table, module, loss=loss)
-            return PerceptronPath(table, module, loss=loss)
-        return LinearPath(table, num_outputs=num_outputs, loss=loss, basis=basis)
-    path = _path_of_layers(module, table, dpsgd)
-    _check_outputs(path.num_outputs, table, dpsgd.loss)
-    return path
-
-
-def _path_of_layers(module: nn.Module, table: RecordTable, dpsgd: DPSGD) -> GradientPath:
-    """The path of a module that is neither a linear head nor a perceptron."""
-    features, loss = table.features, dpsgd.loss
-    on_host = features.device.type == "cpu"
+        if not isinstance(module, nn.Sequential):
+            return LinearPath(table, num_outputs=num_outputs, loss=loss, basis=basis)
+        small = is_small(layers, table.features.device)
+        return (SmallPerceptronPath if small else PerceptronPath)(table, module, loss=loss)
     if (
         on_host
-        and not dpsgd.augmentation_multiplicity
-        and features.dtype == torch.float32
+        and not multiplicity
+        and table.features.dtype == torch.float32
         and isinstance(module, nn.Sequential)
-        and split_module(module, tuple(features.shape[1:]))
+        and split_module(module, shape)
     ):
-        return ConvolutionalPath(table, module, loss=loss)
-    multiplicity = dpsgd.augmentation_multiplicity
-    return ModulePath(module, table, loss, vectorise_runs=not on_host, multiplicity=multiplicity)
+        path = ConvolutionalPath(table, module, loss=loss)
+    else:
+        path = ModulePath(
+            module, table, loss, vectorise_runs=not on_host, multiplicity=multiplicity
+        )
+    _check_outputs(path.num_outputs, table, loss)
+    return path
 
 
 def basis_of(
@@ -88,14 +82,16 @@ def basis_of(
     dpsgd: DPSGD,
     initialisation: Initialisation,
 ) -> Tensor | None:
-    """A basis in which to train a linear head, where that takes less work; see `rotation`.
+    """A basis in which to train a linear head, where that takes less work; see `linear`.
 
     The basis spans the records, the input canaries and the gradients of canaries in one coordinate.
     Canaries in any direction, Adam, and a start other than zero need all parameters.
     """
     is_direction = isinstance(slots.canaries[0], DirectionCanary)
     zeros = initialisation is Initialisation.ZEROS
-    if not _is_linear(module) or is_direction or dpsgd.optimizer is Optimizer.ADAM or not zeros:
+    if is_direction or dpsgd.optimizer is Optimizer.ADAM or not zeros:
+        return None
+    if type(module) is not nn.Linear or module.bias is None:
         return None
     features = table.features[: table.null].float()
     vectors = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
@@ -108,15 +104,6 @@ def basis_of(
     units = vectors.new_zeros(len(touched), vectors.shape[1])
     units[torch.arange(len(touched)), touched] = dpsgd.max_grad_norm
     return spanning_basis(torch.cat([vectors, units]))
-
-
-def _is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    return type(module) is nn.Linear and module.bias is not None
-
-
-def _closed_form_layers(module: nn.Module) -> list[nn.Linear]:
-    """The linear layers of a linear head or a perceptron; empty for any other module."""
-    return linear_layers([*module] if type(module) is nn.Sequential else [module])
 
 
 def _check_outputs(num_outputs: int, table: RecordTable, loss: Loss) -> None:

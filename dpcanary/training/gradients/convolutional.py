@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.gradients.perceptron import DenseLayers, linear_layers
+from dpcanary.training.gradients.perceptron import DenseLayers, linear_layers, scales_of
 from dpcanary.training.kernels.convolution import (
     input_gradients,
     pooled_convolutions,
@@ -29,25 +29,23 @@ from dpcanary.training.settings import Loss
 # With 64, a step still takes less than two thirds of the module path's time.
 _MOST_CHANNELS = 64
 _LEAST_WINDOW = 4  # positions of a pooling window, of which one has a gradient
+# Records of one run that are computed at once, and the bytes of what is kept of them.
+_RECORDS_TOGETHER, _BYTES_TOGETHER = 256, 2**26
+# Runs of a block: enough to share the cost of drawing its batches.
+_RUNS_TOGETHER = 16
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A convolution, its max pooling and its ReLU.
+    """A convolution, its max pooling and its ReLU."""
 
-    Attributes:
-        weight_shape: (channels out, channels in, kernel height, kernel width).
-        padding: zeros on each side of the image, (vertical, horizontal).
-        window: of the pooling: (height, width, vertical stride, horizontal stride).
-        relu: whether there is a ReLU.
-        output_shape: (channels, height, width).
-    """
-
-    weight_shape: tuple[int, int, int, int]
-    padding: tuple[int, int]
-    window: tuple[int, int, int, int]
+    weight_shape: tuple[int, int, int, int]  # channels out, channels in, kernel height and width
+    padding: tuple[int, int]  # zeros on each side of the image: vertical, horizontal
+    window: tuple[int, int, int, int]  # height, width, vertical stride, horizontal stride
     relu: bool
-    output_shape: tuple[int, int, int]
+    output_shape: tuple[int, int, int]  # channels, height, width
 
     @property
     def num_parameters(self) -> int:
@@ -62,7 +60,7 @@ def split_module(
 
     Args:
         module: an `nn.Sequential` of convolutions, each with a max pooling and maybe a ReLU before
-            or after it; then `nn.Flatten`; then what `dense_layers.linear_layers` accepts.
+            or after it; then `nn.Flatten`; then what `linear_layers` accepts.
         shape: of a record.
     """
     layers = [*module] if type(module) is nn.Sequential else []
@@ -88,15 +86,15 @@ def split_module(
 def _stage(layers: Sequence[nn.Module], shape: tuple[int, ...]) -> Stage | None:
     """The stage of these layers on images of this shape; None if it has no kernel."""
     convolution, kinds = layers[0], [type(layer) for layer in layers[1:]]
-    pooling = next((layer for layer in layers if isinstance(layer, nn.MaxPool2d)), None)
     if kinds not in ([nn.MaxPool2d], [nn.MaxPool2d, nn.ReLU], [nn.ReLU, nn.MaxPool2d]):
         return None
     assert isinstance(convolution, nn.Conv2d)
-    assert pooling is not None
-    if not _has_kernel(convolution, pooling) or convolution.in_channels != shape[0]:
-        return None
-    assert not isinstance(convolution.padding, str)
+    pooling = next(layer for layer in layers if isinstance(layer, nn.MaxPool2d))
     padding = convolution.padding
+    if isinstance(padding, str) or not _has_kernel(convolution, pooling):
+        return None
+    if convolution.in_channels != shape[0]:
+        return None
     size, stride = _pair(pooling.kernel_size), _pair(pooling.stride)
     convolved = [shape[i + 1] + 2 * padding[i] - convolution.kernel_size[i] + 1 for i in (0, 1)]
     height, width = ((convolved[i] - size[i]) // stride[i] + 1 for i in (0, 1))
@@ -113,16 +111,12 @@ def _stage(layers: Sequence[nn.Module], shape: tuple[int, ...]) -> Stage | None:
 
 
 def _has_kernel(convolution: nn.Conv2d, pooling: nn.MaxPool2d) -> bool:
-    plain = (
+    return (
         convolution.stride == convolution.dilation == (1, 1)
         and convolution.groups == 1
         and convolution.bias is not None
-        and not isinstance(convolution.padding, str)
         and convolution.padding_mode == "zeros"
         and max(convolution.in_channels, convolution.out_channels) <= _MOST_CHANNELS
-    )
-    return (
-        plain
         and _pair(pooling.padding) == (0, 0)
         and _pair(pooling.dilation) == (1, 1)
         and not pooling.ceil_mode
@@ -135,39 +129,19 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-# Records of one run that are computed at once, and the bytes of what is kept of them.
-_RECORDS_TOGETHER, _BYTES_TOGETHER = 256, 2**26
-# Runs of a block: enough to share the cost of drawing its batches.
-_RUNS_TOGETHER = 16
-
-Floats = NDArray[np.float32]
-
-
 class _Images(NamedTuple):
-    """What a stage reads and makes.
+    """What a stage reads and makes."""
 
-    Attributes:
-        inputs: shape (records, channels in, height, width).
-        rows: the inputs that it takes, shape (n,).
-        maxima: its outputs, shape (n, channels out, height, width).
-        winners: the positions of the maxima, in the same shape.
-    """
-
-    inputs: Floats
-    rows: NDArray[np.int64]
-    maxima: Floats
-    winners: NDArray[np.int32]
+    inputs: Floats  # shape (records, channels in, height, width)
+    rows: NDArray[np.int64]  # the inputs that it takes, shape (n,)
+    maxima: Floats  # its outputs, shape (n, channels out, height, width)
+    winners: NDArray[np.int32]  # the positions of the maxima, in the same shape
 
 
 class ConvolutionalPath(GradientPath):
     """Gradients of networks that `split_module` accepts, one run after the other.
 
     A row of the buffer holds the parameters in the module's order.
-
-    Args:
-        table: the records; images of shape (channels, height, width).
-        module: the network.
-        loss: of each record.
     """
 
     name = "convolutional"
@@ -175,10 +149,9 @@ class ConvolutionalPath(GradientPath):
 
     def __init__(self, table: RecordTable, module: nn.Sequential, *, loss: Loss) -> None:
         keep_freed_memory()
-        shape = tuple(table.features.shape[1:])
-        found = split_module(module, shape)
-        assert found is not None
-        self._stages, dense = found
+        split = split_module(module, tuple(table.features.shape[1:]))
+        assert split is not None
+        self._stages, dense = split
         self._head = DenseLayers(dense)
         self.table, self._loss = table, loss
         self._targets = target_outputs(table.labels, self._head.num_outputs)
@@ -198,11 +171,11 @@ class ConvolutionalPath(GradientPath):
         for run, rows in enumerate(batch.rows.expand(len(parameters), -1)):
             # Matrix products round by the alignment of their arguments. Copies are aligned alike,
             # so that a run's sums do not depend on its place in the block.
-            own, sums = parameters[run].clone(), torch.zeros(1, self.num_parameters)
+            row, sums = parameters[run].clone(), torch.zeros(1, self.num_parameters)
             drawn = batch.weights[run].nonzero().squeeze(1)
             for some in torch.split(drawn, self._records_together):
                 part = Batch(rows[some], batch.weights[run, some].unsqueeze(0))
-                self._add_sums(own, part, max_grad_norm, sums)
+                self._add_sums(row, part, max_grad_norm, sums)
             out[run] = sums[0]
 
     def _add_sums(self, row: Tensor, batch: Batch, max_grad_norm: float, out: Tensor) -> None:
@@ -218,14 +191,13 @@ class ConvolutionalPath(GradientPath):
         norms = convolved.square().sum(dim=1).unsqueeze(0)
         squares = [values.square().sum(dim=-1) for values in inputs]
         self._head.add_squared_norms(gradients, squares, norms)
-        # A zero gradient gives C / 0 = inf, clamped to 1.
-        scales = norms.rsqrt_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
+        scales = scales_of(norms, max_grad_norm, batch.weights)
         out[:, : self._convolved].addmm_(scales, convolved)
         self._head.add_sums(inputs, gradients, scales, out[:, self._convolved :])
 
     def _forward(self, row: Tensor, inputs: Floats, rows: NDArray[np.int64]) -> list[_Images]:
         """The stages of one run, in order."""
-        found = []
+        of_stages = []
         for stage, (weights, biases) in self._weights(row):
             shape = (len(rows), *stage.output_shape)
             maxima = torch.empty(shape).numpy()  # aligned, unlike NumPy's own
@@ -233,30 +205,28 @@ class ConvolutionalPath(GradientPath):
             pooled_convolutions(
                 inputs, rows, weights, biases, stage.padding, stage.window, stage.relu, *images[2:]
             )
-            found.append(images)
+            of_stages.append(images)
             inputs, rows = images.maxima, np.arange(len(rows))
-        return found
+        return of_stages
 
     def _backward(self, row: Tensor, images: list[_Images], pulled: Tensor) -> Tensor:
         """Each record's gradient in the weights of the stages, shape (n, their parameters).
 
-        Args:
-            row: one run's parameters.
-            images: of `_forward`.
-            pulled: gradient in the flat outputs of the last stage, shape (1, n, width).
+        `pulled` is the gradient in the flat outputs of the last stage, shape (1, n, width).
         """
-        stop, found = self._convolved, torch.empty(pulled.shape[1], self._convolved)
+        stop, gradients = self._convolved, torch.empty(pulled.shape[1], self._convolved)
         slopes = pulled.numpy().reshape(images[-1].maxima.shape)
         stages = [*zip(self._weights(row), images, strict=True)]
         for (stage, (weights, _)), (inputs, rows, maxima, winners) in reversed(stages):
             start = stop - stage.num_parameters
-            own, size = (slopes, maxima, winners, stage.relu), weights.shape[2:]
-            record_gradients(inputs, rows, *own, stage.padding, size, found[:, start:stop].numpy())
+            known, size = (slopes, maxima, winners, stage.relu), weights.shape[2:]
+            part = gradients[:, start:stop].numpy()
+            record_gradients(inputs, rows, *known, stage.padding, size, part)
             if start:  # the images themselves need no gradient
                 slopes = np.empty_like(inputs)
-                input_gradients(*own, weights, stage.padding, slopes)
+                input_gradients(*known, weights, stage.padding, slopes)
             stop = start
-        return found
+        return gradients
 
     def _weights(self, row: Tensor) -> Iterator[tuple[Stage, tuple[Floats, Floats]]]:
         """Each stage with its weights and biases, views of one run's parameters."""
@@ -272,14 +242,14 @@ class ConvolutionalPath(GradientPath):
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
         """See `GradientPath`."""
-        found = torch.empty(len(parameters), len(features), self.num_outputs)
-        for run, row in enumerate(parameters):
-            own = row.clone()  # see `clipped_sums`
-            head = own[None, self._convolved :]
+        logits = torch.empty(len(parameters), len(features), self.num_outputs)
+        for run in range(len(parameters)):
+            row = parameters[run].clone()  # see `clipped_sums`
+            head = row[None, self._convolved :]
             for rows in torch.split(torch.arange(len(features)), self._records_together):
-                images = self._forward(own, features.numpy(), rows.numpy())
-                found[run, rows] = self._head.forward(head, _flat(images[-1].maxima))[-1][0]
-        return found
+                images = self._forward(row, features.numpy(), rows.numpy())
+                logits[run, rows] = self._head.forward(head, _flat(images[-1].maxima))[-1][0]
+        return logits
 
     def bytes_per_run(self, batch_size: int) -> int:
         """See `GradientPath`; counts the sums, since runs take turns."""

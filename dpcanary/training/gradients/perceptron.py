@@ -41,16 +41,10 @@ def linear_layers(layers: Sequence[nn.Module]) -> list[nn.Linear]:
 
 
 class DenseLayers:
-    """The layers of many models. A row of a buffer holds their parameters in the module's order.
+    """The layers, as `linear_layers` accepts them, of many models.
 
-    Args:
-        layers: linear layers with bias, with activations of `ACTIVATIONS` between them.
-
-    Attributes:
-        shapes: (outputs, inputs) of every layer.
-        num_outputs: of the last layer.
-        num_parameters: width of the buffers.
-        numbers: per record: its features, and activations and gradients of every layer.
+    A row of a buffer holds a model's parameters in the module's order. `numbers` are the numbers
+    of a record: its features, and activations and gradients of every layer.
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
@@ -78,13 +72,7 @@ class DenseLayers:
     def backward(
         self, parameters: Tensor, inputs: Sequence[Tensor], slopes: Tensor
     ) -> list[Tensor]:
-        """Gradients in the outputs of every layer, before the activation.
-
-        Args:
-            parameters: shape (runs, num_parameters).
-            inputs: of every layer.
-            slopes: gradient in the logits.
-        """
+        """Gradients in the outputs of every layer, before the activation; `slopes` in the logits."""
         gradients = [slopes]
         weights = [weight for weight, _ in self._layers(parameters)]
         for layer in range(len(self.shapes) - 1, 0, -1):
@@ -102,10 +90,7 @@ class DenseLayers:
     ) -> None:
         """Adds the squared norms of the records' gradients to `norms`, shape (runs, n).
 
-        Args:
-            gradients: of `backward`.
-            squares: squared norms of every layer's inputs.
-            norms: are changed.
+        `squares` are the squared norms of every layer's inputs.
         """
         # The bias counts as one more input, which is 1.
         for gradient, square in zip(gradients, squares, strict=True):
@@ -114,14 +99,7 @@ class DenseLayers:
     def add_sums(
         self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], scales: Tensor, out: Tensor
     ) -> None:
-        """Adds the scaled gradients of the records to `out`.
-
-        Args:
-            inputs: of every layer.
-            gradients: of `backward`; are changed.
-            scales: shape (runs, n).
-            out: shape (runs, num_parameters).
-        """
+        """Adds the gradients of the records times `scales`, shape (runs, n); changes `gradients`."""
         for layer, (weight_sum, bias_sum) in enumerate(self._layers(out)):
             scaled = gradients[layer].mul_(scales.unsqueeze(-1))
             if inputs[layer].dim() == 3:
@@ -140,6 +118,12 @@ class DenseLayers:
             first += outs
 
 
+def scales_of(squared_norms: Tensor, max_grad_norm: float, weights: Tensor) -> Tensor:
+    """What clipping leaves of each record, times its weight; overwrites `squared_norms`."""
+    # A zero gradient gives C / 0 = inf, clamped to 1.
+    return squared_norms.rsqrt_().mul_(max_grad_norm).clamp_(max=1.0).mul_(weights)
+
+
 # On the host, above this sampling rate, weights on shared records are faster than gathering.
 _SHARED_ABOVE = 0.6
 # Bytes of a block's activations that are computed at once; larger batches are split.
@@ -153,22 +137,8 @@ class PerceptronPath(GradientPath):
 
     name = "perceptron"
 
-    def __init__(
-        self,
-        table: RecordTable,
-        module: nn.Sequential,
-        *,
-        loss: Loss,
-    ) -> None:
-        """Reads the layers' shapes and activations.
-
-        Args:
-            table: the records, with F features each.
-            module: layers that `dense_layers.linear_layers` accepts.
-            loss: of each record.
-        """
-        self.table = table
-        self._loss = loss
+    def __init__(self, table: RecordTable, module: nn.Sequential, *, loss: Loss) -> None:
+        self.table, self._loss = table, loss
         self._layers = DenseLayers([*module])
         self.num_outputs = self._layers.num_outputs
         self.num_parameters = self._layers.num_parameters
@@ -199,8 +169,7 @@ class PerceptronPath(GradientPath):
         squares = [self._squares[batch.rows], *(v.square().sum(dim=-1) for v in inputs[1:])]
         norms = torch.zeros_like(batch.weights)
         self._layers.add_squared_norms(gradients, squares, norms)
-        # A zero gradient gives C / 0 = inf, clamped to 1.
-        scales = norms.rsqrt_().mul_(max_grad_norm).clamp_(max=1.0).mul_(batch.weights)
+        scales = scales_of(norms, max_grad_norm, batch.weights)
         self._layers.add_sums(inputs, gradients, scales, out)
 
     def logits(self, parameters: Tensor, features: Tensor) -> Tensor:
@@ -236,14 +205,11 @@ class SmallPerceptronPath(PerceptronPath):
     name = "small perceptron"
 
     def __init__(self, table: RecordTable, module: nn.Sequential, *, loss: Loss) -> None:
-        """Reads the layers' shapes and activations; see `PerceptronPath`."""
         super().__init__(table, module, loss=loss)
         self.shared_above, self.runs_together = _SHARED_ABOVE_IN_SMALL, _RUNS_TOGETHER
         kinds = [_KINDS[type(layer)] for layer in module if type(layer) in _KINDS]
         self._compiled_layers = Layers(
-            widths=np.array(
-                [self._layers.shapes[0][1], *(outs for outs, _ in self._layers.shapes)]
-            ),
+            widths=np.array([table.features.shape[1], *(outs for outs, _ in self._layers.shapes)]),
             activations=np.array(kinds, np.int64),
             softmax=loss is Loss.CROSS_ENTROPY,
         )
@@ -257,13 +223,15 @@ class SmallPerceptronPath(PerceptronPath):
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """See `GradientPath`."""
-        rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
+        rows, weights = torch.atleast_2d(batch.rows), batch.weights
+        if weights.stride(0) == 0:  # the runs share one row of weights
+            weights = weights[:1]
         add_clipped_gradients(
             self._compiled_table,
             self._compiled_layers,
             parameters.numpy(),
             rows.contiguous().numpy(),
-            _distinct(batch.weights).contiguous().numpy(),
+            weights.contiguous().numpy(),
             np.float32(max_grad_norm),
             out.numpy(),
         )
@@ -271,8 +239,3 @@ class SmallPerceptronPath(PerceptronPath):
     def bytes_per_run(self, batch_size: int) -> int:
         """See `GradientPath`; counts the sums, and the rows and weights of the batch."""
         return 4 * self.num_parameters + 12 * batch_size
-
-
-def _distinct(weights: Tensor) -> Tensor:
-    """One row of weights that are expanded from one row, else all."""
-    return weights[:1] if weights.stride(0) == 0 else weights

@@ -61,7 +61,6 @@ def tanh(x):
     return e / (e + _F(2.0))
 
 
-_F32 = np.float32
 _TOGETHER = 4  # records at a time
 
 
@@ -71,8 +70,8 @@ def _logits(weights, x0, x1, x2, x3, out):
     classes, width = weights.shape
     for c in range(0, classes - 1, 2):
         u, v = weights[c], weights[c + 1]
-        a0, a1, a2, a3 = _F32(0), _F32(0), _F32(0), _F32(0)
-        b0, b1, b2, b3 = _F32(0), _F32(0), _F32(0), _F32(0)
+        a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
+        b0, b1, b2, b3 = _F(0), _F(0), _F(0), _F(0)
         for k in range(width):
             a0 += u[k] * x0[k]
             a1 += u[k] * x1[k]
@@ -86,7 +85,7 @@ def _logits(weights, x0, x1, x2, x3, out):
         out[0, c + 1], out[1, c + 1], out[2, c + 1], out[3, c + 1] = b0, b1, b2, b3
     if classes % 2:
         u = weights[classes - 1]
-        a0, a1, a2, a3 = _F32(0), _F32(0), _F32(0), _F32(0)
+        a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
         for k in range(width):
             a0 += u[k] * x0[k]
             a1 += u[k] * x1[k]
@@ -123,8 +122,8 @@ def _to_residuals(logits, targets, softmax):
     if not softmax:
         for j in range(records):
             for c in range(classes):
-                p = _F32(1) / (_F32(1) + exp(-logits[j, c]))
-                logits[j, c] = (p - targets[j, c]) / _F32(classes)
+                p = _F(1) / (_F(1) + exp(-logits[j, c]))
+                logits[j, c] = (p - targets[j, c]) / _F(classes)
         return
     for j in range(records):
         row = logits[j]
@@ -138,10 +137,10 @@ def _to_residuals(logits, targets, softmax):
         flat[k] = exp(flat[k])
     for j in range(records):
         row = logits[j]
-        total = _F32(0)
+        total = _F(0)
         for c in range(classes):
             total += row[c]
-        inverse = _F32(1) / total
+        inverse = _F(1) / total
         for c in range(classes):
             row[c] = row[c] * inverse - targets[j, c]
 
@@ -167,7 +166,7 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
     wanted = np.empty((_TOGETHER, classes), np.float32)
     chosen = np.empty(_TOGETHER, np.int64)
     for run in range(runs):
-        out[run] = _F32(0)
+        out[run] = _F(0)
         for first in range(0, rows.shape[1], _TOGETHER):
             if rows[run, first] == null:
                 break
@@ -180,11 +179,11 @@ def add_clipped_gradients(features, targets, norms, weights, rows, max_grad_norm
             _logits(weights[run], x0, x1, x2, x3, residuals)
             _to_residuals(residuals, wanted, softmax)
             for j in range(_TOGETHER):
-                square = _F32(0)
+                square = _F(0)
                 for c in range(classes):
                     square += residuals[j, c] * residuals[j, c]
-                norm = _F32(math.sqrt(square)) * norms[chosen[j]]
-                scale = max_grad_norm / norm if norm > max_grad_norm else _F32(1)
+                norm = _F(math.sqrt(square)) * norms[chosen[j]]
+                scale = max_grad_norm / norm if norm > max_grad_norm else _F(1)
                 for c in range(classes):
                     residuals[j, c] *= scale
             _add_outer_products(residuals, x0, x1, x2, x3, out[run])

@@ -18,8 +18,8 @@ _F = np.float32
 TANH, SIGMOID, RELU = 0, 1, 2
 # All of LLVM's liberties but those that assume numbers to be finite: NaN and infinities must reach
 # the output, where the caller reports them.
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-compiled = numba.njit(fastmath=FAST, error_model="numpy")
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+compiled = numba.njit(fastmath=_FAST, error_model="numpy")
 
 
 @compiled
@@ -157,9 +157,10 @@ _Floats = NDArray[np.float32]
 
 
 class Table(NamedTuple):
-    """Records: features (records, width), labels and squared lengths of features (records,).
+    """Records in float32: features (records, width), labels and squared lengths of features.
 
-    All are float32. The last record is the null record.
+    The last record is the null record. In blocks of records, features have shape (blocks, neurons,
+    room), and the others (blocks, room).
     """
 
     features: _Floats
@@ -181,15 +182,7 @@ class Layers(NamedTuple):
     softmax: bool
 
 
-class Gathered(NamedTuple):
-    """Blocks of records: features (blocks, neurons, room), labels and squares (blocks, room)."""
-
-    features: _Floats
-    labels: _Floats
-    squares: _Floats
-
-
-class Model(NamedTuple):
+class _Model(NamedTuple):
     """A run's parameters and sums, by layer: (layers, most, most) and, of biases, (layers, most).
 
     Beyond a layer's widths, its parameters are 0, and its sums are not used.
@@ -203,7 +196,7 @@ class Model(NamedTuple):
     bias_sums: _Floats
 
 
-class Block(NamedTuple):
+class _Block(NamedTuple):
     """What is computed of a block of records, by layer.
 
     Outputs (behind the activation) and slopes (of the loss, before it) have shape (layers, most,
@@ -218,26 +211,20 @@ class Block(NamedTuple):
 
 
 @compiled
-def even(count):
-    """The next even number."""
-    return (count + 1) // 2 * 2
+def _up_to(count, multiple):
+    """The next multiple."""
+    return (count + multiple - 1) // multiple * multiple
 
 
 @compiled
-def fours(count):
-    """The next multiple of 4."""
-    return (count + 3) // 4 * 4
-
-
-@compiled
-def block_size(count):
+def _block_size(count):
     """Records of each block, so that as few blocks as possible are of the same size."""
     blocks = max(1, -(-count // _ROOM))
     return -(-count // (blocks * _LANES)) * _LANES
 
 
 @compiled
-def length(rows, null):
+def _length(rows, null):
     """How many rows come before the first null row."""
     for place in range(len(rows)):
         if rows[place] == null:
@@ -246,9 +233,9 @@ def length(rows, null):
 
 
 @compiled
-def gather(table, rows, gathered):
+def _gather(table, rows, gathered):
     """Copies records into blocks; the last block is filled up with its first record."""
-    size = block_size(len(rows))
+    size = _block_size(len(rows))
     for first in range(0, len(rows), max(size, 1)):
         block = first // size
         for r in range(size):
@@ -260,7 +247,7 @@ def gather(table, rows, gathered):
 
 
 @compiled
-def unpack(parameters, widths, model):
+def _unpack(parameters, widths, model):
     """Reads a run's parameters, and sets its sums to 0."""
     k = 0
     for layer in range(len(widths) - 1):
@@ -277,7 +264,7 @@ def unpack(parameters, widths, model):
 
 
 @compiled
-def pack(model, widths, out):
+def _pack(model, widths, out):
     """Writes a run's sums."""
     k = 0
     for layer in range(len(widths) - 1):
@@ -290,55 +277,19 @@ def pack(model, widths, out):
 
 
 @compiled
-def no_records(count, width):
-    """Room for a batch of `count` records."""
-    blocks = -(-count // _ROOM)
-    return Gathered(
-        np.zeros((blocks, fours(width), _ROOM), _F),
-        np.zeros((blocks, _ROOM), _F),
-        np.zeros((blocks, _ROOM), _F),
-    )
-
-
-@compiled
-def no_model(depth, most):
-    """A model of zeros."""
-    square, row = (depth, most, most), (depth, most)
-    return Model(
-        np.zeros(square, _F),
-        np.zeros(square, _F),
-        np.zeros(row, _F),
-        np.zeros(most, _F),
-        np.zeros(square, _F),
-        np.zeros(row, _F),
-    )
-
-
-@compiled
-def no_block(depth, most):
-    """A block of zeros."""
-    wide, flat = (depth, most, _ROOM), (depth, _ROOM)
-    return Block(
-        np.zeros(wide, _F),
-        np.zeros(wide, _F),
-        np.zeros(flat, _F),
-        np.zeros(flat, _F),
-        np.zeros(_ROOM, _F),
-    )
-
-
-@compiled
 def _forward(layers, model, features, block, size):
     """Outputs of every layer."""
     widths = layers.widths
     inputs = features
     for layer in range(len(widths) - 1):
         outs, outputs = widths[layer + 1], block.outputs[layer]
-        multiply(model.weights[layer], model.biases[layer], inputs, outputs[: even(outs)], size)
+        multiply(
+            model.weights[layer], model.biases[layer], inputs, outputs[: _up_to(outs, 2)], size
+        )
         if layer < len(layers.activations):
             kind, squares = layers.activations[layer], block.output_squares[layer]
             activate(outputs[:outs], kind, squares, size)
-        inputs = outputs[: fours(outs)]
+        inputs = outputs[: _up_to(outs, 4)]
 
 
 @compiled
@@ -348,9 +299,9 @@ def _backward(layers, model, labels, block, size):
     logits, slopes = block.outputs[last, : widths[-1]], block.slopes[last]
     residuals(logits, labels, layers.softmax, slopes, block.slope_squares[last], size)
     for layer in range(last, 0, -1):
-        ins, above = widths[layer], block.slopes[layer, : fours(widths[layer + 1])]
+        ins, above = widths[layer], block.slopes[layer, : _up_to(widths[layer + 1], 4)]
         slopes = block.slopes[layer - 1]
-        multiply(model.transposed[layer], model.no_biases, above, slopes[: even(ins)], size)
+        multiply(model.transposed[layer], model.no_biases, above, slopes[: _up_to(ins, 2)], size)
         outputs, kind = block.outputs[layer - 1, :ins], layers.activations[layer - 1]
         deactivate(slopes, outputs, kind, block.slope_squares[layer - 1], size)
 
@@ -381,17 +332,17 @@ def _add_sums(layers, model, features, block, size):
     for layer in range(len(widths) - 1):
         outs, slopes = widths[layer + 1], block.slopes[layer]
         scale_rows(slopes[:outs], block.scales, model.bias_sums[layer], size)
-        add_outer_products(slopes[: even(outs)], inputs, model.weight_sums[layer], size)
-        inputs = block.outputs[layer, : fours(outs)]
+        add_outer_products(slopes[: _up_to(outs, 2)], inputs, model.weight_sums[layer], size)
+        inputs = block.outputs[layer, : _up_to(outs, 4)]
 
 
-@numba.njit(nogil=True, fastmath=FAST, cache=True, error_model="numpy")
+@numba.njit(nogil=True, fastmath=_FAST, cache=True, error_model="numpy")
 def add_clipped_gradients(table, layers, parameters, rows, weights, max_grad_norm, out):
     """Overwrites `out` with the sum of clipped gradients of each run's batch.
 
     Args:
-        table: a `layout.Table`.
-        layers: a `layout.Layers`.
+        table: a `Table`.
+        layers: `Layers`.
         parameters: float32, shape (runs, parameters), in the order of PyTorch's modules.
         rows: int64, shape (1, n) if the runs share them, else (runs, n); then each run's are
             filled up with the null record.
@@ -399,18 +350,39 @@ def add_clipped_gradients(table, layers, parameters, rows, weights, max_grad_nor
         max_grad_norm: float32, C.
         out: float32, shape (runs, parameters).
     """
-    depth, n = len(layers.widths) - 1, rows.shape[1]
-    most = fours(layers.widths.max())
-    model, block = no_model(depth, most), no_block(depth, most)
-    gathered = no_records(n, layers.widths[0])
+    widths, n = layers.widths, rows.shape[1]
+    most = _up_to(widths.max(), 4)
+    depth, num_blocks = len(widths) - 1, -(-n // _ROOM)
+    square, row = (depth, most, most), (depth, most)
+    model = _Model(
+        np.zeros(square, _F),
+        np.zeros(square, _F),
+        np.zeros(row, _F),
+        np.zeros(most, _F),
+        np.zeros(square, _F),
+        np.zeros(row, _F),
+    )
+    wide, flat = (depth, most, _ROOM), (depth, _ROOM)
+    block = _Block(
+        np.zeros(wide, _F),
+        np.zeros(wide, _F),
+        np.zeros(flat, _F),
+        np.zeros(flat, _F),
+        np.zeros(_ROOM, _F),
+    )
+    gathered = Table(
+        np.zeros((num_blocks, _up_to(widths[0], 4), _ROOM), _F),
+        np.zeros((num_blocks, _ROOM), _F),
+        np.zeros((num_blocks, _ROOM), _F),
+    )
     null, count, size = len(table.features) - 1, 0, 1
     for run in range(len(parameters)):
         if run < len(rows):
-            count = length(rows[run], null)
-            size = max(1, block_size(count))
-            gather(table, rows[run, :count], gathered)
+            count = _length(rows[run], null)
+            size = max(1, _block_size(count))
+            _gather(table, rows[run, :count], gathered)
         factors = weights[min(run, len(weights) - 1)]
-        unpack(parameters[run], layers.widths, model)
+        _unpack(parameters[run], widths, model)
         for first in range(0, count, size):
             features = gathered.features[first // size]
             labels, squares = gathered.labels[first // size], gathered.squares[first // size]
@@ -419,4 +391,4 @@ def add_clipped_gradients(table, layers, parameters, rows, weights, max_grad_nor
             _backward(layers, model, labels, block, size)
             _clip(block, squares, these, max_grad_norm, size)
             _add_sums(layers, model, features, block, size)
-        pack(model, layers.widths, out[run])
+        _pack(model, widths, out[run])

@@ -9,6 +9,9 @@ Position p of n is word p div ceil(n / 4) of block p mod ceil(n / 4). Each quart
 contiguous, so the compiler can use vector instructions. Pairs of words become pairs of normals (Box
 and Muller, 1958). The logarithm and sine are polynomials of Cephes (Moshier), accurate to about
 1e-7, because library calls would not vectorise.
+
+The functions take an array `out` with a row for each run, the key, uint32, shape (2,), the step and
+the purpose of the draws, and the runs' indices, int64, shape (runs,).
 """
 
 import math
@@ -78,16 +81,9 @@ def _normals(a, b):
 
 @numba.njit(nogil=True, fastmath=True, cache=True)
 def add_normals(out, factor, scale, key, step, runs, purpose):
-    """Replaces out by factor * out + scale * standard normals.
+    """Replaces `out`, float32, rows contiguous, by factor * out + scale * standard normals.
 
-    Args:
-        out: float32, shape (runs, n), rows contiguous.
-        factor: float32.
-        scale: float32.
-        key: uint32, shape (2,).
-        step: of the draws.
-        runs: int64, shape (runs,); run indices.
-        purpose: of the draws.
+    `factor` and `scale` are float32.
     """
     width = out.shape[1]
     blocks = (width + 3) // 4
@@ -133,15 +129,7 @@ def _fill_words(out, key, step, run, purpose):
 
 @numba.njit(nogil=True, cache=True)
 def random_words(out, key, step, runs, purpose):
-    """Fills rows with random words.
-
-    Args:
-        out: uint32, shape (runs, n).
-        key: uint32, shape (2,).
-        step: of the draws.
-        runs: int64, shape (runs,); run indices.
-        purpose: of the draws.
-    """
+    """Fills `out`, uint32, with random words."""
     width = out.shape[1]
     drawn = np.empty((width + 3) // 4 * 4, np.uint32)
     for index in range(len(runs)):
@@ -151,15 +139,9 @@ def random_words(out, key, step, runs, purpose):
 
 @numba.njit(nogil=True, cache=True)
 def sample_mask(out, threshold, key, step, runs, purpose):
-    """Poisson samples: out = 1 where a record is sampled, else 0.
+    """Poisson samples as weights: sets `out`, float32, shape (runs, records), to 0 or 1.
 
-    Args:
-        out: float32, shape (runs, records).
-        threshold: uint64, at most 2^32; a record is sampled if its word is below.
-        key: uint32, shape (2,).
-        step: of the draws.
-        runs: int64, shape (runs,); run indices.
-        purpose: of the draws.
+    A record is sampled if its word is below the threshold, uint64, at most 2^32.
     """
     num_records = out.shape[1]
     drawn = np.empty((num_records + 3) // 4 * 4, np.uint32)
@@ -183,10 +165,10 @@ def sample_rows(
         replacements: int64, shape (runs, K): the row that replaces the target, or -1 for none.
         null: the row that fills up the lists.
         num_records: samples are drawn from records 0, ..., num_records - 1.
-        threshold: uint64, at most 2^32; a record is sampled if its word is below.
-        key: uint32, shape (2,).
+        threshold: as in `sample_mask`.
+        key: see the module, as for the rest.
         step: of the draws.
-        runs: int64, shape (runs,); run indices.
+        runs: their indices.
         purpose: of the draws.
 
     Returns:

@@ -7,6 +7,9 @@ polynomials, because the device's fast logarithm is inaccurate near 1.
 A program draws a tile of blocks of one run. The four words of a block go to the four quarters of
 the run's row. The grid has one axis, because only the first axis may exceed 65535. Memory offsets
 are 64-bit numbers, because a single row may exceed 2^31 elements.
+
+Nothing here waits for the device. Do not capture it in a CUDA graph: the graph would repeat the
+draws of the captured step.
 """
 
 import math
@@ -43,19 +46,7 @@ def add_normals(
     runs: Tensor,
     purpose: Purpose,
 ) -> None:
-    """Replaces out by factor * out + scale * standard normals, without waiting for the device.
-
-    Do not capture this in a CUDA graph: the graph would repeat the noise of the captured step.
-
-    Args:
-        out: float32, shape (runs, n), contiguous.
-        factor: multiplies what `out` holds.
-        scale: standard deviation of the normals.
-        key: shape (2,).
-        step: of the draws.
-        runs: int64, shape (runs,); run indices, on the same device.
-        purpose: of the draws.
-    """
+    """See `philox.add_normals`; `out` is contiguous, and `runs` are on its device."""
     _launch(_add_normals, out, runs, (factor, scale), key, step, purpose)
 
 
@@ -68,18 +59,7 @@ def sample_mask(
     runs: Tensor,
     purpose: Purpose,
 ) -> None:
-    """Poisson samples: out = 1 where a record is sampled, else 0; does not wait for the device.
-
-    Do not capture this in a CUDA graph: the graph would repeat the samples of the captured step.
-
-    Args:
-        out: float32, shape (runs, records), contiguous.
-        threshold: at most 2^32; a record is sampled if its word is below.
-        key: shape (2,).
-        step: of the draws.
-        runs: int64, shape (runs,); run indices, on the same device.
-        purpose: of the draws.
-    """
+    """See `philox.sample_mask`; `out` is contiguous, and `runs` are on its device."""
     _launch(_sample_mask, out, runs, (threshold,), key, step, purpose)
 
 
@@ -153,11 +133,10 @@ def _normals(a, b):
 
 @triton.jit
 def _draw(out, runs, width, tiles, key_0, key_1, step, purpose, tile: tl.constexpr):
-    """The words of this program's tile.
+    """The words of this program's tile, shape (tile,) each, and where they go.
 
-    Returns:
-        Four words, shape (tile,) each; a pointer to the tile in the row's first quarter; the
-        blocks from there to the quarter's end, and the elements to the row's; blocks of a row.
+    That is a pointer to the tile in the row's first quarter; the blocks from there to the quarter's
+    end, and the elements to the row's; and the blocks of a row.
     """
     program = tl.program_id(0)
     row = (program // tiles).to(tl.int64)

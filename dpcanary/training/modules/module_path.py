@@ -9,6 +9,7 @@ its parameters and then, with the clipping scales, their sum (Goodfellow, 2015; 
 import copy
 import math
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +17,11 @@ from torch.func import vmap
 
 from dpcanary.training.augmentation import augmented
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
-from dpcanary.training.modules.layerwise import (
-    unclipped_sum,
-    used_by_all,
-    used_by_one,
-    write_clipped_sums,
-)
-from dpcanary.training.modules.recording import Recorder
-from dpcanary.training.modules.supported import TOLERANCE, WrongUnits, check_supported
-from dpcanary.training.modules.units import find_units, keep_freed_memory, prepared
+from dpcanary.training.losses import record_losses
+from dpcanary.training.modules.layer_rules import contribution
+from dpcanary.training.modules.recording import Recorder, Used, used_by_all, used_by_one
+from dpcanary.training.modules.supported import check_supported
+from dpcanary.training.modules.units import TOLERANCE, find_units, keep_freed_memory, prepared
 from dpcanary.training.settings import Loss
 
 # Records whose outputs are computed at once.
@@ -80,8 +77,7 @@ class ModulePath(GradientPath):
         self.table, self._loss = table, loss
         self._module = prepared(module)
         self.num_parameters = sum(p.numel() for p in module.parameters())
-        wrong = WrongUnits(module, self._module, examples, labels, loss)
-        self._units = find_units(self._module, examples, wrong)
+        self._units = find_units(module, self._module, examples, labels, loss)
         self.unit_names = tuple(unit.name for unit in self._units)
         self._of_thread = threading.local()
         outputs, calls = self._recorder().record(examples)
@@ -126,9 +122,13 @@ class ModulePath(GradientPath):
         with torch.no_grad():
             for some in torch.split(features, _RECORDS_TOGETHER):
                 if self.vectorises:
-                    parts.append(vmap(recorder.plain_with, (0, None))(parameters, some))
+                    parts.append(vmap(recorder.outputs_of, (0, None))(parameters, some))
                 else:
-                    parts.append(torch.stack([recorder.plain(row, some) for row in parameters]))
+                    of_runs = []
+                    for row in parameters:
+                        recorder.load(row)  # takes less time than a function of the parameters
+                        of_runs.append(recorder.module(some))
+                    parts.append(torch.stack(of_runs))
         return torch.cat(parts, dim=1)
 
     def bytes_per_run(self, batch_size: int) -> int:
@@ -155,14 +155,17 @@ class ModulePath(GradientPath):
                 continue
             features, labels, num_views = self._records_of(own, together=False)
             if math.isinf(max_grad_norm):
+                # Trainings without clipping are few, and PyTorch's derivative is right for all.
                 weights = own.weights[0].repeat(num_views) / num_views
-                out[run] = unclipped_sum(
-                    recorder, parameters[run], features, labels, weights, self._loss
-                )
+                row = parameters[run].detach().requires_grad_()
+                with torch.enable_grad():
+                    outputs = recorder.outputs_of(row, features)
+                    total = (record_losses(outputs, labels, self._loss) * weights).sum()
+                out[run] = torch.autograd.grad(total, row)[0]
                 continue
             recorder.load(parameters[run])
             used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
-            write_clipped_sums(
+            _write_clipped_sums(
                 recorder, parameters[one], used, own.weights, max_grad_norm, out[one]
             )
 
@@ -177,7 +180,7 @@ class ModulePath(GradientPath):
         used = used_by_all(
             recorder, parameters, features, labels, self._loss, shapes, num_views=num_views
         )
-        write_clipped_sums(recorder, parameters, used, batch.weights, max_grad_norm, out)
+        _write_clipped_sums(recorder, parameters, used, batch.weights, max_grad_norm, out)
 
     def _records_of(self, batch: Batch, *, together: bool) -> tuple[Tensor, Tensor, int]:
         """Features and labels of a batch, and how many views there are of each record.
@@ -214,3 +217,29 @@ class ModulePath(GradientPath):
         except RuntimeError:
             return False
         return bool((together - alone).norm() <= TOLERANCE * alone.norm())
+
+
+def _write_clipped_sums(
+    recorder: Recorder,
+    parameters: Tensor,
+    used: Sequence[Sequence[Used]],
+    weights: Tensor,
+    max_grad_norm: float,
+    out: Tensor,
+) -> None:
+    """Overwrites `out` with the sums of the clipped gradients of the units' calls, weighted."""
+    parts = [slice(unit.start, unit.stop) for unit in recorder.units]
+    found = [
+        contribution(unit, layer, parameters[:, part], calls) if calls else None
+        for unit, layer, part, calls in zip(
+            recorder.units, recorder.layers, parts, used, strict=True
+        )
+    ]
+    squared = torch.stack([f.squared_norms for f in found if f is not None]).sum(dim=0)
+    # A zero gradient gives C / 0 = inf, clamped to 1.
+    scales = squared.sqrt_().reciprocal_().mul_(max_grad_norm).clamp_(max=1.0).mul_(weights)
+    for part, of_unit in zip(parts, found, strict=True):
+        if of_unit is None:
+            out[:, part] = 0.0
+        else:
+            of_unit.write_sums(scales, out[:, part])

@@ -1,4 +1,4 @@
-"""One forward pass of a module that records the inputs and outputs of its units.
+"""Forward and backward passes of a module that record the inputs and gradients of its units.
 
 A unit is a submodule whose parameters' gradients follow from its inputs and the gradient in its
 outputs. Each parameter belongs to exactly one unit.
@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from dpcanary.training.losses import record_losses
+from dpcanary.training.settings import Loss
 
 Dims = tuple[int | None, ...]
 
@@ -103,14 +106,8 @@ class Recorder:
         for name, view in views_of(self._parameters, row).items():
             self._parameters[name].data = view
 
-    def plain(self, row: Tensor, features: Tensor) -> Tensor:
-        """Outputs of the module with the parameters of a row; nothing is recorded."""
-        self.load(row)
-        outputs: Tensor = self.module(features)
-        return outputs
-
-    def plain_with(self, row: Tensor, features: Tensor) -> Tensor:
-        """The same, for `torch.func.vmap` over the rows."""
+    def outputs_of(self, row: Tensor, features: Tensor) -> Tensor:
+        """Outputs with the parameters of a row, as a function for `torch.func`."""
         views = views_of(self._parameters, row)
         outputs: Tensor = functional_call(self.module, views, (features,))
         return outputs
@@ -145,7 +142,7 @@ class Recorder:
 
         def one(row: Tensor, records: Tensor, *own: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
             self._calls, self._shifts = calls, list(own)
-            outputs = self.plain_with(row, records)
+            outputs = self.outputs_of(row, records)
             return outputs, [call.tensors for call in calls]
 
         try:
@@ -196,3 +193,87 @@ class Recorder:
         passed = output.clone() if self.units[call.unit].copies else output
         call.watched.append((passed, passed._version))
         return passed
+
+
+@dataclass(frozen=True)
+class Used:
+    """A call of a unit, and the gradients in its outputs.
+
+    Attributes:
+        call: the call.
+        inputs: its input tensors. Their first dimension is the runs; the second is the records,
+            if the tensor has a dimension for them.
+        gradients: in its outputs, shape (runs, n, ...).
+    """
+
+    call: Call
+    inputs: list[Tensor]
+    gradients: list[Tensor]
+
+
+@torch.enable_grad()
+def used_by_one(
+    recorder: Recorder, features: Tensor, labels: Tensor, loss: Loss, *, num_views: int = 1
+) -> list[list[Used]]:
+    """The calls of each unit of the loaded model, with the gradients of its records' losses.
+
+    Args:
+        recorder: with the model's parameters loaded.
+        features: shape (n, ...).
+        labels: shape (n,).
+        loss: of each record.
+        num_views: of a record; its loss is the mean over them. All records come in their first
+            view, then all in their second one, and so on. Each view becomes a call of its own.
+    """
+    outputs, calls = recorder.record(features)
+    losses = record_losses(outputs, labels, loss) / num_views
+    return _used(recorder, calls, losses, one=True, num_views=num_views)
+
+
+@torch.enable_grad()
+def used_by_all(
+    recorder: Recorder,
+    parameters: Tensor,
+    features: Tensor,
+    labels: Tensor,
+    loss: Loss,
+    shapes: Sequence[tuple[int, ...]],
+    *,
+    num_views: int = 1,
+) -> list[list[Used]]:
+    """The same for all runs together, with parameters of shape (runs, parameters).
+
+    Features have shape (n, ...) and labels (n,) where the runs share them, else (runs, n, ...) and
+    (runs, n). `shapes` are those of the outputs of every call, for these n records and one run.
+    """
+    runs = len(parameters)
+    zero = parameters.new_zeros(())
+    shifts = [zero.expand(runs, *shape).requires_grad_() for shape in shapes]
+    outputs, calls = recorder.record_runs(parameters, features, shifts, shared=labels.dim() == 1)
+    losses = record_losses(outputs, labels.expand(runs, -1), loss) / num_views
+    return _used(recorder, calls, losses, one=False, num_views=num_views)
+
+
+def _used(
+    recorder: Recorder, calls: Sequence[Call], losses: Tensor, *, one: bool, num_views: int
+) -> list[list[Used]]:
+    """Adds the gradients of the summed losses to the calls of `one` model or of all runs."""
+    taps = [output for call in calls for output in call.outputs]
+    total = losses.sum()
+    gradients = iter(torch.autograd.grad(total, taps, allow_unused=True, materialize_grads=True))
+
+    def by_view(x: Tensor, dim: int | None) -> Sequence[Tensor]:
+        """Of each view, with the runs first and the records second."""
+        stacked = x.unsqueeze(0) if one else x
+        if dim is None:
+            return [stacked] * num_views
+        return stacked.movedim(dim + 1, 1).chunk(num_views, dim=1)
+
+    used: list[list[Used]] = [[] for _ in recorder.units]
+    for call in calls:
+        unit = recorder.units[call.unit]
+        inputs = [by_view(*pair) for pair in zip(call.tensors, unit.input_dims, strict=True)]
+        pulled = [by_view(next(gradients), dim) for dim in unit.output_dims]
+        for view in range(num_views):
+            used[call.unit].append(Used(call, [x[view] for x in inputs], [g[view] for g in pulled]))
+    return used

@@ -9,7 +9,7 @@ with automatic differentiation of the whole module.
 import copy
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softmax
 
 from dpcanary.errors import InputError
-from dpcanary.training.modules.recording import Dims, Recorder, Unit
+from dpcanary.training.losses import record_losses
+from dpcanary.training.modules.layer_rules import contribution
+from dpcanary.training.modules.recording import Dims, Recorder, Unit, Used, used_by_one
+from dpcanary.training.settings import Loss
 
 # Parameters of mallopt, from malloc.h of the GNU C library, and their new values. Blocks of up to
 # 32 MiB (the largest value allowed) come from the heap, which is only shrunk by 1 GiB or more.
@@ -124,10 +127,6 @@ def _additive(mask: Tensor, scores: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)
 
 
-# Takes units and returns the names of those whose per-record gradients are wrong.
-Wrong = Callable[[tuple[Unit, ...]], set[str]]
-
-
 def prepared(module: nn.Module) -> nn.Module:
     """A copy without in-place layers, whose attention calls layers that have rules."""
     module = copy.deepcopy(module).train()
@@ -142,25 +141,49 @@ def prepared(module: nn.Module) -> nn.Module:
     return module
 
 
-def find_units(module: nn.Module, features: Tensor, wrong: Wrong) -> tuple[Unit, ...]:
+# A wrong gradient typically errs by its own magnitude. Rounding in single precision, and in a GPU's
+# convolutions of reduced precision, stays well below this share.
+TOLERANCE = 5e-3
+_NEGLIGIBLE = 1e-5  # share of the whole gradient: rounding where a unit's own gradient is zero
+_SPREAD = 0.05  # of random parameters around the module's own, since zeros could hide an error
+
+
+def find_units(
+    module: nn.Module, rewritten: nn.Module, features: Tensor, labels: Tensor, loss: Loss
+) -> tuple[Unit, ...]:
     """The smallest units whose gradients come out right.
 
     Args:
-        module: from `prepared`.
+        module: the user's.
+        rewritten: its copy from `prepared`.
         features: two records, shape (2, ...).
-        wrong: finds the units whose gradients are wrong.
+        labels: shape (2,).
+        loss: of each record.
 
     Raises:
         InputError: if not even the module as a whole can be differentiated record by record.
     """
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    noise = torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
+    row = flat + _SPREAD * noise.to(flat.device)
+    parts = zip(torch.split(features, 1), torch.split(labels, 1), strict=True)
+    truth = torch.stack([_gradient(module, row, x, label, loss) for x, label in parts])
     # Norm layers without weights have parameters that are None, which `parameters` leaves out.
-    layers = module.named_modules()
+    layers = rewritten.named_modules()
     names = {name for name, layer in layers if [*layer.parameters(recurse=False)]}
     while True:
-        probed = _probed(module, _units(module, names), features)
+        probed = _probed(rewritten, _units(rewritten, names), features)
         failed = {name for name, unit in probed.items() if unit is None}
         units = tuple(unit for unit in probed.values() if unit is not None)
-        failed = failed or wrong(units)
+        if not failed:
+            recorder = Recorder(rewritten, units)
+            recorder.load(row)
+            used = used_by_one(recorder, features, labels, loss)
+            failed = {
+                unit.name
+                for unit, layer, calls in zip(units, recorder.layers, used, strict=True)
+                if not _is_right(unit, layer, calls, row, truth)
+            }
         if not failed:
             return units
         if "" in failed:
@@ -169,6 +192,44 @@ def find_units(module: nn.Module, features: Tensor, wrong: Wrong) -> tuple[Unit,
                 "its parameters in a way that torch.func cannot trace"
             )
         names = (set(probed) - failed) | {name.rpartition(".")[0] for name in failed}
+
+
+def _gradient(
+    module: nn.Module, row: Tensor, features: Tensor, labels: Tensor, loss: Loss
+) -> Tensor:
+    """Gradient of one record's loss in all parameters, by automatic differentiation."""
+    module = copy.deepcopy(module).train()
+    nn.utils.vector_to_parameters(row, module.parameters())
+    try:
+        with torch.enable_grad():
+            value = record_losses(module(features.clone()), labels, loss).sum()
+            parts = torch.autograd.grad(
+                value, [*module.parameters()], allow_unused=True, materialize_grads=True
+            )
+    except RuntimeError as error:
+        raise InputError(f"the module cannot be differentiated: {error}") from error
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _is_right(
+    unit: Unit, layer: nn.Module, calls: Sequence[Used], row: Tensor, truth: Tensor
+) -> bool:
+    """Whether a unit's norms and a weighted sum are those of `truth`, shape (2, parameters)."""
+    part = slice(unit.start, unit.stop)
+    own = truth[:, part]
+    squared, sums = truth.new_zeros(1, 2), truth.new_zeros(1, own.shape[1])
+    scales = truth.new_tensor([[1.0, 2.0]])
+    try:
+        if calls:
+            found = contribution(unit, layer, row[None, part], calls)
+            squared = found.squared_norms
+            found.write_sums(scales, sums)
+    except RuntimeError:  # from an operation that torch.func does not know
+        return False
+    norms = torch.linalg.vector_norm(own, dim=1)
+    far = torch.linalg.vector_norm(sums - scales @ own)
+    limit = TOLERANCE * norms.sum() + _NEGLIGIBLE * truth.norm()
+    return bool((squared.sqrt() - norms).abs().max() <= limit and far <= 2 * limit)
 
 
 def _units(module: nn.Module, names: set[str]) -> tuple[Unit, ...]:
