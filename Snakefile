@@ -35,7 +35,6 @@ include: "rules/canaries.smk"
 include: "rules/accounting.smk"
 include: "rules/training.smk"
 include: "rules/estimation.smk"
-include: "rules/ceilings.smk"
 include: "rules/figures.smk"
 include: "rules/housekeeping.smk"
 

@@ -7,10 +7,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from tqdm import TqdmWarning, tqdm
 
+from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.provenance import Job
 
@@ -36,6 +38,33 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def stage_parser(
+    description: str | None,
+    settings: type[ClosedModel],
+    *,
+    inputs: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    device: bool = False,
+) -> argparse.ArgumentParser:
+    """The options that programs have in common: settings, inputs by role, and the output.
+
+    Args:
+        description: of the program.
+        settings: the model of its settings, which are given as JSON.
+        inputs: roles of files that it needs.
+        optional: roles of files that it reads if they are given.
+        device: whether it computes on the processor or on a GPU.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--settings", type=settings.model_validate_json, required=True)
+    for role in [*inputs, *optional]:
+        parser.add_argument(f"--{role}", type=Path, required=role in inputs)
+    if device:
+        parser.add_argument("--device", default="cpu", help="cpu, cuda or auto")
+    parser.add_argument("--output", type=Path, required=True)
+    return parser
 
 
 def parsed(

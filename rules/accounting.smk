@@ -21,19 +21,17 @@ rule calibrate_noise:
     priority: 2  # a target that cannot be reached shows before anything is trained
     conda:
         "../envs/accounting.yaml"
-    threads: 1
     resources:
         mem_mb=2000,
     params:
         code=AUDITS.by_audit(
             lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))
         ),
-        settings=AUDITS.stage_as_json(NoiseStage),
-        job=AUDITS.job("noise"),
+        options=AUDITS.options("noise", NoiseStage),
     message:
         "Fixing the noise of {wildcards.runs}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --output {output} 2> {log}"
+        COMMAND
 
 
 rule account:
@@ -47,18 +45,15 @@ rule account:
         f"{LOGS}/account/{{audit}}.log",
     conda:
         "../envs/accounting.yaml"
-    threads: 1
     resources:
         mem_mb=2000,
     params:
         code=AUDITS.by_audit(lambda audit: code("account", *AUDITS.exact(audit))),
-        settings=AUDITS.stage_as_json(AccountingStage),
-        job=AUDITS.job("accounting"),
+        options=AUDITS.options("accounting", AccountingStage),
     message:
         "Accounting {wildcards.audit}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --noise {input.noise}"
-        " --output {output.table} --profile {output.profile} 2> {log}"
+        COMMAND + " --profile {output.profile}"
 
 
 rule compare_adjacencies:
@@ -72,19 +67,14 @@ rule compare_adjacencies:
         figure=any_of(FIGURES.with_file("ratios")),
     conda:
         "../envs/accounting.yaml"
-    threads: 1
     resources:
         mem_mb=1000,
     params:
         code=code("compare_adjacencies"),
-        delta=EXPERIMENT.settings.delta,
-        sample_rates=FIGURES.setting("sample_rates"),
-        noise_multipliers=FIGURES.setting("noise_multipliers"),
-        num_steps=FIGURES.setting("num_steps"),
-        job=FIGURES.job("ratios"),
+        options=options_of(
+            FIGURES.job("ratios"), settings=FIGURES.settings_of("ratios")
+        ),
     message:
         "Accounting figure {wildcards.figure} under both adjacencies"
     shell:
-        "python {input.program:q} --job {params.job:q} --delta {params.delta} --sample-rates {params.sample_rates}"
-        " --noise-multipliers {params.noise_multipliers} --num-steps {params.num_steps}"
-        " --output {output} 2> {log}"
+        COMMAND

@@ -15,22 +15,17 @@ rule train_reference:
         f"{LOGS}/train_reference/{{reference}}.log",
     conda:
         "../envs/training.yaml"
-    threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 3000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
-        gpu=gpus_of(EXPERIMENT.settings.device),
+        **on_device(mem_mb=3000, runtime=60),
     params:
         code=code_of_training("train_reference"),
-        settings=AUDITS.stage_as_json(ReferenceStage),
-        pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
-        device=EXPERIMENT.settings.device,
-        job=AUDITS.job("reference"),
+        options=AUDITS.options(
+            "reference", ReferenceStage, device=EXPERIMENT.settings.device
+        ),
     message:
         "Training reference model {wildcards.reference}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
-        " {params.pretrained} --device {params.device} --output {output} 2> {log}"
+        COMMAND
 
 
 rule optimise_canaries:
@@ -43,21 +38,17 @@ rule optimise_canaries:
         f"{LOGS}/optimise_canaries/{{optimised}}.log",
     conda:
         "../envs/training.yaml"
-    threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=lambda wildcards, attempt: 1440 * attempt,
-        gpu=gpus_of(EXPERIMENT.settings.device),
+        **on_device(mem_mb=16000, runtime=1440),
     params:
         code=code_of_training("optimise_canaries"),
-        settings=AUDITS.stage_as_json(MetagradientStage),
-        device=EXPERIMENT.settings.device,
-        job=AUDITS.job("optimised"),
+        options=AUDITS.options(
+            "optimised", MetagradientStage, device=EXPERIMENT.settings.device
+        ),
     message:
         "Optimising canaries {wildcards.optimised}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
-        " --device {params.device} --output {output} 2> {log}"
+        COMMAND
 
 
 rule craft_canaries:
@@ -76,25 +67,16 @@ rule craft_canaries:
         runs=any_of(AUDITS.trained),
     conda:
         "../envs/training.yaml"
-    threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 3000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
-        gpu=gpus_of(EXPERIMENT.settings.device),
+        **on_device(mem_mb=3000, runtime=60),
     params:
         code=AUDITS.by_audit(
             lambda audit: code("craft_canaries", *AUDITS.crafting_functions(audit))
         ),
-        settings=AUDITS.stage_as_json(CraftingStage),
-        reference=lambda wildcards, input: option("reference", *input.reference),
-        noise=lambda wildcards, input: option("noise", *input.noise),
-        optimised=lambda wildcards, input: option("optimised", *input.optimised),
-        pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
-        device=EXPERIMENT.settings.device,
-        job=AUDITS.job("canaries"),
+        options=AUDITS.options(
+            "canaries", CraftingStage, device=EXPERIMENT.settings.device
+        ),
     message:
         "Crafting the canaries of {wildcards.runs}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
-        " {params.reference} {params.noise} {params.optimised} {params.pretrained}"
-        " --device {params.device} --output {output} 2> {log}"
+        COMMAND

@@ -15,7 +15,7 @@ from dpcanary.settings.products import Products
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.audits import option, with_known_signature
+from dpcanary.workflow.audits import option, options_of, with_known_signature
 from dpcanary.workflow.python import LIBRARY, JobServer, is_clone
 from dpcanary.workflow.python import path_of_python, paths_of_code
 from dpcanary.workflow.sources import SourceRules
@@ -81,6 +81,10 @@ def program(rule):
     return str(BASE / "scripts" / f"{rule}.py")
 
 
+# How most programs are called.
+COMMAND = "python {input.program:q} {params.options} --output {output[0]} 2> {log}"
+
+
 @functools.cache
 def code(rule, *functions):
     """Hash of the code that the rule's program depends on.
@@ -102,6 +106,21 @@ def gpus_of(device):
     """GPUs that a job asks for: `auto` asks where it can see that there is one."""
     wanted = device == "cuda" or (device == "auto" and shutil.which("nvidia-smi"))
     return 1 if wanted else 0
+
+
+def by_attempt(amount):
+    """A resource of which a job that failed gets more."""
+    return with_known_signature(lambda wildcards, attempt: amount * attempt)
+
+
+def on_device(*, mem_mb, runtime):
+    """The resources of a job that computes on the config's device."""
+    device = EXPERIMENT.settings.device
+    return {
+        "mem_mb": by_attempt(mem_mb),
+        "runtime": by_attempt(runtime),
+        "gpu": gpus_of(device),
+    }
 
 
 def any_of(names):

@@ -20,7 +20,6 @@ rule download_file:
         "resources/logs/download_file/{file}.log",
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
         mem_mb=500,
     params:
@@ -46,7 +45,6 @@ rule download_encoder:
         "resources/logs/download_encoder/{encoder}.log",
     conda:
         "../envs/encoding.yaml"
-    threads: 1
     resources:
         mem_mb=1000,
     params:
@@ -68,7 +66,7 @@ rule extract_features:
         program=program("extract_features"),
         # Hours of work, on files that do not change.
         files=lambda wildcards: ancient(SOURCES.source_files(encoded(wildcards))),
-        encoder=lambda wildcards: SOURCES.downloaded_encoder(encoded(wildcards)),
+        downloaded=lambda wildcards: SOURCES.downloaded_encoder(encoded(wildcards)),
     output:
         f"{FEATURES}/{{features}}.npz",
     log:
@@ -78,25 +76,21 @@ rule extract_features:
         "../envs/encoding.yaml"
     threads: 8
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus_of(EXPERIMENT.settings.device),
+        **on_device(mem_mb=4000, runtime=240),
     params:
         code=code("extract_features"),
-        settings=lambda wildcards: SOURCES.features_stage(encoded(wildcards)).to_json(),
-        encoder=lambda wildcards, input: (
-            option("downloaded", *input.encoder)
-            or option("encoder", SOURCES.local_encoder(encoded(wildcards)))
+        options=options_of(
+            lambda wildcards: SOURCES.job_of_features(encoded(wildcards)),
+            settings=lambda wildcards: SOURCES.features_stage(
+                encoded(wildcards)
+            ).to_json(),
+            encoder=lambda wildcards: SOURCES.local_encoder(encoded(wildcards)),
+            device=EXPERIMENT.settings.device,
         ),
-        device=EXPERIMENT.settings.device,
-        job=lambda wildcards: SOURCES.job_of_features(encoded(wildcards)),
     message:
         "Encoding the records of {wildcards.features}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q}"
-        " --files {input.files:q}"
-        " {params.encoder} --device {params.device} --threads {threads}"
-        " --output {output} 2> {log}"
+        COMMAND + " --threads {threads}"
 
 
 rule prepare_dataset:
@@ -110,20 +104,18 @@ rule prepare_dataset:
         f"{LOGS}/prepare_dataset/{{dataset}}.log",
     conda:
         "../envs/data.yaml"
-    threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 3000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=by_attempt(3000),
+        runtime=by_attempt(30),
     params:
         code=code("prepare_dataset"),
-        settings=lambda wildcards: EXPERIMENT.dataset_stage(
-            DatasetStage, dataset=wildcards.dataset
-        ).to_json(),
-        features=lambda wildcards, input: option("features", *input.features),
-        files=lambda wildcards, input: option("files", *input.files),
-        job=lambda wildcards: PRODUCTS.data(wildcards.dataset).job.to_json(),
+        options=options_of(
+            lambda wildcards: PRODUCTS.data(wildcards.dataset).job.to_json(),
+            settings=lambda wildcards: EXPERIMENT.dataset_stage(
+                DatasetStage, dataset=wildcards.dataset
+            ).to_json(),
+        ),
     message:
         "Splitting dataset {wildcards.dataset} into private, auxiliary and test records"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q}"
-        " {params.features} {params.files} --output {output} 2> {log}"
+        COMMAND

@@ -1,4 +1,4 @@
-"""From shards to scores, from scores to lower bounds, and all bounds in one table."""
+"""From shards to scores, from scores to bounds, and all bounds in one table."""
 
 from dpcanary.estimation.settings import EstimationStage
 from dpcanary.scoring.settings import ScoringStage
@@ -9,6 +9,7 @@ localrules:
     score_runs,
     estimate,
     estimate_by_runs,
+    bound_ceiling,  # or a minute, where critical values are computed
     summarise,
 
 
@@ -23,26 +24,23 @@ rule score_runs:
         f"{LOGS}/score_runs/{{audit}}.log",
     conda:
         "../envs/estimation.yaml"
-    threads: 1
     resources:
         mem_mb=2000,
     params:
         code=AUDITS.by_audit(
             lambda audit: code("score_runs", AUDITS.score_function(audit))
         ),
-        settings=AUDITS.stage_as_json(ScoringStage),
-        names=AUDITS.labels,
-        canaries=lambda wildcards, input: option("canaries", *input.canaries),
-        # Thousands of paths would be longer than a command may be.
-        shards=lambda wildcards, input: Path(input.shards[0]).parent,
-        num_shards=lambda wildcards, input: len(input.shards),
-        job=AUDITS.job("scores"),
+        options=AUDITS.options(
+            "scores",
+            ScoringStage,
+            names=AUDITS.labels,
+            num_shards=lambda wildcards: len(AUDITS.shards(wildcards)),
+            folders=["shards"],
+        ),
     message:
         "Scoring the runs of {wildcards.audit}"
     shell:
-        "python {input.program:q} --job {params.job:q} --names {params.names} --settings {params.settings:q}"
-        " {params.canaries} --shards {params.shards} --num-shards {params.num_shards}"
-        " --output {output} 2> {log}"
+        COMMAND
 
 
 rule estimate:
@@ -55,23 +53,20 @@ rule estimate:
         f"{LOGS}/estimate/{{audit}}.log",
     conda:
         "../envs/estimation.yaml"
-    threads: 1
     resources:
         mem_mb=1000,
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
-        settings=AUDITS.stage_as_json(EstimationStage),
-        job=AUDITS.job("estimates"),
+        options=AUDITS.options("estimates", EstimationStage),
     message:
         "Estimating epsilon of {wildcards.audit}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --scores {input.scores}"
-        " --output {output} 2> {log}"
+        COMMAND
 
 
 rule estimate_by_runs:
     input:
-        program=program("estimate_by_runs"),
+        program=program("estimate"),
         scores=f"{RESULTS}/scores/{{audit}}.npz",
     output:
         f"{RESULTS}/estimates_by_runs/{{figure}}/{{audit}}.tsv",
@@ -81,19 +76,44 @@ rule estimate_by_runs:
         figure=any_of(FIGURES.by_runs),
     conda:
         "../envs/estimation.yaml"
-    threads: 1
     resources:
         mem_mb=1000,
     params:
-        code=code("estimate_by_runs", *EXPERIMENT.rule_functions),
-        settings=AUDITS.stage_as_json(EstimationStage),
-        num_runs=FIGURES.numbers_of_runs,
-        job=FIGURES.job_by_runs,
+        code=code("estimate", *EXPERIMENT.rule_functions),
+        options=options_of(
+            FIGURES.job_by_runs,
+            settings=AUDITS.stage_as_json(EstimationStage),
+            num_runs=FIGURES.numbers_of_runs,
+        ),
     message:
         "Estimating epsilon of {wildcards.audit} by its number of runs"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --scores {input.scores}"
-        " --num-runs {params.num_runs} --output {output} 2> {log}"
+        COMMAND
+
+
+rule bound_ceiling:
+    input:
+        program=program("bound_ceiling"),
+        scores=FIGURES.scores_of_ceilings,
+    output:
+        f"{RESULTS}/ceilings/{{figure}}.tsv",
+    log:
+        f"{LOGS}/bound_ceiling/{{figure}}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES.proven),
+    conda:
+        "../envs/estimation.yaml"
+    resources:
+        mem_mb=1000,
+    params:
+        code=code("bound_ceiling", *EXPERIMENT.rule_functions),
+        options=options_of(
+            FIGURES.job("ceilings"), settings=FIGURES.settings_of("ceilings")
+        ),
+    message:
+        "Finding what can be proven without assumptions in figure {wildcards.figure}"
+    shell:
+        COMMAND
 
 
 rule summarise:
@@ -113,20 +133,17 @@ rule summarise:
         f"{LOGS}/summarise/{{table}}.log",
     conda:
         "../envs/estimation.yaml"
-    threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 1000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=by_attempt(1000),
+        runtime=by_attempt(30),
     params:
         code=code("summarise"),
-        sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
-        # Of the files, not RESULTS: as a module, the workflow may have a prefix.
-        estimates=lambda wildcards, input: os.path.dirname(input.estimates[0]),
-        accounting=lambda wildcards, input: os.path.dirname(input.accounting[0]),
-        job=FIGURES.job_of_table,
+        options=options_of(
+            FIGURES.job_of_table,
+            folders=["estimates", "accounting"],
+            sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
+        ),
     message:
         "Summarising the audits of {wildcards.table}"
     shell:
-        "python {input.program:q} --job {params.job:q} --experiment {input.experiment} --sweeps {params.sweeps}"
-        " --estimates {params.estimates} --accounting {params.accounting}"
-        " --output {output} 2> {log}"
+        COMMAND

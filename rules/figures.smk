@@ -23,17 +23,20 @@ rule draw_figure:
         f"{LOGS}/draw_figure/{{figure}}.log",
     conda:
         "../envs/figures.yaml"
-    threads: 1
     resources:
         mem_mb=1000,
     params:
         code=lambda wildcards: code("draw_figure", FIGURES.kind(wildcards).draw),
-        job=FIGURES.job("figure"),
-        options=FIGURES.options,
+        options=options_of(
+            FIGURES.job("figure"),
+            draw=FIGURES.draw,
+            inputs=FIGURES.arguments,
+            settings=FIGURES.settings,
+        ),
         # The report shows it; see report/figure.rst.
         caption=lambda wildcards: "\n\n".join(FIGURES.kind(wildcards).caption),
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program:q} --job {params.job:q} {params.options}"
+        "python {input.program:q} {params.options}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"

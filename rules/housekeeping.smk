@@ -3,6 +3,7 @@
 import json
 
 from dpcanary.files import write_text
+from dpcanary.settings.experiment import table_of_audits
 
 
 localrules:
@@ -34,20 +35,12 @@ use rule resolve_config as resolve_planned_config with:
 
 
 rule list_audits:
-    input:
-        program=program("list_audits"),
-        experiment=PLANNED_CONFIG,
     log:
         f"{LOGS}/list_audits.log",
-    conda:
-        "../envs/estimation.yaml"
-    threads: 1
-    resources:
-        mem_mb=500,
     message:
         "Listing the audits"
-    shell:
-        "python {input.program:q} --experiment {input.experiment} 2> {log}"
+    run:
+        print(table_of_audits(EXPERIMENT))
 
 
 rule estimate_cost:
@@ -58,7 +51,6 @@ rule estimate_cost:
         f"{LOGS}/estimate_cost.log",
     conda:
         "../envs/costs.yaml"
-    threads: 1
     resources:
         mem_mb=4000,
         gpu=gpus_of(EXPERIMENT.settings.device),

@@ -16,22 +16,17 @@ rule pretrain:
         f"{LOGS}/pretrain/{{pretrained}}.log",
     conda:
         "../envs/training.yaml"
-    threads: 1
     resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 720 * attempt,
-        gpu=gpus_of(EXPERIMENT.settings.device),
+        **on_device(mem_mb=8000, runtime=720),
     params:
         code=code_of_training("pretrain"),
-        settings=AUDITS.stage_as_json(PretrainingStage),
-        other=lambda wildcards, input: option("other", *input.other),
-        device=EXPERIMENT.settings.device,
-        job=AUDITS.job("pretrained"),
+        options=AUDITS.options(
+            "pretrained", PretrainingStage, device=EXPERIMENT.settings.device
+        ),
     message:
         "Pretraining model {wildcards.pretrained}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
-        " {params.other} --device {params.device} --output {output} 2> {log}"
+        COMMAND
 
 
 rule train_shard:
@@ -49,31 +44,22 @@ rule train_shard:
         runs=any_of(AUDITS.trained),
     conda:
         "../envs/training.yaml"
-    threads: 1
     resources:
-        mem_mb=with_known_signature(lambda wildcards, attempt: 4000 * attempt),
-        runtime=with_known_signature(lambda wildcards, attempt: 120 * attempt),
-        gpu=gpus_of(EXPERIMENT.settings.device),
+        **on_device(mem_mb=4000, runtime=120),
         # A resource, since no result depends on it; 0 for as many runs as fit.
         runs_at_once=AUDITS.setting("runs_at_once"),
     params:
         code=code_of_training("train_shard"),
-        settings=AUDITS.stage_as_json(TrainingStage),
-        first=with_known_signature(
-            lambda wildcards: AUDITS.run_indices(wildcards).start
+        options=AUDITS.options(
+            "shards",
+            TrainingStage,
+            device=EXPERIMENT.settings.device,
+            runs=AUDITS.runs,
         ),
-        num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
-        pretrained=lambda wildcards, input: option("pretrained", *input.pretrained),
-        device=EXPERIMENT.settings.device,
-        job=AUDITS.job("shards"),
     message:
-        "Training {params.num} models of {wildcards.runs}, shard {wildcards.shard}"
+        "Training the models of {wildcards.runs}, shard {wildcards.shard}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --data {input.data}"
-        " --canaries {input.canaries} --noise {input.noise} {params.pretrained} --first-run {params.first}"
-        " --num-runs {params.num} --device {params.device} --threads {threads}"
-        " --runs-at-once {resources.runs_at_once}"
-        " --output {output} 2> {log}"
+        COMMAND + " --threads {threads} --runs-at-once {resources.runs_at_once}"
 
 
 rule draw_shard:
@@ -88,20 +74,13 @@ rule draw_shard:
         runs=any_of(AUDITS.drawn),
     conda:
         "../envs/estimation.yaml"
-    threads: 1
     resources:
-        mem_mb=with_known_signature(lambda wildcards, attempt: 1000 * attempt),
-        runtime=with_known_signature(lambda wildcards, attempt: 30 * attempt),
+        mem_mb=by_attempt(1000),
+        runtime=by_attempt(30),
     params:
         code=AUDITS.by_audit(lambda audit: code("draw_shard", AUDITS.function(audit))),
-        settings=AUDITS.stage_as_json(DrawingStage),
-        first=with_known_signature(
-            lambda wildcards: AUDITS.run_indices(wildcards).start
-        ),
-        num=with_known_signature(lambda wildcards: len(AUDITS.run_indices(wildcards))),
-        job=AUDITS.job("shards"),
+        options=AUDITS.options("shards", DrawingStage, runs=AUDITS.runs),
     message:
-        "Drawing {params.num} runs of {wildcards.runs}, shard {wildcards.shard}"
+        "Drawing the runs of {wildcards.runs}, shard {wildcards.shard}"
     shell:
-        "python {input.program:q} --job {params.job:q} --settings {params.settings:q} --noise {input.noise}"
-        " --first-run {params.first} --num-runs {params.num} --output {output} 2> {log}"
+        COMMAND

@@ -1,22 +1,18 @@
 """Accounts an audit's mechanism: upper bounds at every recorded step, and its privacy profile."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.accounting.overview import profile, upper_bounds
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.files import read_number
-from dpcanary.program import parsed, run
+from dpcanary.program import parsed, run, stage_parser
 from dpcanary.tables import write_table
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes both tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=AccountingStage.model_validate_json, required=True)
-    parser.add_argument("--noise", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser = stage_parser(__doc__, AccountingStage, inputs=["noise"])
     parser.add_argument("--profile", type=Path, required=True)
     args = parsed(parser, argv)
     noise_multiplier = read_number(args.noise, "noise_multiplier")

@@ -1,22 +1,19 @@
 """Finds the largest epsilon that can be proven without assumptions from as many runs."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.estimation.settings import EstimationStage
 from dpcanary.estimation.table import ceilings_table
-from dpcanary.program import parsed, run
+from dpcanary.program import parsed, run, stage_parser
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes a row for each audit of a figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=EstimationStage.model_validate_json, required=True)
+    parser = stage_parser(__doc__, EstimationStage)
     parser.add_argument("--scores", type=Path, nargs="+", required=True)
-    parser.add_argument("--output", type=Path, required=True)
     args = parsed(parser, argv)
     scores = [read_scores(path) for path in args.scores]
     table = ceilings_table(args.settings, scores)

@@ -1,24 +1,25 @@
-"""Turns an audit's scores into lower bounds on epsilon, at every recorded step."""
+"""Turns an audit's scores into lower bounds on epsilon."""
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from dpcanary.estimation.settings import EstimationStage
-from dpcanary.estimation.table import estimates_table
-from dpcanary.program import parsed, run
+from dpcanary.estimation.table import estimates_by_runs, estimates_table
+from dpcanary.program import parsed, run, stage_parser
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.tables import write_table
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes one row per repeat, step, threshold rule and conversion."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=EstimationStage.model_validate_json, required=True)
-    parser.add_argument("--scores", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    """Writes the bounds at every recorded step, or at the last from numbers of first runs."""
+    parser = stage_parser(__doc__, EstimationStage, inputs=["scores"])
+    parser.add_argument("--num-runs", type=int, nargs="+", help="of both worlds, per repeat")
     args = parsed(parser, argv)
-    table = estimates_table(args.settings, read_scores(args.scores))
+    scores = read_scores(args.scores)
+    table = (
+        estimates_by_runs(args.settings, scores, args.num_runs)
+        if args.num_runs
+        else estimates_table(args.settings, scores)
+    )
     write_table(args.output, table, origin=args.job.origin)
 
 

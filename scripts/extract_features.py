@@ -1,22 +1,25 @@
 """Turns the images or texts of a source into features, with a frozen encoder."""
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.datasets.sources import load_records
-from dpcanary.devices import DEVICES, chosen_device
+from dpcanary.devices import chosen_device
 from dpcanary.encoders.extraction import encode_source, load_encoder, write_features
 from dpcanary.encoders.folders import find_encoder
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.files import read_json
-from dpcanary.program import parsed, progress, run
+from dpcanary.program import parsed, progress, run, stage_parser
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads the source, encodes its records and its test part, and writes both."""
-    args = arguments(argv)
+    parser = stage_parser(__doc__, FeaturesStage, optional=["downloaded"], device=True)
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="the files of the source")
+    parser.add_argument("--encoder", help="its folder or package; by default as in the settings")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parsed(parser, argv)
     downloaded = read_json(args.downloaded) if args.downloaded else {}
     found = find_encoder(downloaded.get("folder") or args.encoder or args.settings.encoder)
     device = chosen_device(args.device)
@@ -36,21 +39,6 @@ def main(argv: Sequence[str]) -> None:
         seconds=time.perf_counter() - start,
         origin=args.job.origin,
     )
-
-
-def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=FeaturesStage.model_validate_json, required=True)
-    parser.add_argument("--files", type=Path, nargs="*", default=[], help="the files of the source")
-    parser.add_argument(
-        "--encoder", help="its folder or package; by default its name in the settings"
-    )
-    parser.add_argument("--downloaded", type=Path, help="the output of download_encoder")
-    parser.add_argument("--device", choices=DEVICES, default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, required=True)
-    return parsed(parser, argv)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,18 @@
 """Splits a dataset into private, auxiliary and test records."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpcanary.datasets.sources import load_records
 from dpcanary.datasets.splitting import DatasetStage, split_records
-from dpcanary.program import parsed, run
+from dpcanary.program import parsed, run, stage_parser
 from dpcanary.records import write_split
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads the source named by the settings, or its encoded records, and writes the split."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=DatasetStage.model_validate_json, required=True)
+    parser = stage_parser(__doc__, DatasetStage, optional=["features"])
     parser.add_argument("--files", type=Path, nargs="*", default=[], help="the files of the source")
-    parser.add_argument("--features", type=Path, help="its encoded records")
-    parser.add_argument("--output", type=Path, required=True)
     args = parsed(parser, argv)
     stage: DatasetStage = args.settings
     split = split_records(

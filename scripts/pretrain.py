@@ -1,12 +1,10 @@
 """Trains the model that runs start from, on public records and without privacy."""
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.program import parsed, progress, run
+from dpcanary.devices import chosen_device
+from dpcanary.program import parsed, progress, run, stage_parser
 from dpcanary.records import read_split
 from dpcanary.training.pretraining import pretrain, public_records, write_pretrained
 from dpcanary.training.settings import PretrainingStage
@@ -14,12 +12,9 @@ from dpcanary.training.settings import PretrainingStage
 
 def main(argv: Sequence[str]) -> None:
     """Reads the split datasets and writes the pretrained model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=PretrainingStage.model_validate_json, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="the audited dataset")
-    parser.add_argument("--other", type=Path, help="the dataset to train on, if it is another one")
-    parser.add_argument("--device", choices=DEVICES, default="cpu")
-    parser.add_argument("--output", type=Path, required=True)
+    parser = stage_parser(
+        __doc__, PretrainingStage, inputs=["data"], optional=["other"], device=True
+    )
     args = parsed(parser, argv)
     stage: PretrainingStage = args.settings
     data = read_split(args.data)

@@ -1,11 +1,9 @@
 """Trains the reference model without privacy. It determines the target records."""
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from dpcanary.devices import DEVICES, chosen_device
-from dpcanary.program import parsed, progress, run
+from dpcanary.devices import chosen_device
+from dpcanary.program import parsed, progress, run, stage_parser
 from dpcanary.records import read_split
 from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.pretraining import read_pretrained
@@ -15,12 +13,9 @@ from dpcanary.training.simulation import train_reference, write_reference
 
 def main(argv: Sequence[str]) -> None:
     """Reads the split dataset and writes the reference file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=ReferenceStage.model_validate_json, required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--pretrained", type=Path, help="the model that training starts from")
-    parser.add_argument("--device", choices=DEVICES, default="cpu")
-    parser.add_argument("--output", type=Path, required=True)
+    parser = stage_parser(
+        __doc__, ReferenceStage, inputs=["data"], optional=["pretrained"], device=True
+    )
     args = parsed(parser, argv)
     stage: ReferenceStage = args.settings
     data = read_split(args.data)

@@ -1,14 +1,12 @@
 """Trains the models of one shard and records what the adversary observes."""
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from dpcanary.canaries import read_canaries
-from dpcanary.devices import DEVICES, chosen_device
+from dpcanary.devices import chosen_device
 from dpcanary.files import read_number
 from dpcanary.observations import hashes_of, write_shard
-from dpcanary.program import parsed, progress, run
+from dpcanary.program import parsed, progress, run, stage_parser
 from dpcanary.records import read_split
 from dpcanary.training.pretraining import read_pretrained
 from dpcanary.training.settings import TrainingStage
@@ -16,27 +14,25 @@ from dpcanary.training.shard import train_shard
 
 
 def main(argv: Sequence[str]) -> None:
-    """Trains runs first, ..., first + num_runs - 1 and writes the shard file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", type=TrainingStage.model_validate_json, required=True)
-    for name in ("--data", "--canaries", "--noise", "--output"):
-        parser.add_argument(name, type=Path, required=True)
-    parser.add_argument("--pretrained", type=Path, help="the model that runs start from")
-    parser.add_argument("--first-run", type=int, required=True)
-    parser.add_argument("--num-runs", type=int, required=True)
-    parser.add_argument("--device", choices=DEVICES, default="cpu")
+    """Trains the runs of a shard and writes the shard file."""
+    inputs = ["data", "canaries", "noise"]
+    parser = stage_parser(
+        __doc__, TrainingStage, inputs=inputs, optional=["pretrained"], device=True
+    )
+    parser.add_argument("--runs", type=int, nargs=2, required=True, metavar=("FIRST", "STOP"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs-at-once", type=int, default=0, help="0: as many as fit")
     args = parsed(parser, argv)
     stage: TrainingStage = args.settings
     inputs = {"data": args.data, "canaries": args.canaries, "pretrained": args.pretrained}
-    with progress(args.num_runs * stage.num_steps, "model-step") as bar:
+    runs = range(*args.runs)
+    with progress(len(runs) * stage.num_steps, "model-step") as bar:
         shard = train_shard(
             stage,
             data=read_split(args.data),
             canaries=read_canaries(args.canaries).canaries,
             noise_multiplier=read_number(args.noise, "noise_multiplier"),
-            runs=range(args.first_run, args.first_run + args.num_runs),
+            runs=runs,
             inputs=hashes_of({role: path for role, path in inputs.items() if path}),
             device=chosen_device(args.device),
             pretrained=read_pretrained(args.pretrained) if args.pretrained else None,

@@ -32,3 +32,12 @@ class AccountingStage(ClosedModel):
         if self.in_first_step:
             return (1,) * len(self.record_steps)
         return tuple(step // (self.canary_period or 1) for step in self.record_steps)
+
+
+class ComparisonStage(ClosedModel):
+    """A grid of mechanisms, accounted under two adjacencies at one delta."""
+
+    delta: float
+    sample_rates: tuple[float, ...]
+    noise_multipliers: tuple[float, ...]
+    num_steps: tuple[int, ...]

@@ -1,6 +1,5 @@
 """What the jobs of an experiment make: each product's name, its settings, and its inputs."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dpcanary.accounting.noise import NoiseStage
-from dpcanary.accounting.settings import AccountingStage
+from dpcanary.accounting.settings import AccountingStage, ComparisonStage
 from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
 from dpcanary.closed_model import ClosedModel
 from dpcanary.encoders.settings import FeaturesStage
@@ -237,9 +236,10 @@ class Products:
 
     def ratios(self, figure: str) -> Product:
         """The epsilons that a figure compares."""
-        told = self.experiment.settings.figures[figure]
-        grid = [told.sample_rates, told.noise_multipliers, told.num_steps]
-        return Product(f"ratios/{figure}", json.dumps([self.experiment.settings.delta, *grid]))
+        settings = self.experiment.settings
+        known = {**dict(settings), **dict(settings.figures[figure])}
+        stage = ComparisonStage(**{key: known[key] for key in ComparisonStage.model_fields})
+        return Product(f"ratios/{figure}", stage.to_json())
 
     def rows(self, audit: str, *, figure: str | None = None) -> Product:
         """The rows of an audit in the summary, or in the table of a figure."""

@@ -2,8 +2,9 @@
 
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dpcanary.accounting.noise import CALIBRATION
@@ -32,6 +33,36 @@ def option(name: str, *values: object) -> str:
     return " ".join([f"--{name}", *given]) if given else ""
 
 
+def options_of(
+    job: Callable[[Wildcards], str], *, folders: Sequence[str] = (), **others: object
+) -> Callable[[Wildcards, Any], str]:
+    """The options of a job's program, as a function of the job's wildcards and inputs.
+
+    They are what it makes (`job`), the files of each role, and others.
+
+    Args:
+        job: what it makes, as JSON.
+        folders: roles whose folder is given, since so many paths are longer than a command may be.
+        others: values of further options, or functions of the wildcards.
+    """
+
+    def of_job(wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
+        given: dict[str, object] = {"job": job(wildcards)}
+        for role, files in input.items():
+            paths = [files] if isinstance(files, str) else [*files]
+            given[role] = str(Path(paths[0]).parent) if role in folders else paths
+        del given["program"]
+        for name, value in others.items():
+            given[name] = value(wildcards) if callable(value) else value
+        options = (
+            option(name.replace("_", "-"), *(value if isinstance(value, list) else [value]))
+            for name, value in given.items()
+        )
+        return " ".join(filter(None, options))
+
+    return with_known_signature(of_job)
+
+
 class AuditRules:
     """Files and settings of audits. Most methods take or return functions of a job's wildcards.
 
@@ -42,7 +73,6 @@ class AuditRules:
     Attributes:
         trained: names of runs that train models.
         drawn: names of runs that are drawn from a process.
-        run_indices: of the job's shard.
     """
 
     def __init__(self, results: str, products: Products) -> None:
@@ -60,9 +90,6 @@ class AuditRules:
             "optimised": products.optimised_canaries.audits,
             "pretrained": products.pretrained_models.audits,
         }
-        self.run_indices: Callable[[Wildcards], range] = with_known_signature(
-            lambda wildcards: self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
-        )
 
     def by_audit(self, function: Callable[[str], Value]) -> Callable[[Wildcards], Value]:
         """Makes a function of an audit's name one of the job's wildcards; called once per audit."""
@@ -81,6 +108,11 @@ class AuditRules:
         """A setting of the job's audit; 0 where it is not set."""
         return self.by_audit(lambda name: getattr(self._audits[name], key) or 0)
 
+    def runs(self, wildcards: Wildcards) -> list[int]:
+        """The index of the first run of the job's shard, and the one after its last."""
+        runs = self._audits[self._first[wildcards.runs]].runs_of(wildcards.shard)
+        return [runs.start, runs.stop]
+
     def shards(self, wildcards: Wildcards) -> list[str]:
         """The shard files of the job's audit."""
         folder = f"{self._results}/shards/{self._experiment.runs_of_audit[wildcards.audit]}"
@@ -94,14 +126,20 @@ class AuditRules:
             ]
         )
 
+    def options(
+        self, kind: str, stage: type[ClosedModel], **others: Any
+    ) -> Callable[[Wildcards, Any], str]:
+        """The options of a job that makes this kind of product with the settings of a stage."""
+        return options_of(self.job(kind), settings=self.stage_as_json(stage), **others)
+
     def job(self, kind: str) -> Callable[[Wildcards], str]:
         """What a job makes, and what its inputs must be, for its program."""
         return self.by_audit(lambda audit: self._product(kind, audit).job.to_json())
 
-    def labels(self, wildcards: Wildcards) -> str:
+    def labels(self, wildcards: Wildcards) -> list[str | None]:
         """The names of the job's audit, its canary and its score."""
         audit = self._audits[wildcards.audit]
-        return f"{wildcards.audit} {audit.canary} {audit.score}"
+        return [wildcards.audit, audit.canary, audit.score]
 
     def function(self, audit: str) -> str:
         """The function that crafts an audit's canaries, or draws its runs."""

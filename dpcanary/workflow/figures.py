@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dpcanary.figures.catalogue import FigureKind, figure_kind
 from dpcanary.settings.products import Product, Products
-from dpcanary.workflow.audits import Wildcards, option
+from dpcanary.workflow.audits import Wildcards
 
 
 class FigureRules:
@@ -40,10 +39,6 @@ class FigureRules:
         """The figures that are drawn from a kind of file."""
         return [name for name, one in self._figures.items() if role in figure_kind(one.kind).files]
 
-    def setting(self, key: str) -> Callable[[Wildcards], object]:
-        """A setting of the job's figure."""
-        return lambda wildcards: getattr(self._figures[wildcards.figure], key)
-
     def inputs(self, wildcards: Wildcards) -> dict[str, list[str]]:
         """The files that the job's figure is drawn from, by what they are."""
         name = wildcards.figure
@@ -58,16 +53,27 @@ class FigureRules:
         roles = self.kind(wildcards).files
         return {role: [f"{self._results}/{path}" for path in places[role]] for role in roles}
 
-    def options(self, wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
-        """The options of a figure's program: how it is drawn, from what, and its settings."""
+    def draw(self, wildcards: Wildcards) -> str:
+        """The function that draws the job's figure."""
+        return self.kind(wildcards).draw
+
+    def arguments(self, wildcards: Wildcards) -> list[str]:
+        """What that function takes."""
+        return [*self.kind(wildcards).inputs]
+
+    def settings(self, wildcards: Wildcards) -> str:
+        """The settings of the job's figure, as JSON."""
         figure, kind = self._figures[wildcards.figure], self.kind(wildcards)
         keys = [key for key in kind.keys if key != "proven"]  # which is shown by its file
         settings = {key: getattr(figure, key) for key in ["note", *keys]}
         if figure.axis:
             settings["axis"] = figure.axis
-        given = {"draw": [kind.draw], "inputs": kind.inputs, "settings": [json.dumps(settings)]}
-        files = {role: input[role] for role in kind.files}
-        return " ".join(filter(None, (option(name, *of) for name, of in (given | files).items())))
+        return json.dumps(settings)
+
+    def settings_of(self, kind: str) -> Callable[[Wildcards], str]:
+        """The settings of a job of a figure: of its ceilings or its ratios."""
+        made: Callable[[str], Product] = getattr(self._products, kind)
+        return lambda wildcards: made(wildcards.figure).settings
 
     def job(self, kind: str) -> Callable[[Wildcards], str]:
         """What a job of a figure makes: the figure, its ceilings or its ratios; and from what."""

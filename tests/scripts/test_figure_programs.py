@@ -75,10 +75,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _summary().to_csv(folder / "summary.tsv", sep="\t", index=False)
     _write_experiment(folder)
     _write_scores(folder)
-    _main("estimate_by_runs")(_by_runs_arguments(folder, "20", "100"))
+    _main("estimate")(_by_runs_arguments(folder, "20", "100"))
     _summarise_by_runs(folder)
-    grid = ["--sample-rates", "1.0", "--noise-multipliers", "22.37", "89.128", "--num-steps", "500"]
-    _main("compare_adjacencies")([*grid, "--delta", "1e-5", "--output", f"{folder}/ratios.tsv"])
+    grid = {"sample_rates": [1.0], "noise_multipliers": [22.37, 89.128], "num_steps": [500]}
+    settings = json.dumps({**grid, "delta": 1e-5})
+    _main("compare_adjacencies")(["--settings", settings, "--output", f"{folder}/ratios.tsv"])
     delta = np.linspace(0.01, 0.99, 50)
     profile = [
         {"adjacency": name, "delta": d, "epsilon": gdp_epsilon(mu=mu, delta=float(d))}
@@ -342,9 +343,7 @@ def test_numbers_of_runs_that_are_not_there_are_refused(
     num_runs: str, message: str, inputs: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        _main("estimate_by_runs")(
-            _by_runs_arguments(inputs, "20", num_runs, output=tmp_path / "out.tsv")
-        )
+        _main("estimate")(_by_runs_arguments(inputs, "20", num_runs, output=tmp_path / "out.tsv"))
     assert not list(tmp_path.iterdir())
 
 

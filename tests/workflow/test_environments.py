@@ -54,9 +54,8 @@ def rules() -> dict[str, str]:
     found: dict[str, str] = {}
     for base, name, own in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         found[name] = own + found.get(base, "")
-    # They write what Snakemake itself knows, in Snakemake's own process.
-    del found["resolve_config"], found["resolve_planned_config"]
-    return found
+    # The others write what Snakemake itself knows, in Snakemake's own process.
+    return {rule: text for rule, text in found.items() if "program=" in text}
 
 
 def environment_of(text: str) -> str:
@@ -85,12 +84,11 @@ def test_versions_are_the_tested_ones(environment):
 
 
 @pytest.mark.parametrize("rule", sorted(rules()))
-def test_every_rule_names_environment_log_threads_and_memory(rule):
+def test_every_rule_names_environment_log_and_memory(rule):
     text = rules()[rule]
-    for directive in ("log:", "conda:", "threads:", "mem_mb=", "message:", "program=program("):
+    for directive in ("log:", "conda:", "mem_mb=", "message:", "program=program("):
         assert directive in text
-    assert "python {input.program:q} " in text
-    assert f'program("{rule}")' in text
+    assert "COMMAND" in text or "python {input.program:q} " in text
 
 
 @pytest.mark.parametrize("rule", sorted(rules()))
@@ -104,7 +102,8 @@ def third_party(rule: str) -> set[str]:
     """Distributions that the rule's program and its part of the library import."""
     found = set()
     modules = [name.split(":")[0].replace(".", "/") for name in FUNCTIONS.get(rule, [])]
-    programs = [ROOT / "scripts" / f"{rule}.py", *(ROOT / f"{module}.py" for module in modules)]
+    [program] = re.findall(r'program\("(\w+)"\)', rules()[rule])
+    programs = [ROOT / "scripts" / f"{program}.py", *(ROOT / f"{module}.py" for module in modules)]
     for path in {path for program in programs for path in imports_of(program, ROOT)}:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.ImportFrom):

@@ -78,7 +78,7 @@ TURNS = {
     "data": ["prepare_dataset"],
     "accounting": ["account", "compare_adjacencies"],
     "training": ["train_shard"],
-    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling", "list_audits"],
+    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling"],
     "figures": ["all"],
 }
 # Downloads have tests of their own, against a server.

@@ -72,7 +72,7 @@ class DenseLayers:
     def backward(
         self, parameters: Tensor, inputs: Sequence[Tensor], slopes: Tensor
     ) -> list[Tensor]:
-        """Gradients in the outputs of every layer, before the activation; `slopes` in the logits."""
+        """Gradients in the outputs of every layer before its activation; `slopes` in the logits."""
         gradients = [slopes]
         weights = [weight for weight, _ in self._layers(parameters)]
         for layer in range(len(self.shapes) - 1, 0, -1):
@@ -99,7 +99,7 @@ class DenseLayers:
     def add_sums(
         self, inputs: Sequence[Tensor], gradients: Sequence[Tensor], scales: Tensor, out: Tensor
     ) -> None:
-        """Adds the gradients of the records times `scales`, shape (runs, n); changes `gradients`."""
+        """Adds the records' gradients times `scales`, shape (runs, n); changes `gradients`."""
         for layer, (weight_sum, bias_sum) in enumerate(self._layers(out)):
             scaled = gradients[layer].mul_(scales.unsqueeze(-1))
             if inputs[layer].dim() == 3:
@@ -223,7 +223,7 @@ class SmallPerceptronPath(PerceptronPath):
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """See `GradientPath`."""
-        rows, weights = torch.atleast_2d(batch.rows), batch.weights
+        rows, weights = batch.rows.view(-1, batch.rows.shape[-1]), batch.weights
         if weights.stride(0) == 0:  # the runs share one row of weights
             weights = weights[:1]
         add_clipped_gradients(
