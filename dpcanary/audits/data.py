@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dpcanary.datasets.source import KNOWN_SOURCES, Source
+from dpcanary.datasets.settings import KNOWN_SOURCES
+from dpcanary.datasets.source import Source
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz, write_atomically

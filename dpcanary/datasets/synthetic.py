@@ -8,7 +8,8 @@ group's probability. Groups differ in size.
 
 import numpy as np
 
-from dpcanary.datasets.source import KNOWN_SOURCES, Purpose, Source
+from dpcanary.datasets.settings import KNOWN_SOURCES
+from dpcanary.datasets.source import Purpose, Source
 from dpcanary.randomness import generator
 from dpcanary.records import Records
 

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.datasets.source import KNOWN_SOURCES, Source
+from dpcanary.datasets.settings import KNOWN_SOURCES
+from dpcanary.datasets.source import Source
 from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.datasets.synthetic import purchase100_synthetic

@@ -19,7 +19,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, read_canaries
 from dpcanary.closed_model import ClosedModel
-from dpcanary.datasets.splitting import DatasetStage
+from dpcanary.datasets.settings import DatasetStage
 from dpcanary.devices import chosen_device
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.settings import EstimationStage
