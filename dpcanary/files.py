@@ -1,4 +1,7 @@
-"""Reads and writes files: writing is atomic, reading is checked and never runs code."""
+"""Reads and writes files: writing is atomic, reading is checked and never runs code.
+
+A file that cannot be written, is missing or is damaged is an `InputError`.
+"""
 
 import contextlib
 import errno
@@ -19,15 +22,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes a file whole or not at all: a temporary file beside it is moved to its place.
-
-    Args:
-        path: where to write; missing folders are created.
-        write: writes the content to the open binary file.
-
-    Raises:
-        InputError: if the file cannot be written, for example because the disk is full.
-    """
+    """Writes a file whole or not at all: a temporary file beside it is moved to its place."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,36 +44,21 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_arrays(
     path: Path, *, header: Mapping[str, Any], arrays: Arrays, origin: str = ""
 ) -> None:
-    """Writes named arrays and a JSON header as one .npz, without pickle.
-
-    Args:
-        path: ends in .npz.
-        header: JSON-serialisable; the key `origin` is reserved.
-        arrays: numbers by name; the name `header` is reserved.
-        origin: what the file is of an experiment; see `provenance`.
-    """
+    """Writes named arrays and a JSON header as one .npz, without pickle."""
     told = {**header, "origin": origin} if origin else header
     text = np.frombuffer(json.dumps(told, sort_keys=True).encode(), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, header=text, **arrays))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Reads a file of `write_arrays`: (header, arrays).
-
-    Raises:
-        InputError: if the file is missing, truncated, damaged, holds objects, or has no header.
-    """
+    """Reads a file of `write_arrays`: (header, arrays)."""
     arrays = read_npz(path)
     header = arrays.pop("header", None)
     return _parsed(path, header), arrays
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Only the header of a file of `write_arrays`.
-
-    Raises:
-        InputError: see `read_arrays`.
-    """
+    """Only the header of a file of `write_arrays`."""
     return _parsed(path, read_npz(path, names=("header",)).get("header"))
 
 
@@ -91,11 +71,7 @@ def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:
 
 
 def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz, or those with these names; pickled objects are refused.
-
-    Raises:
-        InputError: if the file is missing, truncated, damaged or holds objects.
-    """
+    """All arrays of an .npz, or those with these names; pickled objects are refused."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             wanted = [name for name in content.files if names is None or name in names]
@@ -110,11 +86,7 @@ def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, N
 
 
 def shape_in_npz(path: Path, name: str) -> tuple[int, ...]:
-    """The shape of an array of an .npz, without reading the array.
-
-    Raises:
-        InputError: if the file is missing or damaged, or has no such array.
-    """
+    """The shape of an array of an .npz, without reading the array."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
             version = np.lib.format.read_magic(file)
@@ -135,11 +107,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        InputError: if the file is missing or is not a JSON object.
-    """
+    """A JSON object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -152,11 +120,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_number(path: Path, key: str) -> float:
-    """A number of a JSON object.
-
-    Raises:
-        InputError: see `read_json`; also if there is no such number in it.
-    """
+    """A number of a JSON object."""
     value = read_json(path).get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{path} has no number {key}; delete it and run again")

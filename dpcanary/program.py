@@ -48,15 +48,7 @@ def stage_parser(
     optional: Sequence[str] = (),
     device: bool = False,
 ) -> argparse.ArgumentParser:
-    """The options that programs have in common: settings, inputs by role, and the output.
-
-    Args:
-        description: of the program.
-        settings: the model of its settings, which are given as JSON.
-        inputs: roles of files that it needs.
-        optional: roles of files that it reads if they are given.
-        device: whether it computes on the processor or on a GPU.
-    """
+    """The options that programs have in common: settings, inputs by role, and the output."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--settings", type=settings.model_validate_json, required=True)
     for role in [*inputs, *optional]:
@@ -73,15 +65,7 @@ def parsed(
     """The arguments of a program, after its inputs have been found to be those of its job.
 
     Option `--job`, which is added, says which file each input must be: by role, which is the name
-    of the input's option.
-
-    Args:
-        parser: of the program's own options.
-        argv: the command line.
-        read_later: inputs that the program checks itself, while it reads them.
-
-    Raises:
-        InputError: if an input is of another audit, or was made with other settings.
+    of the input's option. The program itself checks those that are `read_later`.
     """
     parser.add_argument(
         "--job",

@@ -29,16 +29,7 @@ def as_json(settings: Mapping[str, Any]) -> str:
 
 
 def origin_of(name: str, *, settings: str, inputs: Mapping[str, Sequence[str]]) -> str:
-    """The origin of a product.
-
-    Args:
-        name: of the product, such as `scores/fig3-gradient`.
-        settings: of the job that makes it, as JSON.
-        inputs: by role, the origins of what it is made from.
-
-    Returns:
-        `name:digest`, where the digest depends on all arguments.
-    """
+    """The origin of a product, `name:digest`; its inputs are origins by role."""
     roles = [f"{role} {' '.join(origins)}" for role, origins in sorted(inputs.items())]
     digest = sha256_of_text("\n".join([name, settings, *roles]))
     return f"{name}:{digest[:_DIGITS]}"
@@ -63,11 +54,7 @@ class Job(ClosedModel):
     inputs: dict[str, tuple[str, ...]] = Field({})
 
     def check(self, role: str, files: Path | Sequence[Path] | None) -> None:
-        """Compares the origins of files with those that they must have.
-
-        Raises:
-            InputError: if a file has another origin, or none; it names the file.
-        """
+        """Compares the origins of files with those that they must have."""
         paths = [files] if isinstance(files, Path) else [*(files or ())]
         expected = [*self.inputs.get(role, ())]
         found = [(path, origin) for path in paths for origin in origins_in(path)]
@@ -89,11 +76,7 @@ class Job(ClosedModel):
 
 
 def check_origin(path: Path, found: str | None, wanted: str) -> None:
-    """Compares the origin that a file states with the one that it must have.
-
-    Raises:
-        InputError: if they differ.
-    """
+    """Compares the origin that a file states with the one that it must have."""
     if found == wanted:
         return
     if not found:
@@ -114,11 +97,7 @@ def check_origin(path: Path, found: str | None, wanted: str) -> None:
 
 
 def origins_in(path: Path) -> list[str]:
-    """The origins that a file states: one, or in a summary one for each audit, in their order.
-
-    Raises:
-        InputError: if the file is missing or damaged.
-    """
+    """The origins that a file states: one, or in a summary one for each audit, in their order."""
     if path.suffix == ".tsv":
         return _origins_in_table(path)
     header = read_json(path) if path.suffix == ".json" else read_header(path)

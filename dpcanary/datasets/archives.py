@@ -44,11 +44,7 @@ def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 @contextmanager
 def open_table(path: Path, *, member: str | None = None) -> Iterator[IO[bytes]]:
-    """Opens a plain file, or the member of a tar archive with a base name (or its first file).
-
-    Raises:
-        InputError: if the file is missing or damaged, or the archive lacks the member.
-    """
+    """Opens a plain file, or the member of a tar archive with a base name (or its first file)."""
     with reading(path):
         if not is_tar(path):
             with path.open("rb") as file:

@@ -27,11 +27,7 @@ _CATALOGUE = TypeAdapter(dict[str, Entry])
 
 
 def read_catalogue(path: Path) -> dict[str, Entry]:
-    """Reads the entries, by source.
-
-    Raises:
-        InputError: if the file is missing or not YAML, or an entry is invalid.
-    """
+    """Reads the entries, by source."""
     try:
         entries = _CATALOGUE.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -49,11 +45,7 @@ def read_catalogue(path: Path) -> dict[str, Entry]:
 
 
 def entry_of(source: str, catalogue: dict[str, Entry]) -> Entry:
-    """The entry of a source.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """The entry of a source."""
     if source not in catalogue:
         raise InputError(f"no download for source {source!r}; {suggestion(source, catalogue)}")
     return catalogue[source]

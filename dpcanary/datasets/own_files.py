@@ -20,11 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_arrays_of(path: Path) -> Source:
-    """Reads an .npz file with `features`, `labels`, and optionally `test_features`, `test_labels`.
-
-    Raises:
-        InputError: if the file is damaged, lacks an array, or has unusable features or labels.
-    """
+    """Reads an .npz file with `features`, `labels`, and optionally `test_features`, `test_labels`."""
     arrays = read_npz(path)
     has_test = "test_features" in arrays or "test_labels" in arrays
     prefixes = ("", "test_") if has_test else ("",)
@@ -56,9 +52,6 @@ def read_own_table(path: Path, label_column: str = "label") -> Source:
 
     Labels are integers from 0, or texts, whose classes are numbered in alphabetical order. A pandas
     index that was saved with a .parquet file is left out.
-
-    Raises:
-        InputError: if the file is damaged, a feature is not numeric, or a value is missing.
     """
     table = _without_index(path, _table(path))
     names = table.column_names

@@ -45,12 +45,8 @@ _BATCHES = (*(f"data_batch_{index}.bin" for index in range(1, 6)), "test_batch.b
 def read_cifar10(files: Sequence[Path]) -> Source:
     """Reads images as bytes, shape (n, 3, 32, 32), in the official order.
 
-    Args:
-        files: `cifar-10-binary.tar.gz`; or .npz files with arrays `images`, uint8 of shape
-            (n, 32, 32, 3), and `labels`: the training part, then optionally the test part.
-
-    Raises:
-        InputError: if a file is damaged or has another form, or a label is above 9.
+    From `cifar-10-binary.tar.gz`; or from .npz files of the training part and optionally the test
+    part, with arrays `images`, uint8 of shape (n, 32, 32, 3), and `labels`.
     """
     if all(path.suffix == ".npz" for path in files):
         parts = [_images_of_arrays(path) for path in files]
@@ -120,12 +116,8 @@ _SST2_LABELS = ("0", "1")
 def read_sst2(files: Sequence[Path]) -> Source:
     """Reads sentences, stripped of surrounding blanks; the dev set is the test part.
 
-    Args:
-        files: GLUE's `SST-2.zip`; or TSV files of the training set and optionally the dev set,
-            without quoting, with or without a header of `sentence` (or `content`) and `label`.
-
-    Raises:
-        InputError: if a file is damaged or has another form, or a label is neither 0 nor 1.
+    From GLUE's `SST-2.zip`; or from TSV files of the training set and optionally the dev set,
+    without quoting, with or without a header of `sentence` (or `content`) and `label`.
     """
     contents: dict[str, bytes] = {}
     for path in files:
@@ -198,14 +190,8 @@ def read_california_housing(files: Sequence[Path]) -> Source:
 
     MedInc, HouseAge, AveRooms, AveBedrms, Population, AveOccup, Latitude, Longitude. The label is
     whether the median house value is above its median over all rows. This definition is ours: the
-    paper with a binary target does not state one.
-
-    Args:
-        files: scikit-learn's `cal_housing.tgz`, or a CSV file with a header. Rows without
-            `total_bedrooms` are left out, and their number is logged.
-
-    Raises:
-        InputError: if the file is damaged, lacks a column, or a value is no number.
+    paper with a binary target does not state one. The file is scikit-learn's `cal_housing.tgz`, or
+    a CSV file with a header; rows without `total_bedrooms` are left out.
     """
     [path] = files
     with open_table(path, member="cal_housing.data") as content:
@@ -276,12 +262,8 @@ _BLOCK_BYTES = 2**24
 def read_purchase100(files: Sequence[Path]) -> Source:
     """Reads bits, as bytes of shape (n, 600); labels 1 to 100 become 0 to 99.
 
-    Args:
-        files: `dataset_purchase.tgz`, whose only member is a CSV file, or that CSV file. Each line
-            has a label and 600 bits; there is no header.
-
-    Raises:
-        InputError: if the file is damaged or a line is wrong; it names the first such line.
+    From `dataset_purchase.tgz`, or from its only member, a CSV file without a header: a label and
+    600 bits in each line.
     """
     [path] = files
     blocks = list(_purchase_blocks(path))

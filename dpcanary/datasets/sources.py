@@ -30,11 +30,7 @@ DRAW = {"purchase100_synthetic": purchase100_synthetic}
 def load_records(
     stage: SourceStage, *, files: Sequence[Path], features: Path | None = None
 ) -> Source:
-    """Reads or generates the records of a stage's source, or reads the file of their features.
-
-    Raises:
-        InputError: see `load_source`.
-    """
+    """Reads or generates the records of a stage's source, or reads the file of their features."""
     if features is not None:
         return read_arrays_of(features)
     return load_source(
@@ -56,19 +52,10 @@ def load_source(
     seed: int = 0,
     label_column: str = "label",
 ) -> Source:
-    """Reads or generates the records of a source.
+    """Reads or generates the records of a known source, or those of a user's own file.
 
-    Args:
-        source: one of `KNOWN_SOURCES`, or the path of a user's own file.
-        files: the source's download, or local files in its place: the training part, then the test
-            part if there is one.
-        max_records: keep only the first records of the training part.
-        num_test: keep only the first records of the source's own test part.
-        seed: of a source that is drawn at random.
-        label_column: of a user's own table.
-
-    Raises:
-        InputError: if the source is unknown, or its files are missing or invalid.
+    `files` are the training part, then the test part if there is one; the seed is that of a source
+    that is drawn, and the label column that of a user's table.
     """
     known = KNOWN_SOURCES.get(source)
     if known is None:

@@ -29,18 +29,6 @@ def split_records(
     `num_auxiliary` of them and the rest. Features are standardised by the mean and standard
     deviation of the auxiliary records alone, so that scaling reads nothing private; images by those
     of each channel.
-
-    Args:
-        source: features or images.
-        num_records: number of private records.
-        seed: the experiment's seed.
-        balanced: whether every class has equally many private records.
-        num_auxiliary: number of auxiliary records; by default all that are not private, or half of
-            them if the source has no test part.
-        num_test: number of test records; by default all that are left.
-
-    Raises:
-        InputError: if the records are texts, or there are too few of them or of a class.
     """
     if source.kind == "texts":
         raise InputError(

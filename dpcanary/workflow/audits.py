@@ -38,12 +38,9 @@ def options_of(
 ) -> Callable[[Wildcards, Any], str]:
     """The options of a job's program, as a function of the job's wildcards and inputs.
 
-    They are what it makes (`job`), the files of each role, and others.
-
-    Args:
-        job: what it makes, as JSON.
-        folders: roles whose folder is given, since so many paths are longer than a command may be.
-        others: values of further options, or functions of the wildcards.
+    They are what it makes (`job`), the files of each role, and others, which may be functions of
+    the wildcards. Of the roles in `folders` only the folder is given, since so many paths are
+    longer than a command may be.
     """
 
     def of_job(wildcards: Wildcards, input: Any) -> str:  # Snakemake's name

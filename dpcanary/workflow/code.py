@@ -58,11 +58,7 @@ def digest_of_code(program: Path, root: Path, *, functions: Sequence[str] = ()) 
 
 
 def check_functions(references: Sequence[str]) -> None:
-    """Looks at the code of functions of the user's own, without running it.
-
-    Raises:
-        InputError: if there is no such module, or one that it imports is no Python.
-    """
+    """Looks at the code of functions of the user's own, without running it."""
     for reference in references:
         _code_of_function(reference, LIBRARY)
 

@@ -14,12 +14,7 @@ _MOST = 5
 
 
 def print_success(results: Path, targets: Iterable[str]) -> None:
-    """Prints the table of results, if these were asked for, and of Snakemake itself.
-
-    Args:
-        results: the folder of the experiment.
-        targets: what Snakemake was asked for; empty for everything.
-    """
+    """Prints the table of results, if these were asked for, and of Snakemake itself."""
     # Planning a run does not need it.
     from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
 
@@ -29,11 +24,7 @@ def print_success(results: Path, targets: Iterable[str]) -> None:
 
 
 def print_failure(logs: Path) -> None:
-    """Prints the reasons of failed jobs again, on stderr, and how to go on.
-
-    Args:
-        logs: the folder of the jobs' logs.
-    """
+    """Prints the reasons of failed jobs again, on stderr, and how to go on."""
     reasons = failures(logs, since=_STARTED)
     if reasons:
         _say("\nWhat went wrong:")
@@ -68,9 +59,6 @@ def keep_one_timer(scheduler: Any) -> None:
     While jobs wait, each look at them sets a timer for the next look, and each job that ends adds
     a look, so the looks grow without end. After 100 jobs of a second beside 1,400 that wait, they
     are a quarter of Snakemake's processor time, and their share grows with every job.
-
-    Args:
-        scheduler: the class `JobScheduler`. If it sets no such timers, nothing is changed.
     """
     if not hasattr(scheduler, "_schedule_reevalutation"):
         return

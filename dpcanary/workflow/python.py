@@ -50,11 +50,7 @@ def path_of_python() -> str:
 
 
 def paths_of_code(*, own: Path | None) -> str:
-    """A shell command by which jobs import this library, unless it is installed beside Python.
-
-    Args:
-        own: folder of the user's own code, which programs look up last; None if there is none.
-    """
+    """A shell command by which jobs import this library, unless it is installed beside Python."""
     found = f"export {OWN_CODE}={shlex.quote(str(own))}; " if own else ""
     if is_clone():
         library = shlex.quote(str(LIBRARY))

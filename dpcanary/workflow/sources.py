@@ -50,9 +50,6 @@ class SourceRules:
 
         Snakemake asks for them only where it must read them: results of another source would stand
         under the name of one that does not exist.
-
-        Raises:
-            InputError: if one is missing; it names the dataset and the place.
         """
         for dataset, settings in self._datasets.items():
             if not settings.files and settings.source in KNOWN_SOURCES:
