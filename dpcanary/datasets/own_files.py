@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_arrays_of(path: Path) -> Source:
-    """Reads an .npz file with `features`, `labels`, and optionally `test_features`, `test_labels`."""
+    """Reads an .npz with `features`, `labels`, and optionally `test_features`, `test_labels`."""
     arrays = read_npz(path)
     has_test = "test_features" in arrays or "test_labels" in arrays
     prefixes = ("", "test_") if has_test else ("",)
