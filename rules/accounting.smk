@@ -1,6 +1,6 @@
 """The noise of every audit, and the epsilon that accountants give it."""
 
-from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.noise import CALIBRATION, NoiseStage
 from dpcanary.accounting.settings import AccountingStage
 
 
@@ -24,8 +24,9 @@ rule calibrate_noise:
     resources:
         mem_mb=2000,
     params:
-        code=AUDITS.by_audit(
-            lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))
+        code=code_for_audit(
+            "calibrate_noise",
+            lambda audit: [CALIBRATION] if audit.noise_multiplier is None else [],
         ),
         options=AUDITS.options("noise", NoiseStage),
     message:
@@ -48,7 +49,9 @@ rule account:
     resources:
         mem_mb=2000,
     params:
-        code=AUDITS.by_audit(lambda audit: code("account", *AUDITS.exact(audit))),
+        code=code_for_audit(
+            "account", lambda audit: filter(None, [audit.adversary.exact])
+        ),
         options=AUDITS.options("accounting", AccountingStage),
     message:
         "Accounting {wildcards.audit}"
@@ -64,7 +67,9 @@ rule compare_adjacencies:
     log:
         f"{LOGS}/compare_adjacencies/{{figure}}.log",
     wildcard_constraints:
-        figure=any_of(FIGURES.with_file("ratios")),
+        figure=any_of(
+            name for name, kind in FIGURES.kinds.items() if "ratios" in kind.files
+        ),
     conda:
         "../envs/accounting.yaml"
     resources:

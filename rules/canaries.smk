@@ -18,7 +18,7 @@ rule train_reference:
     resources:
         **on_device(mem_mb=3000, runtime=60),
     params:
-        code=code_of_training("train_reference"),
+        code=code_for_audit("train_reference"),
         options=AUDITS.options(
             "reference", ReferenceStage, device=EXPERIMENT.settings.device
         ),
@@ -41,7 +41,7 @@ rule optimise_canaries:
     resources:
         **on_device(mem_mb=16000, runtime=1440),
     params:
-        code=code_of_training("optimise_canaries"),
+        code=code_for_audit("optimise_canaries"),
         options=AUDITS.options(
             "optimised", MetagradientStage, device=EXPERIMENT.settings.device
         ),
@@ -70,8 +70,9 @@ rule craft_canaries:
     resources:
         **on_device(mem_mb=3000, runtime=60),
     params:
-        code=AUDITS.by_audit(
-            lambda audit: code("craft_canaries", *AUDITS.crafting_functions(audit))
+        code=code_for_audit(
+            "craft_canaries",
+            lambda audit: [audit.adversary.function, *audit.own_functions],
         ),
         options=AUDITS.options(
             "canaries", CraftingStage, device=EXPERIMENT.settings.device

@@ -97,9 +97,9 @@ def code(rule, *functions):
     )
 
 
-def code_of_training(rule):
-    """The same, with the code of the model where that is the user's own."""
-    return AUDITS.by_audit(lambda audit: code(rule, *AUDITS.own_functions(audit)))
+def code_for_audit(rule, functions=lambda audit: audit.own_functions):
+    """The same, with functions that the job's audit names: by default the user's own model."""
+    return AUDITS.by_audit(lambda name: code(rule, *functions(EXPERIMENT.audits[name])))
 
 
 def gpus_of(device):

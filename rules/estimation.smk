@@ -27,8 +27,9 @@ rule score_runs:
     resources:
         mem_mb=2000,
     params:
-        code=AUDITS.by_audit(
-            lambda audit: code("score_runs", AUDITS.score_function(audit))
+        code=code_for_audit(
+            "score_runs",
+            lambda audit: [audit.adversary.score(audit.score).function],
         ),
         options=AUDITS.options(
             "scores",
@@ -64,20 +65,13 @@ rule estimate:
         COMMAND
 
 
-rule estimate_by_runs:
-    input:
-        program=program("estimate"),
-        scores=f"{RESULTS}/scores/{{audit}}.npz",
+use rule estimate as estimate_by_runs with:
     output:
         f"{RESULTS}/estimates_by_runs/{{figure}}/{{audit}}.tsv",
     log:
         f"{LOGS}/estimate_by_runs/{{figure}}/{{audit}}.log",
     wildcard_constraints:
-        figure=any_of(FIGURES.by_runs),
-    conda:
-        "../envs/estimation.yaml"
-    resources:
-        mem_mb=1000,
+        figure=any_of(name for name, kind in FIGURES.kinds.items() if kind.is_by_runs),
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
         options=options_of(
@@ -87,8 +81,6 @@ rule estimate_by_runs:
         ),
     message:
         "Estimating epsilon of {wildcards.audit} by its number of runs"
-    shell:
-        COMMAND
 
 
 rule bound_ceiling:
@@ -100,7 +92,11 @@ rule bound_ceiling:
     log:
         f"{LOGS}/bound_ceiling/{{figure}}.log",
     wildcard_constraints:
-        figure=any_of(FIGURES.proven),
+        figure=any_of(
+            name
+            for name, figure in EXPERIMENT.settings.figures.items()
+            if figure.proven
+        ),
     conda:
         "../envs/estimation.yaml"
     resources:

@@ -29,8 +29,8 @@ rule draw_figure:
         code=lambda wildcards: code("draw_figure", FIGURES.kind(wildcards).draw),
         options=options_of(
             FIGURES.job("figure"),
-            draw=FIGURES.draw,
-            inputs=FIGURES.arguments,
+            draw=lambda wildcards: FIGURES.kind(wildcards).draw,
+            inputs=lambda wildcards: [*FIGURES.kind(wildcards).inputs],
             settings=FIGURES.settings,
         ),
         # The report shows it; see report/figure.rst.

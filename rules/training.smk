@@ -19,7 +19,7 @@ rule pretrain:
     resources:
         **on_device(mem_mb=8000, runtime=720),
     params:
-        code=code_of_training("pretrain"),
+        code=code_for_audit("pretrain"),
         options=AUDITS.options(
             "pretrained", PretrainingStage, device=EXPERIMENT.settings.device
         ),
@@ -49,7 +49,7 @@ rule train_shard:
         # A resource, since no result depends on it; 0 for as many runs as fit.
         runs_at_once=AUDITS.setting("runs_at_once"),
     params:
-        code=code_of_training("train_shard"),
+        code=code_for_audit("train_shard"),
         options=AUDITS.options(
             "shards",
             TrainingStage,
@@ -78,7 +78,7 @@ rule draw_shard:
         mem_mb=by_attempt(1000),
         runtime=by_attempt(30),
     params:
-        code=AUDITS.by_audit(lambda audit: code("draw_shard", AUDITS.function(audit))),
+        code=code_for_audit("draw_shard", lambda audit: [audit.adversary.function]),
         options=AUDITS.options("shards", DrawingStage, runs=AUDITS.runs),
     message:
         "Drawing the runs of {wildcards.runs}, shard {wildcards.shard}"

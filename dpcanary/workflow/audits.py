@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpcanary.accounting.noise import CALIBRATION
 from dpcanary.closed_model import ClosedModel
 from dpcanary.settings.products import Product, Products
 
@@ -137,32 +136,6 @@ class AuditRules:
         """The names of the job's audit, its canary and its score."""
         audit = self._audits[wildcards.audit]
         return [wildcards.audit, audit.canary, audit.score]
-
-    def function(self, audit: str) -> str:
-        """The function that crafts an audit's canaries, or draws its runs."""
-        return self._audits[audit].adversary.function
-
-    def own_functions(self, audit: str) -> list[str]:
-        """The function that makes an audit's model, if that is the user's own."""
-        return self._audits[audit].own_functions
-
-    def crafting_functions(self, audit: str) -> list[str]:
-        """The function that crafts an audit's canaries, and the one that makes its model."""
-        return [self.function(audit), *self.own_functions(audit)]
-
-    def calibration(self, audit: str) -> list[str]:
-        """The function that calibrates an audit's noise; none where the config gives the noise."""
-        return [CALIBRATION] if self._audits[audit].noise_multiplier is None else []
-
-    def exact(self, audit: str) -> list[str]:
-        """The function that gives the exact curves of what an audit observes; none if unknown."""
-        found = self._audits[audit].adversary.exact
-        return [found] if found else []
-
-    def score_function(self, audit: str) -> str:
-        """The function that scores an audit's runs."""
-        found = self._audits[audit]
-        return found.adversary.score(found.score).function
 
     def _product(self, kind: str, audit: str) -> Product:
         made: Product | list[Product] = getattr(self._products, kind)(audit)

@@ -13,12 +13,14 @@ class FigureRules:
 
     Attributes:
         tables: for each table of bounds, the sweeps that it shows.
+        kinds: for each figure, its kind.
     """
 
     def __init__(self, results: str, products: Products) -> None:
         """Takes the folder of an experiment's results, and its products."""
         self._results, self._products = results, products
         self._figures = products.experiment.settings.figures
+        self.kinds = {name: figure_kind(figure.kind) for name, figure in self._figures.items()}
         # Each figure has a table of its own, so that it waits for its own audits alone.
         self.tables: dict[str, Sequence[str]] = {"summary": [*products.experiment.sweeps]} | {
             f"summaries/{name}": figure.sweeps
@@ -28,16 +30,7 @@ class FigureRules:
 
     def kind(self, wildcards: Wildcards) -> FigureKind:
         """The kind of the job's figure."""
-        return figure_kind(self._figures[wildcards.figure].kind)
-
-    @property
-    def by_runs(self) -> list[str]:
-        """The figures of bounds from the first runs of each repeat."""
-        return [name for name, one in self._figures.items() if figure_kind(one.kind).is_by_runs]
-
-    def with_file(self, role: str) -> list[str]:
-        """The figures that are drawn from a kind of file."""
-        return [name for name, one in self._figures.items() if role in figure_kind(one.kind).files]
+        return self.kinds[wildcards.figure]
 
     def inputs(self, wildcards: Wildcards) -> dict[str, list[str]]:
         """The files that the job's figure is drawn from, by what they are."""
@@ -52,14 +45,6 @@ class FigureRules:
         }
         roles = self.kind(wildcards).files
         return {role: [f"{self._results}/{path}" for path in places[role]] for role in roles}
-
-    def draw(self, wildcards: Wildcards) -> str:
-        """The function that draws the job's figure."""
-        return self.kind(wildcards).draw
-
-    def arguments(self, wildcards: Wildcards) -> list[str]:
-        """What that function takes."""
-        return [*self.kind(wildcards).inputs]
 
     def settings(self, wildcards: Wildcards) -> str:
         """The settings of the job's figure, as JSON."""
@@ -94,11 +79,6 @@ class FigureRules:
         made = {role: self._of_table(wildcards, role) for role in ("estimates", "accounting")}
         config = Product("experiment", self._products.experiment.to_json())
         return Product(wildcards.table, "", {**made, "experiment": [config]}).job.to_json()
-
-    @property
-    def proven(self) -> list[str]:
-        """The figures that show what bounds prove."""
-        return [name for name, figure in self._figures.items() if figure.proven]
 
     def scores_of_ceilings(self, wildcards: Wildcards) -> list[str]:
         """The scores of the audits in the job's figure."""
