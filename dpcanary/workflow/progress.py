@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -155,20 +154,7 @@ def in_words(seconds: float) -> str:
 _SECONDS_BETWEEN_LINES = 15.0
 
 
-class Display(Protocol):
-    """What shows progress."""
-
-    def show(self, progress: WorkflowProgress, now: float) -> None:
-        """Shows how far the run is."""
-
-    def message(self, text: str) -> None:
-        """Prints a message."""
-
-    def close(self) -> None:
-        """Ends the display."""
-
-
-def make_display(*, interactive: bool) -> Display:
+def make_display(*, interactive: bool) -> "_Bar | _Lines":
     """A bar, or lines."""
     return _Bar() if interactive else _Lines()
 
@@ -195,6 +181,8 @@ def _line() -> Column:
 
 
 class _Bar:
+    """Shows progress as a bar on a terminal; messages appear above it."""
+
     def __init__(self) -> None:
         self._times = _Times(table_column=_line())
         self._bar = Progress(
@@ -226,6 +214,8 @@ class _Bar:
 
 
 class _Lines:
+    """Shows progress as lines, one in a while."""
+
     def __init__(self) -> None:
         self._last = 0.0
 
