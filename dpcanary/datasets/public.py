@@ -1,4 +1,4 @@
-"""Readers of public datasets, from their official files or common copies of them."""
+"""Public datasets from their official files or common copies, and those that need no file."""
 
 import csv
 import io
@@ -16,9 +16,10 @@ from pyarrow.csv import ConvertOptions, ReadOptions, open_csv
 
 from dpcanary.datasets.archives import is_tar, open_table, reading, tar_members
 from dpcanary.datasets.settings import KNOWN_SOURCES
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.source import Purpose, Source
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz
+from dpcanary.randomness import generator
 from dpcanary.records import Records, integer_labels, records_from
 
 _LOG = logging.getLogger(__name__)
@@ -312,3 +313,49 @@ def _what_is_wrong(cells: list[str]) -> str:
         if bit not in ("0", "1"):
             return f"bit {number} must be 0 or 1, not {bit!r}"
     return ""
+
+
+# Without a file
+
+# Log-odds. The group spread decides how hard groups are to tell apart: with this value the best
+# possible accuracy is 0.91. A linear model reaches 0.90 on 150,000 records (0.88 on 50,000), a
+# perceptron with 128 hidden units 0.86 (0.81). On the real data perceptrons reach 0.8 to 0.9.
+_MEAN_LOG_ODDS = -1.6
+_ITEM_SPREAD = 1.0
+_GROUP_SPREAD = 0.43
+_SIZE_SPREAD = 0.5  # of the logarithm of a group's size
+_DRAWN_AT_ONCE = 4096  # records per random stream; a change would change the data
+
+
+def purchase100_synthetic(*, num_records: int, seed: int) -> Source:
+    """Draws data of Purchase100's shape, for use where the real file is not available.
+
+    No number measured on them is a result about Purchase100. The model: each item has its own
+    popularity, each of the 100 groups shifts the log-odds of every item by its own normal draw, and
+    a record buys each item independently with its group's probability. Groups differ in size. The
+    first records do not depend on how many are drawn.
+    """
+    rng = generator(seed=seed, purpose=Purpose.SYNTHETIC_RECORDS)
+    popularity = _MEAN_LOG_ODDS + _ITEM_SPREAD * rng.standard_normal(_NUM_ITEMS)
+    log_odds = popularity + _GROUP_SPREAD * rng.standard_normal((_NUM_GROUPS, _NUM_ITEMS))
+    probabilities = (1 / (1 + np.exp(-log_odds))).astype(np.float32)
+    sizes = np.exp(_SIZE_SPREAD * rng.standard_normal(_NUM_GROUPS))
+    shares = sizes / sizes.sum()
+    records = np.empty((num_records, _NUM_ITEMS), dtype=np.uint8)
+    labels = np.empty(num_records, dtype=np.int64)
+    for index, start in enumerate(range(0, num_records, _DRAWN_AT_ONCE)):
+        block = slice(start, min(start + _DRAWN_AT_ONCE, num_records))
+        rng = generator(seed=seed, purpose=Purpose.SYNTHETIC_RECORDS, index=1 + index)
+        drawn = rng.choice(_NUM_GROUPS, size=_DRAWN_AT_ONCE, p=shares)[: block.stop - start]
+        labels[block] = drawn
+        uniform = rng.random((len(drawn), _NUM_ITEMS), dtype=np.float32)
+        records[block] = uniform < probabilities[drawn]
+    return Source("purchase100_synthetic", Records(records, labels), synthetic=True)
+
+
+def digits() -> Source:
+    """Scikit-learn's digits: 64 numbers each, and labels from 0 to 9."""
+    from sklearn.datasets import load_digits
+
+    features, labels = load_digits(return_X_y=True)
+    return Source("digits", Records(features, labels), class_names=tuple("0123456789"))

@@ -7,6 +7,8 @@ import numpy as np
 
 from dpcanary.datasets.own_files import read_arrays_of, read_own_table
 from dpcanary.datasets.public import (
+    digits,
+    purchase100_synthetic,
     read_california_housing,
     read_cifar10,
     read_purchase100,
@@ -14,7 +16,6 @@ from dpcanary.datasets.public import (
 )
 from dpcanary.datasets.settings import KNOWN_SOURCES, OWN_SUFFIXES, SourceStage
 from dpcanary.datasets.source import Source
-from dpcanary.datasets.synthetic import digits, purchase100_synthetic
 from dpcanary.errors import InputError, suggestion
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpcanary.datasets.public import purchase100_synthetic
 from dpcanary.datasets.settings import KNOWN_SOURCES
 from dpcanary.datasets.source import Source
 from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
-from dpcanary.datasets.synthetic import purchase100_synthetic
 from dpcanary.errors import InputError
 
 real = pytest.mark.skipif("DPCANARY_DATA" not in os.environ, reason="needs DPCANARY_DATA")
