@@ -1,6 +1,7 @@
 """Datasets: downloaded, encoded, and split into private, auxiliary and test records."""
 
 from dpcanary.datasets.settings import DatasetStage
+from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.workflow.sources import DOWNLOADS, ENCODERS, FEATURES, LOCK
 
 
@@ -80,9 +81,9 @@ rule extract_features:
     params:
         code=code("extract_features"),
         options=options_of(
-            lambda wildcards: SOURCES.job_of_features(encoded(wildcards)),
-            settings=lambda wildcards: SOURCES.features_stage(
-                encoded(wildcards)
+            lambda wildcards: PRODUCTS.features(encoded(wildcards))[0].job.to_json(),
+            settings=lambda wildcards: EXPERIMENT.dataset_stage(
+                FeaturesStage, dataset=encoded(wildcards)
             ).to_json(),
             encoder=lambda wildcards: SOURCES.local_encoder(encoded(wildcards)),
             device=EXPERIMENT.settings.device,

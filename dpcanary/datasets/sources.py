@@ -60,7 +60,9 @@ def load_source(
     """
     known = KNOWN_SOURCES.get(source)
     if known is None:
-        return _own(source, files, label_column, max_records, num_test)
+        own = _own(source, files, label_column).first(max_records=max_records, num_test=num_test)
+        _check_classes(own)
+        return own
     if len(files) < min(known.max_files, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
     if len(files) > known.max_files:
@@ -74,13 +76,7 @@ def load_source(
     return found.first(max_records=max_records, num_test=num_test)
 
 
-def _own(
-    source: str,
-    files: Sequence[Path],
-    label_column: str,
-    max_records: int | None,
-    num_test: int | None,
-) -> Source:
+def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
     suffix = Path(source).suffix
     if suffix not in OWN_SUFFIXES:
         raise InputError(
@@ -90,9 +86,11 @@ def _own(
     if len(files) > 1:
         raise InputError(f"source {source} is read from 1 file; {len(files)} are given")
     [path] = files or [Path(source)]
-    whole = read_arrays_of(path) if suffix == ".npz" else read_own_table(path, label_column)
-    kept = whole.first(max_records=max_records, num_test=num_test)
-    # A model would be trained with an output for a class without a record.
+    return read_arrays_of(path) if suffix == ".npz" else read_own_table(path, label_column)
+
+
+def _check_classes(kept: Source) -> None:
+    """Refuses gaps: a model would be trained with an output for a class without a record."""
     labels = np.unique(kept.training.labels)
     if len(labels) < kept.num_classes:
         missing = np.setdiff1d(np.arange(len(labels) + 1), labels)
@@ -100,4 +98,3 @@ def _own(
             f"{kept.name}: no record has label {missing[0]}, though labels go up to"
             f" {kept.num_classes - 1}; number the classes from 0 without gaps"
         )
-    return kept

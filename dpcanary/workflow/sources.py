@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpcanary.datasets.catalogue import Entry
 from dpcanary.datasets.settings import KNOWN_SOURCES
-from dpcanary.encoders.settings import PACKAGED_ENCODERS, FeaturesStage
+from dpcanary.encoders.settings import PACKAGED_ENCODERS
 from dpcanary.errors import InputError
 from dpcanary.settings.experiment import Dataset
 from dpcanary.settings.products import Products
@@ -33,12 +33,12 @@ class SourceRules:
     ) -> None:
         """Takes the products of an experiment, all downloads, and the folder of local copies."""
         self._products, self._catalogue = products, catalogue
-        self._experiment = experiment = products.experiment
         self._data_folder = Path(data_folder or ".")
-        self._datasets = experiment.settings.datasets
+        self._datasets = products.experiment.settings.datasets
         self.source_of_file = {entry.file: source for source, entry in catalogue.items()}
-        encoded = [name for name, dataset in self._datasets.items() if dataset.encoder]
-        self.encoded = {Path(self._features_file(name)).stem: name for name in encoded}
+        self.encoded = {
+            Path(file).stem: name for name in self._datasets for file in self.encoded_files(name)
+        }
         self.on_the_hub = {
             _encoder_key(self._datasets[name]): self._datasets[name]
             for name in self.encoded.values()
@@ -83,17 +83,11 @@ class SourceRules:
         return [] if self._datasets[dataset].encoder else self.source_files(dataset)
 
     def encoded_files(self, dataset: str) -> list[str]:
-        """The features that a dataset is made from; none if it is not encoded."""
-        return [self._features_file(dataset)] if self._datasets[dataset].encoder else []
-
-    def features_stage(self, dataset: str) -> FeaturesStage:
-        """The settings of the job that encodes a dataset's records."""
-        return self._experiment.dataset_stage(FeaturesStage, dataset=dataset)
-
-    def job_of_features(self, dataset: str) -> str:
-        """What the job that encodes a dataset's records makes."""
-        [features] = self._products.features(dataset)
-        return features.job.to_json()
+        """The features that a dataset is made from, which experiments with the same share."""
+        return [
+            f"{FEATURES}/{Path(features.path).name}"
+            for features in self._products.features(dataset)
+        ]
 
     def local_encoder(self, dataset: str) -> str | None:
         """The folder or package of a dataset's encoder; None if it is on the hub."""
@@ -106,11 +100,6 @@ class SourceRules:
         if self.local_encoder(dataset):
             return []
         return [f"{ENCODERS}/{_encoder_key(self._datasets[dataset])}.json"]
-
-    def _features_file(self, dataset: str) -> str:
-        """The encoded records of a dataset, which experiments with the same records share."""
-        [features] = self._products.features(dataset)
-        return f"{FEATURES}/{Path(features.path).name}"
 
     def _located(self, name: str) -> str:
         """The path in the data folder if it exists there, else the path as it is."""
