@@ -55,7 +55,7 @@ def options_of(
         for name, value in others.items():
             given[name] = value(wildcards) if callable(value) else value
         options = (
-            option(name.replace("_", "-"), *(value if isinstance(value, list) else [value]))
+            option(name.replace("_", "-"), *(value if isinstance(value, list | tuple) else [value]))
             for name, value in given.items()
         )
         return " ".join(filter(None, options))
