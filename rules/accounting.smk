@@ -27,6 +27,7 @@ rule calibrate_noise:
         code=AUDITS.by_audit(
             lambda audit: code("calibrate_noise", *AUDITS.calibration(audit))
         ),
+        files=files_in(),
         options=AUDITS.options("noise", NoiseStage),
     message:
         "Fixing the noise of {wildcards.runs}"
@@ -49,6 +50,7 @@ rule account:
         mem_mb=2000,
     params:
         code=AUDITS.by_audit(lambda audit: code("account", *AUDITS.exact(audit))),
+        files=files_in(),
         options=AUDITS.options("accounting", AccountingStage),
     message:
         "Accounting {wildcards.audit}"
@@ -71,6 +73,7 @@ rule compare_adjacencies:
         mem_mb=1000,
     params:
         code=code("compare_adjacencies"),
+        files=files_in(),
         options=options_of(
             FIGURES.job("ratios"), settings=FIGURES.settings_of("ratios")
         ),

@@ -15,7 +15,7 @@ from dpcanary.settings.products import Products
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.audits import option, options_of, with_known_signature
+from dpcanary.workflow.audits import files_in, option, options_of, with_known_signature
 from dpcanary.workflow.python import LIBRARY, JobServer, is_clone
 from dpcanary.workflow.python import path_of_python, paths_of_code
 from dpcanary.workflow.sources import SourceRules
@@ -82,7 +82,10 @@ def program(rule):
 
 
 # How most programs are called.
-COMMAND = "python {input.program:q} {params.options} --output {output[0]} 2> {log}"
+COMMAND = (
+    "python {input.program:q} {params.options} {params.files}"
+    " --output {output[0]} 2> {log}"
+)
 
 
 @functools.cache

@@ -79,6 +79,7 @@ rule extract_features:
         **on_device(mem_mb=4000, runtime=240),
     params:
         code=code("extract_features"),
+        files=files_in(),
         options=options_of(
             lambda wildcards: SOURCES.job_of_features(encoded(wildcards)),
             settings=lambda wildcards: SOURCES.features_stage(
@@ -109,6 +110,7 @@ rule prepare_dataset:
         runtime=by_attempt(30),
     params:
         code=code("prepare_dataset"),
+        files=files_in(),
         options=options_of(
             lambda wildcards: PRODUCTS.data(wildcards.dataset).job.to_json(),
             settings=lambda wildcards: EXPERIMENT.dataset_stage(

@@ -30,12 +30,12 @@ rule score_runs:
         code=AUDITS.by_audit(
             lambda audit: code("score_runs", AUDITS.score_function(audit))
         ),
+        files=files_in("shards"),
         options=AUDITS.options(
             "scores",
             ScoringStage,
             names=AUDITS.labels,
             num_shards=lambda wildcards: len(AUDITS.shards(wildcards)),
-            folders=["shards"],
         ),
     message:
         "Scoring the runs of {wildcards.audit}"
@@ -57,6 +57,7 @@ rule estimate:
         mem_mb=1000,
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
+        files=files_in(),
         options=AUDITS.options("estimates", EstimationStage),
     message:
         "Estimating epsilon of {wildcards.audit}"
@@ -80,6 +81,7 @@ rule estimate_by_runs:
         mem_mb=1000,
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
+        files=files_in(),
         options=options_of(
             FIGURES.job_by_runs,
             settings=AUDITS.stage_as_json(EstimationStage),
@@ -107,6 +109,7 @@ rule bound_ceiling:
         mem_mb=1000,
     params:
         code=code("bound_ceiling", *EXPERIMENT.rule_functions),
+        files=files_in(),
         options=options_of(
             FIGURES.job("ceilings"), settings=FIGURES.settings_of("ceilings")
         ),
@@ -138,9 +141,9 @@ rule summarise:
         runtime=by_attempt(30),
     params:
         code=code("summarise"),
+        files=files_in("estimates", "accounting"),
         options=options_of(
             FIGURES.job_of_table,
-            folders=["estimates", "accounting"],
             sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
         ),
     message:
