@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError
+from dpcanary.fields import ClosedModel
 from dpcanary.files import read_header, read_json, sha256_of_text
 
 KEY = "origin"

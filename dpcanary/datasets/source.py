@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError
+from dpcanary.fields import ClosedModel
 from dpcanary.records import Records
 
 

@@ -7,14 +7,13 @@ import pandas as pd
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.closed_model import ClosedModel
 from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named, threshold_rule_names
-from dpcanary.estimation.settings import GUESSED_SHARE, Conversion, Independence
+from dpcanary.estimation.settings import EstimationKeys
+from dpcanary.fields import ClosedModel, Count, Name
 from dpcanary.observations import Observation
 from dpcanary.settings.audit import Audit
-from dpcanary.settings.fields import Count, Name, Probability
 from dpcanary.settings.figure import Figure
 from dpcanary.training.settings import TrainingStage
 
@@ -82,30 +81,13 @@ RuleName = Annotated[
 ]
 
 
-class Settings(ClosedModel):
+class Settings(EstimationKeys):
     """Everything in a config except its audits."""
 
     experiment: Name = Field(description="results go to results/<experiment>/")
     seed: int = Field(0, ge=0, description="from which all randomness is derived")
-    delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
-    significance: float = Field(
-        0.05, ge=1e-6, le=0.5, description="probability that a bound exceeds the truth"
-    )
     threshold_rules: tuple[RuleName, ...] = Field(
         (ThresholdRule.COMBINED.value,), min_length=1, description="how scores become bounds"
-    )
-    conversions: tuple[Conversion, ...] = Field(
-        (Conversion.GDP,), min_length=1, description="among which trade-off curves bounds are found"
-    )
-    independent: Independence = Field(
-        Independence.RUNS, description="which scores count as independent with several slots"
-    )
-    guessed_share: float = Field(
-        GUESSED_SHARE,
-        gt=0,
-        le=1,
-        description="share of all slots whose worlds are guessed, half of it in each world; for"
-        " threshold rules steinke, mahloujifar and order_statistic",
     )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
     data_folder: str | None = Field(

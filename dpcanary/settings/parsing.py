@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails
 from dpcanary.adversaries.loss_landscape import middle
 from dpcanary.adversaries.settings import LandscapeShape, MetagradientSettings
 from dpcanary.checks import checked_name
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
+from dpcanary.fields import ClosedModel
 from dpcanary.program import run
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.settings import AccountingStage, ComparisonStage
 from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
-from dpcanary.closed_model import ClosedModel
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.estimation.settings import EstimationStage
+from dpcanary.fields import ClosedModel
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import sha256_of_text
 from dpcanary.provenance import Job, listed, origin_of, origins_in

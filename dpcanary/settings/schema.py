@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic import create_model
 
-from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import ClosedModel, Name
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Settings
-from dpcanary.settings.fields import Name
 
 
 def config_schema() -> dict[str, Any]:

@@ -8,9 +8,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.choice import Choice
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import suggestion
-from dpcanary.fields import Count, Flag, Name, Positive, Shown, UsedIf
+from dpcanary.fields import ClosedModel, Count, Flag, Name, Positive, Shown, UsedIf
 from dpcanary.observations import Observation
 
 

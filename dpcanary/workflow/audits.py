@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpcanary.accounting.noise import CALIBRATION
-from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import ClosedModel
 from dpcanary.settings.products import Product, Products
 
 Value = TypeVar("Value")
