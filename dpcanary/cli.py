@@ -4,17 +4,13 @@ import sys
 
 import typer
 
-from dpcanary.commands.account import account
+from dpcanary.commands.account import account, calibrate, statement
 from dpcanary.commands.audit import audit
-from dpcanary.commands.calibrate import calibrate
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
-from dpcanary.commands.init import init
 from dpcanary.commands.plan import plan
-from dpcanary.commands.report import report
-from dpcanary.commands.results import results
-from dpcanary.commands.run import run
-from dpcanary.commands.statement import statement
+from dpcanary.commands.results import report, results
+from dpcanary.commands.run import init, run
 from dpcanary.errors import AccountingError, InputError
 
 app = typer.Typer(

@@ -1,6 +1,6 @@
 """Datasets: downloaded, encoded, and split into private, auxiliary and test records."""
 
-from dpcanary.datasets.splitting import DatasetStage
+from dpcanary.datasets.settings import DatasetStage
 from dpcanary.workflow.sources import DOWNLOADS, ENCODERS, FEATURES, LOCK
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpcanary.datasets.settings import DatasetStage
 from dpcanary.datasets.sources import load_records
-from dpcanary.datasets.splitting import DatasetStage, split_records
+from dpcanary.datasets.splitting import split_records
 from dpcanary.program import parsed, run, stage_parser
 from dpcanary.records import write_split
 

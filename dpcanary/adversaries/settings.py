@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice
 from dpcanary.fields import ClosedModel, Count, Positive, Shown, UsedIf
 from dpcanary.training.settings import MechanismStage
 

@@ -17,8 +17,7 @@ from dpcanary.audits.data import (
 )
 from dpcanary.audits.results import AuditResults
 from dpcanary.audits.running import locked, run_snakemake
-from dpcanary.checks import NAME_PATTERN
-from dpcanary.choice import Choice
+from dpcanary.checks import NAME_PATTERN, Choice
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule

@@ -1,4 +1,4 @@
-"""`dpcanary run`: runs the workflow on a config."""
+"""`dpcanary init` and `run`: a new study, and the workflow on a config."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,44 @@ from typing import Annotated
 import typer
 
 from dpcanary.commands.training_options import Cores, Json
+from dpcanary.errors import InputError
+from dpcanary.printing import print_json
+
+_FILES = ("config.yaml", "README.md")
+_SCHEMA = "config.schema.json"
+_IGNORED = "results/\nresources/\n.snakemake/\n"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="The folder of the study; made if missing.")],
+    as_json: Json = False,
+) -> None:
+    """Start a new study: a commented config, its schema for editors, and a README.
+
+    \b
+    Example:
+      dpcanary init my-study
+    """
+    import json
+    from importlib.resources import files
+
+    from dpcanary.files import write_text
+    from dpcanary.settings.schema import config_schema
+
+    templates = files("dpcanary.templates")
+    texts = {name: templates.joinpath(name).read_text(encoding="utf-8") for name in _FILES}
+    texts[_SCHEMA] = json.dumps(config_schema(), indent=2) + "\n"
+    texts[".gitignore"] = _IGNORED
+    there = [name for name in texts if (folder / name).exists()]
+    if there:
+        raise InputError(f"{folder} already has {', '.join(there)}; nothing was written")
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    if as_json:
+        print_json({"folder": str(folder), "files": [*texts]})
+        return
+    print(f"Written: {', '.join(str(folder / name) for name in texts)}")
+    print(f"Edit the config, then: cd {folder} && dpcanary run config.yaml")
 
 
 def run(
@@ -32,7 +70,6 @@ def run(
       dpcanary run mine.yaml --profile profiles/slurm
     """
     from dpcanary.audits.running import run_config
-    from dpcanary.printing import print_json
     from dpcanary.results_table import read_results
 
     results = run_config(

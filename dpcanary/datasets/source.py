@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from dpcanary.errors import InputError
-from dpcanary.fields import ClosedModel
 from dpcanary.records import Records
 
 
@@ -18,19 +17,6 @@ class Purpose(IntEnum):
 
     RECORDS = 1  # which records of a dataset are private, auxiliary and test records
     SYNTHETIC_RECORDS = 9  # generated data: its model, then its blocks of records
-
-
-class SourceStage(ClosedModel):
-    """Which records are read.
-
-    The seed matters only for generated sources, the label column only for a user's own tables.
-    """
-
-    source: str
-    label_column: str
-    max_records: int | None
-    num_test: int | None
-    seed: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dpcanary.datasets.public import (
     read_purchase100,
     read_sst2,
 )
-from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES, Source, SourceStage
+from dpcanary.datasets.settings import SourceStage
+from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES, Source
 from dpcanary.datasets.synthetic import digits, purchase100_synthetic
 from dpcanary.errors import InputError, suggestion
 

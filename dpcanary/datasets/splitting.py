@@ -5,19 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.datasets.source import Purpose, Source, SourceStage, row_blocks
+from dpcanary.datasets.source import Purpose, Source, row_blocks
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator
 from dpcanary.records import Records, Scaling, Split
-
-
-class DatasetStage(SourceStage):
-    """How many records are private, auxiliary and test records."""
-
-    num_records: int
-    balanced: bool
-    num_auxiliary: int | None
-
 
 Indices = NDArray[np.int64]
 

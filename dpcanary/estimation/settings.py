@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice
 from dpcanary.fields import ClosedModel, Probability
 
 

@@ -7,52 +7,28 @@ import pandas as pd
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.settings import DrawingStage
+from dpcanary.datasets.settings import SourceKeys, SplitKeys
 from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES
+from dpcanary.encoders.settings import EncodingKeys
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named, threshold_rule_names
 from dpcanary.estimation.settings import EstimationKeys
-from dpcanary.fields import ClosedModel, Count, Name
+from dpcanary.fields import ClosedModel, Name
 from dpcanary.observations import Observation
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.figure import Figure
 from dpcanary.training.settings import TrainingStage
 
 
-class Dataset(ClosedModel):
+class Dataset(SourceKeys, EncodingKeys, SplitKeys):
     """A dataset and how many of its records are private."""
 
-    source: str = Field(
-        description=f"a known source ({', '.join(f'`{name}`' for name in KNOWN_SOURCES)}), or the"
-        " path of an .npz file with arrays `features` (records x features, or records x channels x"
-        " height x width) and `labels` (records, integers from 0), or of a .parquet, .csv or .tsv"
-        " table with a column of labels and a column per feature"
-    )
-    label_column: str = Field("label", description="the column of labels in a table of your own")
     files: tuple[str, ...] = Field(
         (),
         max_length=2,
         description="local files in place of a known source's download: its training part, then"
         " its test part if it has one; paths are looked up in `data_folder` first",
     )
-    encoder: str | None = Field(
-        None,
-        description="frozen model that turns images or texts into features: a name on the Hugging"
-        " Face hub, or a folder (looked up in `data_folder` first)",
-    )
-    encoder_revision: str | None = Field(
-        None, description="commit of an encoder on the hub; by default the first one seen is kept"
-    )
-    max_records: Count | None = Field(
-        None, description="read only the first records of the source's training part"
-    )
-    num_records: Count = Field(description="private records")
-    balanced: bool = Field(True, description="take equally many private records of each class")
-    num_auxiliary: Count | None = Field(
-        None,
-        description="records that the adversary knows; by default all others of the training part,"
-        " or half of them if there is no test part",
-    )
-    num_test: Count | None = Field(None, description="test records; by default all that remain")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Dataset":

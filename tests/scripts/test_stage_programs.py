@@ -18,7 +18,7 @@ from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, read_canaries
-from dpcanary.datasets.splitting import DatasetStage
+from dpcanary.datasets.settings import DatasetStage
 from dpcanary.devices import chosen_device
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.settings import EstimationStage

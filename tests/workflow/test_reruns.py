@@ -74,6 +74,7 @@ EXPECTED = {
     "accounting/settings.py": {*ACCOUNTS, "compare_adjacencies"},
     "adversaries/adversary.py": FIGURES,
     "adversaries/settings.py": {*DRAWING, *CRAFTING},
+    "datasets/settings.py": {"extract_features", *DATA},
     "datasets/source.py": {"extract_features", *DATA},
     "datasets/splitting.py": DATA,
     "encoders/settings.py": {"extract_features", *(DATA - {"estimate_by_runs"})},  # of images alone
