@@ -117,13 +117,13 @@ class OwnAudit:
         """
         if self._private_mechanism is None:
             return None
-        found = assess_claim(
+        assessed = assess_claim(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
             mechanism=self._private_mechanism,
         )
         # Bonferroni: each look has a test of its own.
-        return replace(found, p_value=min(1.0, found.p_value * self.estimate.num_looks))
+        return replace(assessed, p_value=min(1.0, assessed.p_value * self.estimate.num_looks))
 
     @property
     def summary(self) -> pd.DataFrame:

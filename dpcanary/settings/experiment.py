@@ -113,8 +113,8 @@ class Experiment(ClosedModel):
     @property
     def own_functions(self) -> list[str]:
         """The functions that make models of the user's own."""
-        found = (name for audit in self.audits.values() for name in audit.own_functions)
-        return [*dict.fromkeys(found)]
+        functions = (name for audit in self.audits.values() for name in audit.own_functions)
+        return [*dict.fromkeys(functions)]
 
     @property
     def rule_functions(self) -> list[str]:
@@ -132,17 +132,17 @@ class Experiment(ClosedModel):
 
     def stage(self, model: type[Stage], *, audit: str) -> Stage:
         """The settings of one stage for one audit: those that are fields of the stage's model."""
-        known = {**dict(self.settings), **dict(self.audits[audit]), **self._derived(audit)}
+        values = {**dict(self.settings), **dict(self.audits[audit]), **self._derived(audit)}
         if "runs_settings" in model.model_fields:
             runs = self.stage(self.runs_stage(audit), audit=audit)
-            known["runs_settings"] = runs.model_dump(mode="json")
+            values["runs_settings"] = runs.model_dump(mode="json")
         if "exact_settings" in model.model_fields:
-            known["exact_settings"] = (
+            values["exact_settings"] = (
                 self.stage(DrawingStage, audit=audit).model_dump(mode="json")
-                if known["exact"]
+                if values["exact"]
                 else None
             )
-        return model(**{key: known[key] for key in model.model_fields})
+        return model(**{key: values[key] for key in model.model_fields})
 
     def runs_stage(self, audit: str) -> type[TrainingStage] | type[DrawingStage]:
         """The model of the stage that makes an audit's runs."""
@@ -150,8 +150,8 @@ class Experiment(ClosedModel):
 
     def dataset_stage(self, model: type[Stage], *, dataset: str) -> Stage:
         """The settings of one stage for one dataset."""
-        known = {**dict(self.settings.datasets[dataset]), "seed": self.settings.seed}
-        return model(**{key: known[key] for key in model.model_fields})
+        values = {**dict(self.settings.datasets[dataset]), "seed": self.settings.seed}
+        return model(**{key: values[key] for key in model.model_fields})
 
     def _derived(self, name: str) -> dict[str, Any]:
         """What follows from an audit's settings; those that it does not use have their defaults."""

@@ -249,8 +249,8 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
                 "pretraining": PretrainingSettings,
         }  # fmt: skip
         owner = inner[str(place[0])] if len(place) > 1 else model
-        known = [*owner.model_fields, *(["audits"] if owner is Settings else [])]
-        return f"unknown key {key!r}; {suggestion(str(place[-1]), known)}"
+        keys = [*owner.model_fields, *(["audits"] if owner is Settings else [])]
+        return f"unknown key {key!r}; {suggestion(str(place[-1]), keys)}"
     if kind == "missing":
         return f"{key}: is missing"
     message = detail["msg"].removeprefix("Value error, ")

@@ -35,9 +35,9 @@ def config_schema(*, with_sweeps: bool = True) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, field in Audit.model_fields.items():
         value: Any = field.rebuild_annotation()  # with its limits, which hold for each value
-        own = copy(field)
-        own.metadata = []
-        fields[key] = (value | list[value] if with_sweeps else value, own)
+        declared = copy(field)
+        declared.metadata = []
+        fields[key] = (value | list[value] if with_sweeps else value, declared)
     sweep: Any = create_model("Sweep", __base__=ClosedModel, **fields)
     config = create_model("Config", __base__=Settings, audits=(dict[Name, sweep], _AUDITS))
     return config.model_json_schema()
@@ -75,8 +75,8 @@ def _values(declared: dict[str, Any], definitions: dict[str, Any]) -> str:
         is_table = name in _TABLES.values()
         return "a mapping, see below" if is_table else _values(definitions[name], definitions)
     if choices := declared.get("anyOf"):
-        known = [choice for choice in choices if choice.get("type") != "null"]
-        return " or ".join(dict.fromkeys(_values(choice, definitions) for choice in known))
+        given = [choice for choice in choices if choice.get("type") != "null"]
+        return " or ".join(dict.fromkeys(_values(choice, definitions) for choice in given))
     if names := declared.get("enum", [declared["const"]] if "const" in declared else []):
         return ", ".join(f"`{name}`" for name in names)
     if declared["type"] == "array":
