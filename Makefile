@@ -12,7 +12,7 @@ INSTALL := $(VENV)/bin/pip install --quiet --constraint constraints.txt
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
 
-.PHONY: help demo report docs test test-all test-cluster lint figures replication bench bench-gpu clean
+.PHONY: help demo report docs test test-all test-cluster lint schema figures replication bench bench-gpu clean
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
+	@echo "make schema       the schema and the tables of a config's keys, from their declarations"
 	@echo "make bench        times training and estimation on the processor (a quarter of an hour)"
 	@echo "make bench-gpu    times training on a GPU, and Figure 3 of Pradhan et al. in full"
 	@echo "make clean        remove the results of the demo"
@@ -76,6 +77,11 @@ lint: $(TOOLS)
 	$(RUN) mypy
 	$(RUN) snakefmt --check Snakefile rules
 	$(RUN) snakemake --lint
+
+# What is made from the declarations of settings.
+schema: $(READY)
+	$(RUN) python -m dpcanary.settings.schema > config/schema.json
+	$(RUN) python -m dpcanary.settings.schema --tables > docs/keys.md
 
 docs: $(TOOLS)
 	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html

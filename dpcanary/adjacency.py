@@ -1,6 +1,6 @@
 """Which pairs of datasets count as neighbours, and so what an epsilon protects."""
 
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice
 
 
 class Adjacency(Choice):

@@ -1,13 +1,24 @@
-"""Checks of single arguments that public functions share."""
+"""Checks of single arguments that public functions share, and fixed sets of names."""
 
 import re
+from enum import StrEnum
 from math import inf, isfinite, nan
 from numbers import Integral, Real
+from typing import NoReturn
 
-from dpcanary.errors import InputError
+from dpcanary.errors import InputError, suggestion
 
 # Of what becomes a part of a file's name.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class Choice(StrEnum):
+    """A fixed set of names. A function takes a member or its name; anything else is an error."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        raise InputError(f"unknown {kind} {value!r}: {suggestion(str(value), cls)}")
 
 
 def checked_real(

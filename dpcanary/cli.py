@@ -4,12 +4,13 @@ import sys
 
 import typer
 
+from dpcanary.commands.account import account, calibrate, statement
 from dpcanary.commands.audit import audit
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
-from dpcanary.commands.experiments import init, report, results, run
-from dpcanary.commands.guarantees import account, calibrate, statement
 from dpcanary.commands.plan import plan
+from dpcanary.commands.results import report, results
+from dpcanary.commands.run import init, run
 from dpcanary.errors import AccountingError, InputError
 
 app = typer.Typer(

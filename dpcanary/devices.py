@@ -22,11 +22,11 @@ def chosen_device(device: "str | torch.device") -> "torch.device":
     if device == "auto":
         device = "cuda" if available else "cpu"
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError):
         raise InputError(f"unknown device {device!r}: give cpu, cuda or auto") from None
-    if found.type not in DEVICES:
+    if chosen.type not in DEVICES:
         raise InputError(f"device {device!r} is not supported: give cpu, cuda or auto")
-    if found.type == "cuda" and not available:
+    if chosen.type == "cuda" and not available:
         raise InputError("device is cuda, but PyTorch finds no GPU; set device to cpu or auto")
-    return found
+    return chosen

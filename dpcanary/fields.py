@@ -5,14 +5,14 @@ description as pydantic has them, and metadata of when it is used and how it is 
 a config inherits all classes of keys, and a stage inherits its own.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from dpcanary.checks import NAME_PATTERN
-from dpcanary.closed_model import ClosedModel
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -20,6 +20,16 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 SampleRate = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+
+
+class ClosedModel(BaseModel):
+    """Settings: a frozen pydantic model that refuses unknown keys and does not convert types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def to_json(self) -> str:
+        """Compact JSON with sorted keys: the same settings always give the same text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, eq=False)

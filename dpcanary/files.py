@@ -45,8 +45,8 @@ def write_arrays(
     path: Path, *, header: Mapping[str, Any], arrays: Arrays, origin: str = ""
 ) -> None:
     """Writes named arrays and a JSON header as one .npz, without pickle."""
-    told = {**header, "origin": origin} if origin else header
-    text = np.frombuffer(json.dumps(told, sort_keys=True).encode(), dtype=np.uint8)
+    whole = {**header, "origin": origin} if origin else header
+    text = np.frombuffer(json.dumps(whole, sort_keys=True).encode(), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, header=text, **arrays))
 
 
@@ -64,8 +64,8 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(b"" if header is None else header.tobytes())
-        return found
+        parsed: dict[str, Any] = json.loads(b"" if header is None else header.tobytes())
+        return parsed
     except ValueError:
         raise InputError(f"{path} was not written by dpcanary: it has no header") from None
 

@@ -29,14 +29,14 @@ def check_against_lock(path: Path, *, name: str, value: str) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.guard")):
-        known = read_json(path) if path.exists() else {}
-        if name not in known:
-            known[name] = value
-            write_text(path, json.dumps(known, indent=2, sort_keys=True) + "\n")
+        recorded = read_json(path) if path.exists() else {}
+        if name not in recorded:
+            recorded[name] = value
+            write_text(path, json.dumps(recorded, indent=2, sort_keys=True) + "\n")
             _LOG.warning("%s: first seen, recorded in %s: %s", name, path, value)
-        elif known[name] != value:
+        elif recorded[name] != value:
             raise InputError(
-                f"{name} is {value}, but {path} records {known[name]}: it changed at its"
+                f"{name} is {value}, but {path} records {recorded[name]}: it changed at its"
                 f" source or was tampered with; if you trust the new one, remove {name!r} from"
                 f" {path} and run again"
             )

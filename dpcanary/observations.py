@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, sha256_of_file, write_arrays
 

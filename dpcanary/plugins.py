@@ -23,7 +23,7 @@ def function_named(reference: str) -> Callable[..., Any]:
     """
     module, _, name = reference.partition(":")
     try:
-        found: Callable[..., Any] = getattr(import_module(module), name)
+        function: Callable[..., Any] = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"there is no function {reference!r} ({error}); is its package installed here?"
@@ -32,7 +32,7 @@ def function_named(reference: str) -> Callable[..., Any]:
         raise InputError(
             f"module {module} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    return found
+    return function
 
 
 @cache
@@ -42,15 +42,15 @@ def registered(group: str) -> dict[str, EntryPoint]:
     Raises:
         InputError: if two packages register the same name.
     """
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
-        other = found.setdefault(point.name, point)
+        other = points.setdefault(point.name, point)
         if other.value != point.value:
             raise InputError(
                 f"{point.value} and {other.value} are both registered as {group} {point.name!r};"
                 " uninstall one of their packages"
             )
-    return found
+    return points
 
 
 def load_plugin(group: str, name: str, kind: type[Kind]) -> Kind:
@@ -61,12 +61,12 @@ def load_plugin(group: str, name: str, kind: type[Kind]) -> Kind:
     """
     point = registered(group)[name]
     try:
-        found = point.load()
+        plugin = point.load()
     except Exception as error:  # whatever another package's code raises
         raise InputError(f"{group} {name!r}: cannot load {point.value} ({error})") from error
-    if not isinstance(found, kind):
+    if not isinstance(plugin, kind):
         raise InputError(
             f"{group} {name!r}: {point.value} must be a {kind.__module__}.{kind.__name__}, not"
-            f" {type(found).__name__}"
+            f" {type(plugin).__name__}"
         )
-    return found
+    return plugin

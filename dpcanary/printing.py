@@ -34,15 +34,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of such a table."""
-    found = []
+    printed = []
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)][:-1]
     start = sum(widths) + 3 * len(widths)
     for row in (header, *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines = textwrap.wrap(row[-1], max(24, _WIDTH - start)) or [""]
-        found.append("   ".join([*cells, lines[0]]).rstrip())
-        found += [" " * start + line for line in lines[1:]]
-    return found
+        printed.append("   ".join([*cells, lines[0]]).rstrip())
+        printed += [" " * start + line for line in lines[1:]]
+    return printed
 
 
 def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from tqdm import TqdmWarning, tqdm
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import AccountingError, InputError
+from dpcanary.fields import ClosedModel
 from dpcanary.provenance import Job
 
 # What the log of an interrupted job ends with.

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError
+from dpcanary.fields import ClosedModel
 from dpcanary.files import read_header, read_json, sha256_of_text
 
 KEY = "origin"
@@ -57,20 +57,20 @@ class Job(ClosedModel):
         """Compares the origins of files with those that they must have."""
         paths = [files] if isinstance(files, Path) else [*(files or ())]
         expected = [*self.inputs.get(role, ())]
-        found = [(path, origin) for path in paths for origin in origins_in(path)]
+        origins = [(path, origin) for path in paths for origin in origins_in(path)]
         if expected and expected[0].startswith(f"{_MANY}:"):
-            if expected == [*listed([origin for _, origin in found])]:
+            if expected == [*listed([origin for _, origin in origins])]:
                 return
             raise InputError(
-                f"{role}: one of {len(found)} products, from {found[0][0]} on, is of another audit"
-                " or was made with other settings: delete these files and run again"
+                f"{role}: one of {len(origins)} products, from {origins[0][0]} on, is of another"
+                " audit or was made with other settings: delete these files and run again"
             )
-        for (path, origin), wanted in zip(found, expected, strict=False):
+        for (path, origin), wanted in zip(origins, expected, strict=False):
             check_origin(path, origin, wanted)
-        if len(found) != len(expected):
+        if len(origins) != len(expected):
             named = ", ".join(map(str, paths)) or "no file"
             raise InputError(
-                f"{role}: {named} holds {len(found)} products where {len(expected)} are needed;"
+                f"{role}: {named} holds {len(origins)} products where {len(expected)} are needed;"
                 " delete it and run again"
             )
 

@@ -50,12 +50,12 @@ def targets_in_words(products: Products, folder: Path, audit: str) -> str:
     rows = read_npz(data, names=("private_rows",)).get("private_rows")
     if rows is None:
         return ""
-    found = read_npz(canaries, names=("target", "target_label"))
-    targets = [int(rows[target]) for target in found["target"]]
+    arrays = read_npz(canaries, names=("target", "target_label"))
+    targets = [int(rows[target]) for target in arrays["target"]]
     listed = ", ".join(map(str, targets[:_MOST_TARGETS]))
     more = len(targets) - _MOST_TARGETS
     several = f" and {more} more" if more > 0 else ""
-    label = f" (label {found['target_label'][0]})" if len(targets) == 1 else ""
+    label = f" (label {arrays['target_label'][0]})" if len(targets) == 1 else ""
     return f"row {listed}{several} of the source, counted from 0{label}"
 
 
@@ -98,7 +98,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
     rows = rows[ranks == ranks.groupby([rows["audit"], rows["threshold_rule"]]).transform("min")]
     for key in ("step", "num_runs"):
         rows = rows[rows[key] == rows.groupby("audit")[key].transform("max")]
-    found = rows.groupby(_SET_UP, sort=False, dropna=False).agg(
+    grouped = rows.groupby(_SET_UP, sort=False, dropna=False).agg(
         audit=("audit", "first"),
         canary=("canary", "first"),
         runs=("num_runs", "first"),
@@ -112,7 +112,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         adjacency=("adjacency", "first"),
         above=("above", "sum"),
     )
-    return found.reset_index(drop=True)
+    return grouped.reset_index(drop=True)
 
 
 def _above(rows: pd.DataFrame) -> pd.Series:
@@ -196,9 +196,9 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
     targets = {targets_in_words(products, folder, audit) for audit in audits} - {""}
     if len(targets) == 1:
         yield f"Target record: {targets.pop()}."
-    known = summary.groupby("audit")["test_accuracy"].last().dropna()
-    if len(known):
-        low, high = known.min(), known.max()
+    accuracies = summary.groupby("audit")["test_accuracy"].last().dropna()
+    if len(accuracies):
+        low, high = accuracies.min(), accuracies.max()
         text = f"{low:.1%}" if high - low < 5e-4 else f"{low:.1%} to {high:.1%}"
         yield f"Test accuracy of the models: {text}."
 

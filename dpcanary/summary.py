@@ -75,10 +75,10 @@ def summary_rows(
             f"audit {audit}: estimates and accounting differ in steps or noise: one is out of date;"
             " delete both and run again"
         )
-    known = experiment["audits"][audit]
-    used = {key: known[key] for key in known if key not in experiment["unused_keys"][audit]}
+    keys = experiment["audits"][audit]
+    used = {key: keys[key] for key in keys if key not in experiment["unused_keys"][audit]}
     settings = {key: used.get(key) for key in SHOWN if key != "noise_multiplier"}
-    settings |= {key: known[key] for key in ("canary", "score", "seed")}
+    settings |= {key: keys[key] for key in ("canary", "score", "seed")}
     settings["pretraining"] = _pretraining_data(used.get("pretraining"))
     settings["configuration"] = _configuration(used)
     if settings["dataset"] is not None:
@@ -87,7 +87,7 @@ def summary_rows(
     else:
         settings |= dict.fromkeys(("dataset", "data", "model"), "process")
         settings["num_records"] = float("nan")
-    settings["origin"] = origin_of(f"summary/{audit}", settings=as_json(known), inputs=origins)
+    settings["origin"] = origin_of(f"summary/{audit}", settings=as_json(keys), inputs=origins)
     [sweep] = [name for name, audits in experiment["sweeps"].items() if audit in audits]
     return merged.assign(audit=audit, sweep=sweep, **settings)[COLUMNS]
 

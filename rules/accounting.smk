@@ -28,6 +28,7 @@ rule calibrate_noise:
             "calibrate_noise",
             lambda audit: [CALIBRATION] if audit.noise_multiplier is None else [],
         ),
+        files=files_in(),
         options=AUDITS.options("noise", NoiseStage),
     message:
         "Fixing the noise of {wildcards.runs}"
@@ -52,6 +53,7 @@ rule account:
         code=code_for_audit(
             "account", lambda audit: filter(None, [audit.adversary.exact])
         ),
+        files=files_in(),
         options=AUDITS.options("accounting", AccountingStage),
     message:
         "Accounting {wildcards.audit}"
@@ -76,6 +78,7 @@ rule compare_adjacencies:
         mem_mb=1000,
     params:
         code=code("compare_adjacencies"),
+        files=files_in(),
         options=options_of(
             FIGURES.job("ratios"), settings=FIGURES.settings_of("ratios")
         ),

@@ -19,6 +19,7 @@ rule train_reference:
         **on_device(mem_mb=3000, runtime=60),
     params:
         code=code_for_audit("train_reference"),
+        files=files_in(),
         options=AUDITS.options(
             "reference", ReferenceStage, device=EXPERIMENT.settings.device
         ),
@@ -42,6 +43,7 @@ rule optimise_canaries:
         **on_device(mem_mb=16000, runtime=1440),
     params:
         code=code_for_audit("optimise_canaries"),
+        files=files_in(),
         options=AUDITS.options(
             "optimised", MetagradientStage, device=EXPERIMENT.settings.device
         ),
@@ -74,6 +76,7 @@ rule craft_canaries:
             "craft_canaries",
             lambda audit: [audit.adversary.function, *audit.own_functions],
         ),
+        files=files_in(),
         options=AUDITS.options(
             "canaries", CraftingStage, device=EXPERIMENT.settings.device
         ),

@@ -9,15 +9,15 @@ import shutil
 from dpcanary.checks import large_delta
 from dpcanary.datasets.catalogue import read_catalogue
 from dpcanary.errors import InputError
+from dpcanary.installation import IS_CLONE, LIBRARY
 from dpcanary.settings.parsing import read_config
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.settings.products import Products
 from dpcanary.workflow.audits import AuditRules
 from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
-from dpcanary.workflow.audits import option, options_of, with_known_signature
-from dpcanary.workflow.python import LIBRARY, JobServer, is_clone
-from dpcanary.workflow.python import path_of_python, paths_of_code
+from dpcanary.workflow.audits import files_in, option, options_of, with_known_signature
+from dpcanary.workflow.python import JobServer, path_of_python, paths_of_code
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -46,7 +46,7 @@ except InputError as error:
     raise WorkflowError(str(error)) from None
 
 CONDA = bool(workflow.deployment_settings.deployment_method)
-if CONDA and not is_clone():
+if CONDA and not IS_CLONE:
     raise WorkflowError(
         "environments of rules (--sdm conda) need a clone of dpcanary, and this is an installed"
         " package: run without them, or use the Snakefile of a clone"
@@ -82,7 +82,10 @@ def program(rule):
 
 
 # How most programs are called.
-COMMAND = "python {input.program:q} {params.options} --output {output[0]} 2> {log}"
+COMMAND = (
+    "python {input.program:q} {params.options} {params.files}"
+    " --output {output[0]} 2> {log}"
+)
 
 
 @functools.cache

@@ -80,6 +80,7 @@ rule extract_features:
         **on_device(mem_mb=4000, runtime=240),
     params:
         code=code("extract_features"),
+        files=files_in(),
         options=options_of(
             lambda wildcards: PRODUCTS.features(encoded(wildcards))[0].job.to_json(),
             settings=lambda wildcards: EXPERIMENT.dataset_stage(
@@ -110,6 +111,7 @@ rule prepare_dataset:
         runtime=by_attempt(30),
     params:
         code=code("prepare_dataset"),
+        files=files_in(),
         options=options_of(
             lambda wildcards: PRODUCTS.data(wildcards.dataset).job.to_json(),
             settings=lambda wildcards: EXPERIMENT.dataset_stage(

@@ -31,12 +31,12 @@ rule score_runs:
             "score_runs",
             lambda audit: [audit.adversary.score(audit.score).function],
         ),
+        files=files_in("shards"),
         options=AUDITS.options(
             "scores",
             ScoringStage,
             names=AUDITS.labels,
             num_shards=lambda wildcards: len(AUDITS.shards(wildcards)),
-            folders=["shards"],
         ),
     message:
         "Scoring the runs of {wildcards.audit}"
@@ -58,6 +58,7 @@ rule estimate:
         mem_mb=1000,
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
+        files=files_in(),
         options=AUDITS.options("estimates", EstimationStage),
     message:
         "Estimating epsilon of {wildcards.audit}"
@@ -74,6 +75,7 @@ use rule estimate as estimate_by_runs with:
         figure=any_of(name for name, kind in FIGURES.kinds.items() if kind.is_by_runs),
     params:
         code=code("estimate", *EXPERIMENT.rule_functions),
+        files=files_in(),
         options=options_of(
             FIGURES.job_by_runs,
             settings=AUDITS.stage_as_json(EstimationStage),
@@ -103,6 +105,7 @@ rule bound_ceiling:
         mem_mb=1000,
     params:
         code=code("bound_ceiling", *EXPERIMENT.rule_functions),
+        files=files_in(),
         options=options_of(
             FIGURES.job("ceilings"), settings=FIGURES.settings_of("ceilings")
         ),
@@ -134,9 +137,9 @@ rule summarise:
         runtime=by_attempt(30),
     params:
         code=code("summarise"),
+        files=files_in("estimates", "accounting"),
         options=options_of(
             FIGURES.job_of_table,
-            folders=["estimates", "accounting"],
             sweeps=lambda wildcards: FIGURES.tables[wildcards.table],
         ),
     message:

@@ -27,6 +27,7 @@ rule draw_figure:
         mem_mb=1000,
     params:
         code=lambda wildcards: code("draw_figure", FIGURES.kind(wildcards).draw),
+        files=files_in(),
         options=options_of(
             FIGURES.job("figure"),
             draw=lambda wildcards: FIGURES.kind(wildcards).draw,
@@ -38,5 +39,5 @@ rule draw_figure:
     message:
         "Drawing figure {wildcards.figure}"
     shell:
-        "python {input.program:q} {params.options}"
+        "python {input.program:q} {params.options} {params.files}"
         " --pdf {output.pdf} --png {output.png} --tsv {output.tsv} 2> {log}"

@@ -20,6 +20,7 @@ rule pretrain:
         **on_device(mem_mb=8000, runtime=720),
     params:
         code=code_for_audit("pretrain"),
+        files=files_in(),
         options=AUDITS.options(
             "pretrained", PretrainingStage, device=EXPERIMENT.settings.device
         ),
@@ -50,6 +51,7 @@ rule train_shard:
         runs_at_once=AUDITS.setting("runs_at_once"),
     params:
         code=code_for_audit("train_shard"),
+        files=files_in(),
         options=AUDITS.options(
             "shards",
             TrainingStage,
@@ -79,6 +81,7 @@ rule draw_shard:
         runtime=by_attempt(30),
     params:
         code=code_for_audit("draw_shard", lambda audit: [audit.adversary.function]),
+        files=files_in(),
         options=AUDITS.options("shards", DrawingStage, runs=AUDITS.runs),
     message:
         "Drawing the runs of {wildcards.runs}, shard {wildcards.shard}"

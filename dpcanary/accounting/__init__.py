@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency as EpsilonsByAdjacency
     from dpcanary.accounting.by_adjacency import account_by_adjacency as account_by_adjacency
     from dpcanary.accounting.calibration import calibrate_noise as calibrate_noise
+    from dpcanary.accounting.curve import TradeOffCurve as TradeOffCurve
     from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
     from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from dpcanary.accounting.mechanism import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
-    from dpcanary.accounting.trade_off import TradeOffCurve as TradeOffCurve
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
     from dpcanary.gdp import gdp_delta as gdp_delta

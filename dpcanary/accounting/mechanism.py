@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import nan, sqrt
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_count, checked_real
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice, checked_count, checked_real
 from dpcanary.errors import AccountingError
 
 

@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.closed_model import ClosedModel
-from dpcanary.fields import Flag, NonNegative, Positive, Shown
+from dpcanary.fields import ClosedModel, Flag, NonNegative, Positive, Shown
 from dpcanary.plugins import function_named
 
 

@@ -8,16 +8,11 @@ import numpy as np
 import pandas as pd
 
 from dpcanary.accounting.by_adjacency import curves_by_adjacency
+from dpcanary.accounting.curve import ExactCurve, GaussianCurve
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.settings import AccountingStage
-from dpcanary.accounting.trade_off import (
-    ExactCurve,
-    GaussianCurve,
-    curves_by_steps,
-    gaussian_distance,
-    largest_mu,
-)
+from dpcanary.accounting.trade_off import curves_by_steps, gaussian_distance, largest_mu
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 from dpcanary.gdp import gdp_epsilon

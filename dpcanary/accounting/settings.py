@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import ClosedModel
 
 
 class AccountingStage(ClosedModel):

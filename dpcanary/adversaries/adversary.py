@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_name
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice, checked_name
 from dpcanary.errors import InputError, suggestion
 from dpcanary.observations import Observation
 

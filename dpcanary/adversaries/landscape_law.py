@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpcanary.accounting.trade_off import ExactCurve
+from dpcanary.accounting.curve import ExactCurve
 from dpcanary.adversaries.loss_landscape import Landscape, Process, process_of
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError

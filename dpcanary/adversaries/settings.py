@@ -6,9 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.choice import Choice
-from dpcanary.closed_model import ClosedModel
-from dpcanary.fields import Count, Positive, Shown, UsedIf
+from dpcanary.checks import Choice
+from dpcanary.fields import ClosedModel, Count, Positive, Shown, UsedIf
 from dpcanary.training.settings import MechanismStage
 
 

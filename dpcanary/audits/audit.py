@@ -17,8 +17,7 @@ from dpcanary.audits.data import (
 )
 from dpcanary.audits.results import AuditResults
 from dpcanary.audits.running import locked, run_snakemake
-from dpcanary.checks import NAME_PATTERN
-from dpcanary.choice import Choice
+from dpcanary.checks import NAME_PATTERN, Choice
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
@@ -81,9 +80,9 @@ def write_config(path: Path, config: Mapping[str, Any], *, by: str) -> bool:
         f"# Written by {by}. To vary it, copy it, give `experiment` another name, and:"
         f" dpcanary run my_copy.yaml\n{text}"
     )
-    known = path.read_text(encoding="utf-8") if path.exists() else text
+    before = path.read_text(encoding="utf-8") if path.exists() else text
     write_text(path, text)
-    return known.partition("\n")[2] != text.partition("\n")[2]
+    return before.partition("\n")[2] != text.partition("\n")[2]
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,12 +170,12 @@ def audit(
     if is_path:  # in the config, paths are relative to the folder
         is_elsewhere = Path(features).is_file() and root != Path.cwd()
         source = str(Path(features).resolve()) if is_elsewhere else str(features)
-        found = read_source(str(features), label_column=label_column)
+        records = read_source(str(features), label_column=label_column)
     else:
         source = str(root / "results" / own_name / ARRAYS)
-        found = source_of_arrays(features, labels)
+        records = source_of_arrays(features, labels)
     config = config_of(
-        audited_data(found, source=source, label_column=label_column, num_records=num_records),
+        audited_data(records, source=source, label_column=label_column, num_records=num_records),
         name=own_name,
         shared={"delta": delta, "significance": significance, "device": device, "seed": seed},
         keys={
@@ -191,7 +190,7 @@ def audit(
         config,
         root=root,
         by="dpcanary.audit",
-        arrays=None if is_path else found,
+        arrays=None if is_path else records,
         cores=cores,
         prints_results=False,
     )

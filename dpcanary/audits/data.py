@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpcanary.datasets.settings import KNOWN_SOURCES
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.source import KNOWN_SOURCES, Source
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz, write_atomically
@@ -60,7 +59,7 @@ def read_source(source: str, *, label_column: str = "label") -> Source:
 
 
 def audited_data(
-    found: Source, *, source: str, label_column: str = "label", num_records: int | None = None
+    records: Source, *, source: str, label_column: str = "label", num_records: int | None = None
 ) -> AuditedData:
     """Decides how many of a source's records are private.
 
@@ -68,7 +67,7 @@ def audited_data(
     the adversary and the test.
 
     Args:
-        found: the records.
+        records: those of the source.
         source: the name of the source in a config.
         label_column: of a table.
         num_records: private records.
@@ -76,7 +75,7 @@ def audited_data(
     Raises:
         InputError: if there are too few records.
     """
-    total, classes = len(found.training), found.num_classes
+    total, classes = len(records.training), records.num_classes
     if total < 4:
         raise InputError(f"{source} has {total} records; an audit needs at least 4")
     if num_records is not None and not 1 <= num_records <= total - 2:
@@ -84,7 +83,7 @@ def audited_data(
             f"num_records is {num_records}; of the {total} records of {source}, at least 1 must be"
             " private and 2 others, for the adversary and the test"
         )
-    counts = np.bincount(found.training.labels, minlength=classes)
+    counts = np.bincount(records.training.labels, minlength=classes)
     wanted = num_records or total // 2
     balanced = wanted % classes == 0 and counts.min() >= wanted // classes
     if num_records is None and not balanced:
@@ -92,7 +91,7 @@ def audited_data(
         if even and counts.min() >= even // classes:
             wanted, balanced = even, True
     data = AuditedData(source, label_column, wanted, bool(balanced), "")
-    return replace(data, described=_described(found, data))
+    return replace(data, described=_described(records, data))
 
 
 def _described(found: Source, data: AuditedData) -> str:
@@ -128,9 +127,9 @@ def write_source(path: Path, found: Source) -> None:
         "labels": found.training.labels,
     }
     if path.exists():
-        known = read_npz(path)
-        if known.keys() == arrays.keys() and all(
-            np.array_equal(known[name], array) for name, array in arrays.items()
+        written = read_npz(path)
+        if written.keys() == arrays.keys() and all(
+            np.array_equal(written[name], array) for name, array in arrays.items()
         ):
             return
     write_atomically(path, lambda file: np.savez(file, **arrays))

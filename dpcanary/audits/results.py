@@ -68,15 +68,9 @@ class AuditResults:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""
-        from dpcanary.figures.overview import draw_overview
-        from dpcanary.figures.scores_of_worlds import save
-        from dpcanary.figures.style import show_figures_in_notebooks
+        from dpcanary.figures.overview import draw_overview, shown
 
-        figure = draw_overview(self.summary)
-        show_figures_in_notebooks()
-        if path is not None:
-            save(figure, Path(path))
-        return figure
+        return shown(draw_overview(self.summary), path)
 
     def report(self, path: Path | str | None = None) -> Path:
         """Writes the report, one HTML page that works offline; by default into the folder."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from dpcanary.errors import InputError
+from dpcanary.installation import SNAKEFILE
 from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.products import Products
-from dpcanary.workflow.python import SNAKEFILE
 
 _STDERR = 2  # a file descriptor
 # Options with which Snakemake runs no job.

@@ -89,7 +89,8 @@ def estimate(
     ceiling = _ceiling(found, bounds[0], Conversion.DIRECT)
     hint = _hint(found, bounds[0])
     if plot:
-        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
+        from dpcanary.figures.overview import save
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
         save(draw_scores_of_worlds(found, bounds[0], name=scores.name), plot)
     if as_json:

@@ -109,7 +109,11 @@ def _sample_rate_of(
 def with_keys_of_an_audit(
     defaults: Mapping[str, Any],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each key of an audit that is declared as one."""
+    """Gives a command an option for each key of an audit that is declared as one.
+
+    Args:
+        defaults: of keys that a config must give.
+    """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)

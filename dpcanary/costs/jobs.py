@@ -17,7 +17,7 @@ from dpcanary.costs.probes import (
     reference_probe,
     training_probe,
 )
-from dpcanary.datasets.settings import KNOWN_SOURCES, KnownSource
+from dpcanary.datasets.source import KNOWN_SOURCES, KnownSource
 from dpcanary.datasets.sources import load_source
 from dpcanary.encoders.settings import MINILM_PACKAGE
 from dpcanary.errors import InputError

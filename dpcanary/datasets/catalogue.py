@@ -6,8 +6,8 @@ from typing import Annotated
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
+from dpcanary.fields import ClosedModel
 
 
 class Entry(ClosedModel):

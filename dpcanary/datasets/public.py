@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from pyarrow.csv import ConvertOptions, ReadOptions, open_csv
 
 from dpcanary.datasets.archives import is_tar, open_table, reading, tar_members
-from dpcanary.datasets.settings import KNOWN_SOURCES
-from dpcanary.datasets.source import Purpose, Source
+from dpcanary.datasets.source import KNOWN_SOURCES, Purpose, Source
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz
 from dpcanary.randomness import generator

@@ -1,48 +1,9 @@
-"""Names of sources, and the settings of the stage that splits a dataset."""
-
-from dataclasses import dataclass
+"""Keys of a dataset: which records are read, and how many are private."""
 
 from pydantic import Field
 
-from dpcanary.closed_model import ClosedModel
-from dpcanary.fields import Count
-
-
-@dataclass(frozen=True)
-class KnownSource:
-    """What is known of a source.
-
-    Attributes:
-        num_training: records of its training part; the default number if records are drawn.
-        num_test: records of its test part; None if it has none.
-        shape: of one record; empty for texts.
-        num_classes: number of classes.
-        max_files: how many files it may be read from; 0 if it needs no file.
-        is_drawn: whether its records are drawn at random, as many as are asked for.
-    """
-
-    num_training: int
-    num_test: int | None
-    shape: tuple[int, ...]
-    num_classes: int
-    max_files: int
-    is_drawn: bool = False
-
-    @property
-    def is_generated(self) -> bool:
-        """Whether the records need no file."""
-        return self.max_files == 0
-
-
-KNOWN_SOURCES = {
-    "digits": KnownSource(1797, None, (64,), 10, max_files=0),
-    "cifar10": KnownSource(50_000, 10_000, (3, 32, 32), 10, max_files=2),
-    "sst2": KnownSource(67_349, 872, (), 2, max_files=2),
-    "california_housing": KnownSource(20_640, None, (8,), 2, max_files=1),
-    "purchase100": KnownSource(197_324, None, (600,), 100, max_files=1),
-    "purchase100_synthetic": KnownSource(197_324, None, (600,), 100, max_files=0, is_drawn=True),
-}
-OWN_SUFFIXES = (".npz", ".parquet", ".csv", ".tsv")  # of a user's own files
+from dpcanary.datasets.source import KNOWN_SOURCES
+from dpcanary.fields import ClosedModel, Count
 
 
 class SourceKeys(ClosedModel):
@@ -62,7 +23,7 @@ class SourceKeys(ClosedModel):
 
 
 class SplitKeys(ClosedModel):
-    """How many records are private and auxiliary records."""
+    """How many records are private, and how many the adversary knows."""
 
     num_records: Count = Field(description="private records")
     balanced: bool = Field(True, description="take equally many private records of each class")
@@ -74,10 +35,10 @@ class SplitKeys(ClosedModel):
 
 
 class SourceStage(SourceKeys):
-    """What the records of a source depend on; the seed matters for those that are drawn."""
+    """Which records are read; the seed matters for generated sources alone."""
 
     seed: int
 
 
 class DatasetStage(SplitKeys, SourceStage):
-    """What a split dataset depends on."""
+    """How a source is read and split."""

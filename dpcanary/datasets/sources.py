@@ -14,8 +14,8 @@ from dpcanary.datasets.public import (
     read_purchase100,
     read_sst2,
 )
-from dpcanary.datasets.settings import KNOWN_SOURCES, OWN_SUFFIXES, SourceStage
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.settings import SourceStage
+from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES, Source
 from dpcanary.errors import InputError, suggestion
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {

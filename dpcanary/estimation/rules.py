@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dpcanary.choice import Choice
+from dpcanary.checks import Choice
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.settings import Conversion
 from dpcanary.plugins import function_named, load_plugin, registered

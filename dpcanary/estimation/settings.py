@@ -1,8 +1,10 @@
 """Names of conversions, limits, and settings of the stage that estimates epsilon."""
 
+from pydantic import Field
+
 from dpcanary.adjacency import Adjacency
-from dpcanary.choice import Choice
-from dpcanary.closed_model import ClosedModel
+from dpcanary.checks import Choice
+from dpcanary.fields import ClosedModel, Probability
 
 
 class Conversion(Choice):
@@ -42,11 +44,33 @@ class Independence(Choice):
     SLOTS = "slots"
 
 
-class EstimationStage(ClosedModel):
-    """How scores become bounds.
+class EstimationKeys(ClosedModel):
+    """Keys of how scores become bounds; all audits of a config share them."""
+
+    delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
+    significance: float = Field(
+        0.05, ge=1e-6, le=0.5, description="probability that a bound exceeds the truth"
+    )
+    conversions: tuple[Conversion, ...] = Field(
+        (Conversion.GDP,), min_length=1, description="among which trade-off curves bounds are found"
+    )
+    independent: Independence = Field(
+        Independence.RUNS, description="which scores count as independent with several slots"
+    )
+    guessed_share: float = Field(
+        GUESSED_SHARE,
+        gt=0,
+        le=1,
+        description="share of all slots whose worlds are guessed, half of it in each world; for"
+        " threshold rules steinke, mahloujifar and order_statistic",
+    )
+
+
+class EstimationStage(EstimationKeys):
+    """How the scores of one audit become bounds.
 
     Attributes:
-        guessed_share: the share of all slots that rules of guesses guess.
+        threshold_rules: names of rules.
         looks: numbers of runs of both worlds at which the bounds hold jointly; none if each bound
             holds alone.
         adjacency: audited; only `subsampled_gaussian` uses it and the three below.
@@ -55,12 +79,7 @@ class EstimationStage(ClosedModel):
         in_first_step: whether the canary is inserted in the first step alone.
     """
 
-    delta: float
-    significance: float
     threshold_rules: tuple[str, ...]
-    conversions: tuple[Conversion, ...]
-    independent: Independence
-    guessed_share: float = GUESSED_SHARE
     looks: tuple[int, ...] = ()
     adjacency: Adjacency = Adjacency.SUBSTITUTE
     sample_rate: float = 1.0

@@ -10,9 +10,10 @@ from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtr, ndtri
 from tqdm import tqdm
 
+from dpcanary.accounting.curve import TradeOffCurve
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.pld import least_delta
-from dpcanary.accounting.trade_off import TradeOffCurve, trade_off_curve
+from dpcanary.accounting.trade_off import trade_off_curve
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.calibration.store import cached_arrays

@@ -1,6 +1,8 @@
 """What each set-up of an experiment proves, beside what is accounted: one row each."""
 
+import sys
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,11 @@ from matplotlib.patches import Patch
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import Entry, make_frame
+from dpcanary.files import write_atomically
 from dpcanary.printing import rounded_down
 
 MOST_ROWS = 16
+SUFFIXES = (".png", ".pdf")
 _ROW_HEIGHT = 0.42
 _MARKS: dict[str, dict[str, Any]] = {
     "add_remove": {"color": "black", "linestyle": (0, (2, 1)), "linewidth": 2.2},
@@ -89,3 +93,28 @@ def _names(table: pd.DataFrame) -> list[str]:
     if len({*audits}) == len(audits):
         return audits
     return [f"{audit}, {rule}" for audit, rule in zip(audits, table["rule"], strict=True)]
+
+
+def shown(figure: Figure, path: Path | str | None) -> Figure:
+    """The figure, also written into a file if there is a path, and shown by a notebook.
+
+    Notebooks show a figure that is the value of a cell only after `matplotlib.pyplot` was imported,
+    which this library does not use.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"}, bbox_inches=None)  # type: ignore[no-untyped-call]
+    if path is not None:
+        save(figure, Path(path))
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure; an error if the file's name does not end in .png or .pdf."""
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path}: figures are {' or '.join(SUFFIXES)} files")
+    kind = path.suffix.removeprefix(".")
+    write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=style.RASTER_DPI))

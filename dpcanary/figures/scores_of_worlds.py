@@ -1,8 +1,7 @@
 """Histograms of both worlds' scores: of a figure's audits, and of one with its error rates."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +11,6 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from dpcanary.errors import InputError
-from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.figures import style
 from dpcanary.figures.attacks import (
     MECHANISM,
@@ -26,13 +23,14 @@ from dpcanary.figures.attacks import (
 from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.figures.notes import number_range
 from dpcanary.figures.panels import settings_in_words
-from dpcanary.files import write_atomically
 from dpcanary.scoring.world_scores import WorldScores
 
-SUFFIXES = (".png", ".pdf")
+if TYPE_CHECKING:
+    from dpcanary.estimation.estimate import EpsilonEstimate
+
+_FEWEST_BINS, _MOST_BINS = 10, 50
 _MEASURED, _BOUND = "#0072B2", "#B2182B"
 _GRID = 400
-_FEWEST_BINS, _MOST_BINS = 10, 50
 # Colour and opacity of both worlds in histograms that overlap.
 _WORLDS = tuple(zip(style.WORLD_COLOURS, (0.75, 0.5), strict=True))
 
@@ -119,7 +117,7 @@ def _draw_histogram(axes: Axes, counts: Any, edges: Any, colour: str, *, opacity
 
 
 @style.applied()
-def draw_scores_of_worlds(scores: WorldScores, bound: EpsilonEstimate, *, name: str) -> Figure:
+def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name: str) -> Figure:
     """Draws a panel with a histogram of the scores, and one with the measured error rates.
 
     The trade-off curve of the bound is drawn: by what it says, no attack that decides between the
@@ -156,15 +154,7 @@ def draw_scores_of_worlds(scores: WorldScores, bound: EpsilonEstimate, *, name: 
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure; an error if the file's name does not end in .png or .pdf."""
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path}: figures are {' or '.join(SUFFIXES)} files")
-    kind = path.suffix.removeprefix(".")
-    write_atomically(path, lambda file: figure.savefig(file, format=kind, dpi=style.RASTER_DPI))
-
-
-def _draw_error_rates(axes: Axes, scores: WorldScores, bound: EpsilonEstimate) -> None:
+def _draw_error_rates(axes: Axes, scores: WorldScores, bound: "EpsilonEstimate") -> None:
     axes.plot([0, 1], [1, 0], color="#8A8A8A", linestyle=":")
     measured = measured_error_curve(scores.world0, scores.world1)
     rates = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, _GRID)])
@@ -174,7 +164,7 @@ def _draw_error_rates(axes: Axes, scores: WorldScores, bound: EpsilonEstimate) -
     axes.set(xlabel="false positive rate", ylabel="false negative rate")
 
 
-def _allowed(bound: EpsilonEstimate, rates: np.ndarray) -> np.ndarray:
+def _allowed(bound: "EpsilonEstimate", rates: np.ndarray) -> np.ndarray:
     """The trade-off curve of the bound: Gaussian if its mu is known, else that of its epsilon."""
     if not np.isnan(bound.mu_lower):
         found: np.ndarray = ndtr(-ndtri(rates) - bound.mu_lower)

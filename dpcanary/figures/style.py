@@ -1,6 +1,5 @@
 """Style of all figures: each canary has one colour and marker, each accounted curve one line."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -214,17 +213,3 @@ def number(value: float) -> str:
     power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     factor = f"{float(mantissa):g}"
     return power if factor == "1" else f"{factor}·{power}"
-
-
-def show_figures_in_notebooks() -> None:
-    """Makes a notebook show a figure that is the value of a cell.
-
-    Notebooks do so by themselves only after `matplotlib.pyplot` was imported, which this library
-    does not use.
-    """
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if shell is not None:
-        from IPython.core.pylabtools import select_figure_formats
-
-        select_figure_formats(shell, {"png"}, bbox_inches=None)  # type: ignore[no-untyped-call]

@@ -192,12 +192,12 @@ def _num_cores() -> int:
 
 
 def _checked_looks(num_runs: int, looks: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(checked_count("looks", look, least=4) for look in looks)
-    if any(look % 2 for look in found) or [*found] != sorted({*found}):
-        raise InputError(f"looks are {[*found]}; they must be even numbers of runs that rise")
-    if found and num_runs not in found:
+    counts = tuple(checked_count("looks", look, least=4) for look in looks)
+    if any(look % 2 for look in counts) or [*counts] != sorted({*counts}):
+        raise InputError(f"looks are {[*counts]}; they must be even numbers of runs that rise")
+    if counts and num_runs not in counts:
         raise InputError(f"num_runs {num_runs} must be one of the looks")
-    return found
+    return counts
 
 
 def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
@@ -214,11 +214,11 @@ def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
 def _estimate(
     scores: WorldScores, options: dict[str, object], looks: Sequence[int]
 ) -> EpsilonEstimate:
-    known = {"world0_scores": scores.world0, "world1_scores": scores.world1, **options}
+    inputs = {"world0_scores": scores.world0, "world1_scores": scores.world1, **options}
     if not looks:
-        return estimate_epsilon(**known)  # type: ignore[arg-type]
+        return estimate_epsilon(**inputs)  # type: ignore[arg-type]
     sizes = [(look // 2, look // 2) for look in looks]
-    return estimate_epsilon_at_looks(looks=sizes, **known)[-1]  # type: ignore[arg-type]
+    return estimate_epsilon_at_looks(looks=sizes, **inputs)[-1]  # type: ignore[arg-type]
 
 
 def _scores(runs: Sequence[OwnRun]) -> WorldScores:

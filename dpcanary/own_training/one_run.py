@@ -90,24 +90,24 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
     score, engine = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         score, engine = returned
-    known = accounted_steps(engine) if engine is not None else (None, None, None)
+    accounted = accounted_steps(engine) if engine is not None else (None, None, None)
     sampling = noted_sampling_of(engine)
     if sampling is None and engine is not None and not was_imported:
         sampling = samples_poisson(engine)  # the training has imported Opacus just now
-    return OwnRun(run, _checked_score(score, run), seconds, *known, poisson_sampling=sampling)
+    return OwnRun(run, _checked_score(score, run), seconds, *accounted, poisson_sampling=sampling)
 
 
 def _checked_score(score: Any, run: int) -> float:
     try:
-        found = float(score)
+        number = float(score)
     except (TypeError, ValueError):
         raise InputError(
             f"run {run}: the training returned {score!r:.60}; it must return a score, or a score"
             " and Opacus's privacy engine"
         ) from None
-    if np.isnan(found):
+    if np.isnan(number):
         raise InputError(f"run {run}: the score is NaN; has the training diverged?")
-    return found
+    return number
 
 
 class Journal:
@@ -195,13 +195,13 @@ def _fingerprint(train: Train) -> str:
     while isinstance(train, functools.partial):
         bound.append((train.args, sorted(train.keywords.items())))
         train = train.func
-    own: Any = train
-    if not inspect.isroutine(own):  # an object that can be called
-        bound.append(sorted(vars(own).items()) if hasattr(own, "__dict__") else repr(own))
-        own = type(own)
+    called: Any = train
+    if not inspect.isroutine(called):  # an object that can be called
+        bound.append(sorted(vars(called).items()) if hasattr(called, "__dict__") else repr(called))
+        called = type(called)
     try:
-        module = inspect.getmodule(own)
-        place = module if module and hasattr(module, "__file__") else own
+        module = inspect.getmodule(called)
+        place = module if module and hasattr(module, "__file__") else called
         if inspect.getsourcefile(place) == "<string>":
             raise OSError  # Python 3.13 takes the text of `python -c` for its source
         source = inspect.getsource(place)
@@ -211,4 +211,4 @@ def _fingerprint(train: Train) -> str:
             " of another version: define it in a file or in a notebook's cell"
         ) from None
     digest = hashlib.sha256(f"{source}{bound!r}".encode()).hexdigest()[:16]
-    return f"{own.__qualname__} {digest}"
+    return f"{called.__qualname__} {digest}"

@@ -117,13 +117,13 @@ class OwnAudit:
         """
         if self._private_mechanism is None:
             return None
-        found = assess_claim(
+        assessed = assess_claim(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
             mechanism=self._private_mechanism,
         )
         # Bonferroni: each look has a test of its own.
-        return replace(found, p_value=min(1.0, found.p_value * self.estimate.num_looks))
+        return replace(assessed, p_value=min(1.0, assessed.p_value * self.estimate.num_looks))
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -146,14 +146,10 @@ class OwnAudit:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """The scores, the error rates that they reach, and the bound; also into a file."""
-        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds, save
-        from dpcanary.figures.style import show_figures_in_notebooks
+        from dpcanary.figures.overview import shown
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 
-        figure = draw_scores_of_worlds(self.scores, self.estimate, name="own training")
-        show_figures_in_notebooks()
-        if path is not None:
-            save(figure, Path(path))
-        return figure
+        return shown(draw_scores_of_worlds(self.scores, self.estimate, name="own training"), path)
 
     def report(self, path: Path | str, *, name: str = "own training") -> None:
         """Writes the report, one HTML page that works offline, under the name of the training.

@@ -75,7 +75,7 @@ class Headline:
     @property
     def bars(self) -> list[Bar]:
         """The epsilons from the smallest to the largest, with widths in per cent."""
-        told = [
+        entries = [
             ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
              "Whether a record is in the data: accounted, add/remove adjacency",
              "What most libraries report."),
@@ -89,12 +89,12 @@ class Headline:
             number = f"≥ {rounded_down(self.real.proven)}"
             label = "Proven for a real record"
             label += f": mean of {self.real.bounds} bounds" if self.real.bounds > 1 else ""
-            told.append(("real", self.real.proven, number, label, note))
-        known = sorted((one for one in told if not isnan(one[1])), key=lambda one: one[1])
-        largest = max((value for _, value, *_ in known if isfinite(value)), default=0.0)
+            entries.append(("real", self.real.proven, number, label, note))
+        ranked = sorted((one for one in entries if not isnan(one[1])), key=lambda one: one[1])
+        largest = max((value for _, value, *_ in ranked if isfinite(value)), default=0.0)
         return [
             Bar(kind, text, _share(value, largest), label, note)
-            for kind, value, text, label, note in known
+            for kind, value, text, label, note in ranked
         ]
 
     @property
@@ -105,33 +105,33 @@ class Headline:
                 f"This audit proves nothing: its number, {rounded_down(self.proven)}, is not a"
                 f" valid lower bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
             ]
-        found = [*self._accounted_sentences()]
+        sentences = [*self._accounted_sentences()]
         on_average = self.bounds > 1
         if not isfinite(self.add_remove):
-            found.append(self._proven_sentence("epsilon"))
+            sentences.append(self._proven_sentence("epsilon"))
         elif self.above:
             many = f"{self.above} of {self.bounds} bounds exceed" if on_average else "It exceeds"
-            found.append(
+            sentences.append(
                 f"{self._proven_sentence('epsilon')} {many} what is accounted. Either this is the"
                 " chance that the confidence leaves, or the assumption below does not hold, or the"
                 f" training is not what was accounted.{self.advice}"
             )
         elif isnan(self.substitute):
-            found.append(self._proven_sentence("this epsilon"))
+            sentences.append(self._proven_sentence("this epsilon"))
         elif self.proven > self.add_remove:
             real = "" if on_average else "The difference is real: "
-            found.append(
+            sentences.append(
                 f"{real}{self._proven_sentence('the latter')} Who must protect the content of"
                 " records should quote the substitute epsilon."
             )
         else:
-            found.append(
+            sentences.append(
                 f"{self._proven_sentence('the latter')} This is not above the add/remove epsilon,"
                 " and no evidence that the training protects more than is accounted: more models"
                 " or a stronger canary may prove more."
             )
-        found += self._real_sentences()
-        return [sentence[:1].upper() + sentence[1:] for sentence in found]
+        sentences += self._real_sentences()
+        return [sentence[:1].upper() + sentence[1:] for sentence in sentences]
 
     @property
     def measured(self) -> str:
@@ -164,17 +164,19 @@ class Headline:
             yield "No audit here is of a real record, which may leak less."
             return
         number, attack = rounded_down(self.real.proven), self.real.attack
-        told = f"For a real record, at least {number} is proven, by an attack on {attack}."
+        sentence = f"For a real record, at least {number} is proven, by an attack on {attack}."
         if self.real.bounds > 1:
-            told = (
+            sentence = (
                 f"For a real record, an attack on {attack} gives {number} on average over"
                 f" {self.real.bounds} bounds; their mean has no confidence of its own."
             )
         if self.real.above:
-            told += f" {self.real.above} of {self.real.bounds} bounds exceed what is accounted."
+            sentence += f" {self.real.above} of {self.real.bounds} bounds exceed what is accounted."
         if self.real.compared > 1:
-            told += f" This is the largest of {self.real.compared} such results; each holds alone."
-        yield told
+            sentence += (
+                f" This is the largest of {self.real.compared} such results; each holds alone."
+            )
+        yield sentence
 
     def _proven_sentence(self, what: str) -> str:
         number = rounded_down(self.proven)
@@ -267,9 +269,9 @@ class Methods:
 
 def cited_source(source: str) -> str:
     """The citations of an adversary's source, such as "Pradhan et al., S2; Cebere et al."."""
-    known = {"Pradhan": "{pradhan}", "Cebere": "{cebere}", "Boglioni": "{boglioni}",
+    citations = {"Pradhan": "{pradhan}", "Cebere": "{cebere}", "Boglioni": "{boglioni}",
              "Steinke": "{steinke}", "Andrew": "{andrew}"}  # fmt: skip
-    return ", ".join(citation for name, citation in known.items() if name in source)
+    return ", ".join(citation for name, citation in citations.items() if name in source)
 
 
 def accounting_sentence(methods: Iterable[str]) -> str:
@@ -294,8 +296,8 @@ def bound_sentences(rules: Sequence[str], conversions: Sequence[str]) -> list[st
         " Gaussian mechanism",
     }
     of_rules = {one: threshold_rule_named(one).sentence for one in rules}
-    told = [f"Threshold rule {one}: {text}." for one, text in of_rules.items() if text]
+    sentences = [f"Threshold rule {one}: {text}." for one, text in of_rules.items() if text]
     silent = [one for one, text in of_rules.items() if not text]
     if silent:
-        told.append(f"Threshold rule {' and '.join(silent)}: describe it here.")
-    return [*told, *(f"Conversion {one}: {of_conversions[one]}." for one in conversions)]
+        sentences.append(f"Threshold rule {' and '.join(silent)}: describe it here.")
+    return [*sentences, *(f"Conversion {one}: {of_conversions[one]}." for one in conversions)]

@@ -83,8 +83,8 @@ def report_of_experiment(folder: Path) -> Report:
 
 
 def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Headline:
-    known = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
-    ranks = table["canary"].map(known.index)
+    order = [*_FIRST, *(name for name in adversary_names() if name not in _FIRST)]
+    ranks = table["canary"].map(order.index)
     row = table[ranks == ranks.min()].iloc[0]
     audit, settings = experiment.audits[row["audit"]], last.loc[row["audit"]]
     adjacency = str(settings["adjacency"])
@@ -126,15 +126,17 @@ def _of_real_record(
     """The largest bound of a real record in the same training as an audit of a crafted one."""
     if adversary(experiment.audits[audit].canary).is_real:
         return None
-    own = _training(experiment, last, audit)
+    training = _training(experiment, last, audit)
     fits = [
-        adversary(canary).is_real and own is not None and _training(experiment, last, name) == own
+        adversary(canary).is_real
+        and training is not None
+        and _training(experiment, last, name) == training
         for canary, name in zip(table["canary"], table["audit"], strict=True)
     ]
-    found = table[fits]
-    if found.empty:
+    of_same_training = table[fits]
+    if of_same_training.empty:
         return None
-    row = found.sort_values("proven").iloc[-1]
+    row = of_same_training.sort_values("proven").iloc[-1]
     strongest = experiment.audits[str(row["audit"])]
     attack = _attacked(strongest, int(row["runs"]))
     difference = strongest.adversary.difference_in_words
@@ -142,7 +144,7 @@ def _of_real_record(
         row["proven"],
         attack,
         difference,
-        compared=len(found),
+        compared=len(of_same_training),
         bounds=int(row["bounds"]),
         above=int(row["above"]),
     )
@@ -306,7 +308,7 @@ def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:
     data = [str(name) for name in rows["data"].unique() if name != "process"]
     if data:
         yield f"Data: {', '.join(data)}."
-    told = {
+    columns = {
         "sample rate": rows["sample_rate"][rows["batch_size"].isna()],
         "batch size": rows["batch_size"].dropna(),
         "noise multiplier": rows["noise_multiplier"],
@@ -315,7 +317,7 @@ def _settings_in_words(rows: pd.DataFrame) -> Iterator[str]:
     }
     values = [
         f"{name} {' and '.join(_number(value) for value in sorted(column.unique()))}"
-        for name, column in told.items()
+        for name, column in columns.items()
         if 0 < column.nunique() <= 4
     ]
     if values:

@@ -52,9 +52,9 @@ def report_of_own_audit(
     details = [("adjacency", ADJACENCIES[adjacency]), ("delta", f"{estimate.delta:g}")]
     if mechanism is not None:
         noise, rate, steps = mechanism
-        told = f"noise multiplier {noise:.4g}, sample rate {rate:.4g}, {steps:,} steps"
-        training += f", accounted as DP-SGD with {told}"
-        details.append(("accounted as", told))
+        words = f"noise multiplier {noise:.4g}, sample rate {rate:.4g}, {steps:,} steps"
+        training += f", accounted as DP-SGD with {words}"
+        details.append(("accounted as", words))
     details += [
         ("significance", f"{estimate.significance:g}"),
         ("assumption", estimate.assumption),
@@ -125,10 +125,10 @@ def _methods(
 
 
 def _provenance(seconds: float) -> list[tuple[str, str]]:
-    found = [f"python {python_version()}"]
+    software = [f"python {python_version()}"]
     for package in _PACKAGES:
         try:
-            found.append(f"{package} {version(package)}")
+            software.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    return [("training", f"{seconds:,.0f} seconds"), ("software", ", ".join(found))]
+    return [("training", f"{seconds:,.0f} seconds"), ("software", ", ".join(software))]

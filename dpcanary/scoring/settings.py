@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import ClosedModel
 
 
 class ScoringStage(ClosedModel):

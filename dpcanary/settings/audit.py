@@ -98,8 +98,10 @@ class Audit(
         if (self.noise_multiplier is None) == (self.target_epsilon is None):
             raise ValueError("give either noise_multiplier or target_epsilon")
         if self.adjacency not in entry.adjacencies:
-            known = " and ".join(entry.adjacencies)
-            raise ValueError(f"canary {self.canary} audits adjacency {known}, not {self.adjacency}")
+            possible = " and ".join(entry.adjacencies)
+            raise ValueError(
+                f"canary {self.canary} audits adjacency {possible}, not {self.adjacency}"
+            )
         score = entry.score(self.score)
         if score.observes == Observation.VALUE and not self.draws_start:
             raise ValueError(

@@ -7,20 +7,20 @@ import pandas as pd
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.closed_model import ClosedModel
-from dpcanary.datasets.settings import KNOWN_SOURCES, OWN_SUFFIXES, SourceKeys, SplitKeys
+from dpcanary.datasets.settings import SourceKeys, SplitKeys
+from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES
 from dpcanary.encoders.settings import EncodingKeys
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named, threshold_rule_names
-from dpcanary.estimation.settings import GUESSED_SHARE, Conversion, Independence
-from dpcanary.fields import Name, Probability
+from dpcanary.estimation.settings import EstimationKeys
+from dpcanary.fields import ClosedModel, Name
 from dpcanary.observations import Observation
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.figure import Figure
 from dpcanary.training.settings import TrainingStage
 
 
-class Dataset(SplitKeys, EncodingKeys, SourceKeys):
+class Dataset(SourceKeys, EncodingKeys, SplitKeys):
     """A dataset and how many of its records are private."""
 
     files: tuple[str, ...] = Field(
@@ -57,30 +57,13 @@ RuleName = Annotated[
 ]
 
 
-class Settings(ClosedModel):
+class Settings(EstimationKeys):
     """Everything in a config except its audits."""
 
     experiment: Name = Field(description="results go to results/<experiment>/")
     seed: int = Field(0, ge=0, description="from which all randomness is derived")
-    delta: Probability = Field(description="of (epsilon, delta)-DP, audited and accounted")
-    significance: float = Field(
-        0.05, ge=1e-6, le=0.5, description="probability that a bound exceeds the truth"
-    )
     threshold_rules: tuple[RuleName, ...] = Field(
         (ThresholdRule.COMBINED.value,), min_length=1, description="how scores become bounds"
-    )
-    conversions: tuple[Conversion, ...] = Field(
-        (Conversion.GDP,), min_length=1, description="among which trade-off curves bounds are found"
-    )
-    independent: Independence = Field(
-        Independence.RUNS, description="which scores count as independent with several slots"
-    )
-    guessed_share: float = Field(
-        GUESSED_SHARE,
-        gt=0,
-        le=1,
-        description="share of all slots whose worlds are guessed, half of it in each world; for"
-        " threshold rules steinke, mahloujifar and order_statistic",
     )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
     data_folder: str | None = Field(
@@ -130,8 +113,8 @@ class Experiment(ClosedModel):
     @property
     def own_functions(self) -> list[str]:
         """The functions that make models of the user's own."""
-        found = (name for audit in self.audits.values() for name in audit.own_functions)
-        return [*dict.fromkeys(found)]
+        functions = (name for audit in self.audits.values() for name in audit.own_functions)
+        return [*dict.fromkeys(functions)]
 
     @property
     def rule_functions(self) -> list[str]:
@@ -149,17 +132,17 @@ class Experiment(ClosedModel):
 
     def stage(self, model: type[Stage], *, audit: str) -> Stage:
         """The settings of one stage for one audit: those that are fields of the stage's model."""
-        known = {**dict(self.settings), **dict(self.audits[audit]), **self._derived(audit)}
+        values = {**dict(self.settings), **dict(self.audits[audit]), **self._derived(audit)}
         if "runs_settings" in model.model_fields:
             runs = self.stage(self.runs_stage(audit), audit=audit)
-            known["runs_settings"] = runs.model_dump(mode="json")
+            values["runs_settings"] = runs.model_dump(mode="json")
         if "exact_settings" in model.model_fields:
-            known["exact_settings"] = (
+            values["exact_settings"] = (
                 self.stage(DrawingStage, audit=audit).model_dump(mode="json")
-                if known["exact"]
+                if values["exact"]
                 else None
             )
-        return model(**{key: known[key] for key in model.model_fields})
+        return model(**{key: values[key] for key in model.model_fields})
 
     def runs_stage(self, audit: str) -> type[TrainingStage] | type[DrawingStage]:
         """The model of the stage that makes an audit's runs."""
@@ -167,8 +150,8 @@ class Experiment(ClosedModel):
 
     def dataset_stage(self, model: type[Stage], *, dataset: str) -> Stage:
         """The settings of one stage for one dataset."""
-        known = {**dict(self.settings.datasets[dataset]), "seed": self.settings.seed}
-        return model(**{key: known[key] for key in model.model_fields})
+        values = {**dict(self.settings.datasets[dataset]), "seed": self.settings.seed}
+        return model(**{key: values[key] for key in model.model_fields})
 
     def _derived(self, name: str) -> dict[str, Any]:
         """What follows from an audit's settings; those that it does not use have their defaults."""

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import suggestion
+from dpcanary.fields import ClosedModel, Count, Positive, SampleRate
 from dpcanary.figures.catalogue import FIGURE_KINDS, figure_kind
-from dpcanary.settings.fields import Count, Positive, SampleRate
 from dpcanary.summary import AXES, LINES, PANELS
 
 # An editor offers the kinds.

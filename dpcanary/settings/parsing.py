@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails
 from dpcanary.adversaries.loss_landscape import middle
 from dpcanary.adversaries.settings import LandscapeShape, MetagradientSettings
 from dpcanary.checks import checked_name
-from dpcanary.closed_model import ClosedModel
 from dpcanary.errors import InputError, suggestion
+from dpcanary.fields import ClosedModel
 from dpcanary.program import run
 from dpcanary.randomness import derived_seed
 from dpcanary.settings.audit import Audit
@@ -249,8 +249,8 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
                 "pretraining": PretrainingSettings,
         }  # fmt: skip
         owner = inner[str(place[0])] if len(place) > 1 else model
-        known = [*owner.model_fields, *(["audits"] if owner is Settings else [])]
-        return f"unknown key {key!r}; {suggestion(str(place[-1]), known)}"
+        keys = [*owner.model_fields, *(["audits"] if owner is Settings else [])]
+        return f"unknown key {key!r}; {suggestion(str(place[-1]), keys)}"
     if kind == "missing":
         return f"{key}: is missing"
     message = detail["msg"].removeprefix("Value error, ")

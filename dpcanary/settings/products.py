@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.settings import AccountingStage, ComparisonStage
 from dpcanary.adversaries.settings import CraftingStage, MetagradientStage
-from dpcanary.closed_model import ClosedModel
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
 from dpcanary.estimation.settings import EstimationStage
+from dpcanary.fields import ClosedModel
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import sha256_of_text
 from dpcanary.provenance import Job, listed, origin_of, origins_in
@@ -150,8 +150,8 @@ class Products:
     def data(self, dataset: str) -> Product:
         """The split records of a dataset."""
         settings = self.experiment.settings
-        told = f"{settings.datasets[dataset].to_json()} {settings.seed}"
-        return Product(f"data/{dataset}", told, {"features": self.features(dataset)})
+        stage = f"{settings.datasets[dataset].to_json()} {settings.seed}"
+        return Product(f"data/{dataset}", stage, {"features": self.features(dataset)})
 
     def features(self, dataset: str) -> list[Product]:
         """The encoded records of a dataset; none if it is not encoded.
@@ -162,8 +162,8 @@ class Products:
         if not settings.encoder:
             return []
         stage = self.experiment.dataset_stage(FeaturesStage, dataset=dataset)
-        told = " ".join([stage.to_json(), *settings.files])
-        return [Product(f"features/{settings.source}-{sha256_of_text(told)[:8]}", told)]
+        inputs = " ".join([stage.to_json(), *settings.files])
+        return [Product(f"features/{settings.source}-{sha256_of_text(inputs)[:8]}", inputs)]
 
     def noise(self, audit: str) -> Product:
         """The noise multiplier of an audit's runs."""
@@ -220,8 +220,8 @@ class Products:
     def estimates_by_runs(self, figure: str, audit: str) -> Product:
         """The lower bounds of an audit from its first runs, for a figure."""
         made = {"scores": [self.scores(audit)]}
-        known = f"{self._stage(EstimationStage, audit)} {self.numbers_of_runs(figure, audit)}"
-        return Product(f"estimates_by_runs/{figure}/{audit}", known, made)
+        stage = f"{self._stage(EstimationStage, audit)} {self.numbers_of_runs(figure, audit)}"
+        return Product(f"estimates_by_runs/{figure}/{audit}", stage, made)
 
     def accounting(self, audit: str) -> Product:
         """The upper bounds of an audit, and its privacy profile."""
@@ -237,8 +237,8 @@ class Products:
     def ratios(self, figure: str) -> Product:
         """The epsilons that a figure compares."""
         settings = self.experiment.settings
-        known = {**dict(settings), **dict(settings.figures[figure])}
-        stage = ComparisonStage(**{key: known[key] for key in ComparisonStage.model_fields})
+        keys = {**dict(settings), **dict(settings.figures[figure])}
+        stage = ComparisonStage(**{key: keys[key] for key in ComparisonStage.model_fields})
         return Product(f"ratios/{figure}", stage.to_json())
 
     def rows(self, audit: str, *, figure: str | None = None) -> Product:
@@ -255,17 +255,17 @@ class Products:
 
     def figure(self, figure: str) -> Product:
         """A figure."""
-        told = self.experiment.settings.figures[figure]
-        made = {role: self.of_figure(figure, role) for role in figure_kind(told.kind).files}
-        return Product(f"figures/{figure}", told.to_json(), made)
+        shown = self.experiment.settings.figures[figure]
+        made = {role: self.of_figure(figure, role) for role in figure_kind(shown.kind).files}
+        return Product(f"figures/{figure}", shown.to_json(), made)
 
     def of_figure(self, figure: str, role: str) -> list[Product]:
         """What a figure is drawn from: its summary, scores, profiles, ceilings or ratios."""
-        told = self.experiment.settings.figures[figure]
+        shown = self.experiment.settings.figures[figure]
         if role == "summary":
-            return self.summary(told.sweeps, figure=figure)
+            return self.summary(shown.sweeps, figure=figure)
         if role == "ceilings":
-            return [self.ceilings(figure)] if told.proven else []
+            return [self.ceilings(figure)] if shown.proven else []
         if role == "ratios":
             return [self.ratios(figure)]
         of_audit = {"scores": self.scores, "profiles": self.accounting}[role]
@@ -290,9 +290,9 @@ class Products:
 
     def audits_of(self, figure: str) -> list[str]:
         """A figure's audits: those of its sweeps, of norms only those that keep them."""
-        told = self.experiment.settings.figures[figure]
-        audits = self._audits_of_sweeps(told.sweeps)
-        if told.kind != "gradient_norm":
+        shown = self.experiment.settings.figures[figure]
+        audits = self._audits_of_sweeps(shown.sweeps)
+        if shown.kind != "gradient_norm":
             return audits
         return [one for one in audits if self._audits[one].score == "gradient_norm"]
 
@@ -303,8 +303,8 @@ class Products:
 
     def other_data_of(self, audit: str) -> list[Product]:
         """The dataset that an audit's model is pretrained on, if it is another one."""
-        told = self._audits[audit].pretraining
-        return [self.data(told.dataset)] if told and told.dataset else []
+        start = self._audits[audit].pretraining
+        return [self.data(start.dataset)] if start and start.dataset else []
 
     def _audits_of_sweeps(self, sweeps: Sequence[str]) -> list[str]:
         return [audit for sweep in sweeps for audit in self.experiment.sweeps[sweep]]

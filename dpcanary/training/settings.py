@@ -7,10 +7,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from dpcanary.adjacency import ADJACENCIES, Adjacency
-from dpcanary.choice import Choice
-from dpcanary.closed_model import ClosedModel
+from dpcanary.checks import Choice
 from dpcanary.errors import suggestion
-from dpcanary.fields import Count, Flag, Name, Positive, Shown, UsedIf
+from dpcanary.fields import ClosedModel, Count, Flag, Name, Positive, Shown, UsedIf
 from dpcanary.observations import Observation
 
 

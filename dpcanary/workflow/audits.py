@@ -2,12 +2,12 @@
 
 import inspect
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpcanary.closed_model import ClosedModel
+from dpcanary.fields import ClosedModel
 from dpcanary.settings.products import Product, Products
 
 Value = TypeVar("Value")
@@ -32,31 +32,50 @@ def option(name: str, *values: object) -> str:
     return " ".join([f"--{name}", *given]) if given else ""
 
 
-def options_of(
-    job: Callable[[Wildcards], str], *, folders: Sequence[str] = (), **others: object
-) -> Callable[[Wildcards, Any], str]:
-    """The options of a job's program, as a function of the job's wildcards and inputs.
+def options_of(job: Callable[[Wildcards], str], **others: object) -> Callable[[Wildcards], str]:
+    """The options of a job's program that say what it makes, and with what settings.
 
-    They are what it makes (`job`), the files of each role, and others, which may be functions of
-    the wildcards. Of the roles in `folders` only the folder is given, since so many paths are
-    longer than a command may be.
+    They are a function of the wildcards alone: a change of one reruns the job. What depends on a
+    job's inputs is not compared.
+    """
+
+    def of_job(wildcards: Wildcards) -> str:
+        given = {
+            name: value(wildcards) if callable(value) else value for name, value in others.items()
+        }
+        return _options({"job": job(wildcards), **given})
+
+    return with_known_signature(of_job)
+
+
+def files_in(*folders: str) -> Callable[[Wildcards, Any], str]:
+    """The options of a job's program that name its input files, each by its role.
+
+    Args:
+        folders: roles whose folder is given, since so many paths are longer than a command may be.
     """
 
     def of_job(wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
-        given: dict[str, object] = {"job": job(wildcards)}
-        for role, files in input.items():
-            paths = [files] if isinstance(files, str) else [*files]
-            given[role] = str(Path(paths[0]).parent) if role in folders else paths
-        del given["program"]
-        for name, value in others.items():
-            given[name] = value(wildcards) if callable(value) else value
-        options = (
-            option(name.replace("_", "-"), *(value if isinstance(value, list) else [value]))
-            for name, value in given.items()
+        roles = {
+            role: [paths] if isinstance(paths, str) else [*paths] for role, paths in input.items()
+        }
+        del roles["program"]
+        return _options(
+            {
+                role: Path(paths[0]).parent if role in folders else paths
+                for role, paths in roles.items()
+            }
         )
-        return " ".join(filter(None, options))
 
     return with_known_signature(of_job)
+
+
+def _options(values: Mapping[str, object]) -> str:
+    options = (
+        option(name.replace("_", "-"), *(value if isinstance(value, list | tuple) else [value]))
+        for name, value in values.items()
+    )
+    return " ".join(filter(None, options))
 
 
 class AuditRules:
@@ -124,7 +143,7 @@ class AuditRules:
 
     def options(
         self, kind: str, stage: type[ClosedModel], **others: Any
-    ) -> Callable[[Wildcards, Any], str]:
+    ) -> Callable[[Wildcards], str]:
         """The options of a job that makes this kind of product with the settings of a stage."""
         return options_of(self.job(kind), settings=self.stage_as_json(stage), **others)
 

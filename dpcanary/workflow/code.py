@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file, sha256_of_text
+from dpcanary.installation import LIBRARY
 from dpcanary.namespaces import module_of
 from dpcanary.plugins import registered
-from dpcanary.workflow.python import LIBRARY
 
 _PACKAGE = "dpcanary"
 # Modules that load what other packages register, with the groups of entry points.

@@ -12,6 +12,7 @@ what takes no time.
 """
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -48,6 +49,12 @@ def ask(name: str, arguments: list[str]) -> NoReturn:
     for number in passed_on:
         if handlers[number] is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: os.kill(job, number))
+    # A signal that comes just before a wait would not end it; its number in this socket does.
+    woken, waking = socket.socketpair()
+    waking.setblocking(False)
+    signal.set_wakeup_fd(waking.fileno())
+    while server not in select.select([server, woken], [], [])[0]:
+        woken.recv(64)
     status = _number(server)
     if status is None:  # the server was killed: end alike
         _kill(job)

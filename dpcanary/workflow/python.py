@@ -9,28 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dpcanary.installation import IS_CLONE, LIBRARY
 from dpcanary.program import OWN_CODE
 
-# The folder that contains the package `dpcanary`.
-LIBRARY = Path(__file__).parents[2]
-# In a built package, the workflow's files are copied here; see pyproject.toml.
-_INSTALLED = Path(__file__).parent / "files"
-# The folder of the Snakefile and of all that belongs to it.
-WORKFLOW = _INSTALLED if _INSTALLED.is_dir() else LIBRARY
-SNAKEFILE = WORKFLOW / "Snakefile"
-PROFILE = WORKFLOW / "profiles" / "default"
-DEMO = WORKFLOW / "config" / "demo.yaml"
 _JOB_SERVER = str(Path(__file__).parent / "job_server.py")
-
-
-def is_clone() -> bool:
-    """Whether the library runs from a clone of the repository."""
-    return WORKFLOW == LIBRARY
-
-
 # Every program imports it. A clone brings the library along, so it is enough that its packages are
 # there.
-_NEEDED = "tqdm" if is_clone() else "dpcanary.program"
+_NEEDED = "tqdm" if IS_CLONE else "dpcanary.program"
 
 
 def path_of_python() -> str:
@@ -52,7 +37,7 @@ def path_of_python() -> str:
 def paths_of_code(*, own: Path | None) -> str:
     """A shell command by which jobs import this library, unless it is installed beside Python."""
     found = f"export {OWN_CODE}={shlex.quote(str(own))}; " if own else ""
-    if is_clone():
+    if IS_CLONE:
         library = shlex.quote(str(LIBRARY))
         found += f"export PYTHONPATH={library}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
     return found

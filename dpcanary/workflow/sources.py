@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from dpcanary.datasets.catalogue import Entry
-from dpcanary.datasets.settings import KNOWN_SOURCES
+from dpcanary.datasets.source import KNOWN_SOURCES
 from dpcanary.encoders.settings import PACKAGED_ENCODERS
 from dpcanary.errors import InputError
 from dpcanary.settings.experiment import Dataset

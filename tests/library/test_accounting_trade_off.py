@@ -10,9 +10,10 @@ from scipy.stats import norm
 
 from dpcanary import AccountingError, InputError, Mechanism
 from dpcanary.accounting import gdp_epsilon, trade_off_curve
+from dpcanary.accounting.curve import GaussianCurve
 from dpcanary.accounting.overview import upper_bounds
 from dpcanary.accounting.settings import AccountingStage
-from dpcanary.accounting.trade_off import GaussianCurve, gaussian_distance
+from dpcanary.accounting.trade_off import gaussian_distance
 from dpcanary.adjacency import Adjacency
 
 # Centres of the sampled component in world 0 and in world 1, in units of C.

@@ -186,7 +186,7 @@ def test_a_wrong_model_is_said_before_anything_is_written(tmp_path, monkeypatch)
 def test_a_script_beside_the_clone_imports_the_package(tmp_path):
     """Where a folder named dpcanary without Python files stands beside the script."""
     (tmp_path / "dpcanary/docs").mkdir(parents=True)
-    (tmp_path / "script.py").write_text("import dpcanary; print(dpcanary.gdp_mu)\n")
+    (tmp_path / "script.py").write_text("import dpcanary; print(dpcanary.accounting.gdp_mu)\n")
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -15,15 +15,22 @@ from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adversaries.adversary import Score
 from dpcanary.adversaries.catalogue import BUILT_IN
-from dpcanary.adversaries.settings import CraftingStage, DrawingStage
+from dpcanary.adversaries.settings import CraftingStage, DrawingStage, MetagradientSettings
 from dpcanary.errors import InputError
 from dpcanary.estimation.settings import EstimationStage
 from dpcanary.observations import Observation
 from dpcanary.scoring.settings import ScoringStage
-from dpcanary.settings.experiment import Experiment, read_experiment
+from dpcanary.settings.audit import Audit
+from dpcanary.settings.experiment import Dataset, Experiment, Settings, read_experiment
+from dpcanary.settings.figure import Figure
 from dpcanary.settings.parsing import parse_experiment, read_config
-from dpcanary.settings.schema import config_schema
-from dpcanary.training.settings import ReferenceStage, TrainingStage, WorldAssignment
+from dpcanary.settings.schema import key_tables
+from dpcanary.training.settings import (
+    PretrainingSettings,
+    ReferenceStage,
+    TrainingStage,
+    WorldAssignment,
+)
 
 ROOT = Path(__file__).parents[2]
 GOOD = {
@@ -643,11 +650,20 @@ def schema() -> dict:
     return json.loads((ROOT / "config/schema.json").read_text())
 
 
-def test_the_editors_schema_is_current():
-    told = "run: python -m dpcanary.settings.schema > config/schema.json"
-    assert schema() == config_schema(), told
-    printed = subprocess.check_output([sys.executable, "-m", "dpcanary.settings.schema"], text=True)
-    assert printed == (ROOT / "config/schema.json").read_text(), told
+def test_the_schema_and_the_tables_of_keys_are_current():
+    for options, path in (([], "config/schema.json"), (["--tables"], "docs/keys.md")):
+        command = [sys.executable, "-m", "dpcanary.settings.schema", *options]
+        printed = subprocess.check_output(command, text=True)
+        assert printed == (ROOT / path).read_text(), "run: make schema"
+
+
+def test_every_key_stands_in_the_tables():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) \| (.+) \|$", key_tables(), re.MULTILINE)
+    models = (Settings, Audit, Dataset, Figure, PretrainingSettings, MetagradientSettings)
+    keys = [key for model in models for key in model.model_fields]
+    assert sorted(row[0] for row in rows) == sorted([*keys, "audits"])
+    assert ("num_slots", "integer >= 1", "`1`") in [row[:3] for row in rows]
+    assert ("num_steps", "integer >= 1", "required") in [row[:3] for row in rows]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")

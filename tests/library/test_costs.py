@@ -606,7 +606,7 @@ def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
     rules = "\n".join(
         (ROOT / "rules" / name).read_text() for name in ("canaries.smk", "training.smk")
     )
-    assert rules.count("gpu=gpus_of(") == len(held)
+    assert rules.count("**on_device(") == len(held)
 
 
 def test_notes_say_what_is_missing():

@@ -15,8 +15,7 @@ import pandas as pd
 import pytest
 
 from dpcanary.datasets.public import purchase100_synthetic
-from dpcanary.datasets.settings import KNOWN_SOURCES
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.source import KNOWN_SOURCES, Source
 from dpcanary.datasets.sources import load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError

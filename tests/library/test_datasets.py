@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary.datasets.settings import KNOWN_SOURCES, SourceStage
-from dpcanary.datasets.source import Source
+from dpcanary.datasets.settings import SourceStage
+from dpcanary.datasets.source import KNOWN_SOURCES, Source
 from dpcanary.datasets.sources import DRAW, READ, load_records, load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError

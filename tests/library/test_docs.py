@@ -108,3 +108,7 @@ def test_files_that_pages_name_exist(page):
     )
     for path in named:
         assert "<" in path or (ROOT / path).exists(), path
+    folders = ("dpcanary", "scripts", "tests", "benchmarks", "docs")
+    modules = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    for name in re.findall(r"`(\w+\.py)`", (ROOT / page).read_text()):
+        assert name in modules, name

@@ -10,7 +10,7 @@ import pytest
 
 from dpcanary.datasets.catalogue import Entry, entry_of, read_catalogue
 from dpcanary.datasets.download import fetch
-from dpcanary.datasets.settings import KNOWN_SOURCES
+from dpcanary.datasets.source import KNOWN_SOURCES
 from dpcanary.errors import InputError
 from dpcanary.files import read_json
 from dpcanary.program import progress

@@ -7,7 +7,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import kstest, norm
 
-from dpcanary.accounting.trade_off import GaussianCurve, largest_mu
+from dpcanary.accounting.curve import GaussianCurve
+from dpcanary.accounting.trade_off import largest_mu
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.landscape_law import (

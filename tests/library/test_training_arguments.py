@@ -11,7 +11,8 @@ from opacus import GradSampleModule
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-import dpcanary as dc
+from dpcanary import training as dc
+from dpcanary.errors import InputError
 
 N, NUM_CLASSES, TARGET = 20, 3, 4
 FEATURES = np.random.default_rng(0).standard_normal((N, 5), np.float32)
@@ -102,7 +103,7 @@ def flat(module: nn.Module) -> NDArray[np.float32]:
     ],
 )
 def test_a_mechanism_s_settings_are_checked(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(dc.InputError, match=message):
+    with pytest.raises(InputError, match=message):
         dpsgd(**changes)
 
 
@@ -128,7 +129,7 @@ def test_a_mechanism_s_settings_are_checked(changes: dict[str, Any], message: st
     ],
 )
 def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(dc.InputError, match=message):
+    with pytest.raises(InputError, match=message):
         train(**changes)
 
 
@@ -167,7 +168,7 @@ def test_every_run_draws_its_own_start_by_name() -> None:
 def test_a_schedule_s_rates_are_checked(rate: float) -> None:
     scheduled = dpsgd(learning_rate=lambda step: rate if step == 2 else 0.1)
     message = rf"^learning_rate\(2\) is {rate}; it must be a finite number of at least 0$"
-    with pytest.raises(dc.InputError, match=message):
+    with pytest.raises(InputError, match=message):
         train(dpsgd=scheduled)
     assert len(train(dpsgd=dpsgd(learning_rate=scheduled.learning_rate, record_steps=(2,))).runs)
 
@@ -211,7 +212,7 @@ def test_labels_are_counted_from_0() -> None:
     """With an additional output, no other check would notice."""
     counted = dc.Records(FEATURES, LABELS + 1)
     message = r"^no record has label 0; labels are counted from 0: subtract 1$"
-    with pytest.raises(dc.InputError, match=message):
+    with pytest.raises(InputError, match=message):
         train(module=nn.Linear(5, NUM_CLASSES + 1), records=counted)
     # A class may have no private record if the test records show that it exists.
     train(module=nn.Linear(5, NUM_CLASSES + 1), records=counted, test_records=RECORDS)
@@ -223,13 +224,13 @@ def test_features_are_finite(role: str, value: float) -> None:
     features = FEATURES.copy()
     features[13, 2] = value
     message = r"^records: a feature is NaN or infinite; repair or drop such records$"
-    with pytest.raises(dc.InputError, match=message):
+    with pytest.raises(InputError, match=message):
         train(**{role: dc.Records(features, LABELS)})
 
 
 @pytest.mark.parametrize("records", [RECORDS[:0], dc.Records([], [])])
 def test_there_are_records(records: dc.Records) -> None:
-    with pytest.raises(dc.InputError, match=r"^there are no records$"):
+    with pytest.raises(InputError, match=r"^there are no records$"):
         train(records=records)
 
 
@@ -239,11 +240,11 @@ def test_there_are_records(records: dc.Records) -> None:
 def test_outputs_fit_the_labels() -> None:
     one_output, few = nn.Linear(5, 1), dc.Records(FEATURES, LABELS % 2)
     binary = dpsgd(loss="binary_cross_entropy")
-    with pytest.raises(dc.InputError, match="one output needs loss binary_cross_entropy"):
+    with pytest.raises(InputError, match="one output needs loss binary_cross_entropy"):
         train(module=one_output, records=few, canary=dc.GradientCanary(0, TARGET))
-    with pytest.raises(dc.InputError, match="one output needs loss binary_cross_entropy"):
+    with pytest.raises(InputError, match="one output needs loss binary_cross_entropy"):
         train(module=one_output, dpsgd=binary, canary=dc.GradientCanary(0, TARGET))
-    with pytest.raises(dc.InputError, match="has 2 outputs, the records and canaries 3 classes"):
+    with pytest.raises(InputError, match="has 2 outputs, the records and canaries 3 classes"):
         train(module=nn.Linear(5, 2))
     found = train(module=one_output, records=few, dpsgd=binary, canary=dc.GradientCanary(0, TARGET))
     assert np.isfinite(found.observations).all()

@@ -18,11 +18,11 @@ from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, read_canaries
-from dpcanary.closed_model import ClosedModel
 from dpcanary.datasets.settings import DatasetStage
 from dpcanary.devices import chosen_device
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.settings import EstimationStage
+from dpcanary.fields import ClosedModel
 from dpcanary.files import read_arrays, read_json, write_text
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import read_shard, shard_path

@@ -11,7 +11,7 @@ from running import SNAKEMAKE, environment, printed_by
 
 ROOT = Path(__file__).parents[2]
 OWN = """
-from dpcanary.workflow.python import SNAKEFILE
+from dpcanary.installation import SNAKEFILE
 
 module privacy:
     snakefile: str(SNAKEFILE)

@@ -223,7 +223,7 @@ class SmallPerceptronPath(PerceptronPath):
         self, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
     ) -> None:
         """See `GradientPath`."""
-        rows, weights = batch.rows.view(-1, batch.rows.shape[-1]), batch.weights
+        rows, weights = torch.atleast_2d(batch.rows), batch.weights  # type: ignore[no-untyped-call]
         if weights.stride(0) == 0:  # the runs share one row of weights
             weights = weights[:1]
         add_clipped_gradients(

@@ -1,4 +1,4 @@
-"""`dpcanary account`, `calibrate` and `statement`: the guarantee of a training."""
+"""`dpcanary account`, `calibrate` and `statement`: the epsilons of a training, before it runs."""
 
 from math import ceil
 from typing import Annotated
@@ -148,7 +148,10 @@ def statement(
     num_steps: NumSteps = None,
     epochs: Epochs = None,
     unit: Annotated[
-        str, typer.Option(help="Whose data a record is, as in: 'one record is ...'.")
+        str,
+        typer.Option(
+            help="Whose data a record is, as in: 'one record is ...'.",
+        ),
     ] = "one example",
     as_json: Json = False,
 ) -> None:

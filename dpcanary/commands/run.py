@@ -1,4 +1,4 @@
-"""`dpcanary init`, `run`, `results` and `report`: an experiment from its config to its report."""
+"""`dpcanary init` and `run`: a new study, and the workflow on a config."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,6 @@ from dpcanary.commands.training_options import Cores, Json
 from dpcanary.errors import InputError
 from dpcanary.printing import print_json
 
-Folder = Annotated[Path, typer.Argument(help="The folder of an experiment, such as results/demo.")]
 _FILES = ("config.yaml", "README.md")
 _SCHEMA = "config.schema.json"
 _IGNORED = "results/\nresources/\n.snakemake/\n"
@@ -83,49 +82,3 @@ def run(
     if as_json:
         audits = [] if target else read_results(results).to_dict("records")
         print_json({"results": str(results), "audits": audits})
-
-
-def results(
-    folder: Folder,
-    as_json: Json = False,
-) -> None:
-    """Print what the audits of an experiment have proven, beside the accounted epsilons.
-
-    \b
-    Example:
-      dpcanary results results/demo
-    """
-    from dpcanary.results_table import print_results, read_results
-
-    if as_json:
-        print_json({"audits": read_results(folder).to_dict("records")})
-        return
-    print_results(folder)
-
-
-def report(
-    folder: Folder,
-    output: Annotated[
-        Path | None, typer.Option(help="The file; by default report.html in the folder.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Write a report: one HTML page that works offline.
-
-    Its first screen says what the training protects. Then come every audit with its settings, the
-    figures, the data, a methods text with references for a paper, and versions and hashes.
-
-    \b
-    Example:
-      dpcanary report results/demo
-    """
-    from dpcanary.reports.of_experiment import report_of_experiment
-    from dpcanary.reports.page import write_report
-
-    path = output or folder / "report.html"
-    found = report_of_experiment(folder)
-    write_report(path, found)
-    if as_json:
-        print_json({"report": str(path), "answer": found.headline.answer})
-        return
-    print(f"Open {path} in a browser.")
