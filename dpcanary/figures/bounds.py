@@ -326,11 +326,11 @@ def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float
             axes.set_xscale("log")
             axes.set_xlim(low / 1.15, high * 1.15)
             log_ticks(axes, axis="x")
-        elif values.name == "step":
-            axes.set_xlim(left=0)
+        elif values.name == "step" or values.min() <= 0:  # a logarithmic axis has no 0
+            axes.set_xlim(left=min(0.0, float(values.min())))
         else:  # the others have few values, each of which gets a tick
             value_ticks(axes, values)
-    if by_noise and (table["epsilon"] > 0).all():  # a logarithmic axis has no 0
+    if by_noise and (table["epsilon"] > 0).all():
         for axes in panels:
             axes.set_yscale("log")
             log_ticks(axes, axis="y")

@@ -240,6 +240,14 @@ def test_by_noise_shows_each_audits_last_step() -> None:
     assert drawn.tolist() == expected.to_numpy().tolist()
 
 
+def test_an_axis_of_a_setting_that_may_be_zero_is_linear() -> None:
+    summary = summary_of(axis={"learning_rate": [0.0, 10.0]}, steps=(500,))
+    figure, _ = draw_bounds_figure(summary, axis="learning_rate")
+    (axes, *_) = figure.axes
+    assert axes.get_xscale() == "linear"
+    assert axes.get_xlim()[0] <= 0.0 < 10.0 < axes.get_xlim()[1]
+
+
 def test_a_bound_of_zero_stays_visible() -> None:
     summary = summary_of()
     assert draw_bounds_figure(summary, axis="noise_multiplier")[0].axes[0].get_yscale() == "log"
