@@ -51,8 +51,7 @@ def options_of(job: Callable[[Wildcards], str], **others: object) -> Callable[[W
 def files_in(*folders: str) -> Callable[[Wildcards, Any], str]:
     """The options of a job's program that name its input files, each by its role.
 
-    Args:
-        folders: roles whose folder is given, since so many paths are longer than a command may be.
+    Of the roles in `folders` only the folder is given: so many paths are longer than a command.
     """
 
     def of_job(wildcards: Wildcards, input: Any) -> str:  # Snakemake's name
