@@ -400,7 +400,7 @@ def test_errors_are_one_line_and_an_exit_status():
         ["calibrate", "--epsilon", "2", "--adjacency", "add_remove"],
     ],
 )
-@pytest.mark.parametrize(("delta", "warned"), [("2e-5", True), ("1e-6", False)])
+@pytest.mark.parametrize(("delta", "warned"), [("0.1", True), ("2e-5", True), ("1e-6", False)])
 def test_a_delta_of_at_least_one_over_the_records_gets_a_warning(command, delta, warned):
     """With it, publishing whole records is private."""
     training = ["--batch-size", "600", "--num-records", "60000", "--num-steps", "100"]

@@ -223,10 +223,12 @@ def test_sst2s_tables(tmp_path, text):
     ("text", "message"),
     [
         (b"good\t1\nbad\t0\nso so\t2\n", "line 3: the label must be 0 or 1, not '2'"),
+        (b"1\tgood\n0\tbad\nx\tso so\n", "line 3: the label must be 0 or 1, not 'x'"),
         (b"label\tsentence\n1\tgood\n0\tbad\tvery\n", "line 3 has 3 columns"),
         (b"phrase\tmood\ngood\t1\nbad\t0\n", "line 1: the label must be 0 or 1, not 'mood'"),
         (b"label\tsentence\n1\t \n", "line 2: the sentence is empty"),
         (b"label\tsentence\n", "there are no records"),
+        (b"", "there are no records"),
         (b"good\xff\t1\n", "is not UTF-8 text"),
     ],
 )
@@ -327,10 +329,12 @@ def test_california_housings_table(tmp_path, caplog):
     [
         (COLUMNS + "\n" + housing_lines() + "1,2,3,4,5,6,7,x,9\n", "line 5: median_income .* 'x'"),
         (COLUMNS + "\n1,2,3,4,5,6,7,8,\n", "line 2: median_house_value must be a number, not ''"),
+        (COLUMNS + "\n1,2,3,4,5,6,7,8,nan\n", "line 2: median_house_value must be a number"),
         (COLUMNS + "\n1,2,3,4,5,6,0,8,9\n", "line 2: households must be above 0"),
         (COLUMNS + "\n1,2,3\n", "line 2 has 3 columns; 9 are needed"),
         (COLUMNS + "\n", "there are no records"),
         (housing_lines(), "the first line names no column longitude"),
+        ("", "the first line names no column longitude"),
     ],
 )
 def test_wrong_california_housings_are_named(tmp_path, text, message):

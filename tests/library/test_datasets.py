@@ -12,7 +12,7 @@ from dpcanary.datasets.sources import DRAW, READ, load_records, load_source
 from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.files import write_arrays
-from dpcanary.records import Records, Split
+from dpcanary.records import Records, Split, read_split, write_split
 
 ROLES = ("private", "auxiliary", "test")
 
@@ -129,6 +129,16 @@ def test_the_seed_decides_the_split(source):
     assert not np.array_equal(split.private.features, other.private.features)
 
 
+def test_a_split_comes_back_from_its_file(source, tmp_path):
+    split = split_records(source(), num_records=60, seed=0)
+    write_split(tmp_path / "split.npz", split, settings={})
+    again = read_split(tmp_path / "split.npz")
+    for part, other in zip(parts_of(again), parts_of(split), strict=True):
+        np.testing.assert_array_equal(part.features, other.features)
+        np.testing.assert_array_equal(part.labels, other.labels)
+        assert part.features.dtype == np.float32
+
+
 def test_counts_may_be_given(source):
     split = split_records(
         source(), num_records=50, balanced=False, num_auxiliary=40, num_test=20, seed=0
@@ -156,6 +166,14 @@ def test_a_sources_own_test_part_is_the_test_part(source):
     np.testing.assert_array_equal(fewer.private.labels, private.labels)
 
 
+def test_a_class_without_private_records_is_counted():
+    low, high = (Records(np.zeros((4, 2), np.float32), [label] * 4) for label in (0, 6))
+    assert Split(low, low, high).num_classes == 7
+    assert Split(low, high, low).num_classes == 7
+    assert Split(low, low, low[:0]).num_classes == 1
+    assert Source("some", low, high).num_classes == 7
+
+
 def test_the_first_records_are_kept(source):
     whole = source(test_features=np.ones((9, 4)), test_labels=np.arange(9) % 3)
     cut = load_source(whole.name, max_records=7, num_test=2)
@@ -174,10 +192,14 @@ WITH_NAN[17, 2] = np.nan
     ("arrays", "num_records", "message"),
     [
         ({"features": WITH_NAN}, 60, "record 17 has a feature that is NaN or infinite"),
+        ({"features": WITH_NAN * np.inf}, 60, "NaN or infinite .120 such records"),
         ({"features": np.ones(120)}, 60, "records x features"),
         ({"features": np.array(["a"] * 120)}, 60, "features must be real numbers, not <U1"),
+        ({"features": np.ones((120, 4), complex)}, 60, "must be real numbers, not complex"),
         ({"features": np.ones((0, 4)), "labels": np.zeros(0, int)}, 1, "there are no records"),
         ({"labels": np.zeros(7, int)}, 60, r"mine.npz: .*need labels of shape .120,., one per rec"),
+        ({"labels": np.zeros((120, 1), int)}, 60, "one per record; theirs is .120, 1."),
+        ({"labels": np.linspace(0, 1, 120)}, 60, "labels must be integers"),
         ({"labels": np.tile([-1, 0, 1], 40)}, 60, "labels must be integers from 0"),
         ({"labels": np.repeat([0, 1, 2], [10, 50, 60])}, 60, "class 0 has 10 records, .* needs 20"),
         ({"test_features": np.ones((9, 4))}, 60, "mine.npz has no array test_labels"),
@@ -198,11 +220,18 @@ WITH_NAN[17, 2] = np.nan
         ),
         ({}, 61, "61 is no multiple of its 3 classes; .* balanced: false"),
         ({}, 600, "class . has 40 records, num_records 600 needs 200"),
+        ({}, 120, "leaves none as auxiliary or test records; lower num_records"),
     ],
 )
 def test_bad_sources_are_named(source, arrays, num_records, message):
     with pytest.raises(InputError, match=message):
         split_records(source(**arrays), num_records=num_records, seed=0)
+
+
+def test_a_class_without_records_cannot_be_balanced():
+    records = Records(np.random.default_rng(0).normal(size=(120, 4)), np.tile([0, 1, 3], 40))
+    with pytest.raises(InputError, match=r"class 2 has 0 records, num_records 60 needs 15"):
+        split_records(Source("some", records), num_records=60, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -320,6 +349,7 @@ def test_a_tables_index_is_no_feature(table, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"label": None}, "must have one column 'label'"),
         ({"town": "Leeds"}, "column 'town' is not numeric but .*string"),
         (
             {"income": np.where(np.arange(30) == 4, np.inf, 1.0)},
@@ -337,7 +367,7 @@ def test_bad_tables_are_named(table, tmp_path, change, message):
     path = tmp_path / "mine.parquet"
     for name, values in change.items():
         table[name] = values
-    table.to_parquet(path)
+    table.drop(columns=[name for name in change if change[name] is None]).to_parquet(path)
     with pytest.raises(InputError, match=message):
         load_source(str(path))
 
@@ -375,4 +405,7 @@ def test_a_damaged_table_is_named(table, tmp_path):
     table.to_parquet(path)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"mine.parquet is no whole .parquet file"):
+        load_source(str(path))
+    table[["label"]].to_parquet(path)
+    with pytest.raises(InputError, match="one column 'label', and others"):
         load_source(str(path))

@@ -2,11 +2,15 @@
 
 import hashlib
 import http.server
+import resource
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from runpy import run_path
 
 import pytest
+import yaml
 
 from dpcanary.datasets.catalogue import Entry, entry_of, read_catalogue
 from dpcanary.datasets.download import fetch
@@ -119,6 +123,7 @@ def test_another_attempt_follows_a_server_error(get, server, caplog):
         ("/good", {"sha256": "0" * 64}, f"sha256 {SHA256}, and 0+ was expected: it was damaged", 1),
         ("/good", {"size": 5}, "has 256000 bytes, and 5 were expected: it was damaged", 1),
         ("/truncated", {}, r"broke off after \d+ bytes .*put it into the data folder", 3),
+        ("/truncated", {"sha256": None, "size": None}, "broke off after", 3),
         ("/missing", {}, "127.0.0.1 refuses: 404 .*download http.* into the data folder", 1),
         ("/down", {}, "127.0.0.1 refuses: 503", 3),
         ("/unsafe", {}, "ftp://127.0.0.1/good is not read: only http is safe", 1),
@@ -188,6 +193,37 @@ def test_a_changed_hash_is_an_error(get, tmp_path):
     with pytest.raises(InputError, match=r"data.tgz is .*, but .* records abc"):
         get(sha256=None)
     assert read_json(tmp_path / "lock.json") == {"data.tgz": "abc"}
+
+
+def test_a_failed_download_keeps_the_file_that_was_there(get, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/data.tgz").write_text("before")
+    with pytest.raises(InputError):
+        get("/truncated")
+    assert (tmp_path / "out/data.tgz").read_text() == "before"
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_full_disk_is_named(tmp_path):
+    """The full disk is simulated by a limit on the size of files, in a process of its own."""
+    catalogue, mirror = tmp_path / "catalogue.yaml", tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "data.tgz").write_bytes(CONTENT)
+    entry = {"url": "https://127.0.0.1/data.tgz", "file": "data.tgz", "bytes": None}
+    more = {"sha256": None, "licence": "free", "citation": "nobody"}
+    catalogue.write_text(yaml.safe_dump({"some": entry | more}))
+    options = ["--catalogue", catalogue, "--source", "some", "--data-folder", mirror]
+    options += ["--lock", tmp_path / "lock.json", "--output", tmp_path / "out/data.tgz"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/download_file.py", *options],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert done.returncode == 1
+    assert "free some space, then run again" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_program_puts_the_file_in_its_place(tmp_path, capsys):

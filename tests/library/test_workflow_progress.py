@@ -9,6 +9,7 @@ from dpcanary.workflow.progress import (
     LONG_RULES,
     WorkflowProgress,
     fraction_done,
+    in_words,
     make_display,
     told,
 )
@@ -54,6 +55,14 @@ def test_the_time_left_follows_each_rule():
 def test_every_long_rule_is_one_of_the_workflow():
     rules = "\n".join(path.read_text() for path in RULES.glob("*.smk"))
     assert all(f"rule {name}:" in rules for name in LONG_RULES)
+
+
+def test_short_jobs_alone_say_nothing_of_trainings():
+    progress = WorkflowProgress()
+    progress.plan({"account": 1, "train_shard": 3}, 0.0)
+    progress.start(1, "account", "Accounting", 0.0)
+    progress.finish(1, 1.0)
+    assert progress.seconds_left(1.0) is None
 
 
 def test_nothing_is_said_before_a_job_has_ended():
@@ -147,3 +156,7 @@ def test_the_bar_names_jobs_and_times(capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "0/2 jobs" in shown
     assert "Training [bold]" in shown
+
+
+def test_durations():
+    assert in_words(3599.6) == "1 h 0 min"

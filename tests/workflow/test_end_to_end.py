@@ -292,6 +292,17 @@ def test_a_bad_config_stops_before_anything_is_written(tmp_path, changes, messag
     assert not (tmp_path / "results").exists()
 
 
+def test_bad_data_is_named_and_leaves_no_dataset(tmp_path):
+    features = np.random.default_rng(0).normal(size=(200, 3))
+    features[11, 0] = np.nan
+    np.savez(tmp_path / "mine.npz", features=features, labels=np.arange(200) % 4)
+    datasets = {"digits": {"source": "mine.npz", "num_records": 40}}
+    project = Project(tmp_path, {**TINY, "datasets": datasets})
+    printed = project.run("results/tiny/data/digits.npz", fails=True)
+    assert "mine.npz: record 11 has a feature that is NaN" in printed
+    assert not list((tmp_path / "results").rglob("*.npz"))
+
+
 def test_a_figure_waits_for_its_own_audits_alone(tmp_path):
     project = Project(tmp_path)
     printed = project.run(
@@ -311,6 +322,10 @@ def test_the_program_is_told_of_figures_with_in_sample(tmp_path):
     told = re.findall(r"draw_figure\.py .*bounds_figure.* --settings '(\{[^']*\})'", printed)
     settings = {one["axis"]: one["in_sample"] for one in map(json.loads, told)}
     assert settings == {"noise_multiplier": True, "step": False}
+
+
+def test_audits_are_listed(project):
+    assert "full_batch" in project.run("list_audits")
 
 
 def test_a_config_without_audits_is_not_the_demo(tmp_path):

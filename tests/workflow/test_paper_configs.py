@@ -59,3 +59,10 @@ def test_miniature(config, files, tmp_path):
     summary = pd.read_csv(results / "summary.tsv", sep="\t")
     assert set(summary["sweep"]) == set(content["audits"])
     assert set(summary["threshold_rule"]) == {"combined", "in_sample"}
+
+
+def test_the_paper_s_figures_are_all_there():
+    named = {name for path in PAPER for name in yaml.safe_load(path.read_text())["figures"]}
+    assert named == {"figure2", "figure3", "figure4", "figure5"} | {
+        f"figureA{index}" for index in range(1, 7)
+    }

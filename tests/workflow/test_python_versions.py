@@ -47,6 +47,20 @@ def test_pins_are_for_all_supported_versions():
     assert {name: versions for name, versions in refused.items() if versions} == {}
 
 
+@pytest.mark.parametrize(
+    ("requirement", "refused"),
+    [
+        (None, []),
+        (">=3.10", []),
+        (">=3.11.5", ["3.11", DEBIAN]),  # soupsieve 4.1.2
+        (">=3.12", ["3.11", DEBIAN]),
+        (">=3.8,<3.13", ["3.13"]),
+    ],
+)
+def test_refusals_are_seen(requirement, refused):
+    assert refusing(requirement) == refused
+
+
 def test_documents_and_package_agree():
     first, last = (int(version.split(".")[1]) for version in (SUPPORTED[0], SUPPORTED[-1]))
     assert PROJECT["requires-python"] == f">=3.{first},<3.{last + 1}"
