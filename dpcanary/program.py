@@ -46,16 +46,26 @@ def stage_parser(
     *,
     inputs: Sequence[str] = (),
     optional: Sequence[str] = (),
+    outputs: Sequence[str] = (),
     device: bool = False,
 ) -> argparse.ArgumentParser:
-    """The options that programs have in common: settings, inputs by role, and the output."""
+    """The options that programs have in common: settings, inputs by role, and the output.
+
+    `outputs` names the files of `--output` where there are several.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--settings", type=settings.model_validate_json, required=True)
     for role in [*inputs, *optional]:
         parser.add_argument(f"--{role}", type=Path, required=role in inputs)
     if device:
         parser.add_argument("--device", default="cpu", help="cpu, cuda or auto")
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        nargs=len(outputs) or None,
+        metavar=tuple(outputs) or None,
+    )
     return parser
 
 

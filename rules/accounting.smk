@@ -58,7 +58,7 @@ rule account:
     message:
         "Accounting {wildcards.audit}"
     shell:
-        COMMAND + " --profile {output.profile}"
+        COMMAND
 
 
 rule compare_adjacencies:

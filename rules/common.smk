@@ -84,7 +84,7 @@ def program(rule):
 # How most programs are called.
 COMMAND = (
     "python {input.program:q} {params.options} {params.files}"
-    " --output {output[0]} 2> {log}"
+    " --output {output} 2> {log}"
 )
 
 

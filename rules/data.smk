@@ -92,7 +92,7 @@ rule extract_features:
     message:
         "Encoding the records of {wildcards.features}"
     shell:
-        COMMAND + " --threads {threads}"
+        f"{COMMAND} --threads {{threads}}"
 
 
 rule prepare_dataset:

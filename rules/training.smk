@@ -61,7 +61,7 @@ rule train_shard:
     message:
         "Training the models of {wildcards.runs}, shard {wildcards.shard}"
     shell:
-        COMMAND + " --threads {threads} --runs-at-once {resources.runs_at_once}"
+        f"{COMMAND} --threads {{threads}} --runs-at-once {{resources.runs_at_once}}"
 
 
 rule draw_shard:

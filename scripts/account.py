@@ -1,7 +1,6 @@
 """Accounts an audit's mechanism: upper bounds at every recorded step, and its privacy profile."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from dpcanary.accounting.overview import profile, upper_bounds
 from dpcanary.accounting.settings import AccountingStage
@@ -12,14 +11,14 @@ from dpcanary.tables import write_table
 
 def main(argv: Sequence[str]) -> None:
     """Writes both tables."""
-    parser = stage_parser(__doc__, AccountingStage, inputs=["noise"])
-    parser.add_argument("--profile", type=Path, required=True)
+    parser = stage_parser(__doc__, AccountingStage, inputs=["noise"], outputs=["TABLE", "PROFILE"])
     args = parsed(parser, argv)
     noise_multiplier = read_number(args.noise, "noise_multiplier")
     bounds = upper_bounds(args.settings, noise_multiplier=noise_multiplier)
     points = profile(args.settings, noise_multiplier=noise_multiplier)
-    write_table(args.output, bounds, origin=args.job.origin)
-    write_table(args.profile, points, origin=args.job.origin)
+    table_path, profile_path = args.output
+    write_table(table_path, bounds, origin=args.job.origin)
+    write_table(profile_path, points, origin=args.job.origin)
 
 
 if __name__ == "__main__":

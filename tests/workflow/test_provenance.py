@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 
@@ -100,14 +101,15 @@ def program(path: Path) -> ModuleType:
     return module
 
 
+def paths_after(option: str, arguments: list[str], folder: Path) -> list[Path]:
+    """The paths that an option is given."""
+    words = arguments[arguments.index(f"--{option}") + 1 :]
+    return [folder / word for word in takewhile(lambda word: not word.startswith("--"), words)]
+
+
 def files_of(arguments: list[str], role: str, job: Job, folder: Path) -> list[Path]:
     """The files that a job reads in a role; of a folder, those that its origins name."""
-    start = arguments.index(f"--{role}") + 1
-    given = []
-    for word in arguments[start:]:
-        if word.startswith("--"):
-            break
-        given.append(folder / word)
+    given = paths_after(role, arguments, folder)
     if role == "shards":
         return sorted(given[0].glob("*.npz"))
     if given[0].is_dir():
@@ -122,11 +124,8 @@ def test_every_input_of_every_job_is_compared(folder, monkeypatch):
     results, tried = folder / "results/chain", set()
     for path, arguments in jobs_of(folder):
         job = Job.model_validate_json(arguments[arguments.index("--job") + 1])
-        outputs = [
-            folder / arguments[index + 1]
-            for index, word in enumerate(arguments)
-            if word in ("--output", "--profile", "--tsv")
-        ]
+        options = [option for option in ("output", "tsv") if f"--{option}" in arguments]
+        outputs = [file for option in options for file in paths_after(option, arguments, folder)]
         before = [output.read_bytes() for output in outputs]
         for role in (role for role, origins in job.inputs.items() if origins):
             if role == "experiment":

@@ -19,96 +19,106 @@ TANH, SIGMOID, RELU = 0, 1, 2
 # All of LLVM's liberties but those that assume numbers to be finite: NaN and infinities must reach
 # the output, where the caller reports them.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
-compiled = numba.njit(fastmath=_FAST, error_model="numpy")
+# Inlined, and arrays indexed in whole: a call or a row's view counts references, which takes longer
+# than the few neurons do.
+compiled = numba.njit(fastmath=_FAST, error_model="numpy", inline="always")
 
 
 @compiled
 def multiply(matrix, biases, inputs, outputs, count):
     """Matrix times inputs plus biases, two outputs by four inputs at a time."""
     for o in range(0, len(outputs), 2):
-        a, b, u, v = matrix[o], matrix[o + 1], outputs[o], outputs[o + 1]
+        p = o + 1
         for i in range(0, len(inputs), 4):
-            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
-            a0, a1, a2, a3 = a[i], a[i + 1], a[i + 2], a[i + 3]
-            b0, b1, b2, b3 = b[i], b[i + 1], b[i + 2], b[i + 3]
+            j, k, m = i + 1, i + 2, i + 3
+            a0, a1, a2, a3 = matrix[o, i], matrix[o, j], matrix[o, k], matrix[o, m]
+            b0, b1, b2, b3 = matrix[p, i], matrix[p, j], matrix[p, k], matrix[p, m]
             if i == 0:
-                c, d = biases[o], biases[o + 1]
+                c, d = biases[o], biases[p]
                 for r in range(count):
-                    u[r] = c + a0 * x0[r] + a1 * x1[r] + a2 * x2[r] + a3 * x3[r]
-                    v[r] = d + b0 * x0[r] + b1 * x1[r] + b2 * x2[r] + b3 * x3[r]
+                    x0, x1, x2, x3 = inputs[i, r], inputs[j, r], inputs[k, r], inputs[m, r]
+                    outputs[o, r] = c + a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                    outputs[p, r] = d + b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
             else:
                 for r in range(count):
-                    u[r] += a0 * x0[r] + a1 * x1[r] + a2 * x2[r] + a3 * x3[r]
-                    v[r] += b0 * x0[r] + b1 * x1[r] + b2 * x2[r] + b3 * x3[r]
+                    x0, x1, x2, x3 = inputs[i, r], inputs[j, r], inputs[k, r], inputs[m, r]
+                    outputs[o, r] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                    outputs[p, r] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
 
 
 @compiled
 def add_outer_products(slopes, inputs, sums, count):
     """Adds slopes times transposed inputs to sums, two slopes by four inputs at a time."""
     for o in range(0, len(slopes), 2):
-        u, v, g, h = slopes[o], slopes[o + 1], sums[o], sums[o + 1]
+        p = o + 1
         for i in range(0, len(inputs), 4):
-            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
+            j, k, m = i + 1, i + 2, i + 3
             a0, a1, a2, a3 = _F(0), _F(0), _F(0), _F(0)
             b0, b1, b2, b3 = _F(0), _F(0), _F(0), _F(0)
             for r in range(count):
-                a0 += u[r] * x0[r]
-                a1 += u[r] * x1[r]
-                a2 += u[r] * x2[r]
-                a3 += u[r] * x3[r]
-                b0 += v[r] * x0[r]
-                b1 += v[r] * x1[r]
-                b2 += v[r] * x2[r]
-                b3 += v[r] * x3[r]
-            for k, total in enumerate((a0, a1, a2, a3)):
-                g[i + k] += total
-            for k, total in enumerate((b0, b1, b2, b3)):
-                h[i + k] += total
+                u, v = slopes[o, r], slopes[p, r]
+                a0 += u * inputs[i, r]
+                a1 += u * inputs[j, r]
+                a2 += u * inputs[k, r]
+                a3 += u * inputs[m, r]
+                b0 += v * inputs[i, r]
+                b1 += v * inputs[j, r]
+                b2 += v * inputs[k, r]
+                b3 += v * inputs[m, r]
+            sums[o, i] += a0
+            sums[o, j] += a1
+            sums[o, k] += a2
+            sums[o, m] += a3
+            sums[p, i] += b0
+            sums[p, j] += b1
+            sums[p, k] += b2
+            sums[p, m] += b3
 
 
 @compiled
 def scale_rows(slopes, scales, sums, count):
     """Multiplies slopes by each record's scale, and adds them up to sums, one for each neuron."""
     for o in range(len(slopes)):
-        row, total = slopes[o], _F(0)
+        total = _F(0)
         for r in range(count):
-            row[r] *= scales[r]
-            total += row[r]
+            slopes[o, r] *= scales[r]
+            total += slopes[o, r]
         sums[o] += total
 
 
 @compiled
 def activate(values, kind, squares, count):
     """Applies an activation in place, and sets squares to the records' squared lengths."""
-    squares[:count] = _F(0)
+    for r in range(count):
+        squares[r] = _F(0)
     for o in range(len(values)):
-        row = values[o]
         for r in range(count):
+            x = values[o, r]
             if kind == TANH:
-                y = tanh(row[r])
+                y = tanh(x)
             elif kind == SIGMOID:
-                y = sigmoid(row[r])
+                y = sigmoid(x)
             else:
-                y = _F(0) if row[r] < _F(0) else row[r]  # NaN stays NaN
-            row[r] = y
+                y = _F(0) if x < _F(0) else x  # NaN stays NaN
+            values[o, r] = y
             squares[r] += y * y
 
 
 @compiled
 def deactivate(slopes, values, kind, squares, count):
     """From slopes in an activation's output to those in its input, in place; sets squares."""
-    squares[:count] = _F(0)
+    for r in range(count):
+        squares[r] = _F(0)
     for o in range(len(values)):
-        row, slope = values[o], slopes[o]
         for r in range(count):
-            y = row[r]
+            y, g = values[o, r], slopes[o, r]
             if kind == TANH:
-                g = slope[r] * (_F(1) - y * y)
+                g = g * (_F(1) - y * y)
             elif kind == SIGMOID:
-                g = slope[r] * (y * (_F(1) - y))
+                g = g * (y * (_F(1) - y))
             else:
-                g = _F(0) if y <= _F(0) else slope[r]
-            slope[r] = g
+                g = _F(0) if y <= _F(0) else g
+            slopes[o, r] = g
             squares[r] += g * g
 
 
@@ -119,36 +129,38 @@ def residuals(logits, labels, softmax, slopes, squares, count):
     if softmax:
         _to_probabilities(logits, squares, count)
     share = _F(1) if softmax else _F(1) / _F(outputs)
-    squares[:count] = _F(0)
+    for r in range(count):
+        squares[r] = _F(0)
     for o in range(outputs):
         label = _F(1) if outputs == 1 else _F(o)
-        row, slope = logits[o], slopes[o]
         for r in range(count):
-            p = row[r] if softmax else sigmoid(row[r])
+            p = logits[o, r] if softmax else sigmoid(logits[o, r])
             g = (p - (_F(1) if labels[r] == label else _F(0))) * share
-            slope[r] = g
+            slopes[o, r] = g
             squares[r] += g * g
 
 
 @compiled
 def _to_probabilities(logits, spare, count):
     """Softmax in place."""
-    spare[:count] = logits[0, :count]
-    for row in logits:
+    for r in range(count):
+        spare[r] = logits[0, r]
+    for o in range(1, len(logits)):
         for r in range(count):
-            spare[r] = row[r] if row[r] > spare[r] else spare[r]
-    for row in logits:
+            spare[r] = logits[o, r] if logits[o, r] > spare[r] else spare[r]
+    for o in range(len(logits)):
         for r in range(count):
-            row[r] = exp(row[r] - spare[r])
-    spare[:count] = _F(0)
-    for row in logits:
+            logits[o, r] = exp(logits[o, r] - spare[r])
+    for r in range(count):
+        spare[r] = _F(0)
+    for o in range(len(logits)):
         for r in range(count):
-            spare[r] += row[r]
+            spare[r] += logits[o, r]
     for r in range(count):
         spare[r] = _F(1) / spare[r]
-    for row in logits:
+    for o in range(len(logits)):
         for r in range(count):
-            row[r] *= spare[r]
+            logits[o, r] *= spare[r]
 
 
 _LANES = 16
@@ -253,13 +265,14 @@ def _unpack(parameters, widths, model):
     for layer in range(len(widths) - 1):
         outs, ins = widths[layer + 1], widths[layer]
         for o in range(outs):
-            model.weights[layer, o, :ins] = parameters[k : k + ins]
-            if layer > 0:  # slopes of features are not needed
-                model.transposed[layer, :ins, o] = parameters[k : k + ins]
-            model.weight_sums[layer, o, :ins] = _F(0)
+            for i in range(ins):
+                model.weights[layer, o, i] = parameters[k + i]
+                model.transposed[layer, i, o] = parameters[k + i]
+                model.weight_sums[layer, o, i] = _F(0)
             k += ins
-        model.biases[layer, :outs] = parameters[k : k + outs]
-        model.bias_sums[layer, :outs] = _F(0)
+        for o in range(outs):
+            model.biases[layer, o] = parameters[k + o]
+            model.bias_sums[layer, o] = _F(0)
         k += outs
 
 
@@ -270,9 +283,11 @@ def _pack(model, widths, out):
     for layer in range(len(widths) - 1):
         outs, ins = widths[layer + 1], widths[layer]
         for o in range(outs):
-            out[k : k + ins] = model.weight_sums[layer, o, :ins]
+            for i in range(ins):
+                out[k + i] = model.weight_sums[layer, o, i]
             k += ins
-        out[k : k + outs] = model.bias_sums[layer, :outs]
+        for o in range(outs):
+            out[k + o] = model.bias_sums[layer, o]
         k += outs
 
 
