@@ -12,9 +12,9 @@ from typing import Any
 _WIDTH = 88
 
 
-def print_json(found: Mapping[str, Any]) -> None:
+def print_json(values: Mapping[str, Any]) -> None:
     """Prints JSON. Numbers that are not finite become null."""
-    print(json.dumps(_plain(found), indent=2))
+    print(json.dumps(_plain(values), indent=2))
 
 
 def _plain(value: Any) -> Any:
@@ -57,7 +57,7 @@ def lettered(conditions: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     parts = [condition.split("; ") for condition in conditions]
     letters = dict(zip(dict.fromkeys(chain(*parts)), ascii_lowercase, strict=False))
-    of_each = [", ".join(letters[part] for part in own) for own in parts]
+    of_each = [", ".join(letters[part] for part in condition) for condition in parts]
     return of_each, [f"{letter}: {part}" for part, letter in letters.items()]
 
 

@@ -94,14 +94,14 @@ def audited_data(
     return replace(data, described=_described(records, data))
 
 
-def _described(found: Source, data: AuditedData) -> str:
-    shape = found.training.features.shape[1:]
+def _described(source: Source, data: AuditedData) -> str:
+    shape = source.training.features.shape[1:]
     size = f"{shape[0]:,} features" if len(shape) == 1 else f"images of shape {shape}"
     each = "equally many of each class" if data.balanced else "drawn from all alike"
-    others = len(found.training) - data.num_records
-    names = f" ({', '.join(found.class_names)})" if 0 < len(found.class_names) <= 5 else ""
+    others = len(source.training) - data.num_records
+    names = f" ({', '.join(source.class_names)})" if 0 < len(source.class_names) <= 5 else ""
     return (
-        f"Data: {data.source}, {len(found.training):,} records x {size}, {found.num_classes}"
+        f"Data: {data.source}, {len(source.training):,} records x {size}, {source.num_classes}"
         f" classes{names}. {data.num_records:,} of them are private ({each}); the other {others:,}"
         " serve the adversary and the test. Features are standardised by the adversary's records."
     )
@@ -116,15 +116,15 @@ def source_of_arrays(features: Any, labels: Any) -> Source:
     return Source("the arrays", records_from("features and labels", features, labels))
 
 
-def write_source(path: Path, found: Source) -> None:
+def write_source(path: Path, source: Source) -> None:
     """Writes records as a file that a config can name; not again if it holds them already.
 
     Raises:
         InputError: if the file cannot be written.
     """
     arrays: dict[str, Any] = {
-        "features": found.training.features,
-        "labels": found.training.labels,
+        "features": source.training.features,
+        "labels": source.training.labels,
     }
     if path.exists():
         written = read_npz(path)

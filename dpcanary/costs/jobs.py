@@ -173,9 +173,9 @@ class JobList:
 def _row(rule: str, count: int = 1, *, work: float = 0.0, size: int = 0, **more: Any) -> Row:
     """Jobs of a rule that together do some seconds of work and write files of some bytes."""
     start = _SECONDS[rule]
-    own = {"rule": rule, "jobs": count, "seconds": count * start + work}
+    counted = {"rule": rule, "jobs": count, "seconds": count * start + work}
     none = {"models": 0, "model-steps": 0, "probe": None, "units": None}
-    return {**own, "disk": size + count * _SMALL_FILES, **none, **more}
+    return {**counted, "disk": size + count * _SMALL_FILES, **none, **more}
 
 
 def shape_of(dataset: Dataset, *, folder: Path | None) -> Shape:
@@ -214,7 +214,7 @@ def _num_features(encoder: str, folder: Path | None) -> int:
 
 def _own_source(dataset: Dataset) -> KnownSource:
     """A user's own file, whose shape is known only after reading."""
-    own = load_source(dataset.source, label_column=dataset.label_column)
-    test = None if own.test is None else len(own.test)
-    shape = own.training.features.shape[1:]
-    return KnownSource(len(own.training), test, shape, own.num_classes, max_files=1)
+    records = load_source(dataset.source, label_column=dataset.label_column)
+    test = None if records.test is None else len(records.test)
+    shape = records.training.features.shape[1:]
+    return KnownSource(len(records.training), test, shape, records.num_classes, max_files=1)

@@ -81,14 +81,16 @@ def _planned(
         mechanism, epsilon=audit.target_epsilon or 0.0, delta=delta
     )
     mechanism = mechanism.with_noise(noise)
-    known = account_by_adjacency(mechanism, delta=delta)
+    accounted = account_by_adjacency(mechanism, delta=delta)
     needed = None
-    if known.add_remove > 0:
+    if accounted.add_remove > 0:
         needed = runs_needed(
             mechanism=mechanism,
-            exceed=known.add_remove,
+            exceed=accounted.add_remove,
             delta=delta,
             significance=experiment.settings.significance,
             power=power,
         )
-    return PlannedAudit(name, known.add_remove, known.substitute, needed, audit.total_runs, seconds)
+    return PlannedAudit(
+        name, accounted.add_remove, accounted.substitute, needed, audit.total_runs, seconds
+    )

@@ -236,8 +236,8 @@ def reference_probe(stage: ReferenceStage, shape: Shape, *, device: str) -> Prob
 def pretraining_probe(stage: PretrainingStage, shape: Shape, *, device: str) -> Probe:
     """The probe of a pretrained model. Its units are jobs and steps."""
     few = replace(shape, num_records=stage.pretraining.batch_size, num_auxiliary=0, num_test=0)
-    told = stage.pretraining.model_copy(update={"dataset": None, "learning_rate": 1e-6})
-    alike = stage.model_copy(update={"model_seed": 0, "pretraining": told})
+    settings = stage.pretraining.model_copy(update={"dataset": None, "learning_rate": 1e-6})
+    alike = stage.model_copy(update={"model_seed": 0, "pretraining": settings})
     return Probe(_pretrain, alike, few, 1.0, device)
 
 
@@ -321,13 +321,15 @@ def _crafted(probe: Probe, units: int) -> None:
     candidates = units if probe.unit == CraftingCost.NUM_AUXILIARY else 0
     auxiliary = random_records(shape, max(candidates, stage.num_slots))
     labels = private.labels[: stage.num_slots].tolist()
-    given = (InputCanary(private.features[slot], own, slot) for slot, own in enumerate(labels))
+    input_canaries = (
+        InputCanary(private.features[slot], label, slot) for slot, label in enumerate(labels)
+    )
     craft_canaries(
         Crafting(
             stage=stage,
             data=Split(private, auxiliary, auxiliary[:0]),
             reference=Reference(start, np.zeros(len(private))),
             device=torch.device(probe.device),
-            optimised=CanarySet(tuple(given), tuple(labels)),
+            optimised=CanarySet(tuple(input_canaries), tuple(labels)),
         )
     )

@@ -22,9 +22,9 @@ def probed_costs(jobs: pd.DataFrame, *, num_workers: int) -> pd.DataFrame:
     """The table of a `JobList` with `GPU-hours` and `core-hours`, by probes of this machine."""
     probes = {*jobs["probe"].dropna()}
     with progress(len(probes), "probe") as bar:
-        found = measured(probes, num_workers=num_workers, on_progress=bar.update)
+        seconds = measured(probes, num_workers=num_workers, on_progress=bar.update)
     probed = [
-        float(np.dot(found[probe], units)) if probe else 0.0
+        float(np.dot(seconds[probe], units)) if probe else 0.0
         for probe, units in zip(jobs["probe"], jobs["units"], strict=True)
     ]
     hours = (jobs["seconds"] + probed) / 3600

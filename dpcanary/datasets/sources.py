@@ -58,22 +58,22 @@ def load_source(
     `files` are the training part, then the test part if there is one; the seed is that of a source
     that is drawn, and the label column that of a user's table.
     """
-    known = KNOWN_SOURCES.get(source)
-    if known is None:
-        own = _own(source, files, label_column).first(max_records=max_records, num_test=num_test)
-        _check_classes(own)
-        return own
-    if len(files) < min(known.max_files, 1):
+    entry = KNOWN_SOURCES.get(source)
+    if entry is None:
+        kept = _own(source, files, label_column).first(max_records=max_records, num_test=num_test)
+        _check_classes(kept)
+        return kept
+    if len(files) < min(entry.max_files, 1):
         raise InputError(f"source {source} is read from files, and none is given; download it")
-    if len(files) > known.max_files:
+    if len(files) > entry.max_files:
         raise InputError(
-            f"source {source} is read from {known.max_files or 'no'} files, not from {len(files)}"
+            f"source {source} is read from {entry.max_files or 'no'} files, not from {len(files)}"
         )
-    if known.is_drawn:
-        found = DRAW[source](num_records=max_records or known.num_training, seed=seed)
+    if entry.is_drawn:
+        whole = DRAW[source](num_records=max_records or entry.num_training, seed=seed)
     else:
-        found = READ[source](files)
-    return found.first(max_records=max_records, num_test=num_test)
+        whole = READ[source](files)
+    return whole.first(max_records=max_records, num_test=num_test)
 
 
 def _own(source: str, files: Sequence[Path], label_column: str) -> Source:

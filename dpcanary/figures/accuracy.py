@@ -187,11 +187,11 @@ def _settings_of(accuracies: Accuracies, summary: pd.DataFrame) -> pd.DataFrame:
     """A row of the summary for each audit; an error if they do not fit into one figure."""
     if not accuracies:
         raise InputError("there is no audit to show")
-    known = summary.drop_duplicates("audit").set_index("audit", drop=False)
+    first_rows = summary.drop_duplicates("audit").set_index("audit", drop=False)
     for audit in accuracies:
-        if audit not in known.index:
+        if audit not in first_rows.index:
             raise InputError(f"the summary has no audit {audit}: delete it and run again")
-    rows = known.loc[[*accuracies]]
+    rows = first_rows.loc[[*accuracies]]
     for (_, row), accuracy in zip(rows.iterrows(), accuracies.values(), strict=True):
         _check_models(row, accuracy)
     check_audits(rows, shown=("sample_rate",))

@@ -74,9 +74,9 @@ class Attack:
     @property
     def row(self) -> dict[str, Any]:
         """All settings that are known, by column of the summary."""
-        own = {key: getattr(self, key) for key in ("audit", "canary", "score", *MECHANISM)}
+        of_attack = {key: getattr(self, key) for key in ("audit", "canary", "score", *MECHANISM)}
         defaults = {"adjacency": Adjacency.SUBSTITUTE.value, "batch_size": None}
-        return defaults | dict(self.settings) | own
+        return defaults | dict(self.settings) | of_attack
 
     @property
     def setting(self) -> tuple[float, float]:
@@ -117,8 +117,8 @@ def accounted_false_negative_rate(profile: Profile, false_positive_rate: ArrayLi
     rates = np.asarray(false_positive_rate, dtype=np.float64)[:, None]
     # An infinite epsilon bounds nothing. exp(700) is about the largest float, and lines steeper
     # than that are below 0 at all rates that can be observed.
-    known = np.isfinite(profile.epsilon)
-    epsilon, delta = np.minimum(profile.epsilon[known], 700.0), profile.delta[known]
+    finite = np.isfinite(profile.epsilon)
+    epsilon, delta = np.minimum(profile.epsilon[finite], 700.0), profile.delta[finite]
     steep = 1 - delta - np.exp(epsilon) * rates
     flat = np.exp(-epsilon) * (1 - delta - rates)
     best: Array = np.maximum(steep, flat).max(axis=1, initial=0.0)

@@ -192,16 +192,18 @@ def _lines(points: pd.DataFrame, settings: Sequence[str]) -> dict[_Line, pd.Data
     parts: dict[_Line, pd.DataFrame] = {}
     for key, group in points.dropna(subset="canary").groupby(keys, dropna=False):
         canary, score, *variant = key
-        known = tuple(None if value != value else value for value in variant)  # NaN is not itself
-        parts[str(canary), str(score), known] = group
+        comparable = tuple(
+            None if value != value else value for value in variant
+        )  # NaN is not itself
+        parts[str(canary), str(score), comparable] = group
     return parts
 
 
 def _looks(points: pd.DataFrame, settings: Sequence[str]) -> _Looks:
     """Keyword arguments of `plot` for each line of a figure, in the order of the legend."""
-    found = sorted(_lines(points, settings), key=_order)
+    lines = sorted(_lines(points, settings), key=_order)
     variants: dict[str, list[tuple[Any, ...]]] = {}
-    for canary, _, variant in found:
+    for canary, _, variant in lines:
         if variant not in variants.setdefault(canary, []):
             variants[canary].append(variant)
     return {
@@ -212,7 +214,7 @@ def _looks(points: pd.DataFrame, settings: Sequence[str]) -> _Looks:
             rank=variants[canary].index(variant),
             number=len(variants[canary]),
         )
-        for canary, score, variant in found
+        for canary, score, variant in lines
     }
 
 

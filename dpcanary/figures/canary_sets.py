@@ -90,17 +90,17 @@ def draw_canary_sets(
     )
     for axes, measure in zip(panels, [_LOSS_GAP, *rules], strict=True):
         for canary in canaries:
-            own = (values["measure"] == measure) & (values["canary"] == canary)
-            _draw_line(axes, values[own], options[canary])
+            shown = (values["measure"] == measure) & (values["canary"] == canary)
+            _draw_line(axes, values[shown], options[canary])
         axes.set_xlim(left=0)
         if measure == _LOSS_GAP:
             axes.set_ylabel("loss gap (nats)")
             axes.axhline(0.0, color="#9A9A9A", linewidth=0.8, zorder=1)
             continue
         axes.set_ylabel(epsilon_label(rows))
-        known = rows.drop_duplicates("step").sort_values("step")
+        of_steps = rows.drop_duplicates("step").sort_values("step")
         for name, one in accounted.items():
-            axes.plot(known["step"], known[f"epsilon_upper_{name}"], **one)
+            axes.plot(of_steps["step"], of_steps[f"epsilon_upper_{name}"], **one)
         axes.set_ylim(bottom=0, top=max(axes.get_ylim()[1], 0.1))
     return figure, table
 
@@ -109,10 +109,10 @@ def _values(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
     """Columns measure, step, canary, repeat and value."""
     bounds = rows.rename(columns={"threshold_rule": "measure", "epsilon_lower": "value"})
     canaries = rows.drop_duplicates("audit").set_index("audit")["canary"]
-    own = gaps.assign(measure=_LOSS_GAP, canary=gaps["audit"].map(canaries))
-    own = own.rename(columns={"loss_gap": "value"}).dropna(subset="canary")
+    loss_gaps = gaps.assign(measure=_LOSS_GAP, canary=gaps["audit"].map(canaries))
+    loss_gaps = loss_gaps.rename(columns={"loss_gap": "value"}).dropna(subset="canary")
     columns = ["measure", "step", "canary", "repeat", "value"]
-    return pd.concat([own[columns], bounds[columns]], ignore_index=True)
+    return pd.concat([loss_gaps[columns], bounds[columns]], ignore_index=True)
 
 
 def _table(values: pd.DataFrame) -> pd.DataFrame:

@@ -98,9 +98,9 @@ def check_audits(
         lines: the settings that lines of one canary and score show.
         of_bounds: whether panels and lines could show more, which the message of an error says.
     """
-    known = [*dict.fromkeys([*shown, *lines])]
+    varied = [*dict.fromkeys([*shown, *lines])]
     trained = rows[is_trained(rows)]
-    if "dataset" not in known:
+    if "dataset" not in varied:
         for column in _OF_DATA:
             _check_alike(trained, column)
     _check_alike(trained, "num_slots")
@@ -109,16 +109,16 @@ def check_audits(
         shown_by = of_bounds * [
             place for place, keys in (("panels", PANELS), ("lines", LINES)) if key in keys
         ]
-        leaders = [one for one in SHOWN[key].follows if one in known]
+        leaders = [one for one in SHOWN[key].follows if one in varied]
         of_key = rows if SHOWN[key].of == "all" else trained
         if SHOWN[key].of == "canary":
             of_key, leaders = rows.dropna(subset=key), ["canary"]
-        if key in known or not SHOWN[key].of:
+        if key in varied or not SHOWN[key].of:
             continue
         for _, group in of_key.groupby(leaders, dropna=False) if leaders else [((), of_key)]:
             _check_alike(group, key, shown_by)
-    for _, group in rows.groupby([*known, "canary", "score"], dropna=False):
-        _check_repeats(group.drop_duplicates("audit"), known)
+    for _, group in rows.groupby([*varied, "canary", "score"], dropna=False):
+        _check_repeats(group.drop_duplicates("audit"), varied)
 
 
 def _check_repeats(audits: pd.DataFrame, shown: Sequence[str]) -> None:

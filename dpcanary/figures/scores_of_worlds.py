@@ -167,7 +167,7 @@ def _draw_error_rates(axes: Axes, scores: WorldScores, bound: "EpsilonEstimate")
 def _allowed(bound: "EpsilonEstimate", rates: np.ndarray) -> np.ndarray:
     """The trade-off curve of the bound: Gaussian if its mu is known, else that of its epsilon."""
     if not np.isnan(bound.mu_lower):
-        found: np.ndarray = ndtr(-ndtri(rates) - bound.mu_lower)
-        return found
+        gaussian: np.ndarray = ndtr(-ndtri(rates) - bound.mu_lower)
+        return gaussian
     point = Profile(np.array([bound.delta]), np.array([bound.epsilon_lower]))
     return accounted_false_negative_rate(point, rates)

@@ -56,7 +56,7 @@ def _set_ups(rows: pd.DataFrame, panels: Sequence[str]) -> list[_SetUp]:
         if key in {*PANELS, *LINES} - {*panels} and rows[key].nunique(dropna=False) > 1
     ]
     several = len(rows[["canary", "score"]].drop_duplicates()) > 1
-    found: list[_SetUp] = []
+    set_ups: list[_SetUp] = []
     taken: dict[object, str] = {}
     for _, group in rows.groupby("configuration", sort=False):
         first = {str(key): value for key, value in group.iloc[0].items()}
@@ -73,8 +73,8 @@ def _set_ups(rows: pd.DataFrame, panels: Sequence[str]) -> list[_SetUp]:
                 f"audits {other} and {alike} differ in nothing that this figure shows: show them in"
                 " different figures"
             )
-        found.append(_SetUp(label, group))
-    return found
+        set_ups.append(_SetUp(label, group))
+    return set_ups
 
 
 @style.applied()

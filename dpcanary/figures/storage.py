@@ -42,8 +42,8 @@ def _summary(files: Files) -> pd.DataFrame:
 
 def _accuracies(files: Files) -> "Accuracies":
     """Test accuracies after the last step, by audit."""
-    found = [read_scores(path) for path in files["scores"]]
-    return {one.audit: one.test_accuracy.astype(np.float64) for one in found}
+    scores = [read_scores(path) for path in files["scores"]]
+    return {one.audit: one.test_accuracy.astype(np.float64) for one in scores}
 
 
 def _attacks(files: Files) -> list[Attack]:
@@ -53,8 +53,8 @@ def _attacks(files: Files) -> list[Attack]:
         raise InputError(
             f"there are {len(scores)} score files and {len(profiles)} profiles; give one for each"
         )
-    known = [_profiles(path) for path in profiles] or [{} for _ in scores]
-    attacks = [_attack(*both) for both in zip(scores, known, strict=True)]
+    profiles_of_scores = [_profiles(path) for path in profiles] or [{} for _ in scores]
+    attacks = [_attack(*both) for both in zip(scores, profiles_of_scores, strict=True)]
     if not files["summary"]:
         return attacks
     summary = _summary(files)
@@ -73,32 +73,32 @@ def _proven(summary: pd.DataFrame, ceilings: Path) -> dict[str, Proven]:
     table = read_table(ceilings, columns=("audit", "epsilon"))
     epsilons = dict(zip(table["audit"], table["epsilon"], strict=True))
     rows = valid_rows(summary)
-    found = {}
+    proven = {}
     for audit, group in rows[rows["repeat"] == 0].groupby("audit"):
         if audit in epsilons:
             first = group.iloc[0]
             level = f"{100 * (1 - first['significance']):g} % confidence"
-            found[str(audit)] = Proven(
+            proven[str(audit)] = Proven(
                 mu=float(group["mu_lower"].mean()),
                 ceiling=float(epsilons[audit]),
                 delta=float(first["delta"]),
                 stated=f"{first['threshold_rule']} rule, {level}",
             )
-    return found
+    return proven
 
 
 def _norms(files: Files) -> "dict[str, Norms]":
     """The norms of canaries' gradients of all runs, by audit and recorded step."""
     norms: dict[str, Norms] = {}
     for path in files["scores"]:
-        found = read_scores(path)
-        if found.header["score"] != "gradient_norm":
+        file = read_scores(path)
+        if file.header["score"] != "gradient_norm":
             raise InputError(
-                f"audit {found.audit} has score {found.header['score']}, which keeps no norms"
+                f"audit {file.audit} has score {file.header['score']}, which keeps no norms"
             )
         # The scores are minus the norms, or the norms: as the adjacency needs it.
-        values = np.abs(found.scores).reshape(-1, len(found.step))
-        norms[found.audit] = dict(zip(found.step.tolist(), values.T, strict=True))
+        values = np.abs(file.scores).reshape(-1, len(file.step))
+        norms[file.audit] = dict(zip(file.step.tolist(), values.T, strict=True))
     return norms
 
 
@@ -109,16 +109,16 @@ def _loss_gaps(files: Files) -> pd.DataFrame:
     """
     rows = []
     for path in files["scores"]:
-        found = read_scores(path)
-        if found.header["score"] != "loss":
-            raise InputError(f"audit {found.audit} has score {found.header['score']}, not loss")
-        for repeat, (index, step) in product(range(len(found.scores)), enumerate(found.step)):
+        file = read_scores(path)
+        if file.header["score"] != "loss":
+            raise InputError(f"audit {file.audit} has score {file.header['score']}, not loss")
+        for repeat, (index, step) in product(range(len(file.scores)), enumerate(file.step)):
             # Scores are minus losses, and world 0 is in.
-            both = found.of_worlds(repeat=repeat, step=index)
+            both = file.of_worlds(repeat=repeat, step=index)
             if min(map(len, both)) == 0:
-                raise InputError(f"audit {found.audit}: all slots are in one world: add slots")
+                raise InputError(f"audit {file.audit}: all slots are in one world: add slots")
             gap = both[0].mean() - both[1].mean()
-            rows.append({"audit": found.audit, "repeat": repeat, "step": step, "loss_gap": gap})
+            rows.append({"audit": file.audit, "repeat": repeat, "step": step, "loss_gap": gap})
     return pd.DataFrame(rows)
 
 

@@ -180,10 +180,10 @@ def accounted_styles(names: Sequence[str], audited: Iterable[str]) -> Styles:
 
     Audits of membership alone are bounded by the add/remove curve, so it is the only one and solid.
     """
-    known = sorted({*audited})
-    if Adjacency.SUBSTITUTE in known:
+    adjacencies = sorted({*audited})
+    if Adjacency.SUBSTITUTE in adjacencies:
         return {name: ACCOUNTED[name] for name in names}
-    words = " and ".join(ADJACENCIES[name] for name in known)
+    words = " and ".join(ADJACENCIES[name] for name in adjacencies)
     return {"add_remove": ACCOUNTED["add_remove"] | {"linestyle": "-", "label": words}}
 
 

@@ -112,18 +112,22 @@ def _legend(
 
 def _proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
     """Groups of the legend; values that differ between panels stand in the panels' order."""
-    known = [(one, one.proven) for panel in panels for one in panel if one.proven]
-    if not known:
+    proven_attacks = [(one, one.proven) for panel in panels for one in panel if one.proven]
+    if not proven_attacks:
         return []
     by_panel = " (by panel)" if len(panels) > 1 else ""
     entries: list[Entry] = [f"proven under the Gaussian assumption{by_panel}:"]
-    series = dict.fromkeys(attack.series for attack, _ in known)
+    series = dict.fromkeys(attack.series for attack, _ in proven_attacks)
     for one in series:
-        mus = _listed([f"{proven.mu:.3g}" for attack, proven in known if attack.series == one])
+        mus = _listed(
+            [f"{proven.mu:.3g}" for attack, proven in proven_attacks if attack.series == one]
+        )
         name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
         entries.append(_gaussian(*one) | {"label": f"{name}Gaussian, audited μ = {mus}"})
-    sizes = _listed([f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in known])
-    epsilons = _listed([f"{proven.ceiling:.3g}" for _, proven in known])
+    sizes = _listed(
+        [f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in proven_attacks]
+    )
+    epsilons = _listed([f"{proven.ceiling:.3g}" for _, proven in proven_attacks])
     label = f"direct: at most ε = {epsilons} with {sizes} scores"
     return [entries, ["provable without it:", _CEILING | {"label": label}]]
 

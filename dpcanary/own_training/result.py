@@ -151,8 +151,10 @@ class OwnAudit:
 
         return shown(draw_scores_of_worlds(self.scores, self.estimate, name="own training"), path)
 
-    def report(self, path: Path | str, *, name: str = "own training") -> None:
-        """Writes the report, one HTML page that works offline, under the name of the training.
+    def report(self, path: Path | str | None = None) -> Path:
+        """Writes the report, one HTML page that works offline; it calls the audit as the file.
+
+        By default `own_training.html` in the current folder.
 
         Raises:
             InputError: if the file cannot be written.
@@ -164,8 +166,9 @@ class OwnAudit:
             accounted = self.accounted
         except AccountingError:
             accounted = None
+        target = Path("own_training.html" if path is None else path)
         page = report_of_own_audit(
-            name=name,
+            name=target.stem,
             scores=self.scores,
             estimate=self.estimate,
             adjacency=self.adjacency,
@@ -174,7 +177,8 @@ class OwnAudit:
             seconds=self.seconds,
             findings=self._accounted_lines(),
         )
-        write_report(Path(path), page)
+        write_report(target, page)
+        return target
 
     def __repr__(self) -> str:
         return str(self)

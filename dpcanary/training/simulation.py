@@ -172,9 +172,9 @@ def simulated_movement(
 def _known_batches(records: NDArray[np.int64], dpsgd: DPSGD, seed: int, count: int) -> _BatchOfStep:
     """Known batches of the audit, with weights of 1."""
     assert dpsgd.batch_size is not None
-    known = KnownBatches(records, batch_size=dpsgd.batch_size, seed=seed)
+    batches = KnownBatches(records, batch_size=dpsgd.batch_size, seed=seed)
     ones = np.ones((count, dpsgd.batch_size), np.float32)
-    return lambda step: (known.at(step), ones)
+    return lambda step: (batches.at(step), ones)
 
 
 def _mean_batches(records: NDArray[np.int64], dpsgd: DPSGD) -> _BatchOfStep:

@@ -156,10 +156,10 @@ def _check(
     """Refuses features that no record has, and gradients that no clipped record has."""
     if isinstance(canary, InputCanary):
         checked_count("canary: label", canary.label, least=0)
-        found = np.shape(canary.features)
-        if found != shape:
+        shape_of_canary = np.shape(canary.features)
+        if shape_of_canary != shape:
             raise InputError(
-                f"input canary: its features have shape {found}, those of records {shape}"
+                f"input canary: its features have shape {shape_of_canary}, those of records {shape}"
             )
         if not np.isfinite(canary.features).all():
             raise InputError("input canary: a feature is NaN or infinite")

@@ -219,11 +219,15 @@ def test_an_audit_of_opacus_is_nearly_tight_and_finds_a_bug(tmp_path):
     assert wrong.claim.p_value < 0.001
 
 
-def test_the_report_says_what_the_audit_says(tmp_path):
+def test_the_report_says_what_the_audit_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     found = audit(gaussian, tmp_path, num_runs=200)
-    found.report(tmp_path / "report.html", name="my loop")
-    text = (tmp_path / "report.html").read_text()
-    assert "my loop: The user&#39;s own training loop" in text
+    assert found.report() == Path("own_training.html")
+    assert "own_training: The user&#39;s" in Path("own_training.html").read_text()
+    page = tmp_path / "my_loop.html"
+    assert found.report(page) == page
+    text = page.read_text()
+    assert "my_loop: The user&#39;s own training loop" in text
     assert f"≥ {np.floor(100 * found.estimate.epsilon_lower) / 100:.2f}" in text
     assert "accounted: not known" in text
     assert text.count("data:image/png;base64,") == 1

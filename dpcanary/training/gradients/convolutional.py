@@ -219,12 +219,12 @@ class ConvolutionalPath(GradientPath):
         stages = [*zip(self._weights(row), images, strict=True)]
         for (stage, (weights, _)), (inputs, rows, maxima, winners) in reversed(stages):
             start = stop - stage.num_parameters
-            known, size = (slopes, maxima, winners, stage.relu), weights.shape[2:]
+            pooled, size = (slopes, maxima, winners, stage.relu), weights.shape[2:]
             part = gradients[:, start:stop].numpy()
-            record_gradients(inputs, rows, *known, stage.padding, size, part)
+            record_gradients(inputs, rows, *pooled, stage.padding, size, part)
             if start:  # the images themselves need no gradient
                 slopes = np.empty_like(inputs)
-                input_gradients(*known, weights, stage.padding, slopes)
+                input_gradients(*pooled, weights, stage.padding, slopes)
             stop = start
         return gradients
 

@@ -36,8 +36,8 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
 def linear_layers(layers: Sequence[nn.Module]) -> list[nn.Linear]:
     """The linear layers, if these alternate with known activations; else an empty list."""
     linear = [layer for layer in layers[::2] if type(layer) is nn.Linear and layer.bias is not None]
-    known = len(layers) == 2 * len(linear) - 1
-    return linear if known and all(type(layer) in ACTIVATIONS for layer in layers[1::2]) else []
+    alternate = len(layers) == 2 * len(linear) - 1
+    return linear if alternate and all(type(layer) in ACTIVATIONS for layer in layers[1::2]) else []
 
 
 class DenseLayers:

@@ -135,8 +135,8 @@ def convolution(
     patch, outputs = layer.weight[0].numel(), layer.out_channels // layer.groups
     calls = [*zip(inputs, gradients, strict=True)]
     # The gradients of several calls are kept, if they take no more memory than the calls.
-    seen = sum(x[0, 0].numel() + g[0, 0].numel() for x, g in calls)
-    if calls[1:] and layer.weight.numel() > _COPIES * seen:
+    kept = sum(x[0, 0].numel() + g[0, 0].numel() for x, g in calls)
+    if calls[1:] and layer.weight.numel() > _COPIES * kept:
         return None
     if calls[1:] or _keeps_gradients(first[0, 0, 0].numel(), patch, outputs):
         parts = (
@@ -156,9 +156,9 @@ def convolution(
 
 
 def _geometry_of(layer: Convolution) -> _Geometry:
-    one = (1,) if len(layer.kernel_size) == 1 else ()
+    row = (1,) if len(layer.kernel_size) == 1 else ()
     return _Geometry(
-        one + layer.kernel_size, one + layer.stride, one + layer.dilation, layer.groups
+        row + layer.kernel_size, row + layer.stride, row + layer.dilation, layer.groups
     )
 
 

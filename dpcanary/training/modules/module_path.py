@@ -91,9 +91,9 @@ class ModulePath(GradientPath):
         self._numbers = 0
         for call in calls:
             unit = self._units[call.unit]
-            seen = _COPIES * (sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2)
-            seen *= multiplicity or 1
-            self._numbers += seen + min(unit.stop - unit.start, seen)
+            held = _COPIES * (sum(tensor.numel() for tensor in call.tensors + call.outputs) // 2)
+            held *= multiplicity or 1
+            self._numbers += held + min(unit.stop - unit.start, held)
         self.vectorises = vectorise_runs and self._agree_together()
         self.runs_together = None if self.vectorises else 1  # turns gain nothing from more runs
 
@@ -149,14 +149,14 @@ class ModulePath(GradientPath):
         """Sums of one run after the other, each from the records in its batch alone."""
         recorder = self._recorder()
         for run in range(len(parameters)):
-            one, own = slice(run, run + 1), batch.of_run(run)
-            if not own.weights.numel():
-                out[one] = 0.0
+            of_run, batch_of_run = slice(run, run + 1), batch.of_run(run)
+            if not batch_of_run.weights.numel():
+                out[of_run] = 0.0
                 continue
-            features, labels, num_views = self._records_of(own, together=False)
+            features, labels, num_views = self._records_of(batch_of_run, together=False)
             if math.isinf(max_grad_norm):
                 # Trainings without clipping are few, and PyTorch's derivative is right for all.
-                weights = own.weights[0].repeat(num_views) / num_views
+                weights = batch_of_run.weights[0].repeat(num_views) / num_views
                 row = parameters[run].detach().requires_grad_()
                 with torch.enable_grad():
                     outputs = recorder.outputs_of(row, features)
@@ -166,7 +166,7 @@ class ModulePath(GradientPath):
             recorder.load(parameters[run])
             used = used_by_one(recorder, features, labels, self._loss, num_views=num_views)
             _write_clipped_sums(
-                recorder, parameters[one], used, own.weights, max_grad_norm, out[one]
+                recorder, parameters[of_run], used, batch_of_run.weights, max_grad_norm, out[of_run]
             )
 
     def _sums_together(
@@ -229,16 +229,16 @@ def _write_clipped_sums(
 ) -> None:
     """Overwrites `out` with the sums of the clipped gradients of the units' calls, weighted."""
     parts = [slice(unit.start, unit.stop) for unit in recorder.units]
-    found = [
+    contributions = [
         contribution(unit, layer, parameters[:, part], calls) if calls else None
         for unit, layer, part, calls in zip(
             recorder.units, recorder.layers, parts, used, strict=True
         )
     ]
-    squared = torch.stack([f.squared_norms for f in found if f is not None]).sum(dim=0)
+    squared = torch.stack([f.squared_norms for f in contributions if f is not None]).sum(dim=0)
     # A zero gradient gives C / 0 = inf, clamped to 1.
     scales = squared.sqrt_().reciprocal_().mul_(max_grad_norm).clamp_(max=1.0).mul_(weights)
-    for part, of_unit in zip(parts, found, strict=True):
+    for part, of_unit in zip(parts, contributions, strict=True):
         if of_unit is None:
             out[:, part] = 0.0
         else:

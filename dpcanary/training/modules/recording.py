@@ -169,8 +169,8 @@ class Recorder:
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
                 call.watched.append((leaf, leaf._version))
-                own = leaf.detach()
-                leaves[place] = own.clone() if self.units[index].copies else own
+                detached = leaf.detach()
+                leaves[place] = detached.clone() if self.units[index].copies else detached
 
     def _after(self, index: int, _layer: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
         """Records a unit's outputs as tensors in which a loss can be differentiated."""

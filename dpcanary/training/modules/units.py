@@ -216,18 +216,18 @@ def _is_right(
 ) -> bool:
     """Whether a unit's norms and a weighted sum are those of `truth`, shape (2, parameters)."""
     part = slice(unit.start, unit.stop)
-    own = truth[:, part]
-    squared, sums = truth.new_zeros(1, 2), truth.new_zeros(1, own.shape[1])
+    gradients = truth[:, part]
+    squared, sums = truth.new_zeros(1, 2), truth.new_zeros(1, gradients.shape[1])
     scales = truth.new_tensor([[1.0, 2.0]])
     try:
         if calls:
-            found = contribution(unit, layer, row[None, part], calls)
-            squared = found.squared_norms
-            found.write_sums(scales, sums)
+            contributed = contribution(unit, layer, row[None, part], calls)
+            squared = contributed.squared_norms
+            contributed.write_sums(scales, sums)
     except RuntimeError:  # from an operation that torch.func does not know
         return False
-    norms = torch.linalg.vector_norm(own, dim=1)
-    far = torch.linalg.vector_norm(sums - scales @ own)
+    norms = torch.linalg.vector_norm(gradients, dim=1)
+    far = torch.linalg.vector_norm(sums - scales @ gradients)
     limit = TOLERANCE * norms.sum() + _NEGLIGIBLE * truth.norm()
     return bool((squared.sqrt() - norms).abs().max() <= limit and far <= 2 * limit)
 
@@ -243,9 +243,9 @@ def _units(module: nn.Module, names: set[str]) -> tuple[Unit, ...]:
         above = name.split(".")
         if name and any(".".join(above[:i]) in names for i in range(len(above))):
             continue
-        own = dict(module.get_submodule(name).named_parameters(prefix=name))
-        start = min(starts[parameter] for parameter in own)
-        size = sum(parameter.numel() for parameter in own.values())
+        parameters = dict(module.get_submodule(name).named_parameters(prefix=name))
+        start = min(starts[parameter] for parameter in parameters)
+        size = sum(parameter.numel() for parameter in parameters.values())
         units.append(Unit(name, start, start + size, copies=True))
     return tuple(sorted(units, key=lambda unit: unit.start))
 
@@ -255,7 +255,7 @@ def _probed(module: nn.Module, units: Sequence[Unit], features: Tensor) -> dict[
     recorder = Recorder(module, units)
     of_two = recorder.record(features)[1]
     of_three = recorder.record(features[[0, 1, 0]])[1]
-    found: dict[str, Unit | None] = {}
+    probed: dict[str, Unit | None] = {}
     for index, unit in enumerate(units):
         two, three = ([c for c in calls if c.unit == index] for calls in (of_two, of_three))
         dims = {
@@ -263,12 +263,14 @@ def _probed(module: nn.Module, units: Sequence[Unit], features: Tensor) -> dict[
             for a, b in zip(two, three, strict=False)
         } or {((), ())}
         (inputs, outputs), *others = dims
-        known = tuple(dim for dim in outputs if dim not in (None, -1))
-        clear = not others and len(two) == len(three) and -1 not in inputs and known == outputs
+        record_dims = tuple(dim for dim in outputs if dim not in (None, -1))
+        clear = (
+            not others and len(two) == len(three) and -1 not in inputs and record_dims == outputs
+        )
         changed = any(tensor._version != version for c in two for tensor, version in c.watched)
-        seen = replace(unit, copies=changed, input_dims=inputs, output_dims=known)
-        found[unit.name] = seen if clear else None
-    return found
+        with_layout = replace(unit, copies=changed, input_dims=inputs, output_dims=record_dims)
+        probed[unit.name] = with_layout if clear else None
+    return probed
 
 
 def _record_dims(two: Sequence[Tensor], three: Sequence[Tensor]) -> Dims:
