@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,14 @@ def shard_header(
     inputs: Mapping[str, str],
     device: str,
     seconds: float,
+    packages: Sequence[str],
 ) -> dict[str, Any]:
     """The header of a shard: how its job made the observations, and in how many seconds.
 
-    `inputs` are hashes of the files that the job read, by role; see `hashes_of`.
+    `inputs` are hashes of the files that the job read, by role; see `hashes_of`. `packages` are
+    those that the job computed with.
     """
-    # PyTorch's version is that of a job that has loaded it; loading it here would take seconds.
-    versions = {
-        name: str(sys.modules[name].__version__)
-        for name in ("numpy", "torch")
-        if name in sys.modules
-    }
+    versions = {name: str(sys.modules[name].__version__) for name in packages}
     return {
         "settings": dict(settings),
         "noise_multiplier": noise_multiplier,

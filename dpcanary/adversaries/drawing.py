@@ -80,6 +80,7 @@ def draw_shard(drawing: Drawing) -> Shard:
         inputs={},
         device="cpu",
         seconds=time.perf_counter() - start,
+        packages=["numpy"],
     )
     return Shard(
         header=header,

@@ -75,6 +75,7 @@ def train_shard(
             inputs=inputs,
             device=str(device),
             seconds=time.perf_counter() - start,
+            packages=["numpy", "torch"],
         ),
         run=result.runs,
         world=result.worlds.astype(np.uint8),

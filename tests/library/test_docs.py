@@ -3,6 +3,7 @@
 import io
 import re
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def test_they_train(session):
 def test_options_are_given_by_name_and_wrong_names_are_refused(session):
     assert session["adam"].optimizer is session["Optimizer"].ADAM
     assert session["printed"].splitlines()[-1] == "unknown optimizer 'adma': did you mean 'adam'?"
+
+
+def test_what_pages_import_is_there():
+    """Also in examples that cannot run here, such as a Snakefile."""
+    imports = [
+        (page, *found)
+        for page in PAGES
+        for found in re.findall(
+            r"^from (dpcanary\S*) import ([\w, ]+)$", (ROOT / page).read_text(), re.MULTILINE
+        )
+    ]
+    assert len(imports) > 10
+    for page, module, names in imports:
+        for name in names.split(", "):
+            assert hasattr(import_module(module), name), f"{page}: {module} has no {name}"
 
 
 def test_they_import_from_the_front_door_alone():

@@ -69,9 +69,15 @@ def test_headers_say_where_observations_come_from(tmp_path):
     inputs = hashes_of({"data": tmp_path / "data.npz"})
     assert inputs == {"data": hashlib.sha256(b"some bytes").hexdigest()}
     header = shard_header(
-        settings={"seed": 3}, noise_multiplier=2.0, inputs=inputs, device="cpu", seconds=1.5
+        settings={"seed": 3},
+        noise_multiplier=2.0,
+        inputs=inputs,
+        device="cpu",
+        seconds=1.5,
+        packages=["numpy"],  # not what happens to be loaded
     )
     software = header.pop("software")
+    assert {*software} == {"python", "numpy"}
     assert header == {
         "settings": {"seed": 3},
         "noise_multiplier": 2.0,

@@ -70,18 +70,6 @@ class Running:
         return out.split()[0] == str(self.server.process.pid)
 
 
-@pytest.fixture(autouse=True)
-def _signals_are_heeded():
-    """Also where the tests run in the background of a shell, or under `nohup`."""
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    }
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def running(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)

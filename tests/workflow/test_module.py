@@ -86,7 +86,7 @@ def test_a_built_package_has_the_workflow(own, tmp_path):
     # Found before the clone that these tests run in.
     variables = {"PYTHONPATH": str(installed)}
     found = subprocess.run(
-        [sys.executable, "-c", "import dpcanary.workflow.python as l; print(l.SNAKEFILE)"],
+        [sys.executable, "-c", "import dpcanary.installation as l; print(l.SNAKEFILE)"],
         env=environment(**variables), cwd=own, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert found.stdout.strip() == str(installed / "dpcanary/workflow/files/Snakefile")
