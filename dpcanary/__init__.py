@@ -5,7 +5,9 @@ Account:
 Calibrate noise:
     calibrate_noise
 Audit:
-    audit, AuditResults, Records, audit_opacus
+    audit, AuditResults, Records, audit_training
+Watch:
+    watch
 Check:
     check_mechanism
 Estimate from scores:
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
     from dpcanary.estimation import estimate_epsilon_one_run as estimate_epsilon_one_run
     from dpcanary.estimation import expected_bound as expected_bound
     from dpcanary.estimation import runs_needed as runs_needed
-    from dpcanary.own_training import audit_opacus as audit_opacus
+    from dpcanary.own_training import audit_training as audit_training
     from dpcanary.own_training import check_mechanism as check_mechanism
+    from dpcanary.own_training import watch as watch
     from dpcanary.training import Records as Records
 
 __version__ = VERSION

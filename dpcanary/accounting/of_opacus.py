@@ -112,14 +112,13 @@ def samples_poisson(privacy_engine_or_optimizer: Any) -> bool | None:
         return noted
     opacus: Any = sys.modules["opacus"]
     kinds = (opacus.GradSampleModule, opacus.optimizers.DPOptimizer)
-    # By type: asking some objects for their class runs code of theirs.
-    living = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    living = living_objects(kinds)
     optimizers = [thing for thing in living if isinstance(thing, kinds[1])]
     if privacy_engine_or_optimizer in optimizers:
         optimizers = [privacy_engine_or_optimizer]
     else:
         accountant = getattr(privacy_engine_or_optimizer, "accountant", None)
-        optimizers = [one for one in optimizers if accountant in _captured(one.step_hook)]
+        optimizers = [one for one in optimizers if accountant in captured_by(one.step_hook)]
     trained = {id(parameter) for optimizer in optimizers for parameter in optimizer.params}
     sampling = {
         not thing.grad_accumulation_allowed
@@ -129,7 +128,15 @@ def samples_poisson(privacy_engine_or_optimizer: Any) -> bool | None:
     return sampling.pop() if len(sampling) == 1 else None
 
 
-def _captured(function: Any) -> list[Any]:
+def living_objects(kinds: tuple[type, ...]) -> list[Any]:
+    """All objects of some types that are alive."""
+    objects = gc.get_objects()
+    # By type: asking some objects for their class runs code of theirs.
+    wanted = {found for found in {type(thing) for thing in objects} if issubclass(found, kinds)}
+    return [thing for thing in objects if type(thing) in wanted]
+
+
+def captured_by(function: Any) -> list[Any]:
     """What a function has captured."""
     return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
 

@@ -1,4 +1,4 @@
-"""Audits and checks of a training loop of the user's own."""
+"""Watching, auditing and checking a training of the user's own."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,14 @@ from dpcanary.namespaces import namespace
 if TYPE_CHECKING:
     from dpcanary.mechanism_check.check import MechanismCheck as MechanismCheck
     from dpcanary.mechanism_check.check import check_mechanism as check_mechanism
-    from dpcanary.own_training.audit import audit_opacus as audit_opacus
+    from dpcanary.own_training.audit import audit_training as audit_training
     from dpcanary.own_training.result import OwnAudit as OwnAudit
     from dpcanary.own_training.result import loss_difference as loss_difference
+    from dpcanary.watching.findings import Alarm as Alarm
+    from dpcanary.watching.opacus import WatchedOptimizer as WatchedOptimizer
+    from dpcanary.watching.opacus import watch as watch
+    from dpcanary.watching.recorder import Recorder as Recorder
+    from dpcanary.watching.recorder import StepTold as StepTold
+    from dpcanary.watching.result import WatchedTraining as WatchedTraining
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -88,7 +88,7 @@ def _cancel(waiting: Sequence["Future[OwnRun]"]) -> None:
         future.cancel()
 
 
-def audit_opacus(
+def audit_training(
     train: Train,
     *,
     num_runs: int,

@@ -101,7 +101,7 @@ def report_of_own_audit(
             )
         ],
         data=[("data", "the training's own, which the audit does not see")],
-        provenance=[*_provenance(seconds)],
+        provenance=[("training", f"{seconds:,.0f} seconds"), ("software", software_used())],
         methods=methods.paragraphs,
         references=methods.references,
     )
@@ -124,11 +124,12 @@ def _methods(
     return methods
 
 
-def _provenance(seconds: float) -> list[tuple[str, str]]:
+def software_used() -> str:
+    """Versions of what matters to a training."""
     software = [f"python {python_version()}"]
     for package in _PACKAGES:
         try:
             software.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    return [("training", f"{seconds:,.0f} seconds"), ("software", ", ".join(software))]
+    return ", ".join(software)

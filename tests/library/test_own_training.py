@@ -20,7 +20,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import audit_opacus, estimate_epsilon
+from dpcanary import audit_training, estimate_epsilon
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
@@ -43,7 +43,7 @@ def from_numpy(seed: int, world: int) -> float:
 
 
 def audit(train, folder: Path, *, num_runs: int = 40, **options):
-    return audit_opacus(
+    return audit_training(
         train,
         **{"num_runs": num_runs, "delta": DELTA, "folder": folder, "num_workers": 1} | options,
     )
@@ -420,7 +420,7 @@ def test_perfect_scores_of_one_world_are_no_error(tmp_path):
 
 @pytest.mark.long
 def test_the_example(tmp_path):
-    program = str(EXAMPLES / "audit_opacus.py")
+    program = str(EXAMPLES / "audit_training.py")
     done = subprocess.run(
         [sys.executable, program, "8"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

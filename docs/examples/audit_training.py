@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import audit_opacus
+from dpcanary import audit_training
 from dpcanary.own_training import loss_difference
 
 TARGET, OTHER_LABEL = 7, 1  # image 7 shows a seven; in world 1 it is labeled as a one
@@ -57,6 +57,6 @@ def train(seed: int, world: int) -> tuple[float, PrivacyEngine]:
 
 if __name__ == "__main__":
     num_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    result = audit_opacus(train, num_runs=num_runs, delta=1e-5, folder="opacus_audit")
+    result = audit_training(train, num_runs=num_runs, delta=1e-5, folder="opacus_audit")
     print(result)
     result.plot("opacus_audit/scores.png")

@@ -1,0 +1,126 @@
+"""The epsilons of a training whose noise or sample rate changes on the way."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, floor, log, nan
+
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_real
+from dpcanary.errors import AccountingError, InputError
+
+# With more phases than this, noise is rounded down to about so many values.
+_MOST_PHASES = 100
+# Intervals of the losses' grid: at most the first; a part of a step's loss; at least the last.
+_COARSE, _PART, _FINE = 1e-3, 0.05, 1e-5
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Successive steps with the same noise and sample rate; see `Mechanism`."""
+
+    noise_multiplier: float
+    sample_rate: float
+    num_steps: int
+
+    def is_like(self, other: "Phase") -> bool:
+        """Whether noise and sample rate are the same."""
+        ours = self.noise_multiplier, self.sample_rate
+        return ours == (other.noise_multiplier, other.sample_rate)
+
+
+def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjacency:
+    """The epsilons of DP-SGD with Poisson sampling in phases, under each adjacency.
+
+    Privacy loss distributions of the phases are composed. If there are more than 100, noise is
+    rounded down, which errs on the safe side: by 1.4 % at most if it changes by a factor of 4.
+
+    Args:
+        phases: in any order; the composition does not depend on it.
+        delta: between 0 and 1, both excluded.
+
+    Returns:
+        The epsilons; `group_privacy` is NaN if there are several phases.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: no accountant gives a number.
+
+    Example:
+        >>> halves = [Phase(2.0, 0.1, 100), Phase(2.0, 0.1, 100)]
+        >>> round(account_phases(halves, delta=1e-5).substitute, 2)
+        6.54
+    """
+    delta = checked_real("delta", delta, most=1.0)
+    if not phases:
+        raise InputError("phases is empty: no step was accounted")
+    merged = _merged(phases)
+    if len(merged) > _MOST_PHASES:
+        merged = _merged(_rounded(merged))
+    if len(merged) == 1:
+        [phase] = merged
+        mechanism = Mechanism(
+            Adjacency.SUBSTITUTE,
+            sample_rate=phase.sample_rate,
+            num_steps=phase.num_steps,
+            noise_multiplier=phase.noise_multiplier,
+        )
+        return account_by_adjacency(mechanism, delta=delta)
+    add_remove, substitute = (
+        _composed(merged, adjacency, delta)
+        for adjacency in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
+    )
+    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, AccountingMethod.PLD)
+
+
+def _merged(phases: Sequence[Phase]) -> list[Phase]:
+    steps: dict[tuple[float, float], int] = {}
+    for phase in phases:
+        Mechanism(Adjacency.SUBSTITUTE, **vars(phase))  # checks it
+        key = phase.noise_multiplier, phase.sample_rate
+        steps[key] = steps.get(key, 0) + phase.num_steps
+    return [Phase(*key, count) for key, count in steps.items()]
+
+
+def _rounded(phases: Sequence[Phase]) -> list[Phase]:
+    """The phases with fewer different noises, none of them larger than before."""
+    least = min(phase.noise_multiplier for phase in phases)
+    factor = max(phase.noise_multiplier for phase in phases) / least
+    share = max(log(factor) / _MOST_PHASES, 1e-9)
+
+    def rounded(noise: float) -> float:
+        return least * exp(share * floor(log(noise / least) / share))
+
+    return [replace(phase, noise_multiplier=rounded(phase.noise_multiplier)) for phase in phases]
+
+
+def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float:
+    from dp_accounting import (
+        GaussianDpEvent,
+        NeighboringRelation,
+        PoissonSampledDpEvent,
+    )
+    from dp_accounting.pld import PLDAccountant
+
+    relation = (
+        NeighboringRelation.REPLACE_ONE
+        if adjacency is Adjacency.SUBSTITUTE
+        else NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    scale = min(phase.sample_rate / phase.noise_multiplier for phase in phases)
+    interval = max(_FINE, min(_COARSE, _PART * adjacency.sensitivity * scale))
+    accountant = PLDAccountant(relation, interval)
+    try:
+        for phase in phases:
+            gaussian = GaussianDpEvent(phase.noise_multiplier)
+            full = phase.sample_rate == 1
+            event = gaussian if full else PoissonSampledDpEvent(phase.sample_rate, gaussian)
+            accountant.compose(event, phase.num_steps)
+        return float(accountant.get_epsilon(delta))
+    except (ArithmeticError, ValueError, MemoryError) as error:
+        raise AccountingError.about(
+            f"{len(phases)} phases under {adjacency.value}",
+            reason=f"dp-accounting failed ({error})",
+            instead="raise the noise multiplier or delta",
+        ) from error

@@ -1,0 +1,1 @@
+"""One training of the user's own, audited while it runs."""

@@ -1,0 +1,256 @@
+"""The directions in which the canaries of a watched training lie."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpcanary.checks import checked_count
+from dpcanary.errors import InputError
+from dpcanary.randomness import generator
+from dpcanary.watching.randomness import Purpose
+
+# Columns at most: a row of so many numbers stays in a core's cache.
+MOST_COLUMNS = 65_536
+# Numbers that are looked at together where a pass makes an array of its own.
+_CHUNK = 262_144
+
+
+@dataclass(frozen=True)
+class NoiseSeen:
+    """What a pass over the noise of a step has found.
+
+    Attributes:
+        projections: the noise's components in the directions, shape (K,).
+        squares: sums of squares by tensor, shape (P,).
+        sums: sums by tensor, shape (P,).
+        first: the first values of the tensors `sampled`, shape (Q, F); NaN where one is shorter.
+    """
+
+    projections: NDArray[np.float64]
+    squares: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    first: NDArray[np.float64]
+
+
+# Tensors of which single values are looked at, and how many values in all and of each.
+_MOST_SAMPLED, _VALUES, _FEWEST_VALUES = 32, 256, 8
+
+
+class _OnDevice:
+    """What the directions are made of, on one device, and room for the joined rows."""
+
+    def __init__(self, directions: "Directions", device: torch.device) -> None:
+        slots = directions.slot_columns
+        # A column without direction belongs to one more, of weight 0.
+        slot_of_column = np.full(directions.num_columns, directions.num_slots)
+        slot_of_column[slots] = np.arange(directions.num_slots)
+        weights = np.append(directions.scales, np.float32(0))
+        self.rows = torch.from_numpy(directions.row_signs).to(device)
+        self.columns = torch.from_numpy(slots.ravel()).to(device)
+        self.slots = torch.from_numpy(slot_of_column).to(device)
+        by_column = directions.column_signs * weights[slot_of_column]
+        self.weights = torch.from_numpy(by_column).to(device)
+        self.lengths = torch.tensor(directions.joined_sizes, device=device)
+        self.places = torch.from_numpy(directions.joined_places).to(device)
+        shape = 2, directions.num_joined_rows, directions.num_columns
+        self.joined = torch.zeros(shape, device=device)
+
+
+class Directions:
+    """K unit vectors in the trained parameters, with disjoint supports and random signs.
+
+    The d parameters are read as rows of L columns. Each column belongs to one direction, chosen at
+    random, and the sign of an entry is that of its row times that of its column. With up to 65,536
+    parameters there is a single row, so supports and signs are independent of everything. With
+    more, they repeat in each row up to the row's sign. Then a projection is the product of a matrix
+    and a vector, which takes as long as reading the parameters once, and the directions need no
+    memory per parameter.
+
+    A tensor with at least L entries has rows of its own. What is left of it, and the smaller
+    tensors, are joined; the last row of these may be shorter.
+
+    Attributes:
+        num_slots: K, the number of directions.
+        sizes: numbers of parameters of the tensors.
+        num_parameters: d.
+        num_columns: L.
+        row_signs: of the tensors' own rows, then of the joined ones; shape (rows,).
+        column_signs: shape (L,).
+        slot_columns: the columns of each direction, shape (L // K, K).
+        scales: of the entries of each direction, shape (K,).
+        joined_sizes: what is left of each tensor after its own rows.
+        num_joined_rows: the rows that these make together.
+        joined_places: of single values that are looked at, in the joined parts.
+        sampled: places of the tensors of which single values of the noise are kept.
+    """
+
+    def __init__(self, sizes: Sequence[int], *, num_slots: int, seed: int) -> None:
+        """Draws K directions in tensors of these sizes.
+
+        Raises:
+            InputError: if K is larger than the number of parameters, or than 65,536.
+        """
+        self.sizes = tuple(sizes)
+        self.num_parameters = sum(self.sizes)
+        self.num_slots = checked_count("num_canaries", num_slots)
+        most = min(self.num_parameters, MOST_COLUMNS)
+        if self.num_slots > most:
+            raise InputError(
+                f"num_canaries is {self.num_slots:,}; with {self.num_parameters:,} trained"
+                f" parameters it can be at most {most:,}"
+            )
+        self.num_columns = self.num_parameters
+        if self.num_parameters > MOST_COLUMNS:
+            self.num_columns = MOST_COLUMNS // self.num_slots * self.num_slots
+        rng = generator(seed=seed, purpose=Purpose.DIRECTIONS)
+        columns, per_slot = self.num_columns, self.num_columns // self.num_slots
+        self._own_rows = [size // columns for size in self.sizes]
+        self.joined_sizes = [size % columns for size in self.sizes]
+        if columns == self.num_parameters:  # a single row
+            self._own_rows, self.joined_sizes = [0] * len(self.sizes), [*self.sizes]
+        joined = sum(self.joined_sizes)
+        self.num_joined_rows = -(-joined // columns)
+        self.row_signs = _signs(rng, sum(self._own_rows) + self.num_joined_rows)
+        self.column_signs = _signs(rng, columns)
+        self.slot_columns = rng.permutation(columns)[: per_slot * self.num_slots].reshape(
+            per_slot, self.num_slots
+        )
+        entries = np.full(columns, len(self.row_signs))
+        if joined % columns:
+            entries[joined % columns :] -= 1
+        self.scales = (1 / np.sqrt(entries[self.slot_columns].sum(axis=0))).astype(np.float32)
+        self._first_rows = [0, *accumulate(self._own_rows)]
+        self._ends = [*accumulate(self.joined_sizes)]
+        self._wide = [place for place, rows in enumerate(self._own_rows) if rows]
+        self._sample()
+        self._by_device: dict[torch.device, _OnDevice] = {}
+
+    def _sample(self) -> None:
+        """Chooses values of the joined parts of some tensors, which are looked at one by one."""
+        starts = np.cumsum([0, *self.joined_sizes])
+        known = np.flatnonzero(self.joined_sizes)
+        chosen = np.linspace(0, len(known) - 1, _MOST_SAMPLED).round().astype(int)
+        self.sampled = known[np.unique(chosen)].tolist() if len(known) else []
+        each = max(_FEWEST_VALUES, _VALUES // max(1, len(self.sampled)))
+        counts = np.minimum(np.array(self.joined_sizes)[self.sampled], each)
+        self._is_sampled = np.arange(each) < counts[:, None]
+        places = starts[self.sampled][:, None] + np.arange(each)
+        self.joined_places = places[self._is_sampled]
+
+    def project(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+        """The components of a vector in the directions, shape (K,).
+
+        Args:
+            tensors: the vector, one tensor for each of the parameters'.
+        """
+        here = self._on(tensors[0].device)
+        sums = torch.zeros_like(here.weights)
+        for place in self._wide:
+            for part, signs in _chunks(*self._own(tensors[place], place, here)):
+                sums.addmv_(part.to(sums.dtype).t(), signs)
+        if self.num_joined_rows:
+            self._join(tensors, here.joined[0])
+            sums.addmv_(here.joined[0].t(), here.rows[self._first_rows[-1] :])
+        return self._by_slot(sums, here)
+
+    def add(self, tensors: Sequence[Tensor], amounts: NDArray[np.float64]) -> None:
+        """Adds the sum of `amounts`, shape (K,), times the directions to a vector, in place."""
+        here = self._on(tensors[0].device)
+        of_slots = torch.from_numpy(np.append(amounts, 0.0)).to(here.weights)
+        by_column = of_slots.index_select(0, here.slots).mul_(here.weights)
+        for place in self._wide:
+            rows, signs = self._own(tensors[place], place, here)
+            rows.addr_(signs.to(rows.dtype), by_column.to(rows.dtype))
+        if self.num_joined_rows:
+            torch.outer(here.rows[self._first_rows[-1] :], by_column, out=here.joined[0])
+            parts = here.joined[0].view(-1)[: self._ends[-1]].tensor_split(self._ends[:-1])
+            for left, part in zip(self._joined(tensors), parts, strict=True):
+                left += part
+
+    def noise(
+        self, noisy: Sequence[Tensor], sums: Sequence[Tensor], *, scale: float = 1.0
+    ) -> NoiseSeen:
+        """Looks at the noise, `scale * noisy - sums`, in one pass; see `NoiseSeen`."""
+        here = self._on(noisy[0].device)
+        by_column = torch.zeros_like(here.weights)
+        found = torch.zeros(2, len(noisy), dtype=torch.float64, device=noisy[0].device)
+        for place in self._wide:
+            rows, signs = self._own(noisy[place], place, here)
+            others, _ = self._own(sums[place], place, here)
+            for (part, part_signs), (other, _) in zip(
+                _chunks(rows, signs), _chunks(others, signs), strict=True
+            ):
+                noise = part.to(by_column.dtype) * scale - other
+                by_column.addmv_(noise.t(), part_signs)
+                flat = noise.view(-1)
+                found[0, place] += flat.dot(flat)
+                found[1, place] += flat.sum()
+        first = torch.zeros(0, device=noisy[0].device)
+        if self.num_joined_rows:
+            noise, others = here.joined
+            self._join(noisy, noise)
+            self._join(sums, others)
+            noise.mul_(scale).sub_(others)
+            by_column.addmv_(noise.t(), here.rows[self._first_rows[-1] :])
+            flat = noise.view(-1)[: self._ends[-1]].double()
+            for row, values in zip(found, (flat.square(), flat), strict=True):
+                row += torch.segment_reduce(values, "sum", lengths=here.lengths)
+            first = flat.index_select(0, here.places)
+        values = np.full(self._is_sampled.shape, np.nan)
+        values[self._is_sampled] = _numbers(first)
+        squares, totals = _numbers(found)
+        return NoiseSeen(self._by_slot(by_column, here), squares, totals, values)
+
+    def _by_slot(self, by_column: Tensor, here: _OnDevice) -> NDArray[np.float64]:
+        by_column *= here.weights
+        ordered = by_column.index_select(0, here.columns)
+        return _numbers(ordered.view(-1, self.num_slots).sum(dim=0))
+
+    def _on(self, device: torch.device) -> _OnDevice:
+        if device not in self._by_device:
+            self._by_device[device] = _OnDevice(self, device)
+        return self._by_device[device]
+
+    def _own(self, tensor: Tensor, place: int, here: _OnDevice) -> tuple[Tensor, Tensor]:
+        """The own rows of a tensor that has some, and their signs."""
+        rows, first = self._own_rows[place], self._first_rows[place]
+        flat = tensor.view(-1)[: rows * self.num_columns]
+        return flat.view(rows, self.num_columns), here.rows[first : first + rows]
+
+    def _joined(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What is left of each tensor after its own rows."""
+        if not self._wide:
+            return [tensor.view(-1) for tensor in tensors]
+        return [
+            tensor.view(-1)[rows * self.num_columns :]
+            for tensor, rows in zip(tensors, self._own_rows, strict=True)
+        ]
+
+    def _join(self, tensors: Sequence[Tensor], rows: Tensor) -> None:
+        parts = self._joined(tensors)
+        if parts[0].dtype != rows.dtype:
+            parts = [part.to(rows.dtype) for part in parts]
+        flat, count = rows.view(-1), self._ends[-1]
+        torch.cat(parts, out=flat[:count])
+        flat[count:] = 0
+
+
+def _signs(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+    return (2 * rng.integers(0, 2, count) - 1).astype(np.float32)
+
+
+def _chunks(rows: Tensor, row_signs: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Some rows at a time, so that what is computed of them stays in the cache."""
+    if rows.numel() <= _CHUNK:
+        return [(rows, row_signs)]
+    parts = -(-rows.numel() // _CHUNK)
+    return [*zip(rows.tensor_split(parts), row_signs.tensor_split(parts), strict=True)]
+
+
+def _numbers(tensor: Tensor) -> NDArray[np.float64]:
+    return tensor.cpu().numpy().astype(np.float64)

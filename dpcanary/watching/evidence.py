@@ -1,0 +1,316 @@
+"""Evidence against the claim that a training adds the noise and draws the batches it says.
+
+Under the claim, the noise of all coordinates and steps is independent and Gaussian with the told
+size, and batch sizes are binomial. Each *alternative* says how it might be instead. In each step it
+gives an e-value: the likelihood of what is seen under the alternative over that under the claim,
+given all that was seen before. Its expectation under the claim is at most 1. So the product over
+steps, and any average of products that is fixed beforehand, is a nonnegative supermartingale that
+starts at 1, and by Ville's inequality it ever reaches 1 / level with a probability of at most
+`level`. This holds at every step, for whoever looks at every step.
+
+The average is over alternatives and over the steps from which on they hold, with weights that fall
+as 1 / t^2. So an error that begins late, or that happens once, is found as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import log, pi, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, ndtr, xlog1py, xlogy
+
+Floats = NDArray[np.float64]
+
+# Sizes of the noise, as shares of the told one.
+_LESS = (0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.25, 0.1, 0.01)
+_MORE = (1.001, 1.005, 1.01, 1.02, 1.05, 1.1, 1.25, sqrt(2), 2.0, 4.0, 10.0)
+_SCALES = np.array([*_LESS, *_MORE])
+# Of sums over a tensor, and of batch sizes.
+_SPREADS = np.array([0.01, 0.1, 0.5, 2.0, 10.0])
+_RATES = np.array([0.25, 0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0, 4.0])
+_BATCH_SPREADS = np.array([0.1, 0.5, 2.0])
+# A batch is as large as the last one with this probability.
+_SAME_SIZE = 0.9
+# Between successive steps, and between copies.
+_CORRELATIONS = np.array([-0.9, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 0.9])
+_COPIES = np.array([-0.999, 0.999])
+# Steps, and canaries, among which copies of a step's noise are looked for.
+_MOST_STEPS, _MOST_SLOTS = 4_096, 64
+# Values beyond these, in standard deviations, are never seen; degrees of freedom of Student's t.
+_CUTS, _DEGREES = np.array([2.0, 3.0, 4.0]), np.array([3.0, 5.0, 10.0])
+_LOG_GAUSSIAN = -0.5 * log(2 * pi)
+# In place of a probability of 0.
+_NEVER = -1e6
+
+
+@dataclass(frozen=True)
+class StepsSeen:
+    """What is tested of T successive steps. Under the claim, noise has the variance 1.
+
+    Attributes:
+        residuals: the noise along the canaries, shape (T, K).
+        squares: sums of squares of the noise by tensor, shape (T, P); NaN if not measured.
+        sums: sums of the noise by tensor, shape (T, P); NaN if not measured.
+        first: some values of each of some tensors, shape (T, Q, F); NaN where there is none.
+        batch_sizes: shape (T,); NaN if not known.
+        sample_rates: q, shape (T,).
+        num_records: the least and the largest number that the data may have; NaN if not known.
+    """
+
+    residuals: Floats
+    squares: Floats
+    sums: Floats
+    first: Floats
+    batch_sizes: Floats
+    sample_rates: Floats
+    num_records: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What refutes the claim.
+
+    Attributes:
+        step: the first step, from 1, at which the evidence suffices.
+        kind: the name of the test.
+        where: the tensor, or what else is meant; empty if it is the whole training.
+        alternative: the value under which the observations are likeliest, of those considered.
+    """
+
+    step: int
+    kind: str
+    where: str
+    alternative: float
+
+
+@dataclass(frozen=True)
+class _Alternatives:
+    """The alternatives of one kind: what each is about, its value and its share of the weight."""
+
+    kind: str
+    where: Sequence[str]
+    values: Floats
+
+    @cached_property
+    def names(self) -> list[tuple[str, str, float]]:
+        values = self.values.tolist()
+        return [(self.kind, where, value) for where in self.where for value in values]
+
+
+@dataclass
+class Evidence:
+    """The wealth of all alternatives, step by step.
+
+    Attributes:
+        level: the probability with which a right training ever raises an alarm, at most.
+        tensors: names of the parameters' tensors.
+        sizes: their numbers of entries.
+        num_canaries: K.
+        num_first: the number of values of `StepsSeen.first` by tensor, shape (Q,).
+        finding: the first refutation; None so far.
+        num_steps: steps that were seen.
+    """
+
+    level: float
+    tensors: Sequence[str]
+    sizes: Floats
+    num_canaries: int
+    sampled: Sequence[str]
+    finding: Finding | None = None
+    num_steps: int = 0
+    log_total: float = 0.0
+    _last: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    _num_past: int = 0
+    _last_batch: float = float("nan")
+
+    def __post_init__(self) -> None:
+        everything, parts = "", [*self.tensors]
+        pairs = [f"{a} and {b}" for j, a in enumerate(self.sampled) for b in self.sampled[:j]]
+        self._kinds = [
+            _Alternatives("noise_scale", [everything, "along the canaries", *parts], _SCALES),
+            _Alternatives("noise_sum", [everything, *parts], _SPREADS),
+            _Alternatives("successive_noise", [everything], _CORRELATIONS),
+            _Alternatives("repeated_noise", [everything], _COPIES),
+            _Alternatives("equal_tensors", pairs, _COPIES),
+            _Alternatives("noise_cut", [everything], _CUTS),
+            _Alternatives("heavy_tails", [everything], _DEGREES),
+            _Alternatives("batch_rate", [everything], _RATES),
+            _Alternatives("batch_spread", [everything], _BATCH_SPREADS),
+            _Alternatives("batch_repeats", [everything], np.array([_SAME_SIZE])),
+        ]
+        kinds = [kind for kind in self._kinds if kind.names]
+        self._names = [name for kind in kinds for name in kind.names]
+        self._log_weights = np.concatenate(
+            [np.full(len(kind.names), -log(len(kinds) * len(kind.names))) for kind in kinds]
+        )
+        self._log_wealth = np.full(len(self._names), -np.inf)
+        self._history = np.zeros((_MOST_STEPS, min(self.num_canaries, _MOST_SLOTS)))
+
+    def add(self, seen: StepsSeen) -> None:
+        """Adds steps; sets `finding` at the first at which the claim is refuted."""
+        log_values = np.concatenate(
+            [
+                self._of_scales(seen),
+                self._of_sums(seen),
+                self._of_successive(seen),
+                self._of_copies(seen),
+                self._of_tensors(seen),
+                self._of_tails(seen),
+                self._of_batches(seen),
+            ],
+            axis=1,
+        )
+        for of_step in log_values:
+            self.num_steps += 1
+            start = log(6 / pi**2) - 2 * log(self.num_steps)
+            self._log_wealth = np.logaddexp(self._log_wealth, start) + of_step
+            weighted = self._log_wealth + self._log_weights
+            self.log_total = float(_log_sum(weighted))
+            if self.finding is None and self.log_total >= -log(self.level):
+                self.finding = Finding(self.num_steps, *self._names[int(weighted.argmax())])
+
+    def _of_scales(self, seen: StepsSeen) -> Floats:
+        """Of a sum S of n squares: rho^-n exp(-(rho^-2 - 1) S / 2), for noise rho as large."""
+        along = (seen.residuals**2).sum(axis=1)
+        squares = np.column_stack([seen.squares.sum(axis=1), along, seen.squares])
+        counts = np.array([self.sizes.sum(), self.num_canaries, *self.sizes])
+        ratios = -counts[:, None] * np.log(_SCALES) - squares[..., None] * (_SCALES**-2 - 1) / 2
+        return _flat(ratios)
+
+    def _of_sums(self, seen: StepsSeen) -> Floats:
+        sums = np.column_stack([seen.sums.sum(axis=1), seen.sums])
+        means = sums**2 / np.array([self.sizes.sum(), *self.sizes])
+        return _flat(-np.log(_SPREADS) - means[..., None] * (_SPREADS**-2 - 1) / 2)
+
+    def _of_successive(self, seen: StepsSeen) -> Floats:
+        """Of the correlation with the step before, along the canaries."""
+        before = self._last if len(self._last) else np.zeros_like(seen.residuals[:1])
+        others = np.concatenate([before, seen.residuals[:-1]])
+        out = _log_copy(seen.residuals, others, _CORRELATIONS)
+        if not len(self._last):
+            out[0] = 0.0
+        self._last = seen.residuals[-1:]
+        return out
+
+    def _of_copies(self, seen: StepsSeen) -> Floats:
+        """Of being a copy of the noise of some earlier step; all steps have the same weight."""
+        out = np.zeros((len(seen.residuals), len(_COPIES)))
+        for row, values in zip(out, seen.residuals[:, :_MOST_SLOTS], strict=True):
+            past = self._history[: min(self._num_past, _MOST_STEPS)]
+            if len(past):
+                row[:] = _log_sum(_log_copy(values[None], past, _COPIES)) - log(len(past))
+            self._history[self._num_past % _MOST_STEPS] = values
+            self._num_past += 1
+        return out
+
+    def _of_tensors(self, seen: StepsSeen) -> Floats:
+        """Of being a copy of the noise of another tensor in the same step."""
+        pairs = [(j, i) for j in range(len(self.sampled)) for i in range(j)]
+        if not pairs:
+            return np.zeros((len(seen.first), 0))
+        ones, others = (seen.first[:, [*places]] for places in zip(*pairs, strict=True))
+        known = np.isfinite(ones) & np.isfinite(others)
+        ones, others = np.where(known, ones, 0.0), np.where(known, others, 0.0)
+        return _flat(_log_copy(ones, others, _COPIES, counts=known.sum(axis=-1)))
+
+    def _of_tails(self, seen: StepsSeen) -> Floats:
+        values = seen.first.reshape(len(seen.first), -1)
+        known = np.isfinite(values)
+        squares = np.where(known, values, 0.0) ** 2
+        cut = squares[..., None] > (_CUTS * 1.001) ** 2
+        inside = -np.log(_mass_within(_CUTS))
+        cuts = np.where(cut, _NEVER, inside) * known[..., None]
+        ratios = _log_student(squares[..., None], _DEGREES) - _LOG_GAUSSIAN + squares[..., None] / 2
+        heavy = np.where(known[..., None], ratios, 0.0)
+        return np.concatenate([cuts.sum(axis=1), heavy.sum(axis=1)], axis=1)
+
+    def _of_batches(self, seen: StepsSeen) -> Floats:
+        sizes, rates = seen.batch_sizes, seen.sample_rates
+        before = np.concatenate([[self._last_batch], sizes[:-1]])
+        self._last_batch = float(sizes[-1])
+        low, high = seen.num_records
+        # Of all numbers of records that the data may have, the one that explains the size best.
+        claimed = _log_binomial(sizes, np.clip(sizes // rates, low, high), rates)
+        middle = (low + high) // 2
+        other_rates = np.minimum(rates[:, None] * _RATES, 1.0)
+        by_rate = _log_binomial(sizes[:, None], middle, other_rates)
+        by_spread = _log_spread(sizes, middle, rates)
+        mixed = (1 - _SAME_SIZE) * np.exp(claimed) + _SAME_SIZE * (sizes == before)
+        with np.errstate(divide="ignore"):
+            repeats = np.where(np.isfinite(before), np.log(mixed), claimed)
+        alternatives = np.column_stack([by_rate, by_spread, repeats])
+        ratios = np.maximum(alternatives, _NEVER) - np.maximum(claimed, 2 * _NEVER)[:, None]
+        return np.where(np.isfinite(ratios), ratios, 0.0)
+
+    def state(self) -> dict[str, Any]:
+        """All that was added so far, as arrays and numbers."""
+        return {
+            "log_wealth": self._log_wealth,
+            "last": self._last,
+            "history": self._history[: self._num_past].astype(np.float32),
+            "num_past": self._num_past,
+            "last_batch": self._last_batch,
+            "num_steps": self.num_steps,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Goes on after what `state` gave."""
+        self._log_wealth, self._last = np.array(state["log_wealth"]), np.array(state["last"])
+        self._history[: len(state["history"])] = state["history"]
+        self._num_past = int(state["num_past"])
+        self._last_batch, self.num_steps = float(state["last_batch"]), int(state["num_steps"])
+
+
+def _log_sum(logs: Floats) -> Floats:
+    """Log of the sum of exponentials over the first axis."""
+    largest = np.maximum(logs.max(axis=0), -1e300)
+    return np.asarray(largest + np.log(np.exp(logs - largest).sum(axis=0)))
+
+
+def _flat(ratios: Floats) -> Floats:
+    """By step and alternative; what was not measured says nothing."""
+    return np.nan_to_num(ratios, nan=0.0).reshape(len(ratios), -1)
+
+
+def _log_copy(
+    values: Floats, others: Floats, correlations: Floats, *, counts: Any = None
+) -> Floats:
+    """Log ratio of N(rho x, 1 - rho^2) to N(0, 1), over the last axis; a new one is for rho."""
+    counts = values.shape[-1] if counts is None else counts
+    products, squares = ((values * other).sum(axis=-1)[..., None] for other in (others, values))
+    squares_of_others = (others**2).sum(axis=-1)[..., None]
+    rest = 1 - correlations**2
+    apart = squares - 2 * correlations * products + correlations**2 * squares_of_others
+    return np.asarray((squares - apart / rest - np.asarray(counts)[..., None] * np.log(rest)) / 2)
+
+
+def _mass_within(cuts: Floats) -> Floats:
+    return np.asarray(1 - 2 * ndtr(-cuts))
+
+
+def _log_student(squares: Floats, degrees: Floats) -> Floats:
+    """Log density of Student's t, scaled to the variance 1."""
+    scale = degrees - 2
+    norm = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - np.log(pi * scale) / 2
+    return np.asarray(norm - (degrees + 1) / 2 * np.log1p(squares / scale))
+
+
+def _log_binomial(counts: Floats, trials: Any, rates: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):
+        ways = gammaln(trials + 1) - gammaln(counts + 1) - gammaln(trials - counts + 1)
+        return np.where(
+            counts > trials, -np.inf, ways + xlogy(counts, rates) + xlog1py(trials - counts, -rates)
+        )
+
+
+def _log_spread(sizes: Floats, trials: float, rates: Floats) -> Floats:
+    """Log probability of sizes whose spread is a multiple of the binomial one."""
+    mean = trials * rates
+    spreads = np.maximum(np.sqrt(mean * (1 - rates)), 1e-9)[:, None] * _BATCH_SPREADS
+    apart = (sizes - mean)[:, None]
+    with np.errstate(divide="ignore"):
+        mass = ndtr((apart + 0.5) / spreads) - ndtr((apart - 0.5) / spreads)
+        return np.asarray(np.log(mass))

@@ -1,0 +1,544 @@
+"""Watches a training with Opacus: one line before the loop, and one after it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import nan
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_poisson
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import InputError
+from dpcanary.watching.directions import NoiseSeen
+from dpcanary.watching.findings import Alarm
+from dpcanary.watching.recorder import Recorder, StepTold
+from dpcanary.watching.result import WatchedTraining
+
+Floats = NDArray[np.float64]
+
+# Clipping is tried on gradients of so many times C. It may leave a little more than C, and more
+# in half precision.
+_LONG, _TOLERANCE, _ROUNDINGS = 10.0, 1e-3, 2.0
+# Records whose norms are looked at once in so many steps: reading their gradients takes time.
+_STEPS_BETWEEN_LOOKS = 64
+
+
+def watch(
+    optimizer: Any,
+    *,
+    num_canaries: int | None = None,
+    adjacency: Adjacency | str = Adjacency.SUBSTITUTE,
+    alarm_level: float = 0.001,
+    on_alarm: Callable[[Alarm], object] | None = None,
+    journal: Path | str | None = None,
+    accountant: Any = None,
+    sample_rate: float | None = None,
+    num_records: int | None = None,
+    seed: int | None = None,
+) -> "WatchedOptimizer":
+    """Audits a training with Opacus while it runs.
+
+    Canary gradients are added to the sum of clipped gradients before the noise, each in coordinates
+    of its own, with a secret sign and by Poisson coins of its own. The noisy sums then prove a
+    lower bound on epsilon. What real records are guaranteed stays as it is. The loop is not
+    changed, and the model hardly: the canaries add at most half a percent to the variance of the
+    noise, unless you ask for more of them.
+
+    This tests the noise, the sampling that was told, and the accounting of this training as it
+    runs. It says nothing about gradients of single records (`check_mechanism` does), nor about how
+    much a real record leaks (`audit_training` does).
+
+    Args:
+        optimizer: what `make_private` returned: any optimizer of Opacus, also of several processes,
+            of which each calls this.
+        num_canaries: by default the largest number up to 5,000 that adds at most half a percent to
+            the variance of the noise. More prove more; above five percent there is a warning.
+        adjacency: in what the two worlds of a canary differ.
+        alarm_level: the probability, at most, with which a right training ever raises an alarm.
+        on_alarm: called with the alarm as soon as it is raised. By default there is a warning. It
+            may raise an error to stop the training.
+        journal: a file that is kept up to date, so that a killed training keeps what was seen. If
+            it exists, watching goes on after it.
+        accountant: Opacus's, or a privacy engine; by default the one that the optimizer calls.
+        sample_rate: the accounted one, if there is no accountant.
+        num_records: of the training data; by default as Opacus's sampler says. Batch sizes are
+            tested against it.
+        seed: of all secrets; by default from the operating system.
+
+    Returns:
+        A context manager. The training is watched inside; `result` is for afterwards.
+
+    Raises:
+        InputError: if it is no optimizer of Opacus, its sample rate is not known, or an argument is
+            out of range.
+
+    Example:
+        with watch(optimizer) as watched:
+            train(model, optimizer, data_loader)
+        print(watched.result(delta=1e-5))
+    """
+    return WatchedOptimizer(
+        optimizer,
+        accountant=accountant,
+        sample_rate=sample_rate,
+        num_records=num_records,
+        options={
+            "num_canaries": num_canaries,
+            "adjacency": adjacency,
+            "alarm_level": alarm_level,
+            "on_alarm": on_alarm,
+            "journal": journal,
+            "seed": seed,
+        },
+    )
+
+
+class WatchedOptimizer:
+    """An optimizer of Opacus that is being watched; see `watch`."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        *,
+        accountant: Any,
+        sample_rate: float | None,
+        num_records: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        if not hasattr(optimizer, "add_noise") or not hasattr(optimizer, "original_optimizer"):
+            raise InputError(
+                "optimizer must be the one that make_private of Opacus returned, not"
+                f" {type(optimizer).__name__}; for loops without Opacus see docs/watching.md"
+            )
+        self._optimizer, self._parameters = optimizer, [*optimizer.params]
+        self._group = _Processes() if hasattr(optimizer, "world_size") else None
+        self._accountant, hooked_rate = _accountant(optimizer, accountant)
+        rate = hooked_rate if sample_rate is None else sample_rate
+        if rate is None:
+            raise InputError(
+                "the sample rate is not known, as the optimizer calls no accountant: give"
+                " sample_rate (expected batch size / number of records)"
+            )
+        self._sample_rate = float(rate)
+        self._model = _Model(self._parameters)
+        if self._group:
+            options = {**options, "seed": self._group.shared_seed(options["seed"])}
+            if self._group.rank:
+                options |= {"journal": None, "on_alarm": lambda alarm: None}
+        sampler = _Samplers(self._sample_rate)
+        self.recorder = Recorder(
+            {name: p.shape for name, p in zip(self._names(), self._parameters, strict=True)},
+            noise_multiplier=float(optimizer.noise_multiplier),
+            sample_rate=self._sample_rate,
+            num_records=sampler.num_records if num_records is None else num_records,
+            **options,
+        )
+        self._sampler_rates = sampler.other_rates
+        self._is_poisson = samples_poisson(optimizer)
+        self._steps_before = self._accounted()[0]
+        self._rows, self._noised = 0.0, False
+        self._local: NoiseSeen | None = None
+        self._last_told: StepTold | None = None
+        self._removers: list[Callable[[], object]] = []
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """What is wrong with the training; None so far."""
+        return self.recorder.alarm
+
+    def __enter__(self) -> "WatchedOptimizer":
+        if self._removers:
+            raise InputError("this optimizer is being watched already")
+        optimizer = self._optimizer
+        self.recorder.starts_from(self._parameters)
+        self._wrap("add_noise", self._add_noise)
+        accumulates = "clip_and_accumulate"
+        if hasattr(optimizer, "accumulate"):  # ghost clipping, which has clipped before
+            accumulates = "accumulate"
+        self._wrap(accumulates, self._accumulate)
+        original = optimizer.original_optimizer
+        self._removers.append(original.register_step_pre_hook(self._before_step).remove)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for remove in self._removers:
+            remove()
+        self._removers = []
+        self._check_accountant()
+        self.recorder.ends_with(self._parameters)
+        self.recorder.evaluate()
+        self.recorder.write()
+
+    def _wrap(self, name: str, wrapper: Callable[..., object]) -> None:
+        """Puts a wrapper in place of a method of this one optimizer."""
+        inner = getattr(self._optimizer, name)
+        had = name in vars(self._optimizer)
+
+        def called(*args: Any, **keys: Any) -> object:
+            return wrapper(inner, *args, **keys)
+
+        setattr(self._optimizer, name, called)
+        self._removers.append(
+            lambda: setattr(self._optimizer, name, inner) if had else delattr(self._optimizer, name)
+        )
+
+    def result(self, *, delta: float, significance: float = 0.05) -> WatchedTraining:
+        """What the training has shown until now.
+
+        Args:
+            delta: in (0, 1).
+            significance: the probability with which each bound may exceed the truth.
+
+        Raises:
+            InputError: if no step was taken, or an argument is out of range.
+        """
+        if self._removers:
+            self._check_accountant()
+            self.recorder.ends_with(self._parameters)
+        return self.recorder.result(delta=delta, significance=significance)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on: arrays and numbers. It holds the canaries' secrets."""
+        return self.recorder.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on after what `state_dict` gave."""
+        self.recorder.load_state_dict(state)
+
+    def _accumulate(self, inner: Callable[[], object]) -> object:
+        """Counts the records of a batch, or of a part of one."""
+        norms = self._model.norms
+        if hasattr(self._optimizer, "accumulate"):
+            rows = nan if norms is None else float(len(norms))
+            if norms is not None:
+                clipped = float((norms > float(self._optimizer.max_grad_norm)).sum())
+                self.recorder.saw_clipping(clipped, len(norms))
+        else:
+            rows = float(_rows_of(self._parameters[0].grad_sample))
+            if self.recorder.num_steps % _STEPS_BETWEEN_LOOKS == 0 and rows:
+                self._look_at_norms()
+        self._rows += rows
+        return inner()
+
+    @torch.no_grad()
+    def _look_at_norms(self) -> None:
+        """Counts the records whose gradients will be clipped."""
+        bounds = getattr(self._optimizer, "max_grad_norms", None)
+        norms = [part.flatten(1).norm(dim=1) for part in self._optimizer.grad_samples]
+        if bounds is None:
+            total = torch.stack([part.to(norms[0].device) for part in norms]).norm(dim=0)
+            clipped = total > float(self._optimizer.max_grad_norm)
+        else:
+            over = [part > bound for part, bound in zip(norms, bounds, strict=True)]
+            clipped = torch.stack(over).any(dim=0)
+        self.recorder.saw_clipping(float(clipped.sum()), len(clipped))
+
+    def _add_noise(self, inner: Callable[[], object]) -> object:
+        self._check_accountant()
+        self._check_set_up()
+        if _is_power_of_two(self.recorder.num_steps + 1):
+            self._try_clipping()
+        sums = self._sums()
+        told = self._told()
+        self.recorder.before_noise(sums, told, inserts=not (self._group and self._group.rank))
+        self._last_told, self._rows = told, 0.0
+        returned = inner()
+        if self._group:
+            self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
+        self._noised = True
+        return returned
+
+    def _sums(self) -> list[Tensor]:
+        """The sums of clipped gradients, which are changed in place."""
+        for parameter in self._parameters:
+            if not parameter.summed_grad.is_contiguous():
+                parameter.summed_grad = parameter.summed_grad.contiguous()
+        return [parameter.summed_grad.detach() for parameter in self._parameters]
+
+    def _told(self) -> StepTold:
+        optimizer = self._optimizer
+        noise, rows = float(optimizer.noise_multiplier), float(self._rows)
+        if self._group:
+            rows = float(self._group.sum(np.array([rows]))[0])
+        return StepTold(
+            noise_multiplier=noise,
+            max_grad_norm=float(optimizer.max_grad_norm),
+            sample_rate=min(1.0, self._sample_rate * optimizer.accumulated_iterations),
+            batch_size=rows,
+            gradient_noise=self._noise_beside_counts(noise, rows),
+        )
+
+    def _noise_beside_counts(self, noise: float, rows: float) -> float:
+        """The noise on gradients where a part of the budget is for adaptive clipping's counts.
+
+        From Andrew et al. (2021), Theorem 1: sigma^-2 = z^-2 + (2 sigma_b)^-2.
+        """
+        of_counts = getattr(self._optimizer, "unclipped_num_std", None)
+        if of_counts is None and self._model.adapts:
+            of_counts = rows / 20  # as adaptive ghost clipping chooses it
+        if not of_counts:
+            return nan
+        rest = noise**-2 - (2 * float(of_counts)) ** -2
+        return rest**-0.5 if rest > 0 else nan
+
+    def _before_step(self, *_: Any) -> None:
+        """Just before the update: looks at the noisy gradients, as they will be used."""
+        if not self._noised:
+            if self.recorder.num_steps:
+                self._contradiction(
+                    "update_without_noise", "the optimizer makes an update without adding noise"
+                )
+            return
+        self._noised = False
+        gradients, scale = [_flat(p.grad) for p in self._parameters], self._scale()
+        if self._group:
+            self._record_together(gradients, scale)
+        else:
+            self.recorder.after_noise(gradients, scale=scale)
+
+    def _scale(self) -> float:
+        """What Opacus has divided the noisy sum by."""
+        optimizer = self._optimizer
+        if optimizer.loss_reduction != "mean":
+            return 1.0
+        scale = optimizer.expected_batch_size * optimizer.accumulated_iterations
+        return float(scale * (self._group.size if self._group else 1))
+
+    def _record_together(self, gradients: Sequence[Tensor], scale: float) -> None:
+        """Adds up what the processes know; all of them then record the same."""
+        local, group, told = self._local, self._group, self._last_told
+        if local is None or group is None or told is None:
+            return
+        others = self.recorder.others
+        parts = [others, local.squares, local.sums, local.first.ravel()]
+        summed = group.sum(np.concatenate(parts))
+        ends = np.cumsum([part.size for part in parts])[:-1]
+        others, squares, sums, first = np.split(summed, ends)
+        norm = told.max_grad_norm
+        final = self.recorder.project(gradients) * scale
+        noise = final - (others + self.recorder.added) * norm
+        self.recorder.record(
+            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape)), others
+        )
+
+    def _check_set_up(self) -> None:
+        """What can be seen without statistics."""
+        optimizer, rate = self._optimizer, self._sample_rate
+        if self._is_poisson is False and rate < 1:
+            self._contradiction(
+                "not_poisson", "batches are no Poisson samples (poisson_sampling=False)"
+            )
+        if self._sampler_rates:
+            found = ", ".join(f"{other:.4g}" for other in self._sampler_rates)
+            self._contradiction(
+                "accounted_rate",
+                f"the accountant is told sample rate {rate:.4g}, and the sampler has {found}",
+            )
+        clipped = self._model.max_grad_norm
+        if clipped is not None and abs(clipped / float(optimizer.max_grad_norm) - 1) > _TOLERANCE:
+            self._contradiction(
+                "clipping_bound",
+                f"gradients are clipped to {clipped:g}, and the noise is for"
+                f" {float(optimizer.max_grad_norm):g}: max_grad_norm was changed in one place",
+            )
+
+    def _try_clipping(self) -> None:
+        """Has Opacus clip two gradients of ours, one of them too long, and looks at the result.
+
+        The training goes on as if nothing had happened.
+        """
+        optimizer = self._optimizer
+        if hasattr(optimizer, "accumulate") or not hasattr(optimizer, "clip_and_accumulate"):
+            return
+        norm = float(optimizer.max_grad_norm)
+        with _set_aside(optimizer, self._parameters):
+            size = _LONG * norm / sum(p.numel() for p in self._parameters) ** 0.5
+            for parameter in self._parameters:
+                parameter.grad_sample = torch.full_like(parameter.detach(), size).unsqueeze(0)
+                parameter.summed_grad = None
+            type(optimizer).clip_and_accumulate(optimizer)
+            squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
+        left = sum(squares) ** 0.5 / norm
+        self.recorder.saw_clipped_norm(left)
+        rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
+        if left > 1 + max(_TOLERANCE, _ROUNDINGS * rounding):
+            self._contradiction(
+                "clipping_bound", f"clipping leaves gradients of norm {left:.4g} C, and not of C"
+            )
+
+    def _check_accountant(self) -> None:
+        """Whether the accountant was told what the last step did."""
+        told, self._last_told = self._last_told, None
+        if told is None or self._accountant is None:
+            return
+        steps, noise, rate = self._accounted()
+        watched = self.recorder.num_steps_since_begin
+        if steps - self._steps_before != watched:
+            self._contradiction(
+                "accounted_steps",
+                f"{steps - self._steps_before:,} steps were accounted, and {watched:,} were made",
+            )
+        elif abs(noise / told.noise_multiplier - 1) > 1e-6:
+            self._contradiction(
+                "accounted_noise",
+                f"the accountant is told noise multiplier {noise:.4g}, and the optimizer has"
+                f" {told.noise_multiplier:.4g}",
+            )
+        elif abs(rate / told.sample_rate - 1) > 1e-6:
+            self._contradiction(
+                "accounted_rate",
+                f"the accountant is told sample rate {rate:.4g}, and the steps have"
+                f" {told.sample_rate:.4g}",
+            )
+
+    def _accounted(self) -> tuple[int, float, float]:
+        """Steps that were accounted, and noise and sample rate of the last ones."""
+        history = getattr(self._accountant, "history", None) or [(nan, nan, 0)]
+        noise, rate, _ = history[-1]
+        return sum(int(count) for *_, count in history), float(noise), float(rate)
+
+    def _contradiction(self, kind: str, message: str) -> None:
+        self.recorder.raise_alarm(Alarm(self.recorder.num_steps + 1, kind, message, 0.0))
+
+    def _names(self) -> list[str]:
+        known = self._model.names
+        return [known.get(id(p), f"parameter {place}") for place, p in enumerate(self._parameters)]
+
+
+class _Model:
+    """What is known of the model that belongs to some parameters, by looking for it."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        from opacus.grad_sample import AbstractGradSampleHooks
+        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+        trained = {id(parameter) for parameter in parameters}
+        self._module: Any = None
+        self._criterion: Any = None
+        for module in living_objects((AbstractGradSampleHooks,)):
+            if any(id(p) in trained for p in module._module.parameters()):
+                self._module = module
+        for criterion in living_objects((DPLossFastGradientClipping,)):
+            if self._module is not None and criterion.module is self._module:
+                self._criterion = criterion
+        self.names: dict[int, str] = {}
+        if self._module is not None:
+            self.names = {id(p): name for name, p in self._module._module.named_parameters()}
+
+    @property
+    def norms(self) -> Tensor | None:
+        """Of the gradients of the last batch's records, with ghost clipping."""
+        norms: Tensor | None = getattr(self._module, "_per_sample_gradient_norms", None)
+        return norms
+
+    @property
+    def max_grad_norm(self) -> float | None:
+        """What ghost clipping clips to."""
+        norm = getattr(self._module, "max_grad_norm", None)
+        return None if norm is None else float(norm)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether ghost clipping changes its bound by noisy counts."""
+        return hasattr(self._criterion, "target_unclipped_quantile")
+
+
+class _Samplers:
+    """Poisson samplers that are alive.
+
+    Attributes:
+        num_records: that of the sampler with the accounted rate; None if there is none, or several
+            with different numbers.
+        other_rates: the rates of all samplers, if none has the accounted one and they agree.
+    """
+
+    def __init__(self, rate: float) -> None:
+        from opacus.utils.uniform_sampler import (
+            DistributedUniformWithReplacementSampler,
+            UniformWithReplacementSampler,
+        )
+
+        kinds = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
+        samplers = living_objects(kinds)
+        ours = [one for one in samplers if abs(one.sample_rate / rate - 1) < 1e-9]
+        counts = {getattr(one, "total_size", None) or one.num_samples for one in ours}
+        self.num_records: int | None = counts.pop() if len(counts) == 1 else None
+        rates = {one.sample_rate for one in samplers}
+        self.other_rates: set[float] = rates if not ours and len(rates) == 1 else set()
+
+
+class _Processes:
+    """The processes of a training that add up their gradients."""
+
+    def __init__(self) -> None:
+        self.rank = torch.distributed.get_rank()
+        self.size = torch.distributed.get_world_size()
+        on_gpu = torch.distributed.get_backend() == "nccl"
+        self._device = torch.device("cuda" if on_gpu else "cpu")
+
+    def sum(self, values: Floats) -> Floats:
+        """The sum over processes."""
+        tensor = torch.from_numpy(np.asarray(values, np.float64)).to(self._device)
+        torch.distributed.all_reduce(tensor)
+        summed: Floats = tensor.cpu().numpy()
+        return summed
+
+    def shared_seed(self, seed: int | None) -> int:
+        """The first process's seed."""
+        import secrets
+
+        chosen = [secrets.randbelow(2**63) if seed is None else seed]
+        torch.distributed.broadcast_object_list(chosen, device=self._device)
+        return int(chosen[0])
+
+
+def _accountant(optimizer: Any, given: Any) -> tuple[Any, float | None]:
+    """The accountant, and the sample rate with which the optimizer calls it."""
+    given = getattr(given, "accountant", given)
+    hook = getattr(optimizer, "step_hook", None)
+    cells = captured_by(hook)
+    found = next((cell for cell in cells if hasattr(cell, "history")), None)
+    rate = next((cell for cell in cells if isinstance(cell, float)), None)
+    return (found if given is None else given), rate
+
+
+@contextmanager
+def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
+    """While inside, gradients and counters may be changed; afterwards they are as before."""
+    gradients = [(p.grad_sample, p.summed_grad) for p in parameters]
+    counters = {
+        name: getattr(optimizer, name)
+        for name in ("sample_size", "unclipped_num")
+        if hasattr(optimizer, name)
+    }
+    try:
+        yield
+    finally:
+        for parameter, (grad_sample, summed_grad) in zip(parameters, gradients, strict=True):
+            parameter.grad_sample, parameter.summed_grad = grad_sample, summed_grad
+        for name, value in counters.items():
+            setattr(optimizer, name, value)
+
+
+def _rows_of(grad_sample: Any) -> int:
+    parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
+    return sum(len(part) for part in parts if part is not None)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1)
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0

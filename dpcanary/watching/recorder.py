@@ -1,0 +1,471 @@
+"""A watched training, seen as arrays: sums before and after the noise, sigma, C and q.
+
+It knows no framework but PyTorch's tensors, which any array can be seen as. Adapters put its calls
+into the loops of libraries.
+"""
+
+import secrets as entropy
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpcanary.accounting.phases import Phase
+from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count, checked_real
+from dpcanary.errors import InputError
+from dpcanary.files import read_arrays, write_arrays
+from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
+from dpcanary.watching.directions import Directions, NoiseSeen
+from dpcanary.watching.evidence import Evidence, StepsSeen
+from dpcanary.watching.findings import Alarm, alarm_of
+from dpcanary.watching.measured import Measured
+from dpcanary.watching.result import WatchedTraining
+
+Floats = NDArray[np.float64]
+Reduce = Callable[[Floats], Floats]
+
+FORMAT = "dpcanary-watched-1"
+# Steps that are evaluated together, unless a second has passed before.
+_STEPS_AT_ONCE, _SECONDS_AT_ONCE = 16, 1.0
+# Canaries by default, and what they may then add to the variance of the noise.
+_MOST_CANARIES, _DEFAULT_SHARE, _LARGE_SHARE = 5_000, 0.005, 0.05
+_SECONDS_BETWEEN_WRITES = 60.0
+_MOST_SEED = 2**63
+
+
+@dataclass(frozen=True)
+class StepTold:
+    """What the training says of a step.
+
+    Attributes:
+        noise_multiplier: the accounted standard deviation of the noise, in units of C.
+        max_grad_norm: C, the norm of a canary, in the units of the sum.
+        sample_rate: q.
+        batch_size: the number of records in the batch; NaN if not known.
+        gradient_noise: the standard deviation of the noise on gradients, in units of C, where this
+            is not the accounted one: adaptive clipping spends a part on counts.
+    """
+
+    noise_multiplier: float
+    max_grad_norm: float
+    sample_rate: float
+    batch_size: float = nan
+    gradient_noise: float = nan
+
+    @property
+    def noise_on_gradients(self) -> float:
+        """In units of C."""
+        return self.gradient_noise if isfinite(self.gradient_noise) else self.noise_multiplier
+
+
+@dataclass(frozen=True)
+class _Step:
+    told: StepTold
+    residuals: Floats
+    seen: Floats
+    noise: NoiseSeen
+
+
+def share_of_variance(
+    num_canaries: int, *, num_parameters: int, noise_multiplier: float, sample_rate: float
+) -> float:
+    """The share that canaries add to the variance of the noise: q K / (sigma^2 d)."""
+    return sample_rate * num_canaries / (noise_multiplier**2 * num_parameters)
+
+
+def default_num_canaries(
+    *, num_parameters: int, noise_multiplier: float, sample_rate: float
+) -> int:
+    """The largest number up to 5,000 that adds at most half a percent to the noise's variance."""
+    share = share_of_variance(
+        1,
+        num_parameters=num_parameters,
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+    )
+    return max(1, min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share)))
+
+
+class Recorder:
+    """Puts canaries into the sums of a training, and keeps what the noisy sums say about them.
+
+    In each step, call `before_noise` with the sum of clipped gradients, and `after_noise` with the
+    same sum after the noise. Then `result`, at any time.
+
+    Attributes:
+        alarm: what refutes the claim; None so far.
+        num_canaries: K.
+        share: what the canaries add to the variance of the noise.
+        num_steps: steps that were recorded.
+        told: what was told of the present step; None between steps.
+        others: the projections of the sum without canaries, in units of C; shape (K,).
+        added: what the canaries add in the present step, in units of C; shape (K,).
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        noise_multiplier: float,
+        sample_rate: float,
+        num_canaries: int | None = None,
+        num_records: int | None = None,
+        adjacency: Adjacency | str = Adjacency.SUBSTITUTE,
+        alarm_level: float = 0.001,
+        on_alarm: Callable[[Alarm], object] | None = None,
+        seed: int | None = None,
+        journal: Path | str | None = None,
+    ) -> None:
+        """Draws the canaries.
+
+        Args:
+            shapes: of the trained parameters, by name.
+            noise_multiplier: standard deviation of the noise over C, of the first step; it sets the
+                default number of canaries.
+            sample_rate: q of the first step, for the same.
+            num_canaries: K; by default the largest number up to 5,000 that adds at most half a
+                percent to the variance of the noise.
+            num_records: of the training data; without it batch sizes are not tested.
+            adjacency: in what the two worlds of a canary differ.
+            alarm_level: the probability, at most, with which a right training ever raises an alarm.
+            on_alarm: called with the alarm when it is raised; by default it becomes a warning. It
+                may raise an error to stop the training.
+            seed: of all secrets; by default from the operating system. A seed that an attacker
+                can guess gives away the canaries, and nothing else.
+            journal: a file that is kept up to date. If it exists, the training goes on after it.
+
+        Raises:
+            InputError: if an argument is out of range, or the journal is of another training.
+        """
+        self._names = [*shapes]
+        self._shapes = [tuple(shape) for shape in shapes.values()]
+        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+        if not self._sizes:
+            raise InputError("no parameter is trained, so there is nothing to watch")
+        self._alarm_level = checked_real("alarm_level", alarm_level, most=1.0)
+        self._on_alarm = on_alarm or _warn
+        self._num_records = (
+            (nan, nan) if num_records is None else (checked_count("num_records", num_records),) * 2
+        )
+        noise = checked_real("noise_multiplier", noise_multiplier)
+        rate = checked_real("sample_rate", sample_rate, most=1.0, most_included=True)
+        size = sum(self._sizes)
+        chosen = (
+            default_num_canaries(num_parameters=size, noise_multiplier=noise, sample_rate=rate)
+            if num_canaries is None
+            else checked_count("num_canaries", num_canaries)
+        )
+        self._begin(
+            num_canaries=chosen,
+            adjacency=Adjacency(adjacency),
+            seed=entropy.randbelow(_MOST_SEED)
+            if seed is None
+            else checked_count("seed", seed, least=0),
+        )
+        self.share = share_of_variance(
+            chosen, num_parameters=size, noise_multiplier=noise, sample_rate=rate
+        )
+        if self.share > _LARGE_SHARE:
+            warnings.warn(
+                f"{chosen:,} canaries add {self.share:.0%} to the variance of the noise, and so"
+                " change the training: give fewer",
+                UserWarning,
+                stacklevel=3,
+            )
+        self._journal = None if journal is None else Path(journal)
+        self._written = time.monotonic()
+        if self._journal is not None and self._journal.exists():
+            self.load_state_dict(_read(self._journal))
+
+    def _begin(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
+        self.num_canaries, self._adjacency, self._seed = num_canaries, adjacency, seed
+        self._directions = Directions(self._sizes, num_slots=num_canaries, seed=seed)
+        self._secrets = Secrets(num_canaries=num_canaries, adjacency=adjacency, seed=seed)
+        self._evidence = Evidence(
+            level=self._alarm_level,
+            tensors=self._names,
+            sizes=np.array(self._sizes, np.float64),
+            num_canaries=num_canaries,
+            sampled=[self._names[place] for place in self._directions.sampled],
+        )
+        self.alarm: Alarm | None = None
+        self.num_steps = 0
+        self._phases: list[Phase] = []
+        self._looks: list[int] = []
+        self._known, self._unknown = np.zeros(num_canaries), np.zeros(num_canaries)
+        self._start: Floats | None = None
+        self._last: Floats | None = None
+        self._measured = Measured()
+        self._waiting: list[_Step] = []
+        self._flushed = time.monotonic()
+        self.told: StepTold | None = None
+        self._begun_at = 0
+        self._sums: Sequence[Tensor] = ()
+        self._versions: list[int] = []
+        self.added, self.others = np.empty(0), np.empty(0)
+
+    @property
+    def num_steps_since_begin(self) -> int:
+        """Steps that were recorded by this object, without those of a state that was loaded."""
+        return self.num_steps - self._begun_at
+
+    def saw_clipping(self, num_clipped: float, num_records: int) -> None:
+        """Counts records whose gradients were clipped, among those that were looked at."""
+        self._measured.clipped += num_clipped, num_records
+
+    def saw_clipped_norm(self, norm: float) -> None:
+        """Keeps the largest norm, in units of C, that clipping left of a gradient."""
+        self._measured.clipped_to = float(np.nanmax([self._measured.clipped_to, norm]))
+
+    @torch.no_grad()
+    def project(self, tensors: Sequence[Tensor]) -> Floats:
+        """The components of a vector along the canaries, shape (K,)."""
+        return self._directions.project(tensors)
+
+    @torch.no_grad()
+    def starts_from(self, parameters: Sequence[Tensor]) -> None:
+        """Keeps the projections of the first parameters, from which changes are counted."""
+        if self._start is None:
+            self._start = self._directions.project([tensor.detach() for tensor in parameters])
+
+    @torch.no_grad()
+    def ends_with(self, parameters: Sequence[Tensor]) -> None:
+        """Keeps the projections of the parameters as they are now."""
+        self._last = self._directions.project([tensor.detach() for tensor in parameters])
+
+    @torch.no_grad()
+    def before_noise(self, sums: Sequence[Tensor], told: StepTold, *, inserts: bool = True) -> None:
+        """Adds the canaries to the sum of clipped gradients, in place.
+
+        Args:
+            sums: one contiguous tensor for each trained parameter.
+            told: what the training says of the step.
+            inserts: whether this process puts the canaries in: one of several does.
+        """
+        self.told = told
+        self.others = self._directions.project(sums) / told.max_grad_norm
+        self.added = self._secrets.added(self.num_steps, sample_rate=told.sample_rate)
+        if inserts:
+            self._directions.add(sums, self.added * told.max_grad_norm)
+        self._sums = sums
+        self._versions = [tensor._version for tensor in sums]
+
+    @torch.no_grad()
+    def noise_of(self, noisy: Sequence[Tensor], *, scale: float = 1.0) -> NoiseSeen:
+        """The noise that was added since `before_noise`, in the units of the sum."""
+        if [tensor._version for tensor in self._sums] != self._versions:
+            raise InputError(
+                "the sums were changed in place after before_noise: add the noise to a copy, so"
+                " that it can be measured"
+            )
+        return self._directions.noise(noisy, self._sums, scale=scale)
+
+    def after_noise(self, noisy: Sequence[Tensor], *, scale: float = 1.0) -> None:
+        """Records a step.
+
+        Args:
+            noisy: the sum after the noise, one contiguous tensor for each trained parameter.
+            scale: what it is to be multiplied by to be in the units of the sum: the expected batch
+                size, if it was divided by that.
+        """
+        self.record(self.noise_of(noisy, scale=scale), self.others)
+
+    def record(self, noise: NoiseSeen, others: Floats) -> None:
+        """Records a step of which the noise and the other records' projections are known."""
+        told = self.told
+        if told is None:
+            raise InputError("call before_noise first, with the sum without noise")
+        along = noise.projections / told.max_grad_norm
+        sigma = told.noise_on_gradients
+        size = sigma * told.max_grad_norm
+        self._waiting.append(
+            _Step(
+                told,
+                residuals=along / sigma,
+                seen=along + self.added,
+                noise=NoiseSeen(
+                    noise.projections,
+                    noise.squares / size**2,
+                    noise.sums / size,
+                    noise.first / size,
+                ),
+            )
+        )
+        weight = told.sample_rate / sigma**2
+        self._unknown += weight * (along + self.added + others)
+        self.num_steps += 1
+        self.told, self._sums = None, ()
+        self._add_phase(told)
+        late = time.monotonic() - self._flushed > _SECONDS_AT_ONCE
+        if late or len(self._waiting) >= _STEPS_AT_ONCE:
+            self.evaluate()
+
+    def _add_phase(self, told: StepTold) -> None:
+        phase = Phase(told.noise_multiplier, told.sample_rate, 1)
+        if self._phases and self._phases[-1].is_like(phase):
+            phase = replace(phase, num_steps=self._phases.pop().num_steps + 1)
+        self._phases.append(phase)
+
+    def evaluate(self) -> None:
+        """Evaluates the steps that wait for it; raises the alarm if the claim is refuted."""
+        self._flushed = time.monotonic()
+        steps, self._waiting = self._waiting, []
+        if not steps:
+            return
+        told = [step.told for step in steps]
+        rates = np.array([one.sample_rate for one in told])
+        ratios = log_likelihood_ratio(
+            np.array([step.seen for step in steps]),
+            noise_multiplier=np.array([one.noise_on_gradients for one in told]),
+            sample_rate=rates,
+            adjacency=self._adjacency,
+        )
+        self._known += ratios.sum(axis=0)
+        seen = StepsSeen(
+            residuals=np.array([step.residuals for step in steps]),
+            squares=np.array([step.noise.squares for step in steps]),
+            sums=np.array([step.noise.sums for step in steps]),
+            first=np.array([step.noise.first for step in steps]),
+            batch_sizes=np.array([one.batch_size for one in told]),
+            sample_rates=rates,
+            num_records=self._num_records,
+        )
+        self._measured.add(seen, sizes=np.array(self._sizes))
+        self._evidence.add(seen)
+        if self._evidence.finding is not None:
+            self.raise_alarm(alarm_of(self._evidence.finding, level=self._alarm_level))
+        if self._journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            self.write()
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        """Keeps the first alarm, and says it at once."""
+        if self.alarm is None:
+            self.alarm = alarm
+            self.write()
+            self._on_alarm(alarm)
+
+    def result(self, *, delta: float, significance: float = 0.05) -> "WatchedTraining":
+        """What the training has shown until now.
+
+        Args:
+            delta: in (0, 1).
+            significance: of each bound: the probability with which it may exceed the truth.
+
+        Raises:
+            InputError: if no step was recorded, or an argument is out of range.
+        """
+        self.evaluate()
+        if not self.num_steps:
+            raise InputError("no step was recorded: take steps between watch and result")
+        earlier = tuple(look for look in self._looks if look != self.num_steps)
+        if self.num_steps not in self._looks:
+            self._looks.append(self.num_steps)
+        self.write()
+        scores = {"all_updates_known": self._known, "all_updates": self._unknown}
+        if self._start is not None and self._last is not None:
+            # Optimizers go against the gradient.
+            scores["last_model"] = self._start - self._last
+        return WatchedTraining(
+            scores={name: self._by_world(values) for name, values in scores.items()},
+            adjacency=self._adjacency,
+            phases=tuple(self._phases),
+            delta=checked_real("delta", delta, most=1.0),
+            significance=significance,
+            num_parameters=sum(self._sizes),
+            share=self.share,
+            alarm=self.alarm,
+            alarm_level=self._alarm_level,
+            measured=self._measured.copy(),
+            tensors=tuple(self._names),
+            earlier_looks=earlier,
+        )
+
+    def _by_world(self, scores: Floats) -> WorldScores:
+        world0 = self._secrets.worlds == 0
+        return WorldScores(scores[world0], scores[~world0], num_slots=self.num_canaries)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on: arrays and numbers. It holds the canaries' secrets."""
+        self.evaluate()
+        evidence = self._evidence.state()
+        arrays = {
+            "known": self._known.copy(),
+            "unknown": self._unknown.copy(),
+            "start": np.empty(0) if self._start is None else self._start,
+            "last": np.empty(0) if self._last is None else self._last,
+            **{f"evidence_{name}": np.asarray(value) for name, value in evidence.items()},
+            **self._measured.arrays(),
+        }
+        header = {
+            "format": FORMAT,
+            "seed": self._seed,
+            "num_canaries": self.num_canaries,
+            "adjacency": self._adjacency.value,
+            "alarm_level": self._alarm_level,
+            "num_steps": self.num_steps,
+            "looks": self._looks,
+            "shapes": dict(zip(self._names, map(list, self._shapes), strict=True)),
+            "phases": [[*vars(phase).values()] for phase in self._phases],
+            "alarm": None if self.alarm is None else vars(self.alarm),
+        }
+        return {"header": header, "arrays": arrays}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on after what `state_dict` gave, with its canaries.
+
+        Raises:
+            InputError: if it is of a training with other parameters.
+        """
+        header, arrays = state["header"], state["arrays"]
+        ours = dict(zip(self._names, map(list, self._shapes), strict=True))
+        if header["shapes"] != ours:
+            raise InputError("the state is of a training with other parameters")
+        if header["alarm_level"] != self._alarm_level:
+            raise InputError(
+                f"the state has alarm_level {header['alarm_level']:g}, not {self._alarm_level:g}"
+            )
+        self._begin(
+            num_canaries=header["num_canaries"],
+            adjacency=Adjacency(header["adjacency"]),
+            seed=header["seed"],
+        )
+        self._begun_at = header["num_steps"]
+        self.num_steps, self._looks = header["num_steps"], [*header["looks"]]
+        self._phases = [Phase(*phase) for phase in header["phases"]]
+        self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
+        self._known, self._unknown = np.array(arrays["known"]), np.array(arrays["unknown"])
+        self._start = np.array(arrays["start"]) if len(arrays["start"]) else None
+        self._last = np.array(arrays["last"]) if len(arrays["last"]) else None
+        self._measured = Measured.of(arrays)
+        part = "evidence_"
+        self._evidence.load(
+            {name[len(part) :]: value for name, value in arrays.items() if name.startswith(part)}
+        )
+
+    def write(self) -> None:
+        """Writes the journal, if there is one."""
+        if self._journal is not None:
+            self._written = time.monotonic()
+            write_arrays(self._journal, **self.state_dict())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    header, arrays = read_arrays(path)
+    if header.get("format") != FORMAT:
+        raise InputError(f"{path} is no journal of a watched training")
+    header.pop("origin", None)
+    return {"header": header, "arrays": arrays}
+
+
+def _warn(alarm: Alarm) -> None:
+    warnings.warn(f"the training is not what was accounted: {alarm}", UserWarning, stacklevel=2)

@@ -1,0 +1,331 @@
+"""The result of a watched training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.adjacency import ADJACENCIES, Adjacency
+from dpcanary.errors import AccountingError
+from dpcanary.estimation.estimate import EpsilonEstimate, estimate_epsilon
+from dpcanary.estimation.one_run.estimate import OneRunEstimate, estimate_epsilon_one_run
+from dpcanary.estimation.power import ClaimTest, assess_claim
+from dpcanary.estimation.settings import Conversion
+from dpcanary.printing import confidence_in_words, rounded_down, rounded_up, table_lines
+from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.watching.findings import Alarm
+from dpcanary.watching.measured import Measured
+from dpcanary.watching.words import THREAT_MODELS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INDEPENDENT = "noise of different coordinates is independent"
+ANY = "any dependence"
+# The share of the canaries that is guessed in each world, for the rule that allows dependence.
+_GUESSED = 0.05
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon.
+
+    Attributes:
+        threat_model: who attacks; see `words.THREAT_MODELS`.
+        rule: how scores became a bound.
+        conversion: among which trade-off curves the mechanism's was looked for.
+        dependence: what the canaries may share.
+        epsilon_lower: the bound, at least 0.
+    """
+
+    threat_model: str
+    rule: str
+    conversion: str
+    dependence: str
+    epsilon_lower: float
+
+
+@dataclass(frozen=True, repr=False)
+class WatchedTraining:
+    """What one training has shown about itself. `print` shows it as text.
+
+    Attributes:
+        scores: of all canaries, by threat model and world.
+        adjacency: in what the worlds of a canary differ.
+        phases: what was accounted: steps with the same noise and sample rate.
+        delta: of all epsilons.
+        significance: the probability with which each bound may exceed the truth.
+        num_parameters: d.
+        share: what the canaries added to the variance of the noise.
+        alarm: what refutes that the training is what was accounted; None if nothing does.
+        alarm_level: the probability, at most, with which a right training ever raises an alarm.
+        measured: noise, batches and clipping as they ran.
+        tensors: names of the trained parameters.
+        earlier_looks: steps at which results were asked for before.
+    """
+
+    scores: Mapping[str, WorldScores]
+    adjacency: Adjacency
+    phases: tuple[Phase, ...]
+    delta: float
+    significance: float
+    num_parameters: int
+    share: float
+    alarm: Alarm | None
+    alarm_level: float
+    measured: Measured
+    tensors: tuple[str, ...]
+    earlier_looks: tuple[int, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were watched."""
+        return sum(phase.num_steps for phase in self.phases)
+
+    @property
+    def num_canaries(self) -> int:
+        """K."""
+        scores = self.scores["all_updates_known"]
+        return len(scores.world0) + len(scores.world1)
+
+    @property
+    def epsilon_lower(self) -> float:
+        """The proven epsilon: all updates are seen and the other records are known."""
+        return self.estimate.epsilon_lower
+
+    @cached_property
+    def estimate(self) -> EpsilonEstimate:
+        """The bound that `epsilon_lower` is, with what it rests on."""
+        return self._combined("all_updates_known", Conversion.GDP)
+
+    def exact(self) -> EpsilonEstimate:
+        """The same bound by the exact trade-off curves of the accounted steps; takes ten seconds.
+
+        Raises:
+            InputError: if noise or sample rate changed in the training.
+        """
+        return self._combined("all_updates_known", Conversion.SUBSAMPLED_GAUSSIAN)
+
+    def _combined(self, threat_model: str, conversion: Conversion) -> EpsilonEstimate:
+        scores = self.scores[threat_model]
+        of_family = self.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None
+        return estimate_epsilon(
+            world0_scores=scores.world0,
+            world1_scores=scores.world1,
+            delta=self.delta,
+            significance=self.significance,
+            conversion=conversion,
+            mechanism=of_family,
+        )
+
+    def _guessed(self, threat_model: str) -> OneRunEstimate:
+        scores = self.scores[threat_model]
+        guesses = max(1, round(_GUESSED * self.num_canaries))
+        return estimate_epsilon_one_run(
+            world0_scores=scores.world0,
+            world1_scores=scores.world1,
+            delta=self.delta,
+            significance=self.significance,
+            positive_guesses=guesses,
+            negative_guesses=guesses,
+        )
+
+    @cached_property
+    def all_bounds(self) -> list[Bound]:
+        """A bound for each threat model and rule. Each holds on its own."""
+        found = []
+        for threat_model in self.scores:
+            combined = self._combined(threat_model, Conversion.GDP)
+            guessed = self._guessed(threat_model)
+            rule, conversion = combined.threshold_rule, combined.conversion.value
+            found += [
+                Bound(threat_model, rule, conversion, INDEPENDENT, combined.epsilon_lower),
+                Bound(
+                    threat_model,
+                    guessed.method,
+                    guessed.conversion.value,
+                    ANY,
+                    guessed.epsilon_lower,
+                ),
+            ]
+        return found
+
+    @property
+    def bounds(self) -> pd.DataFrame:
+        """The same as a table."""
+        return pd.DataFrame([vars(bound) for bound in self.all_bounds])
+
+    @cached_property
+    def accounted(self) -> EpsilonsByAdjacency:
+        """The upper bounds of what was accounted.
+
+        Raises:
+            AccountingError: if no accountant gives a number.
+        """
+        return account_phases(self.phases, delta=self.delta)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What was accounted; in several phases, one that reveals at least as much."""
+        return Mechanism(
+            self.adjacency,
+            noise_multiplier=min(phase.noise_multiplier for phase in self.phases),
+            sample_rate=max(phase.sample_rate for phase in self.phases),
+            num_steps=self.num_steps,
+        )
+
+    @cached_property
+    def claim(self) -> ClaimTest:
+        """The test that the canaries are as private as was accounted."""
+        scores = self.scores["all_updates_known"]
+        return assess_claim(
+            world0_scores=scores.world0, world1_scores=scores.world1, mechanism=self.mechanism
+        )
+
+    @property
+    def p_value(self) -> float:
+        """Of the claim that the canaries are as private as was accounted."""
+        return self.claim.p_value
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row: the bound with all that it rests on, the accounted epsilons and the alarm."""
+        accounted = self._accounted_or_none()
+        scale, low, high = self.measured.noise_scale()
+        return pd.DataFrame(
+            [
+                {
+                    "adjacency": self.adjacency.value,
+                    "num_canaries": self.num_canaries,
+                    "num_parameters": self.num_parameters,
+                    "num_steps": self.num_steps,
+                    **vars(self.estimate),
+                    "epsilon_upper_substitute": accounted.substitute if accounted else nan,
+                    "epsilon_upper_add_remove": accounted.add_remove if accounted else nan,
+                    "p_value": self.p_value,
+                    "share_of_variance": self.share,
+                    "noise_scale": scale,
+                    "noise_scale_low": low,
+                    "noise_scale_high": high,
+                    "alarm": "" if self.alarm is None else str(self.alarm),
+                }
+            ]
+        )
+
+    def _accounted_or_none(self) -> EpsilonsByAdjacency | None:
+        try:
+            return self.accounted
+        except AccountingError:
+            return None
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """The canaries' scores, their error rates, and the bound; also into a file."""
+        from dpcanary.figures.overview import shown
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        drawn = draw_scores_of_worlds(
+            self.scores["all_updates_known"], self.estimate, name="watched training"
+        )
+        return shown(drawn, path)
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Writes the report, one HTML page that works offline.
+
+        By default `watched_training.html` in the current folder.
+
+        Raises:
+            InputError: if the file cannot be written.
+        """
+        from dpcanary.reports.of_watched_training import report_of_watched_training
+        from dpcanary.reports.page import write_report
+
+        target = Path("watched_training.html" if path is None else path)
+        write_report(target, report_of_watched_training(self, name=target.stem))
+        return target
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return self.bounds.to_html(index=False) + f"<pre>{self}</pre>"
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
+                f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the"
+                " variance of the noise",
+                *self._proven_lines(),
+                *self.accounted_lines(),
+                *self.measured_lines(),
+                self.alarm_line(),
+            ]
+        )
+
+    def _proven_lines(self) -> list[str]:
+        rows = [
+            [
+                f"epsilon >= {rounded_down(row.epsilon_lower)}",
+                THREAT_MODELS[row.threat_model],
+                f"{row.rule}: {row.dependence}",
+            ]
+            for row in self.all_bounds
+        ]
+        looks = ""
+        if self.earlier_looks:
+            steps = ", ".join(f"{look:,}" for look in self.earlier_looks)
+            looks = f"; if the number of steps was not chosen by looking at steps {steps}"
+        return [
+            f"proven under {ADJACENCIES[self.adjacency]} adjacency at delta {self.delta:g}"
+            f" ({confidence_in_words(self.significance)} confidence each; conversion gdp{looks}):",
+            *(f"  {line}" for line in table_lines(["", "an attacker who", "rule"], rows)[1:]),
+        ]
+
+    def accounted_lines(self) -> list[str]:
+        """What was accounted, and whether the canaries contradict it."""
+        accounted = self._accounted_or_none()
+        if accounted is None:
+            return ["accounted: no accountant gives a number"]
+        verdict = (
+            "the canaries leak more than was accounted"
+            if self.p_value < self.alarm_level
+            else "the canaries do not contradict it"
+        )
+        return [
+            f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
+            f" {rounded_up(accounted.add_remove)} under add/remove; p = {self.p_value:.2g}:"
+            f" {verdict}",
+        ]
+
+    def measured_lines(self) -> list[str]:
+        """Noise, batches and clipping as they ran."""
+        scale, low, high = self.measured.noise_scale()
+        correlation, error = self.measured.correlation
+        lines = [
+            f"noise: {scale:.4f} of the accounted size (95 % interval {low:.4f} to {high:.4f});"
+            f" correlation of successive steps {correlation:.4f} +- {2 * error:.4f}"
+        ]
+        size = self.measured.mean_batch_size
+        if size == size:
+            lines.append(f"batches: {size:,.1f} records on average")
+        if self.measured.clipped[1]:
+            lines.append(f"clipping: {self.measured.share_clipped:.0%} of the records looked at")
+        if self.measured.clipped_to == self.measured.clipped_to:
+            lines.append(
+                "clipping of gradients of norm 10 C left a norm of"
+                f" {self.measured.clipped_to:.4f} C"
+            )
+        return lines
+
+    def alarm_line(self) -> str:
+        """The alarm, or that there is none."""
+        if self.alarm is None:
+            return f"alarm: none (level {self.alarm_level:g}, over all steps together)"
+        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold"
