@@ -11,8 +11,8 @@ Floats = NDArray[np.float64]
 
 # Steps whose coins are drawn together.
 _COINS_AT_ONCE = 16
-# Exponents are cut here, so that densities stay numbers.
-_LARGEST_EXPONENT = 700.0
+# Exponents are cut here, so that ratios of densities stay numbers in single precision.
+_LARGEST_EXPONENT = 40.0
 
 
 class Secrets:
@@ -59,18 +59,24 @@ def log_likelihood_ratio(
         sample_rate: q of each step, shape (T,).
         adjacency: of the worlds.
     """
-    sigma, q = noise_multiplier[:, None], sample_rate[:, None]
-    ratio = _log_ratio(seen, 1.0, sigma, q)
+    # In single precision, which is a third of the time: a score may be any function.
+    sigma, q, z = (
+        np.asarray(values, np.float32)
+        for values in (noise_multiplier[:, None], sample_rate[:, None], seen)
+    )
+    ratio = _density_ratio(z, 1.0, sigma, q)
     if adjacency is Adjacency.SUBSTITUTE:
-        ratio -= _log_ratio(seen, -1.0, sigma, q)
-    return ratio
+        ratio /= _density_ratio(z, -1.0, sigma, q)
+    return np.log(ratio, out=ratio).astype(np.float64)
 
 
-def _log_ratio(seen: Floats, size: float, sigma: Floats, q: Floats) -> Floats:
-    """Log of the density with a canary of this size over that without one."""
-    exponents = (seen * size - size**2 / 2) / sigma**2
-    np.clip(exponents, -_LARGEST_EXPONENT, _LARGEST_EXPONENT, out=exponents)
-    np.exp(exponents, out=exponents)
-    exponents *= q
-    exponents += 1 - q
-    return np.asarray(np.log(exponents, out=exponents))
+def _density_ratio(
+    seen: NDArray[np.float32], size: float, sigma: NDArray[np.float32], q: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The density with a canary of this size over that without one."""
+    ratios = (seen * np.float32(size) - np.float32(size**2 / 2)) / sigma**2
+    np.clip(ratios, -_LARGEST_EXPONENT, _LARGEST_EXPONENT, out=ratios)
+    np.exp(ratios, out=ratios)
+    ratios *= q
+    ratios += 1 - q
+    return ratios

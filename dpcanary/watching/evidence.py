@@ -19,6 +19,7 @@ from math import log, pi, sqrt
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import gammaln, ndtr, xlog1py, xlogy
 
@@ -166,11 +167,14 @@ class Evidence:
         for of_step in log_values:
             self.num_steps += 1
             start = log(6 / pi**2) - 2 * log(self.num_steps)
-            self._log_wealth = np.logaddexp(self._log_wealth, start) + of_step
+            np.logaddexp(self._log_wealth, start, out=self._log_wealth)
+            self._log_wealth += of_step
             weighted = self._log_wealth + self._log_weights
-            self.log_total = float(_log_sum(weighted))
+            best = weighted.argmax()
+            largest = weighted[best]
+            self.log_total = float(largest + log(np.exp(weighted - largest).sum()))
             if self.finding is None and self.log_total >= -log(self.level):
-                self.finding = Finding(self.num_steps, *self._names[int(weighted.argmax())])
+                self.finding = Finding(self.num_steps, *self._names[best])
 
     def _of_scales(self, seen: StepsSeen) -> Floats:
         """Of a sum S of n squares: rho^-n exp(-(rho^-2 - 1) S / 2), for noise rho as large."""
@@ -197,14 +201,23 @@ class Evidence:
 
     def _of_copies(self, seen: StepsSeen) -> Floats:
         """Of being a copy of the noise of some earlier step; all steps have the same weight."""
-        out = np.zeros((len(seen.residuals), len(_COPIES)))
-        for row, values in zip(out, seen.residuals[:, :_MOST_SLOTS], strict=True):
-            past = self._history[: min(self._num_past, _MOST_STEPS)]
-            if len(past):
-                row[:] = _log_sum(_log_copy(values[None], past, _COPIES)) - log(len(past))
-            self._history[self._num_past % _MOST_STEPS] = values
-            self._num_past += 1
-        return out
+        values = np.ascontiguousarray(seen.residuals[:, :_MOST_SLOTS])
+        past = self._history[: min(self._num_past, _MOST_STEPS)]
+        others = np.concatenate([past, values])
+        squares = (others**2).sum(axis=1)
+        # By PyTorch: the threads of NumPy's library would wait in the way of PyTorch's.
+        products = (torch.from_numpy(values) @ torch.from_numpy(others).t()).numpy()
+        ratios = _log_copy_of(
+            products, squares[len(past) :, None], squares, values.shape[1], _COPIES
+        )
+        earlier = np.arange(len(others)) < len(past) + np.arange(len(values))[:, None]
+        # The likeliest one stands for all, so that the average is at least this.
+        best = np.where(earlier[..., None], ratios, -np.inf).max(axis=1)
+        counts = earlier.sum(axis=1)
+        places = (self._num_past + np.arange(len(values))) % _MOST_STEPS
+        self._history[places] = values
+        self._num_past += len(values)
+        return np.where(counts[:, None], best - np.log(np.maximum(counts, 1))[:, None], 0.0)
 
     def _of_tensors(self, seen: StepsSeen) -> Floats:
         """Of being a copy of the noise of another tensor in the same step."""
@@ -264,12 +277,6 @@ class Evidence:
         self._last_batch, self.num_steps = float(state["last_batch"]), int(state["num_steps"])
 
 
-def _log_sum(logs: Floats) -> Floats:
-    """Log of the sum of exponentials over the first axis."""
-    largest = np.maximum(logs.max(axis=0), -1e300)
-    return np.asarray(largest + np.log(np.exp(logs - largest).sum(axis=0)))
-
-
 def _flat(ratios: Floats) -> Floats:
     """By step and alternative; what was not measured says nothing."""
     return np.nan_to_num(ratios, nan=0.0).reshape(len(ratios), -1)
@@ -278,13 +285,25 @@ def _flat(ratios: Floats) -> Floats:
 def _log_copy(
     values: Floats, others: Floats, correlations: Floats, *, counts: Any = None
 ) -> Floats:
-    """Log ratio of N(rho x, 1 - rho^2) to N(0, 1), over the last axis; a new one is for rho."""
+    """Log ratio of N(rho y, 1 - rho^2) to N(0, 1) for x, summed over the last axis.
+
+    Shape: that of the sums, and one more axis for rho. `counts` are the numbers of values.
+    """
+    products, squares = ((values * other).sum(axis=-1) for other in (others, values))
     counts = values.shape[-1] if counts is None else counts
-    products, squares = ((values * other).sum(axis=-1)[..., None] for other in (others, values))
-    squares_of_others = (others**2).sum(axis=-1)[..., None]
+    return _log_copy_of(products, squares, (others**2).sum(axis=-1), counts, correlations)
+
+
+def _log_copy_of(
+    products: Floats, squares: Floats, squares_of_others: Floats, counts: Any, correlations: Floats
+) -> Floats:
+    """The same from sums of products and of squares."""
     rest = 1 - correlations**2
-    apart = squares - 2 * correlations * products + correlations**2 * squares_of_others
-    return np.asarray((squares - apart / rest - np.asarray(counts)[..., None] * np.log(rest)) / 2)
+    return np.asarray(
+        products[..., None] * (correlations / rest)
+        - (squares + squares_of_others)[..., None] * (correlations**2 / rest / 2)
+        - np.asarray(counts)[..., None] * (np.log(rest) / 2)
+    )
 
 
 def _mass_within(cuts: Floats) -> Floats:

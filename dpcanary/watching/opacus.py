@@ -142,7 +142,7 @@ class WatchedOptimizer:
         self._sampler_rates = sampler.other_rates
         self._is_poisson = samples_poisson(optimizer)
         self._steps_before = self._accounted()[0]
-        self._rows, self._noised = 0.0, False
+        self._rows, self._noised, self._next_trial = 0.0, False, 0
         self._local: NoiseSeen | None = None
         self._last_told: StepTold | None = None
         self._removers: list[Callable[[], object]] = []
@@ -247,7 +247,8 @@ class WatchedOptimizer:
     def _add_noise(self, inner: Callable[[], object]) -> object:
         self._check_accountant()
         self._check_set_up()
-        if _is_power_of_two(self.recorder.num_steps + 1):
+        if self.recorder.num_steps >= self._next_trial:
+            self._next_trial = 4 * self.recorder.num_steps + 3
             self._try_clipping()
         sums = self._sums()
         told = self._told()
@@ -432,6 +433,8 @@ class _Model:
         for criterion in living_objects((DPLossFastGradientClipping,)):
             if self._module is not None and criterion.module is self._module:
                 self._criterion = criterion
+        # Opacus's modules take long to say that they have no such attribute.
+        self.clips = hasattr(self._module, "max_grad_norm")
         self.names: dict[int, str] = {}
         if self._module is not None:
             self.names = {id(p): name for name, p in self._module._module.named_parameters()}
@@ -439,14 +442,13 @@ class _Model:
     @property
     def norms(self) -> Tensor | None:
         """Of the gradients of the last batch's records, with ghost clipping."""
-        norms: Tensor | None = getattr(self._module, "_per_sample_gradient_norms", None)
+        norms: Tensor | None = self._module._per_sample_gradient_norms if self.clips else None
         return norms
 
     @property
     def max_grad_norm(self) -> float | None:
         """What ghost clipping clips to."""
-        norm = getattr(self._module, "max_grad_norm", None)
-        return None if norm is None else float(norm)
+        return float(self._module.max_grad_norm) if self.clips else None
 
     @property
     def adapts(self) -> bool:
@@ -538,7 +540,3 @@ def _rows_of(grad_sample: Any) -> int:
 
 def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1)
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0

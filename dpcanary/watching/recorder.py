@@ -36,7 +36,7 @@ Reduce = Callable[[Floats], Floats]
 
 FORMAT = "dpcanary-watched-1"
 # Steps that are evaluated together, unless a second has passed before.
-_STEPS_AT_ONCE, _SECONDS_AT_ONCE = 16, 1.0
+_STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
 # Canaries by default, and what they may then add to the variance of the noise.
 _MOST_CANARIES, _DEFAULT_SHARE, _LARGE_SHARE = 5_000, 0.005, 0.05
 _SECONDS_BETWEEN_WRITES = 60.0
@@ -70,10 +70,14 @@ class StepTold:
 
 @dataclass(frozen=True)
 class _Step:
+    """What waits for its evaluation, in little memory, which the training needs more."""
+
     told: StepTold
-    residuals: Floats
-    seen: Floats
-    noise: NoiseSeen
+    residuals: NDArray[np.float32]
+    added: NDArray[np.int8]
+    squares: Floats
+    sums: Floats
+    first: Floats
 
 
 def share_of_variance(
@@ -291,14 +295,11 @@ class Recorder:
         self._waiting.append(
             _Step(
                 told,
-                residuals=along / sigma,
-                seen=along + self.added,
-                noise=NoiseSeen(
-                    noise.projections,
-                    noise.squares / size**2,
-                    noise.sums / size,
-                    noise.first / size,
-                ),
+                residuals=(along / sigma).astype(np.float32),
+                added=self.added.astype(np.int8),
+                squares=noise.squares / size**2,
+                sums=noise.sums / size,
+                first=noise.first / size,
             )
         )
         weight = told.sample_rate / sigma**2
@@ -324,18 +325,21 @@ class Recorder:
             return
         told = [step.told for step in steps]
         rates = np.array([one.sample_rate for one in told])
+        noises = np.array([one.noise_on_gradients for one in told])
+        residuals = np.array([step.residuals for step in steps])
+        added = np.array([step.added for step in steps])
         ratios = log_likelihood_ratio(
-            np.array([step.seen for step in steps]),
-            noise_multiplier=np.array([one.noise_on_gradients for one in told]),
+            residuals * noises[:, None].astype(np.float32) + added,
+            noise_multiplier=noises,
             sample_rate=rates,
             adjacency=self._adjacency,
         )
         self._known += ratios.sum(axis=0)
         seen = StepsSeen(
-            residuals=np.array([step.residuals for step in steps]),
-            squares=np.array([step.noise.squares for step in steps]),
-            sums=np.array([step.noise.sums for step in steps]),
-            first=np.array([step.noise.first for step in steps]),
+            residuals=residuals.astype(np.float64),
+            squares=np.array([step.squares for step in steps]),
+            sums=np.array([step.sums for step in steps]),
+            first=np.array([step.first for step in steps]),
             batch_sizes=np.array([one.batch_size for one in told]),
             sample_rates=rates,
             num_records=self._num_records,
