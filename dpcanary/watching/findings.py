@@ -41,6 +41,8 @@ def _noise_scale(where: str, share: float) -> str:
     text = f"{noise} has about {share:.3g} of the accounted size"
     if share > 1:
         text += ": more noise is no leak by itself, but this is not the training that was accounted"
+        if where.startswith("along"):
+            text += "; if several processes train, they add the same noise, or add it twice"
     return text
 
 

@@ -67,8 +67,8 @@ def watch(
             it exists, watching goes on after it.
         accountant: Opacus's, or a privacy engine; by default the one that the optimizer calls.
         sample_rate: the accounted one, if there is no accountant.
-        num_records: of the training data; by default as Opacus's sampler says. Batch sizes are
-            tested against it.
+        num_records: of the training data; by default as Opacus knows it. Batch sizes are tested
+            against it.
         seed: of all secrets; by default from the operating system.
 
     Returns:
@@ -131,15 +131,15 @@ class WatchedOptimizer:
             options = {**options, "seed": self._group.shared_seed(options["seed"])}
             if self._group.rank:
                 options |= {"journal": None, "on_alarm": lambda alarm: None}
-        sampler = _Samplers(self._sample_rate)
+        data = _Data(self._accountant, self._sample_rate)
         self.recorder = Recorder(
             {name: p.shape for name, p in zip(self._names(), self._parameters, strict=True)},
             noise_multiplier=float(optimizer.noise_multiplier),
             sample_rate=self._sample_rate,
-            num_records=sampler.num_records if num_records is None else num_records,
+            num_records=data.num_records if num_records is None else num_records,
             **options,
         )
-        self._sampler_rates = sampler.other_rates
+        self._other_rates = data.other_rates
         self._is_poisson = samples_poisson(optimizer)
         self._steps_before = self._accounted()[0]
         self._rows, self._noised, self._next_trial = 0.0, False, 0
@@ -340,11 +340,11 @@ class WatchedOptimizer:
             self._contradiction(
                 "not_poisson", "batches are no Poisson samples (poisson_sampling=False)"
             )
-        if self._sampler_rates:
-            found = ", ".join(f"{other:.4g}" for other in self._sampler_rates)
+        if self._other_rates:
+            found = ", ".join(f"{other:.4g}" for other in self._other_rates)
             self._contradiction(
                 "accounted_rate",
-                f"the accountant is told sample rate {rate:.4g}, and the sampler has {found}",
+                f"the accountant is told sample rate {rate:.4g}, and the data loader has {found}",
             )
         clipped = self._model.max_grad_norm
         if clipped is not None and abs(clipped / float(optimizer.max_grad_norm) - 1) > _TOLERANCE:
@@ -456,28 +456,28 @@ class _Model:
         return hasattr(self._criterion, "target_unclipped_quantile")
 
 
-class _Samplers:
-    """Poisson samplers that are alive.
+class _Data:
+    """What is known of the data and the loader that belong to an accountant.
 
     Attributes:
-        num_records: that of the sampler with the accounted rate; None if there is none, or several
-            with different numbers.
-        other_rates: the rates of all samplers, if none has the accounted one and they agree.
+        num_records: None if it is not known.
+        other_rates: the sample rates of the data's loaders, if none of them is the accounted one.
     """
 
-    def __init__(self, rate: float) -> None:
-        from opacus.utils.uniform_sampler import (
-            DistributedUniformWithReplacementSampler,
-            UniformWithReplacementSampler,
-        )
+    def __init__(self, accountant: Any, rate: float) -> None:
+        from opacus import PrivacyEngine
+        from opacus.data_loader import DPDataLoader
 
-        kinds = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
-        samplers = living_objects(kinds)
-        ours = [one for one in samplers if abs(one.sample_rate / rate - 1) < 1e-9]
-        counts = {getattr(one, "total_size", None) or one.num_samples for one in ours}
+        loaders = living_objects((DPDataLoader,))
+        engines = living_objects((PrivacyEngine,))
+        datasets = [one.dataset for one in engines if one.accountant is accountant]
+        # Without the engine, a loader can only be told by its rate.
+        known = [one for one in loaders if any(one.dataset is data for data in datasets)]
+        ours = [one for one in known or loaders if abs(one.sample_rate / rate - 1) < 1e-9]
+        counts = {len(data) for data in datasets if data is not None}
+        counts = counts or {len(one.dataset) for one in ours}
         self.num_records: int | None = counts.pop() if len(counts) == 1 else None
-        rates = {one.sample_rate for one in samplers}
-        self.other_rates: set[float] = rates if not ours and len(rates) == 1 else set()
+        self.other_rates: set[float] = set() if ours else {one.sample_rate for one in known}
 
 
 class _Processes:

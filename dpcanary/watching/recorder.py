@@ -282,13 +282,14 @@ class Recorder:
             scale: what it is to be multiplied by to be in the units of the sum: the expected batch
                 size, if it was divided by that.
         """
+        if self.told is None:
+            raise InputError("call before_noise first, with the sum without noise")
         self.record(self.noise_of(noisy, scale=scale), self.others)
 
     def record(self, noise: NoiseSeen, others: Floats) -> None:
         """Records a step of which the noise and the other records' projections are known."""
         told = self.told
-        if told is None:
-            raise InputError("call before_noise first, with the sum without noise")
+        assert told is not None, "before_noise comes first"
         along = noise.projections / told.max_grad_norm
         sigma = told.noise_on_gradients
         size = sigma * told.max_grad_norm

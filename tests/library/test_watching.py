@@ -1,0 +1,590 @@
+"""Watched trainings without a library: directions, secrets, scores, evidence, results."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, norm
+from scipy.stats import t as student
+
+from dpcanary import Adjacency, InputError
+from dpcanary.accounting.phases import Phase
+from dpcanary.own_training import Recorder, StepTold
+from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
+from dpcanary.watching.directions import Directions
+from dpcanary.watching.evidence import Evidence, StepsSeen
+
+SHAPES = {"first": (30, 40), "bias": (7,), "last": (20, 10)}
+NUM_PARAMETERS = 1_407
+SIGMA, RATE, NORM, RECORDS = 1.7, 0.2, 1.3, 500
+
+
+# --- directions -------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "one row": ((300, 7, 200), 30),
+    "one column each": ((10,), 10),
+    "rows that do not divide": ((70_000, 3, 140_001), 90),
+    "whole rows only": ((2 * 65_000,), 1_000),
+}
+
+
+def dense(directions: Directions) -> np.ndarray:
+    """The directions as rows of a matrix, shape (K, d), by adding them one at a time."""
+    rows = []
+    for amounts in np.eye(directions.num_slots):
+        tensors = [torch.zeros(size) for size in directions.sizes]
+        directions.add(tensors, amounts)
+        rows.append(torch.cat(tensors).numpy())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(("sizes", "slots"), LAYOUTS.values(), ids=LAYOUTS)
+def test_directions_are_unit_vectors_with_disjoint_supports(sizes, slots):
+    matrix = dense(Directions(sizes, num_slots=slots, seed=3))
+    assert np.allclose((matrix.astype(np.float64) ** 2).sum(axis=1), 1, atol=1e-5)
+    assert ((matrix != 0).sum(axis=0) <= 1).all()
+    assert (matrix != 0).sum() >= 0.9 * sum(sizes)
+    largest = np.abs(matrix).max(axis=1)
+    assert np.allclose(np.abs(matrix)[matrix != 0], np.repeat(largest, (matrix != 0).sum(axis=1)))
+
+
+@pytest.mark.parametrize(("sizes", "slots"), LAYOUTS.values(), ids=LAYOUTS)
+def test_projections_and_noise_are_those_of_the_dense_matrix(sizes, slots):
+    directions = Directions(sizes, num_slots=slots, seed=4)
+    matrix, rng = dense(directions).astype(np.float64), np.random.default_rng(0)
+    vector, sums = (rng.normal(size=(2, sum(sizes))).astype(np.float32)) * [[3.0], [1.0]]
+    parts, of_sums = (
+        [part.contiguous() for part in torch.from_numpy(one.astype(np.float32)).split(sizes)]
+        for one in (vector, sums)
+    )
+    assert np.allclose(directions.project(parts), matrix @ vector, atol=1e-4)
+    noise = 5 * vector - sums
+    seen = directions.noise(parts, of_sums, scale=5.0)
+    pieces = np.split(noise, np.cumsum(sizes)[:-1])
+    assert np.allclose(seen.projections, matrix @ noise, atol=1e-3)
+    assert np.allclose(seen.squares, [(piece**2).sum() for piece in pieces], rtol=1e-5)
+    assert np.allclose(seen.sums, [piece.sum() for piece in pieces], atol=1e-1)
+    whole = {round(float(value), 3) for value in noise}
+    values = seen.first[np.isfinite(seen.first)]
+    assert all(min(abs(value - other) for other in whole) < 2e-3 for value in values[:20])
+
+
+def test_supports_and_signs_follow_the_seed_and_are_balanced():
+    one, same, other = (dense(Directions((2_000,), num_slots=40, seed=seed)) for seed in (1, 1, 2))
+    assert (one == same).all()
+    assert ((one != 0) == (other != 0)).mean() < 0.97
+    assert abs((one[one != 0] > 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(2_000)
+
+
+def test_half_precision_is_read_and_changed():
+    directions = Directions((400, 60), num_slots=20, seed=0)
+    tensors = [torch.zeros(size, dtype=torch.bfloat16) for size in (400, 60)]
+    amounts = np.linspace(-3, 3, 20)
+    directions.add(tensors, amounts)
+    assert np.allclose(directions.project(tensors), amounts, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize(("slots", "sizes"), [(11, (10,)), (65_537, (100_000,))])
+def test_more_canaries_than_fit_are_refused(slots, sizes):
+    with pytest.raises(InputError, match="can be at most"):
+        Directions(sizes, num_slots=slots, seed=0)
+
+
+# --- secrets and scores -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "sizes"),
+    [(Adjacency.SUBSTITUTE, {1.0, -1.0}), (Adjacency.ADD_REMOVE, {1.0, 0.0})],
+)
+def test_canaries_take_part_by_coins_of_their_own(adjacency, sizes):
+    secrets = Secrets(num_canaries=4_000, adjacency=adjacency, seed=5)
+    assert {*secrets.sizes} == sizes
+    assert abs(secrets.worlds.mean() - 0.5) < 4 * 0.5 / math.sqrt(4_000)
+    steps = np.array([secrets.added(step, sample_rate=0.3) for step in range(40)])
+    first = secrets.worlds == 0
+    taken = steps[:, first] != 0
+    error = math.sqrt(0.3 * 0.7 / taken.size)
+    assert abs(taken.mean() - 0.3) < 4 * error
+    # Independent from step to step.
+    assert abs((taken[1:] & taken[:-1]).mean() - 0.09) < 4 * math.sqrt(0.09 / taken.size)
+    again = Secrets(num_canaries=4_000, adjacency=adjacency, seed=5)
+    assert (again.added(17, sample_rate=0.3) == steps[17]).all()
+
+
+def test_full_batches_have_all_canaries():
+    secrets = Secrets(num_canaries=50, adjacency=Adjacency.SUBSTITUTE, seed=0)
+    assert (secrets.added(3, sample_rate=1.0) == secrets.sizes).all()
+
+
+@pytest.mark.parametrize("adjacency", [*Adjacency])
+@pytest.mark.parametrize("rate", [0.02, 0.4, 1.0])
+@pytest.mark.parametrize("sigma", [0.3, 4.0])
+def test_scores_are_log_ratios_of_the_dominating_pair(adjacency, rate, sigma):
+    z = np.random.default_rng(0).normal(0, sigma, (3, 50))
+    of_world1 = -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0
+    density = [
+        (1 - rate) * norm.pdf(z, 0, sigma) + rate * norm.pdf(z, size, sigma)
+        for size in (1.0, of_world1)
+    ]
+    scores = log_likelihood_ratio(
+        z,
+        noise_multiplier=np.full(3, sigma),
+        sample_rate=np.full(3, rate),
+        adjacency=adjacency,
+    )
+    assert np.allclose(scores, np.log(density[0] / density[1]), rtol=1e-4, atol=1e-5)
+
+
+def test_scores_stay_numbers_with_hardly_any_noise():
+    z = np.array([[-1.0, 0.0, 1.0, 30.0]])
+    told = {"noise_multiplier": np.array([0.05]), "sample_rate": np.array([0.1])}
+    scores = log_likelihood_ratio(z, **told, adjacency=Adjacency.SUBSTITUTE)
+    assert np.isfinite(scores).all()
+    assert (np.diff(scores[0]) >= 0).all()
+
+
+# --- evidence ---------------------------------------------------------------------------------
+
+
+def evidence(level: float = 0.001, num_canaries: int = 20) -> Evidence:
+    sizes = np.array([400.0, 12.0])
+    return Evidence(level, ["w", "b"], sizes, num_canaries, sampled=["w", "b"])
+
+
+def seen(rng, steps: int, *, scale=1.0, batches=None, num_canaries: int = 20) -> StepsSeen:
+    noise = scale * rng.normal(size=(steps, 412))
+    parts = noise[:, :400], noise[:, 400:]
+    first = np.full((steps, 2, 16), np.nan)
+    first[:, 0], first[:, 1, :12] = noise[:, 100:116], noise[:, 400:]
+    return StepsSeen(
+        residuals=noise[:, :num_canaries],
+        squares=np.column_stack([(part**2).sum(axis=1) for part in parts]),
+        sums=np.column_stack([part.sum(axis=1) for part in parts]),
+        first=first,
+        batch_sizes=rng.binomial(100, 0.2, steps) * 1.0 if batches is None else batches,
+        sample_rates=np.full(steps, 0.2),
+        num_records=(100.0, 100.0),
+    )
+
+
+def test_the_weighted_evidence_of_right_trainings_is_at_most_one_on_average():
+    """After one step the total is an e-value; its tail is bounded by Markov's inequality."""
+    totals = []
+    for seed in range(4_000):
+        one = evidence()
+        one.add(seen(np.random.default_rng(seed), 2))
+        totals.append(math.exp(min(one.log_total, 50.0)))
+    totals = np.array(totals)
+    for level in (0.5, 0.2, 0.05, 0.01):
+        error = math.sqrt(level / len(totals))
+        assert (totals >= 1 / level).mean() <= level + 3 * error
+
+
+def test_right_trainings_raise_alarms_at_most_at_their_level():
+    """A level of .05, and 600 trainings of 150 steps: the alarm may come at any of them."""
+    found = 0
+    for seed in range(600):
+        one = evidence(level=0.05)
+        one.add(seen(np.random.default_rng(10_000 + seed), 150))
+        found += one.finding is not None
+    assert found <= 600 * 0.05 + 3 * math.sqrt(600 * 0.05 * 0.95)
+
+
+def test_how_steps_are_cut_into_blocks_changes_nothing():
+    whole, parts = evidence(), evidence()
+    steps = seen(np.random.default_rng(1), 40, scale=0.97)
+    whole.add(steps)
+    for start, end in ((0, 1), (1, 17), (17, 40)):
+        parts.add(
+            StepsSeen(
+                **{
+                    name: value[start:end] if isinstance(value, np.ndarray) else value
+                    for name, value in vars(steps).items()
+                }
+            )
+        )
+    assert whole.log_total == pytest.approx(parts.log_total, abs=1e-6)
+    assert whole.finding == parts.finding
+
+
+@pytest.mark.parametrize("share", [0.9, 1.12])
+def test_the_evidence_of_wrong_noise_grows_as_the_likelihood_ratio(share):
+    """Against the naive sum of log densities of all coordinates, with the best alternative."""
+    rng, one = np.random.default_rng(2), evidence()
+    noise = share * rng.normal(size=(30, 412))
+    squares = np.column_stack(
+        [(noise[:, :400] ** 2).sum(axis=1), (noise[:, 400:] ** 2).sum(axis=1)]
+    )
+    one.add(
+        StepsSeen(
+            residuals=noise[:, :20],
+            squares=squares,
+            sums=np.full((30, 2), np.nan),
+            first=np.full((30, 2, 16), np.nan),
+            batch_sizes=np.full(30, np.nan),
+            sample_rates=np.full(30, 0.2),
+            num_records=(math.nan, math.nan),
+        )
+    )
+    best = max(
+        float((norm.logpdf(noise, 0, scale) - norm.logpdf(noise)).sum())
+        for scale in (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
+    )
+    assert best - 12 < one.log_total <= best + 1
+
+
+@pytest.mark.parametrize("size", [3.0, 20.0, 41.0, 100.0])
+def test_batch_sizes_are_compared_with_the_binomial_law(size):
+    """One batch of 100 records at rate .2, whose other noise says nothing."""
+    one, nothing = evidence(), evidence()
+    for each, batch in ((one, size), (nothing, math.nan)):
+        each.add(
+            StepsSeen(
+                residuals=np.ones((1, 20)),
+                squares=np.full((1, 2), np.nan),
+                sums=np.full((1, 2), np.nan),
+                first=np.full((1, 2, 16), np.nan),
+                batch_sizes=np.array([batch]),
+                sample_rates=np.array([0.2]),
+                num_records=(100.0, 100.0),
+            )
+        )
+    rates = (0.25, 0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0, 4.0)
+    best = max(binom.logpmf(size, 100, 0.2 * rate) for rate in rates) - binom.logpmf(size, 100, 0.2)
+    gained = one.log_total - nothing.log_total
+    # The alternative has a tenth of a tenth of the weight, and not more than all of it.
+    assert gained <= max(best, 0.0) + 3
+    assert gained >= best - math.log(100) - 3 or best < math.log(100)
+
+
+# --- whole trainings, with errors planted -----------------------------------------------------
+
+
+def right(noise, size, rng, step):
+    return noise
+
+
+def scaled(share):
+    return lambda noise, size, rng, step: [share * part for part in noise]
+
+
+def of_tensor(place, change):
+    def changed(noise, size, rng, step):
+        noise[place] = change(noise[place])
+        return noise
+
+    return changed
+
+
+def again(at, first):
+    kept = {}
+
+    def changed(noise, size, rng, step):
+        kept[step] = noise
+        return kept[first] if step == at else noise
+
+    return changed
+
+
+def pool(count):
+    kept = []
+
+    def changed(noise, size, rng, step):
+        kept.append(noise)
+        return kept[step % count]
+
+    return changed
+
+
+def antithetic(noise, size, rng, step, kept=[]):  # noqa: B006
+    if step % 2 == 0:
+        kept[:] = noise
+        return noise
+    return [-part for part in kept]
+
+
+def copied(noise, size, rng, step):
+    noise[2].view(-1)[:7] = -noise[1]
+    return noise
+
+
+def common(noise, size, rng, step):
+    shared = float(rng.normal())
+    return [0.98 * part + 0.2 * size * shared for part in noise]
+
+
+def heavy(degrees):
+    def changed(noise, size, rng, step):
+        factor = size / math.sqrt(degrees / (degrees - 2))
+        return [
+            torch.tensor(student.rvs(degrees, size=tuple(part.shape), random_state=rng) * factor)
+            for part in noise
+        ]
+
+    return changed
+
+
+WRONG = {
+    "noise .95": (scaled(0.95), 8, "noise_scale", "0.95"),
+    "noise 1.1": (scaled(1.1), 4, "noise_scale", "more noise is no leak"),
+    "no noise": (scaled(0.0), 1, "noise_scale", "is missing"),
+    "a group without noise": (of_tensor(1, torch.zeros_like), 2, "noise_scale", "bias is missing"),
+    "half of the noise in one tensor": (of_tensor(2, lambda n: n / 2), 3, "noise_scale", "last"),
+    "the same noise in two steps": (again(50, 20), 51, "repeated_noise", "used again"),
+    "a pool of ten": (pool(10), 11, "repeated_noise", "used again"),
+    "antithetic": (antithetic, 3, "successive_noise|repeated_noise", ""),
+    "a tensor's noise, negated": (copied, 20, "equal_tensors", "opposite signs"),
+    "mean removed": (
+        lambda noise, *_: [part - part.mean() for part in noise], 8, "noise_sum", "was removed",
+    ),
+    "a common part": (common, 4, "noise_sum", "not independent"),
+    "clamped at 2.5": (
+        lambda noise, size, *_: [n.clamp(-2.5 * size, 2.5 * size) for n in noise],
+        30, "noise_cut|noise_scale", "",
+    ),
+    "Student's t(4)": (heavy(4), 30, "heavy_tails", "large values"),
+    "left out in every third step": (
+        lambda noise, size, rng, step: [part * float(step % 3 != 2) for part in noise],
+        3, "noise_scale", "is missing",
+    ),
+    "halved after five steps": (
+        lambda noise, size, rng, step: [part / (1 + (step >= 5)) for part in noise],
+        6, "noise_scale", "0.5",
+    ),
+}  # fmt: skip
+
+
+def trained(
+    change: Callable = right,
+    *,
+    seed: int = 0,
+    steps: int = 120,
+    batches: Callable = lambda rng, step: rng.binomial(RECORDS, RATE),
+    start: int = 0,
+    recorder: Recorder | None = None,
+    **options,
+) -> Recorder:
+    """Sums of gradients that are large, and noise that may be wrong."""
+    options = {"num_records": RECORDS, "num_canaries": 60, "seed": seed} | options
+    if recorder is None:
+        recorder = Recorder(
+            SHAPES,
+            noise_multiplier=SIGMA,
+            sample_rate=RATE,
+            on_alarm=lambda alarm: None,
+            **options,
+        )
+    size = SIGMA * NORM
+    for step in range(start, steps):
+        rng = np.random.default_rng((seed, step))
+        sums = [torch.tensor(20 * rng.normal(size=s), dtype=torch.float32) for s in SHAPES.values()]
+        noise = [torch.tensor(size * rng.normal(size=s)) for s in SHAPES.values()]
+        noise = change(noise, size, rng, step)
+        told = StepTold(SIGMA, NORM, RATE, float(batches(rng, step)))
+        recorder.before_noise(sums, told)
+        noisy = [(one + part) / 7 for one, part in zip(sums, noise, strict=True)]
+        recorder.after_noise([part.float() for part in noisy], scale=7.0)
+    return recorder
+
+
+@pytest.mark.parametrize(("change", "step", "kind", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_noise_is_found_and_named(change, step, kind, text):
+    recorder = trained(change)
+    recorder.evaluate()
+    assert recorder.alarm is not None
+    assert recorder.alarm.step <= step
+    assert recorder.alarm.kind in kind.split("|")
+    assert text in str(recorder.alarm)
+
+
+BATCHES = {
+    "fixed": (lambda rng, step: 100, 8, "batch_repeats"),
+    "too many": (
+        lambda rng, step: rng.binomial(RECORDS, 1.3 * RATE),
+        25,
+        "batch_rate|batch_spread",
+    ),
+    "too few": (
+        lambda rng, step: rng.binomial(RECORDS, 0.75 * RATE),
+        25,
+        "batch_rate|batch_spread",
+    ),
+    "too spread": (lambda rng, step: rng.choice([60, 140]), 12, "batch_spread|batch_rate"),
+}
+
+
+@pytest.mark.parametrize(("batches", "step", "kind"), BATCHES.values(), ids=BATCHES)
+def test_wrong_batches_are_found_and_named(batches, step, kind):
+    recorder = trained(batches=batches)
+    recorder.evaluate()
+    assert recorder.alarm is not None
+    assert recorder.alarm.step <= step
+    assert recorder.alarm.kind in kind.split("|")
+
+
+def test_a_right_training_proves_much_and_raises_no_alarm():
+    found = trained().result(delta=1e-5)
+    assert found.alarm is None
+    # A canary is in each update of 60 slots: weaker than the truth, stronger than nothing.
+    assert 1 < found.epsilon_lower < found.accounted.substitute
+    known, summed = (
+        found.bounds.query(f"threat_model == '{name}' and rule == 'combined'").epsilon_lower.item()
+        for name in ("all_updates_known", "all_updates")
+    )
+    assert summed < known == found.epsilon_lower
+    scale, low, high = found.measured.noise_scale()
+    assert low < 1 < high
+    assert low < scale < high
+    assert high - low < 0.02
+    assert "alarm: none" in str(found)
+    assert found.summary.epsilon_upper_substitute.item() == found.accounted.substitute
+
+
+def test_bounds_keep_their_significance_and_use_most_of_the_truth():
+    """100 audits of 40 steps: at most 5 % and 3 Monte-Carlo errors lie above."""
+    bounds, truth = [], 0.0
+    for seed in range(100):
+        found = trained(seed=seed, steps=40, num_canaries=300)
+        bounds.append((result := found.result(delta=1e-5)).epsilon_lower)
+        truth = truth or result.accounted.substitute
+    above = np.mean(np.array(bounds) > truth)
+    assert above <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 100)
+    assert np.mean(bounds) > 0.6 * truth
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out"])
+def test_the_other_adjacencies_are_audited_against_their_own_epsilon(adjacency):
+    found = [trained(seed=seed, adjacency=adjacency).result(delta=1e-5) for seed in range(8)]
+    truth = found[0].accounted.add_remove
+    assert np.mean([one.epsilon_lower for one in found]) < truth
+    assert np.mean([one.epsilon_lower for one in found]) > 0.25 * truth
+    assert all(one.summary.adjacency.item() == adjacency for one in found)
+    assert sum(one.p_value < 0.01 for one in found) <= 1
+
+
+def test_canaries_that_leak_more_than_was_accounted_have_a_small_p_value():
+    found = trained(scaled(0.6), num_canaries=600, steps=60).result(delta=1e-5)
+    assert found.p_value < 0.001
+    assert found.alarm is not None
+    assert "do not hold" in str(found)
+
+
+# --- state, journal and refusals --------------------------------------------------------------
+
+
+def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
+    whole = trained(seed=3, steps=70)
+    half = _loaded(trained(seed=3, steps=33))
+    resumed = trained(seed=3, steps=70, start=33, recorder=half)
+    one, other = (recorder.result(delta=1e-5) for recorder in (whole, resumed))
+    assert one.epsilon_lower == other.epsilon_lower
+    assert one.measured.noise_scale() == pytest.approx(other.measured.noise_scale(), rel=1e-12)
+    assert one.phases == other.phases
+    assert whole._evidence.log_total == pytest.approx(resumed._evidence.log_total, abs=1e-4)
+
+
+def _loaded(recorder: Recorder) -> Recorder:
+    other = Recorder(SHAPES, noise_multiplier=SIGMA, sample_rate=RATE, num_records=RECORDS, seed=99)
+    other.load_state_dict(recorder.state_dict())
+    return other
+
+
+def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
+    path = tmp_path / "watched.npz"
+    first = trained(seed=4, steps=30, journal=path)
+    first.result(delta=1e-5)
+    second = trained(seed=4, start=30, steps=60, journal=path)
+    found = second.result(delta=1e-5)
+    assert found.num_steps == 60
+    assert found.epsilon_lower == trained(seed=4, steps=60).result(delta=1e-5).epsilon_lower
+    assert found.earlier_looks == (30,)
+    assert "looking at steps 30" in str(found)
+
+
+def test_a_journal_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "watched.npz"
+    trained(seed=4, steps=3, journal=path).result(delta=1e-5)
+    with pytest.raises(InputError, match="other parameters"):
+        Recorder({"w": (3, 400)}, noise_multiplier=SIGMA, sample_rate=RATE, journal=path)
+    np.savez(path, numbers=np.ones(3))
+    with pytest.raises(InputError, match="no header"):
+        trained(journal=path)
+
+
+def test_sums_that_are_changed_in_place_are_refused():
+    recorder = trained(steps=1)
+    sums = [torch.zeros(shape) for shape in SHAPES.values()]
+    recorder.before_noise(sums, StepTold(SIGMA, NORM, RATE))
+    for part in sums:
+        part.add_(torch.randn(part.shape))
+    with pytest.raises(InputError, match="add the noise to a copy"):
+        recorder.after_noise(sums)
+
+
+def test_calls_in_the_wrong_order_and_bad_arguments_are_refused():
+    with pytest.raises(InputError, match="before_noise first"):
+        trained(steps=1).after_noise([torch.zeros(shape) for shape in SHAPES.values()])
+    with pytest.raises(InputError, match="no step"):
+        trained(steps=0).result(delta=1e-5)
+    with pytest.raises(InputError, match="no parameter"):
+        Recorder({}, noise_multiplier=1.0, sample_rate=0.1)
+    with pytest.raises(InputError, match="alarm_level"):
+        trained(steps=0, alarm_level=1.5)
+    with pytest.raises(InputError, match="delta"):
+        trained(steps=1).result(delta=1.5)
+
+
+def test_the_default_number_of_canaries_adds_half_a_percent():
+    recorder = Recorder({"w": (9_610,)}, noise_multiplier=2.0, sample_rate=0.1, seed=0)
+    assert recorder.num_canaries == 1_922
+    assert recorder.share == pytest.approx(0.005, rel=1e-3)
+    with pytest.warns(UserWarning, match="give fewer"):
+        Recorder({"w": (9_610,)}, noise_multiplier=0.5, sample_rate=0.5, num_canaries=900)
+
+
+def test_phases_follow_what_is_told():
+    recorder = trained(steps=0)
+    for sigma in (1.5, 1.5, 1.6):
+        sums = [torch.zeros(shape) for shape in SHAPES.values()]
+        recorder.before_noise(sums, StepTold(sigma, NORM, RATE))
+        recorder.after_noise([part + sigma * NORM * torch.randn(part.shape) for part in sums])
+    found = recorder.result(delta=1e-5)
+    assert found.phases == (Phase(1.5, RATE, 2), Phase(1.6, RATE, 1))
+    assert found.accounted.add_remove < found.accounted.substitute
+
+
+def test_the_alarm_is_raised_once_and_can_stop_the_training():
+    class Stop(Exception):
+        pass
+
+    def stop(alarm):
+        raise Stop(alarm.kind)
+
+    recorder = Recorder(
+        SHAPES, noise_multiplier=SIGMA, sample_rate=RATE, num_canaries=60, seed=0, on_alarm=stop
+    )
+    with pytest.raises(Stop, match="noise_scale"):
+        trained(scaled(0.5), recorder=recorder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loud = Recorder(SHAPES, noise_multiplier=SIGMA, sample_rate=RATE, num_canaries=60, seed=0)
+        trained(scaled(0.5), recorder=loud)
+    [warning] = caught
+    assert "the training is not what was accounted" in str(warning.message)
+    assert "noise_scale" in str(warning.message)
+
+
+def test_the_report_and_the_plot_say_what_was_found(tmp_path):
+    found = trained().result(delta=1e-5)
+    found.plot(tmp_path / "scores.png")
+    text = found.report(tmp_path / "loop.html").read_text(encoding="utf-8")
+    assert "60 canaries in this one training" in text
+    assert "sees all updates, knows the other records" in text
+    assert "They say nothing about gradients of single records" in " ".join(text.split())
+    alarmed = trained(scaled(0.5)).result(delta=1e-5).report(tmp_path / "alarm.html")
+    assert "ALARM" in alarmed.read_text(encoding="utf-8")

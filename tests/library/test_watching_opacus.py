@@ -1,0 +1,458 @@
+"""Watched trainings with Opacus: all its modes, planted errors, several processes."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import AdaClipDPOptimizer
+from opacus.schedulers import ExponentialGradClip, ExponentialNoise
+from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpcanary import InputError, watch
+
+RECORDS, FEATURES, SIGMA, CANARIES = 400, 20, 1.2, 300
+ADAPTIVE = {
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet_opacus() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning)
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+
+
+def build(
+    *,
+    mode: str = "hooks",
+    clipping: str = "flat",
+    loss_reduction: str = "mean",
+    engine: type = PrivacyEngine,
+    dtype: torch.dtype = torch.float32,
+    frozen: bool = False,
+    groups: bool = False,
+    poisson_sampling: bool = True,
+    batch_size: int = 50,
+    noise_multiplier: float = SIGMA,
+    **options,
+) -> SimpleNamespace:
+    torch.manual_seed(0)
+    features = torch.randn(RECORDS, FEATURES, dtype=dtype)
+    data = TensorDataset(features, (features[:, 0] > 0).long())
+    layers = nn.Linear(FEATURES, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 2)
+    model = nn.Sequential(*layers).to(dtype)
+    model[0].weight.requires_grad_(not frozen)
+    parameters = model.parameters()
+    if groups:
+        parameters = [
+            {"params": model[0].parameters()},
+            {"params": model[2].parameters(), "lr": 0.01},
+            {"params": model[4].parameters()},
+        ]
+    criterion = nn.CrossEntropyLoss(reduction=loss_reduction)
+    if mode == "ghost":
+        options["criterion"] = criterion
+    count = sum(p.requires_grad for p in model.parameters())
+    made = (private := engine(accountant="rdp")).make_private(
+        module=model,
+        optimizer=torch.optim.Adam(parameters, lr=0.01),
+        data_loader=DataLoader(data, batch_size=batch_size),
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=[1.0] * count if clipping == "per_layer" else 1.0,
+        clipping=clipping,
+        grad_sample_mode=mode,
+        poisson_sampling=poisson_sampling,
+        loss_reduction=loss_reduction,
+        **options,
+    )
+    if mode == "ghost":
+        model, optimizer, criterion, loader = made
+    else:
+        model, optimizer, loader = made
+    torch.manual_seed(1)
+    return SimpleNamespace(
+        model=model, optimizer=optimizer, criterion=criterion, loader=loader, engine=private
+    )
+
+
+def run(
+    made: SimpleNamespace, *, epochs: int = 8, loader=None, accumulate: int = 1, scheduler=None
+) -> None:
+    for _ in range(epochs):
+        for place, (features, labels) in enumerate(loader or made.loader):
+            if place % accumulate == 0:
+                made.optimizer.zero_grad()
+            made.criterion(made.model(features), labels).backward()
+            if place % accumulate == accumulate - 1:
+                made.optimizer.step()
+                if scheduler:
+                    scheduler.step()
+
+
+def watched(made: SimpleNamespace, train: Callable = run, **options):
+    with watch(made.optimizer, **{"num_canaries": CANARIES, "seed": 3} | options) as found:
+        train(made)
+    return found
+
+
+MODES = {
+    "hooks": {},
+    "sum of losses": {"loss_reduction": "sum"},
+    "functorch": {"mode": "functorch"},
+    "expanded weights": {"mode": "ew"},
+    "ghost": {"mode": "ghost"},
+    "per layer": {"clipping": "per_layer"},
+    "adaptive": {"clipping": "adaptive", "unclipped_num_std": 3.0, **ADAPTIVE},
+    "adaptive ghost": {"mode": "ghost", "engine": PrivacyEngineAdaptiveClipping, **ADAPTIVE},
+    "frozen": {"frozen": True},
+    "groups": {"groups": True},
+    "bfloat16": {"dtype": torch.bfloat16},
+    "double": {"dtype": torch.float64},
+    "full batches": {"batch_size": RECORDS, "noise_multiplier": 5.0},
+}
+
+
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
+def test_right_trainings_of_every_mode_raise_no_alarm(options):
+    made = build(**options)
+    found = watched(made).result(delta=1e-5)
+    assert found.alarm is None
+    scale, low, high = found.measured.noise_scale()
+    assert 0.99 < scale < 1.01
+    assert low < high
+    assert 0.3 * found.accounted.substitute < found.epsilon_lower
+    assert found.epsilon_lower < 1.15 * found.accounted.substitute
+    [phase] = found.phases
+    assert (phase.noise_multiplier, phase.sample_rate, phase.num_steps) == tuple(
+        made.engine.accountant.history[0]
+    )
+    expected = options.get("batch_size", 50)
+    assert abs(found.measured.mean_batch_size - expected) < 4 * (expected / 64) ** 0.5 + 1e-9
+    if options.get("mode") != "ghost":
+        assert found.measured.clipped_to == pytest.approx(1, abs=0.06)
+
+
+def test_nothing_but_the_canaries_changes_and_all_hooks_are_removed():
+    """The same training without canaries, watched and not, ends at the same parameters."""
+    ends = []
+    for watching in (False, True):
+        made = build()
+        before = {**vars(made.optimizer)}
+        if watching:
+            with watch(made.optimizer, num_canaries=1, seed=0) as found:
+                # A canary of norm 0 takes part.
+                found.recorder._secrets.sizes[:] = 0
+                run(made, epochs=2)
+            assert {**vars(made.optimizer)}.keys() == before.keys()
+            assert not made.optimizer.original_optimizer._optimizer_step_pre_hooks
+        else:
+            run(made, epochs=2)
+        ends.append(torch.cat([p.detach().flatten() for p in made.model.parameters()]))
+    assert torch.equal(*ends)
+
+
+def test_batches_in_parts_are_counted_whole():
+    made = build()
+
+    def train(made):
+        with BatchMemoryManager(
+            data_loader=made.loader, max_physical_batch_size=16, optimizer=made.optimizer
+        ) as loader:
+            run(made, loader=loader)
+
+    found = watched(made, train).result(delta=1e-5)
+    assert found.alarm is None
+    assert abs(found.measured.mean_batch_size - 50) < 4
+    assert found.num_steps == sum(steps for *_, steps in made.engine.accountant.history)
+
+
+def test_ghost_clipping_in_parts_is_counted_whole():
+    made = build(mode="ghost")
+
+    def train(made):
+        with BatchMemoryManager(
+            data_loader=made.loader, max_physical_batch_size=16, optimizer=made.optimizer
+        ) as loader:
+            run(made, loader=loader)
+
+    found = watched(made, train).result(delta=1e-5)
+    assert found.alarm is None
+    assert abs(found.measured.mean_batch_size - 50) < 4
+
+
+@pytest.mark.parametrize("scheduler", [ExponentialNoise, ExponentialGradClip])
+def test_schedules_of_noise_and_clipping_are_followed(scheduler):
+    made = build()
+    schedule = scheduler(made.optimizer, gamma=0.995)
+    found = watched(made, lambda made: run(made, scheduler=schedule)).result(delta=1e-5)
+    assert found.alarm is None
+    noises = {phase.noise_multiplier for phase in found.phases}
+    assert (len(noises) > 50) is (scheduler is ExponentialNoise)
+    assert found.accounted.add_remove < found.accounted.substitute
+
+
+def test_accumulated_batches_have_their_rate():
+    made = build(poisson_sampling=False)
+    found = watched(made, lambda made: run(made, accumulate=2), on_alarm=lambda alarm: None)
+    [phase] = found.result(delta=1e-5).phases
+    assert phase.sample_rate == 0.25
+    assert found.alarm.kind == "not_poisson"  # nothing else is wrong
+
+
+def test_a_resumed_training_goes_on_with_its_canaries(tmp_path):
+    made = build()
+    first = watched(made, lambda made: run(made, epochs=3))
+    with watch(made.optimizer, seed=8) as second:
+        second.load_state_dict(first.state_dict())
+        run(made, epochs=3)
+    found = second.result(delta=1e-5)
+    assert found.num_steps == 48
+    assert found.num_canaries == CANARIES
+    assert found.alarm is None
+    assert set(found.scores) == {"all_updates_known", "all_updates", "last_model"}
+
+
+def test_a_training_without_an_accountant_needs_a_sample_rate():
+    made = build()
+    made.optimizer.step_hook = None
+    with pytest.raises(InputError, match="give sample_rate"):
+        watch(made.optimizer)
+    found = watched(made, sample_rate=0.125, num_records=RECORDS)
+    assert found.alarm is None
+    with pytest.raises(InputError, match="make_private"):
+        watch(torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1))
+
+
+# --- planted errors ---------------------------------------------------------------------------
+
+
+def noise_scaled(made):
+    """Noise of .95 of the right size."""
+    inner = made.optimizer.add_noise
+
+    def add_noise():
+        made.optimizer.noise_multiplier *= 0.95
+        inner()
+        made.optimizer.noise_multiplier /= 0.95
+
+    made.optimizer.add_noise = add_noise
+
+
+def noise_repeated(made):
+    """The same noise in two steps."""
+    inner, steps = made.optimizer.add_noise, []
+
+    def add_noise():
+        steps.append(1)
+        if len(steps) in (5, 30):
+            torch.manual_seed(17)
+        inner()
+
+    made.optimizer.add_noise = add_noise
+
+
+def group_without_noise(made):
+    inner, parameter = made.optimizer.add_noise, made.optimizer.params[2]
+
+    def add_noise():
+        inner()
+        parameter.grad = parameter.summed_grad.view_as(parameter).clone()
+
+    made.optimizer.add_noise = add_noise
+
+
+def noise_before_and_after(made):
+    inner = made.optimizer.scale_grad
+
+    def scale_grad():
+        for parameter in made.optimizer.params:
+            parameter.grad += SIGMA * torch.randn_like(parameter)
+        inner()
+
+    made.optimizer.scale_grad = scale_grad
+
+
+def bound_changed(made):
+    """C changed after make_private, where it clips alone."""
+    made.optimizer.max_grad_norms = [5.0] * len(made.optimizer.max_grad_norms)
+
+
+def ghost_bound_changed(made):
+    made.model.max_grad_norm = 3.0
+
+
+def accountant_told_more_noise(made):
+    accountant = made.engine.accountant
+    made.optimizer.attach_step_hook(
+        lambda optimizer: accountant.step(noise_multiplier=2.0, sample_rate=0.125)
+    )
+
+
+def accountant_told_smaller_rate(made):
+    made.optimizer.attach_step_hook(made.engine.accountant.get_optimizer_hook_fn(0.03))
+
+
+def accountant_skips_steps(made):
+    accountant, steps = made.engine.accountant, []
+
+    def hook(optimizer):
+        steps.append(1)
+        if len(steps) % 2:
+            accountant.step(noise_multiplier=SIGMA, sample_rate=0.125)
+
+    made.optimizer.attach_step_hook(hook)
+
+
+def adaptive_accounted_with_enlarged_noise(made):
+    """As Opacus did until 1.5.4: the enlarged multiplier is the optimizer's, and is accounted."""
+    optimizer = made.optimizer
+    optimizer.noise_multiplier = (SIGMA**-2 - (2 * optimizer.unclipped_num_std) ** -2) ** -0.5
+    inner = AdaClipDPOptimizer.__mro__[1].add_noise  # without a second enlargement
+
+    def add_noise():
+        inner(optimizer)
+        optimizer.unclipped_num = optimizer.unclipped_num.float()
+
+    optimizer.add_noise = add_noise
+
+
+def clipping_left_out(made):
+    optimizer = made.optimizer
+
+    class Unclipped(type(optimizer)):
+        def clip_and_accumulate(self):
+            for parameter in self.params:
+                parameter.summed_grad = parameter.grad_sample.sum(dim=0)
+
+    optimizer.__class__ = Unclipped
+
+
+def noise_from_a_pool(made):
+    inner, steps = made.optimizer.add_noise, []
+
+    def add_noise():
+        steps.append(1)
+        torch.manual_seed(len(steps) % 12)
+        inner()
+
+    made.optimizer.add_noise = add_noise
+
+
+def update_without_noise(made):
+    optimizer, steps = made.optimizer, []
+    inner = optimizer.pre_step
+
+    def pre_step(*arguments):
+        steps.append(1)
+        if len(steps) != 9:
+            return inner(*arguments)
+        optimizer.clip_and_accumulate()
+        for parameter in optimizer.params:
+            parameter.grad = parameter.summed_grad.clone()
+        return True
+
+    optimizer.pre_step = pre_step
+
+
+# The error, how the training is built, the step by which it is found, the tests that may find it.
+ERRORS = {
+    "noise .95": (noise_scaled, {}, 3, "noise_scale"),
+    "noise repeated": (noise_repeated, {}, 30, "repeated_noise"),
+    "group without noise": (group_without_noise, {}, 1, "noise_scale"),
+    "noise before and after": (noise_before_and_after, {}, 1, "noise_scale"),
+    "C changed": (bound_changed, {"clipping": "per_layer"}, 1, "clipping_bound"),
+    "C changed, ghost": (ghost_bound_changed, {"mode": "ghost"}, 1, "clipping_bound"),
+    "sigma told": (accountant_told_more_noise, {}, 2, "accounted_noise"),
+    "rate told": (accountant_told_smaller_rate, {}, 1, "accounted_rate"),
+    "steps not told": (accountant_skips_steps, {}, 3, "accounted_steps"),
+    "fixed batches": (lambda made: None, {"poisson_sampling": False}, 1, "not_poisson"),
+    "adaptive, enlarged": (
+        adaptive_accounted_with_enlarged_noise,
+        {"clipping": "adaptive", "unclipped_num_std": 2.0, **ADAPTIVE},
+        20,
+        "noise_scale",
+    ),
+    "no clipping": (clipping_left_out, {}, 1, "clipping_bound"),
+    "a pool of noise": (noise_from_a_pool, {}, 13, "repeated_noise"),
+    "an update without noise": (update_without_noise, {}, 9, "update_without_noise"),
+}
+
+
+@pytest.mark.parametrize(("plant", "options", "step", "kind"), ERRORS.values(), ids=ERRORS)
+def test_planted_errors_are_found_and_named(plant, options, step, kind):
+    made, told = build(**options), {}
+    plant(made)
+    if kind in ("accounted_noise", "accounted_steps"):  # the hook is a function of the user's own
+        told = {"sample_rate": 0.125, "accountant": made.engine}
+    found = watched(made, on_alarm=lambda alarm: None, **told)
+    assert found.alarm is not None
+    assert found.alarm.kind == kind
+    assert found.alarm.step <= step
+
+
+def test_shuffled_batches_are_found_by_their_sizes_alone():
+    """A loop of the user's own that gives fixed batches, though Opacus believes in Poisson."""
+    made = build()
+    data = made.loader.dataset
+
+    def train(made):
+        run(made, loader=DataLoader(data, batch_size=50, shuffle=True))
+
+    found = watched(made, train, on_alarm=lambda alarm: None)
+    assert found.alarm.kind == "batch_repeats"
+    assert found.alarm.step <= 8
+
+
+# --- several processes ------------------------------------------------------------------------
+
+PROGRAM = Path(__file__).parent / "watched_in_processes.py"
+
+
+def in_two_processes(error: str) -> list[list[str]]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    done = subprocess.run(
+        [*command, str(PROGRAM), error], capture_output=True, text=True, timeout=240, check=False
+    )
+    lines = [line.split("|") for line in done.stdout.splitlines() if line.startswith("found|")]
+    assert len(lines) == 2, done.stderr[-2000:]
+    return lines
+
+
+def test_two_processes_record_the_same_right_training():
+    one, other = in_two_processes("none")
+    assert one[1:] == other[1:]
+    epsilon, accounted, scale, batch, alarm = one[1:]
+    assert alarm == "None"
+    assert 0.3 * float(accounted) < float(epsilon) < 1.15 * float(accounted)
+    assert abs(float(scale) - 1) < 0.01
+    assert abs(float(batch) - 50) < 4
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("on each", "noise has about 1.41"),
+        ("same on each", "they add the same noise"),
+        ("again", "along the canaries has about 1.41"),
+        ("missing", "the noise is missing"),
+    ],
+)
+def test_errors_of_several_processes_are_found_at_once(error, text):
+    for line in in_two_processes(error):
+        assert line[-1].startswith("step 1:")
+        assert text in line[-1]
