@@ -125,6 +125,8 @@ class Directions:
         slot_columns: the columns of each direction, shape (L // K, K).
         scales: of the entries of each direction, shape (K,).
         is_single: whether there is one row, with supports that are independent of everything.
+        own_rows: the number of own rows of each tensor.
+        first_rows: the places of the tensors' first own rows, and of the first joined one.
         joined_sizes: what is left of each tensor after its own rows.
         num_joined_rows: the rows that these make together.
         joined_places: of single values that are looked at, in the joined parts.
@@ -151,14 +153,14 @@ class Directions:
             self.num_columns = MOST_COLUMNS // self.num_slots * self.num_slots
         rng = generator(seed=seed, purpose=Purpose.DIRECTIONS)
         columns, per_slot = self.num_columns, self.num_columns // self.num_slots
-        self._own_rows = [size // columns for size in self.sizes]
+        self.own_rows = [size // columns for size in self.sizes]
         self.joined_sizes = [size % columns for size in self.sizes]
         self.is_single = columns == self.num_parameters
         if self.is_single:
-            self._own_rows, self.joined_sizes = [0] * len(self.sizes), [*self.sizes]
+            self.own_rows, self.joined_sizes = [0] * len(self.sizes), [*self.sizes]
         joined = sum(self.joined_sizes)
         self.num_joined_rows = -(-joined // columns)
-        self.row_signs = _signs(rng, sum(self._own_rows) + self.num_joined_rows)
+        self.row_signs = _signs(rng, sum(self.own_rows) + self.num_joined_rows)
         self.column_signs = _signs(rng, columns)
         self.slot_columns = rng.permutation(columns)[: per_slot * self.num_slots].reshape(
             per_slot, self.num_slots
@@ -167,9 +169,9 @@ class Directions:
         if joined % columns:
             entries[joined % columns :] -= 1
         self.scales = (1 / np.sqrt(entries[self.slot_columns].sum(axis=0))).astype(np.float32)
-        self._first_rows = [0, *accumulate(self._own_rows)]
+        self.first_rows = [0, *accumulate(self.own_rows)]
         self._ends = [*accumulate(self.joined_sizes)]
-        self._wide = [place for place, rows in enumerate(self._own_rows) if rows]
+        self._wide = [place for place, rows in enumerate(self.own_rows) if rows]
         self._sample()
         self._by_device: dict[torch.device, _OnDevice] = {}
 
@@ -200,7 +202,7 @@ class Directions:
                 sums.addmv_(part.to(sums.dtype).t(), signs)
         if self.num_joined_rows:
             self._join(tensors, here.joined[0])
-            sums.addmv_(here.joined[0].t(), here.rows[self._first_rows[-1] :])
+            sums.addmv_(here.joined[0].t(), here.rows[self.first_rows[-1] :])
         return self._by_slot(sums, here)
 
     def add(self, tensors: Sequence[Tensor], amounts: NDArray[np.float64]) -> None:
@@ -215,7 +217,7 @@ class Directions:
             rows, signs = self._own(tensors[place], place, here)
             rows.addr_(signs.to(rows.dtype), by_column.to(rows.dtype))
         if self.num_joined_rows:
-            torch.outer(here.rows[self._first_rows[-1] :], by_column, out=here.joined[0])
+            torch.outer(here.rows[self.first_rows[-1] :], by_column, out=here.joined[0])
             parts = here.joined[0].view(-1)[: self._ends[-1]].tensor_split(self._ends[:-1])
             for left, part in zip(self._joined(tensors), parts, strict=True):
                 left += part
@@ -248,7 +250,7 @@ class Directions:
             self._join(noisy, noise)
             self._join(sums, others)
             noise.mul_(scale).sub_(others)
-            by_column.addmv_(noise.t(), here.rows[self._first_rows[-1] :])
+            by_column.addmv_(noise.t(), here.rows[self.first_rows[-1] :])
             flat = noise.view(-1)[: self._ends[-1]].double()
             for row, values in zip(found, (flat.square(), flat), strict=True):
                 row += torch.segment_reduce(values, "sum", lengths=here.lengths)
@@ -275,7 +277,7 @@ class Directions:
 
     def _own(self, tensor: Tensor, place: int, here: _OnDevice) -> tuple[Tensor, Tensor]:
         """The own rows of a tensor that has some, and their signs."""
-        rows, first = self._own_rows[place], self._first_rows[place]
+        rows, first = self.own_rows[place], self.first_rows[place]
         flat = tensor.view(-1)[: rows * self.num_columns]
         return flat.view(rows, self.num_columns), here.rows[first : first + rows]
 
@@ -285,7 +287,7 @@ class Directions:
             return [tensor.view(-1) for tensor in tensors]
         return [
             tensor.view(-1)[rows * self.num_columns :]
-            for tensor, rows in zip(tensors, self._own_rows, strict=True)
+            for tensor, rows in zip(tensors, self.own_rows, strict=True)
         ]
 
     def _join(self, tensors: Sequence[Tensor], rows: Tensor) -> None:

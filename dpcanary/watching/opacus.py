@@ -78,10 +78,8 @@ def watch(
         InputError: if it is no optimizer of Opacus, its sample rate is not known, or an argument is
             out of range.
 
-    Example:
-        with watch(optimizer) as watched:
-            train(model, optimizer, data_loader)
-        print(watched.result(delta=1e-5))
+    The loop goes inside: `with watch(optimizer) as watched:`. After it,
+    `watched.result(delta=1e-5)` is what was proven.
     """
     return WatchedOptimizer(
         optimizer,

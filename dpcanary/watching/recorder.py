@@ -74,7 +74,7 @@ class _Step:
 
     told: StepTold
     residuals: NDArray[np.float32]
-    added: NDArray[np.int8]
+    added: NDArray[np.float32]
     squares: Floats
     sums: Floats
     first: Floats
@@ -111,10 +111,14 @@ class Recorder:
         num_canaries: K.
         share: what the canaries add to the variance of the noise.
         num_steps: steps that were recorded.
+        directions: of the canaries.
         told: what was told of the present step; None between steps.
         others: the projections of the sum without canaries, in units of C; shape (K,).
         added: what the canaries add in the present step, in units of C; shape (K,).
     """
+
+    # Whether noise is independent from step to step, so that single coordinates can be tested.
+    _tests_coordinates = True
 
     def __init__(
         self,
@@ -193,14 +197,14 @@ class Recorder:
 
     def _begin(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
         self.num_canaries, self._adjacency, self._seed = num_canaries, adjacency, seed
-        self._directions = Directions(self._sizes, num_slots=num_canaries, seed=seed)
+        self.directions = Directions(self._sizes, num_slots=num_canaries, seed=seed)
         self._secrets = Secrets(num_canaries=num_canaries, adjacency=adjacency, seed=seed)
         self._evidence = Evidence(
             level=self._alarm_level,
             tensors=self._names,
             sizes=np.array(self._sizes, np.float64),
             num_canaries=num_canaries,
-            sampled=[self._names[place] for place in self._directions.sampled],
+            sampled=[self._names[place] for place in self.directions.sampled],
         )
         self.alarm: Alarm | None = None
         self.num_steps = 0
@@ -234,18 +238,18 @@ class Recorder:
     @torch.no_grad()
     def project(self, tensors: Sequence[Tensor]) -> Floats:
         """The components of a vector along the canaries, shape (K,)."""
-        return self._directions.project(tensors)
+        return self.directions.project(tensors)
 
     @torch.no_grad()
     def starts_from(self, parameters: Sequence[Tensor]) -> None:
         """Keeps the projections of the first parameters, from which changes are counted."""
         if self._start is None:
-            self._start = self._directions.project([tensor.detach() for tensor in parameters])
+            self._start = self.directions.project([tensor.detach() for tensor in parameters])
 
     @torch.no_grad()
     def ends_with(self, parameters: Sequence[Tensor]) -> None:
         """Keeps the projections of the parameters as they are now."""
-        self._last = self._directions.project([tensor.detach() for tensor in parameters])
+        self._last = self.directions.project([tensor.detach() for tensor in parameters])
 
     @torch.no_grad()
     def before_noise(self, sums: Sequence[Tensor], told: StepTold, *, inserts: bool = True) -> None:
@@ -256,13 +260,21 @@ class Recorder:
             told: what the training says of the step.
             inserts: whether this process puts the canaries in: one of several does.
         """
-        self.told = told
-        self.others = self._directions.project(sums) / told.max_grad_norm
-        self.added = self._secrets.added(self.num_steps, sample_rate=told.sample_rate)
+        amounts = self.begin(told, self.directions.project(sums))
         if inserts:
-            self._directions.add(sums, self.added * told.max_grad_norm)
+            self.directions.add(sums, amounts)
         self._sums = sums
         self._versions = [tensor._version for tensor in sums]
+
+    def begin(self, told: StepTold, projections: Floats) -> Floats:
+        """Begins a step, of whose sum the projections are known: what the canaries add to it.
+
+        Both have shape (K,), in the units of the sum.
+        """
+        self.told = told
+        self.others = projections / told.max_grad_norm
+        self.added = self._takes_part(told)
+        return self.added * told.max_grad_norm
 
     @torch.no_grad()
     def noise_of(self, noisy: Sequence[Tensor], *, scale: float = 1.0) -> NoiseSeen:
@@ -272,7 +284,7 @@ class Recorder:
                 "the sums were changed in place after before_noise: add the noise to a copy, so"
                 " that it can be measured"
             )
-        return self._directions.noise(noisy, self._sums, scale=scale)
+        return self.directions.noise(noisy, self._sums, scale=scale)
 
     def after_noise(self, noisy: Sequence[Tensor], *, scale: float = 1.0) -> None:
         """Records a step.
@@ -290,27 +302,52 @@ class Recorder:
         """Records a step of which the noise and the other records' projections are known."""
         told = self.told
         assert told is not None, "before_noise comes first"
-        along = noise.projections / told.max_grad_norm
+        along, added, others = self._whitened(
+            np.array([noise.projections / told.max_grad_norm, self.added, others])
+        )
         sigma = told.noise_on_gradients
-        size = sigma * told.max_grad_norm
+        size = sigma * told.max_grad_norm if self._tests_coordinates else nan
         self._waiting.append(
             _Step(
                 told,
                 residuals=(along / sigma).astype(np.float32),
-                added=self.added.astype(np.int8),
+                added=added.astype(np.float32),
                 squares=noise.squares / size**2,
                 sums=noise.sums / size,
                 first=noise.first / size,
             )
         )
-        weight = told.sample_rate / sigma**2
-        self._unknown += weight * (along + self.added + others)
+        weight = self._weight_of_sum(told, added) / sigma**2
+        self._unknown += weight * (along + added + others)
         self.num_steps += 1
         self.told, self._sums = None, ()
         self._add_phase(told)
         late = time.monotonic() - self._flushed > _SECONDS_AT_ONCE
         if late or len(self._waiting) >= _STEPS_AT_ONCE:
             self.evaluate()
+
+    def _takes_part(self, told: StepTold) -> Floats:
+        """What each canary adds to the sum of the present step, in units of C; shape (K,)."""
+        return self._secrets.added(self.num_steps, sample_rate=told.sample_rate)
+
+    def _whitened(self, step: Floats) -> Floats:
+        """Noise, canaries and other records along the canaries, as if noise were independent."""
+        return step
+
+    def _weight_of_sum(self, told: StepTold, added: Floats) -> Floats:
+        """Of a step in the sum of all updates, over the noise's variance."""
+        return np.array(told.sample_rate)
+
+    def _ratios(
+        self, residuals: NDArray[np.float32], added: Floats, noises: Floats, rates: Floats
+    ) -> Floats:
+        """Log-likelihood ratios of world 0, shape (T, K)."""
+        return log_likelihood_ratio(
+            residuals * noises[:, None].astype(np.float32) + added,
+            noise_multiplier=noises,
+            sample_rate=rates,
+            adjacency=self._adjacency,
+        )
 
     def _add_phase(self, told: StepTold) -> None:
         phase = Phase(told.noise_multiplier, told.sample_rate, 1)
@@ -329,13 +366,7 @@ class Recorder:
         noises = np.array([one.noise_on_gradients for one in told])
         residuals = np.array([step.residuals for step in steps])
         added = np.array([step.added for step in steps])
-        ratios = log_likelihood_ratio(
-            residuals * noises[:, None].astype(np.float32) + added,
-            noise_multiplier=noises,
-            sample_rate=rates,
-            adjacency=self._adjacency,
-        )
-        self._known += ratios.sum(axis=0)
+        self._known += self._ratios(residuals, added, noises, rates).sum(axis=0)
         seen = StepsSeen(
             residuals=residuals.astype(np.float64),
             squares=np.array([step.squares for step in steps]),

@@ -22,11 +22,16 @@ from dpcanary.printing import confidence_in_words, rounded_down, rounded_up, tab
 from dpcanary.scoring.world_scores import WorldScores
 from dpcanary.watching.findings import Alarm
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.words import THREAT_MODELS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Whoever attacks, from the strongest to the weakest.
+THREAT_MODELS = {
+    "all_updates_known": "sees all updates, knows the other records",
+    "all_updates": "sees all updates",
+    "last_model": "sees the first and the last model",
+}
 INDEPENDENT = "noise of different coordinates is independent"
 ANY = "any dependence"
 # The share of the canaries that is guessed in each world, for the rule that allows dependence.
@@ -38,7 +43,7 @@ class Bound:
     """A lower bound on epsilon.
 
     Attributes:
-        threat_model: who attacks; see `words.THREAT_MODELS`.
+        threat_model: who attacks; a key of `THREAT_MODELS`.
         rule: how scores became a bound.
         conversion: among which trade-off curves the mechanism's was looked for.
         dependence: what the canaries may share.
@@ -50,6 +55,11 @@ class Bound:
     conversion: str
     dependence: str
     epsilon_lower: float
+
+    @property
+    def attacker(self) -> str:
+        """The threat model in words, after "an attacker who"."""
+        return THREAT_MODELS[self.threat_model]
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,8 +253,8 @@ class WatchedTraining:
         Raises:
             InputError: if the file cannot be written.
         """
-        from dpcanary.reports.of_watched_training import report_of_watched_training
         from dpcanary.reports.page import write_report
+        from dpcanary.watching.report import report_of_watched_training
 
         target = Path("watched_training.html" if path is None else path)
         write_report(target, report_of_watched_training(self, name=target.stem))
@@ -273,7 +283,7 @@ class WatchedTraining:
         rows = [
             [
                 f"epsilon >= {rounded_down(row.epsilon_lower)}",
-                THREAT_MODELS[row.threat_model],
+                row.attacker,
                 f"{row.rule}: {row.dependence}",
             ]
             for row in self.all_bounds

@@ -11,9 +11,11 @@ from scipy.stats import binom, norm
 from scipy.stats import t as student
 
 from dpcanary import Adjacency, InputError
+from dpcanary.accounting import gdp_epsilon
 from dpcanary.accounting.phases import Phase
 from dpcanary.own_training import Recorder, StepTold
 from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
+from dpcanary.watching.correlated import CorrelatedRecorder
 from dpcanary.watching.directions import Directions
 from dpcanary.watching.evidence import Evidence, StepsSeen
 
@@ -43,7 +45,7 @@ def dense(directions: Directions) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("sizes", "slots"), LAYOUTS.values(), ids=LAYOUTS)
-def test_directions_are_unit_vectors_with_disjoint_supports(sizes, slots):
+def testdirections_are_unit_vectors_with_disjoint_supports(sizes, slots):
     matrix = dense(Directions(sizes, num_slots=slots, seed=3))
     assert np.allclose((matrix.astype(np.float64) ** 2).sum(axis=1), 1, atol=1e-5)
     assert ((matrix != 0).sum(axis=0) <= 1).all()
@@ -559,16 +561,16 @@ def test_phases_follow_what_is_told():
 
 
 def test_the_alarm_is_raised_once_and_can_stop_the_training():
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop(alarm):
-        raise Stop(alarm.kind)
+        raise StopError(alarm.kind)
 
     recorder = Recorder(
         SHAPES, noise_multiplier=SIGMA, sample_rate=RATE, num_canaries=60, seed=0, on_alarm=stop
     )
-    with pytest.raises(Stop, match="noise_scale"):
+    with pytest.raises(StopError, match="noise_scale"):
         trained(scaled(0.5), recorder=recorder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -588,3 +590,85 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     assert "They say nothing about gradients of single records" in " ".join(text.split())
     alarmed = trained(scaled(0.5)).result(delta=1e-5).report(tmp_path / "alarm.html")
     assert "ALARM" in alarmed.read_text(encoding="utf-8")
+
+
+# --- correlated noise -------------------------------------------------------------------------
+
+STRATEGY = np.array([1.0, 0.5, 0.375, 0.3125])
+TOTAL = 24
+
+
+def correlated(*, seed: int = 0, steps: int = TOTAL, start: int = 0, recorder=None, **options):
+    """Noise C^-1 Z, whose Z and C are known."""
+    if recorder is None:
+        recorder = CorrelatedRecorder(
+            SHAPES,
+            strategy=STRATEGY,
+            num_steps=TOTAL,
+            noise_multiplier=SIGMA,
+            num_canaries=80,
+            seed=seed,
+            on_alarm=lambda alarm: None,
+            **options,
+        )
+    matrix = sum(value * np.eye(TOTAL, k=-lag) for lag, value in enumerate(STRATEGY))
+    rng = np.random.default_rng(seed)
+    noise = SIGMA * NORM * np.linalg.inv(matrix) @ rng.normal(size=(TOTAL, NUM_PARAMETERS))
+    for step in range(start, steps):
+        sums = [torch.full(shape, 3.0) for shape in SHAPES.values()]
+        recorder.before_noise(sums, StepTold(SIGMA, NORM, 1.0))
+        parts = torch.tensor(noise[step], dtype=torch.float32).split([1_200, 7, 200])
+        recorder.after_noise(
+            [one + part.view(one.shape) for one, part in zip(sums, parts, strict=True)]
+        )
+    return recorder
+
+
+def test_correlated_noise_is_white_again_and_bounds_are_below_the_truth():
+    found = [correlated(seed=seed).result(delta=1e-5) for seed in range(20)]
+    assert all(one.alarm is None for one in found)
+    norm_of_column = float(np.linalg.norm(STRATEGY))
+    [phase] = found[0].phases
+    assert phase == Phase(pytest.approx(SIGMA / norm_of_column), 1.0, 1)
+    truth = gdp_epsilon(mu=2 * norm_of_column / SIGMA, delta=1e-5)
+    assert found[0].accounted.substitute == pytest.approx(truth, rel=1e-3)
+    bounds = np.array([one.epsilon_lower for one in found])
+    assert (bounds > truth).mean() <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 20)
+    assert bounds.mean() > 0.5 * truth
+    scale, low, high = found[0].measured.noise_scale()
+    assert abs(scale - 1) < 0.06
+    assert low < scale < high
+
+
+def test_a_training_with_correlated_noise_resumes():
+    half = correlated(seed=2, steps=11)
+    fresh = correlated(seed=9, steps=0)
+    fresh.load_state_dict(half.state_dict())
+    resumed = correlated(seed=2, start=11, recorder=fresh)
+    whole = correlated(seed=2)
+    assert resumed.result(delta=1e-5).epsilon_lower == whole.result(delta=1e-5).epsilon_lower
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"strategy": np.ones((3, 3))}, "lower triangular"),
+        ({"strategy": np.zeros(4)}, "lower triangular"),
+        ({"strategy": np.ones(99)}, "lower triangular"),
+        ({"num_participations": 3, "separation": 12}, "do not fit"),
+    ],
+)
+def test_strategies_that_make_no_sense_are_refused(options, text):
+    with pytest.raises(InputError, match=text):
+        CorrelatedRecorder(
+            SHAPES,
+            **{"strategy": STRATEGY, "num_steps": TOTAL, "noise_multiplier": SIGMA} | options,
+        )
+
+
+def test_more_steps_than_the_strategy_has_are_refused():
+    recorder = correlated()
+    with pytest.raises(InputError, match="there are more"):
+        recorder.before_noise(
+            [torch.zeros(shape) for shape in SHAPES.values()], StepTold(SIGMA, NORM, 1.0)
+        )

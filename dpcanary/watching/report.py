@@ -10,7 +10,6 @@ from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
 from dpcanary.reports.of_own_audit import software_used
 from dpcanary.reports.page import Picture, Report, Row, png_of
-from dpcanary.watching.words import THREAT_MODELS
 
 if TYPE_CHECKING:
     from dpcanary.watching.result import WatchedTraining
@@ -106,7 +105,7 @@ def _rows(watched: "WatchedTraining", upper: float) -> list[Row]:
     return [
         Row(
             [
-                THREAT_MODELS[row.threat_model],
+                row.attacker,
                 f"{row.rule}, {row.conversion}",
                 row.dependence,
                 rounded_down(row.epsilon_lower),

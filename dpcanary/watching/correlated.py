@@ -1,0 +1,164 @@
+"""Trainings whose noise is correlated over steps: DP-FTRL and matrix factorisation.
+
+The noise of step t is row t of C^-1 Z, where C is the strategy, a lower triangular matrix, and Z is
+independent Gaussian noise. So C times the projections of all steps has independent noise again. A
+canary that takes part in known steps is then a shift of known size: its whole training is one
+Gaussian mechanism with mu = |C e| / sigma, or twice that under substitute adjacency, where e has a
+1 in each step of the canary. This is exact, whatever the model.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpcanary.accounting.phases import Phase
+from dpcanary.checks import checked_count
+from dpcanary.errors import InputError
+from dpcanary.randomness import generator
+from dpcanary.watching.randomness import Purpose
+from dpcanary.watching.recorder import Recorder, StepTold
+
+Floats = NDArray[np.float64]
+
+# Canaries take part where the strategy is as sensitive as this share of the largest.
+_SHARE = 0.999
+
+
+class CorrelatedRecorder(Recorder):
+    """Records a training with correlated noise; see `Recorder`, which has the calls.
+
+    The told noise multiplier is that of Z. Each canary takes part in as many steps as a record
+    does, as far apart, in steps that are no secret; its world is one. Noise is tested along the
+    canaries, after whitening.
+
+    Attributes:
+        sensitivity: |C e|, the norm of what one participation schedule moves, in units of C.
+    """
+
+    _tests_coordinates = False
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        strategy: ArrayLike,
+        num_steps: int,
+        noise_multiplier: float,
+        num_participations: int = 1,
+        separation: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Draws the canaries and their steps.
+
+        Args:
+            shapes: of the trained parameters, by name.
+            strategy: C, shape (T, T), lower triangular; or the first column of a Toeplitz matrix.
+            num_steps: T, of the whole training.
+            noise_multiplier: standard deviation of Z over the clipping norm.
+            num_participations: steps in which a record takes part.
+            separation: steps from one participation to the next; by default T divided by their
+                number.
+            options: as for `Recorder`.
+
+        Raises:
+            InputError: if the strategy is not lower triangular with a positive diagonal, or the
+                participations do not fit into the training.
+        """
+        self._total_steps = checked_count("num_steps", num_steps)
+        times = checked_count("num_participations", num_participations)
+        apart = separation or max(1, self._total_steps // times)
+        last = (times - 1) * checked_count("separation", apart)
+        if last >= self._total_steps:
+            raise InputError(
+                f"{times} participations {apart} steps apart do not fit into"
+                f" {self._total_steps} steps"
+            )
+        self._matrix = _checked_strategy(strategy, self._total_steps)
+        offsets = np.arange(self._total_steps - last)
+        schedules = offsets[:, None] + apart * np.arange(times)
+        norms = np.sqrt((self._matrix[:, schedules].sum(axis=2) ** 2).sum(axis=0))
+        self.sensitivity = float(norms.max())
+        self._schedules = schedules[norms >= _SHARE * self.sensitivity]
+        rows, columns = np.nonzero(self._matrix)
+        self._bands = int((rows - columns).max()) + 1
+        super().__init__(
+            shapes,
+            noise_multiplier=noise_multiplier,
+            # On average; schedules of canaries spread over the training.
+            sample_rate=min(1.0, times / self._total_steps),
+            **options,
+        )
+
+    def _begin(self, **drawn: Any) -> None:
+        super()._begin(**drawn)
+        rng = generator(seed=drawn["seed"], purpose=Purpose.CANARY_BATCHES)
+        chosen = self._schedules[rng.integers(0, len(self._schedules), self.num_canaries)]
+        self._times = np.zeros((self._total_steps, self.num_canaries), bool)
+        self._times[chosen, np.arange(self.num_canaries)[:, None]] = True
+        self._past: deque[Floats] = deque(maxlen=self._bands)
+
+    def _takes_part(self, told: StepTold) -> Floats:
+        if self.num_steps >= self._total_steps:
+            raise InputError(f"the strategy is for {self._total_steps:,} steps, and there are more")
+        return np.asarray(self._secrets.sizes * self._times[self.num_steps])
+
+    def _whitened(self, step: Floats) -> Floats:
+        self._past.append(step)
+        first = self.num_steps + 1 - len(self._past)
+        row = self._matrix[self.num_steps, first : self.num_steps + 1]
+        return np.asarray(np.einsum("t,tvk->vk", row, np.array(self._past)))
+
+    def _shifts(self, steps: slice) -> Floats:
+        """By how much a canary with size 1 shifts the whitened sums of steps, shape (T, K)."""
+        return np.asarray(self._matrix[steps] @ self._times)
+
+    def _weight_of_sum(self, told: StepTold, added: Floats) -> Floats:
+        return np.asarray(self._shifts(slice(self.num_steps, self.num_steps + 1))[0])
+
+    def _ratios(
+        self, residuals: NDArray[np.float32], added: Floats, noises: Floats, rates: Floats
+    ) -> Floats:
+        # The ratio of two Gaussians is linear in what is seen; what else is in it is no secret.
+        shifts = self._shifts(slice(self.num_steps - len(residuals), self.num_steps))
+        sigma = noises[:, None]
+        return np.asarray((residuals * sigma + added) * shifts / sigma**2)
+
+    def _add_phase(self, told: StepTold) -> None:
+        """The training so far is one Gaussian mechanism."""
+        seen = self._matrix[: self.num_steps, self._schedules].sum(axis=2)
+        norm = sqrt(float((seen**2).sum(axis=0).max()))
+        self._phases = [Phase(told.noise_multiplier / norm, 1.0, 1)] if norm else []
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on; see `Recorder`."""
+        state = super().state_dict()
+        state["arrays"]["past"] = np.array(self._past)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on after what `state_dict` gave; the strategy must be the same."""
+        super().load_state_dict(state)
+        self._past.extend(np.array(state["arrays"]["past"]))
+
+
+def _checked_strategy(strategy: ArrayLike, num_steps: int) -> Floats:
+    matrix = np.asarray(strategy, np.float64)
+    if matrix.ndim == 1 and 0 < len(matrix) <= num_steps:
+        column = np.zeros(num_steps)
+        column[: len(matrix)] = matrix
+        lags = np.subtract.outer(np.arange(num_steps), np.arange(num_steps))
+        matrix = np.where(lags >= 0, column[np.maximum(lags, 0)], 0.0)
+    if (
+        matrix.shape != (num_steps, num_steps)
+        or np.triu(matrix, 1).any()
+        or not (np.diag(matrix) > 0).all()
+    ):
+        raise InputError(
+            f"strategy has shape {matrix.shape}; it must be a lower triangular matrix of"
+            f" {num_steps} steps with a positive diagonal, or the first column of a Toeplitz one"
+        )
+    return matrix

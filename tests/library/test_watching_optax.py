@@ -1,0 +1,163 @@
+"""Watched trainings with optax and jax_privacy, also with correlated noise."""
+
+from math import comb
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+noise_addition = pytest.importorskip("jax_privacy.noise_addition")
+
+import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
+import torch  # noqa: E402
+
+from dpcanary.watching.correlated import CorrelatedRecorder  # noqa: E402
+from dpcanary.watching.directions import Directions  # noqa: E402
+from dpcanary.watching.optax import _Passes, shapes_of, watched  # noqa: E402
+from dpcanary.watching.recorder import Recorder, StepTold  # noqa: E402
+
+SIGMA, NORM, RATE, STEPS = 1.5, 0.7, 0.2, 60
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slots"), [((300, 7, 200), 30), ((70_000, 3, 140_001), 90)], ids=["small", "rows"]
+)
+def test_passes_are_those_of_torch(sizes, slots):
+    directions = Directions(sizes, num_slots=slots, seed=2)
+    passes, rng = _Passes(directions), np.random.default_rng(0)
+    vector = [rng.normal(size=size).astype(np.float32) for size in sizes]
+    tensors = [torch.tensor(part) for part in vector]
+    assert np.allclose(passes.project(vector), directions.project(tensors), atol=1e-4)
+    amounts = rng.normal(size=slots)
+    added = passes.add([jnp.asarray(part) for part in vector], jnp.asarray(amounts, jnp.float32))
+    directions.add(tensors, amounts)
+    for one, other in zip(added, tensors, strict=True):
+        assert np.allclose(one, other.numpy(), atol=1e-5)
+    seen = directions.noise(tensors, [torch.zeros(size) for size in sizes])
+    squares, sums, first = passes.moments([jnp.asarray(part.numpy()) for part in tensors])
+    assert np.allclose(squares, seen.squares, rtol=1e-4)
+    assert np.allclose(sums, seen.sums, atol=0.1)
+    assert np.allclose(directions.sampled_values(np.asarray(first)), seen.first, equal_nan=True)
+
+
+def parameters():
+    return {"dense": {"kernel": jnp.zeros((50, 30)), "bias": jnp.zeros(30)}, "out": jnp.zeros(40)}
+
+
+def train(recorder, privatizer, told, *, steps=STEPS, key=0) -> None:
+    """Steps under jit, with gradients that are large."""
+    whole = optax.chain(watched(privatizer, recorder, told), optax.adam(0.1))
+    values = parameters()
+    state = whole.init(values)
+
+    @jax.jit
+    def step(values, state, key):
+        sums = jax.tree.map(lambda leaf: 30 * jax.random.normal(key, leaf.shape), values)
+        updates, state = whole.update(sums, state, values)
+        return optax.apply_updates(values, updates), state
+
+    for place in range(steps):
+        values, state = step(values, state, jax.random.key(1_000 * key + place))
+    jax.effects_barrier()
+
+
+def recorded(seed: int, *, share: float = 1.0, **options) -> Recorder:
+    recorder = Recorder(
+        shapes_of(parameters()),
+        noise_multiplier=SIGMA,
+        sample_rate=RATE,
+        num_canaries=100,
+        seed=seed,
+        on_alarm=lambda alarm: None,
+        **options,
+    )
+    privatizer = noise_addition.gaussian_privatizer(
+        stddev=share * SIGMA * NORM, prng_key=jax.random.key(seed + 5)
+    )
+    train(recorder, privatizer, StepTold(SIGMA, NORM, RATE), key=seed)
+    return recorder
+
+
+def test_names_and_shapes_are_those_of_the_tree():
+    assert shapes_of(parameters()) == {
+        "['dense']['bias']": (30,),
+        "['dense']['kernel']": (50, 30),
+        "['out']": (40,),
+    }
+
+
+def test_a_right_training_is_audited():
+    found = [recorded(seed).result(delta=1e-5) for seed in range(6)]
+    truth = found[0].accounted.substitute
+    bounds = [one.epsilon_lower for one in found]
+    assert all(one.alarm is None for one in found)
+    assert 0.4 * truth < np.mean(bounds) < truth
+    assert sum(bound > truth for bound in bounds) <= 1
+    _scale, low, high = found[0].measured.noise_scale()
+    assert low < 1 < high
+    assert high - low < 0.02
+
+
+def test_wrong_noise_is_found():
+    recorder = recorded(0, share=0.9)
+    recorder.evaluate()
+    assert recorder.alarm.kind == "noise_scale"
+    assert recorder.alarm.step <= 3
+
+
+# --- correlated noise -------------------------------------------------------------------------
+
+BANDS = [comb(2 * lag, lag) / 4**lag for lag in range(6)]
+
+
+def correlated(seed: int, *, times: int = 1, wrong: bool = False) -> CorrelatedRecorder:
+    recorder = CorrelatedRecorder(
+        shapes_of(parameters()),
+        strategy=BANDS,
+        num_steps=STEPS,
+        noise_multiplier=2.5,
+        num_participations=times,
+        num_canaries=150,
+        seed=seed,
+        on_alarm=lambda alarm: None,
+    )
+    inverse = np.linalg.inv(_toeplitz())
+    key = jax.random.key(seed + 3)
+    privatizer = noise_addition.matrix_factorization_privatizer(
+        jnp.asarray(inverse), stddev=2.5 * NORM, prng_key=key
+    )
+    if wrong:
+        privatizer = noise_addition.gaussian_privatizer(stddev=2.5 * NORM, prng_key=key)
+    train(recorder, privatizer, StepTold(2.5, NORM, times / STEPS), key=seed)
+    return recorder
+
+
+def _toeplitz() -> np.ndarray:
+    return sum(value * np.eye(STEPS, k=-lag) for lag, value in enumerate(BANDS))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_correlated_noise_of_jax_privacy_is_audited(times):
+    found = [correlated(seed, times=times).result(delta=1e-5) for seed in range(4)]
+    # One participation moves the whitened sums by the norm of its columns of C.
+    steps = np.arange(times) * (STEPS // times)
+    shifts = [
+        np.linalg.norm(_toeplitz()[:, steps + first].sum(axis=1))
+        for first in range(STEPS - int(steps[-1]))
+    ]
+    [phase] = found[0].phases
+    assert phase.sample_rate == 1
+    assert phase.noise_multiplier == pytest.approx(2.5 / max(shifts), rel=1e-9)
+    truth = found[0].accounted.substitute
+    bounds = [one.epsilon_lower for one in found]
+    assert all(one.alarm is None for one in found)
+    assert 0.4 * truth < np.mean(bounds) < 1.05 * truth
+    assert found[0].accounted.add_remove < truth
+
+
+def test_noise_that_is_not_correlated_as_told_is_found():
+    recorder = correlated(0, wrong=True)
+    recorder.evaluate()
+    assert recorder.alarm is not None
+    assert recorder.alarm.step <= 10
