@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dpcanary.accounting.mechanism import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
+    from dpcanary.accounting.phases import Phase as Phase
+    from dpcanary.accounting.phases import account_phases as account_phases
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
     from dpcanary.gdp import gdp_delta as gdp_delta

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.printing import rounded_up
@@ -46,11 +47,25 @@ def epsilons_of(
         poisson_sampling: whether batches are Poisson samples, as `make_private` was told. By
             default the model that belongs to the optimizer is asked, if it is still there.
 
+    If noise or sample rate changed in the training, the engine's phases are composed; see
+    `account_phases`.
+
     Raises:
-        InputError: if noise or sample rate changed in the training, if the object is none of
-            Opacus, or if it does not know what is not given.
+        InputError: if the object is none of Opacus, if it does not know what is not given, or if
+            noise or sample rate changed and numbers are given for the whole training.
         AccountingError: see `account_by_adjacency`.
     """
+    history = _history(privacy_engine_or_optimizer)
+    if len(history) > 1 and sample_rate is None and num_steps is None:
+        phases = [Phase(float(noise), float(rate), int(steps)) for noise, rate, steps in history]
+        if poisson_sampling is None:
+            poisson_sampling = samples_poisson(privacy_engine_or_optimizer)
+        if poisson_sampling is False and any(phase.sample_rate < 1 for phase in phases):
+            raise InputError(
+                "batches are no Poisson samples (poisson_sampling=False), and noise or sample rate"
+                " changed in the training: nothing here accounts that"
+            )
+        return account_phases(phases, delta=delta)
     noise_multiplier, known_rate, known_steps = accounted_steps(privacy_engine_or_optimizer)
     rate = known_rate if sample_rate is None else sample_rate
     steps = known_steps if num_steps is None else num_steps
@@ -168,6 +183,11 @@ def noted_sampling() -> Iterator[None]:
         engine._prepare_data_loader = original
 
 
+def _history(asked: Any) -> list[Any]:
+    """What an engine has accounted; empty for an optimizer."""
+    return list(getattr(getattr(asked, "accountant", None), "history", None) or [])
+
+
 def accounted_steps(
     privacy_engine_or_optimizer: Any,
 ) -> tuple[float | None, float | None, int | None]:
@@ -187,8 +207,8 @@ def accounted_steps(
         )
     if len(history) > 1:
         raise InputError(
-            f"noise or sample rate changed in the training ({len(history)} phases): only trainings"
-            " with constant ones can be accounted here"
+            f"noise or sample rate changed in the training ({len(history)} phases): one noise"
+            " multiplier, sample rate and number of steps cannot stand for it"
         )
     if not history:
         return None, None, None

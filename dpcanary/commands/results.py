@@ -30,10 +30,20 @@ def results(
 
 
 def report(
-    folder: Folder,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of an experiment, such as results/demo; or the journal (.npz) of a"
+            " watched training."
+        ),
+    ],
     output: Annotated[
-        Path | None, typer.Option(help="The file; by default report.html in the folder.")
+        Path | None,
+        typer.Option(help="The file; by default report.html in the folder, or beside the journal."),
     ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Of a watched training: delta of all epsilons.")
+    ] = 1e-5,
     as_json: Json = False,
 ) -> None:
     """Write a report: one HTML page that works offline.
@@ -44,12 +54,20 @@ def report(
     \b
     Example:
       dpcanary report results/demo
+      dpcanary report watched.npz --delta 1e-6
     """
     from dpcanary.reports.of_experiment import report_of_experiment
     from dpcanary.reports.page import write_report
 
-    path = output or folder / "report.html"
-    found = report_of_experiment(folder)
+    if folder.suffix == ".npz":
+        from dpcanary.watching.recorder import read_watched
+        from dpcanary.watching.report import report_of_watched_training
+
+        path = output or folder.with_suffix(".html")
+        found = report_of_watched_training(read_watched(folder, delta=delta), name=folder.stem)
+    else:
+        path = output or folder / "report.html"
+        found = report_of_experiment(folder)
     write_report(path, found)
     if as_json:
         print_json({"report": str(path), "answer": found.headline.answer})

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from dpcanary.own_training.audit import audit_training as audit_training
     from dpcanary.own_training.result import OwnAudit as OwnAudit
     from dpcanary.own_training.result import loss_difference as loss_difference
+    from dpcanary.watching.correlated import CorrelatedRecorder as CorrelatedRecorder
     from dpcanary.watching.findings import Alarm as Alarm
     from dpcanary.watching.opacus import WatchedOptimizer as WatchedOptimizer
     from dpcanary.watching.opacus import watch as watch
     from dpcanary.watching.recorder import Recorder as Recorder
     from dpcanary.watching.recorder import StepTold as StepTold
+    from dpcanary.watching.recorder import read_watched as read_watched
     from dpcanary.watching.result import WatchedTraining as WatchedTraining
 
 __getattr__, __dir__, __all__ = namespace(__name__, __file__)

@@ -3,7 +3,7 @@
 The noise of step t is row t of C^-1 Z, where C is the strategy, a lower triangular matrix, and Z is
 independent Gaussian noise. So C times the projections of all steps has independent noise again. A
 canary that takes part in known steps is then a shift of known size: its whole training is one
-Gaussian mechanism with mu = |C e| / sigma, or twice that under substitute adjacency, where e has a
+Gaussian mechanism with mu = (norm of C e) / sigma, or twice that under substitute adjacency, where e has a
 1 in each step of the canary. This is exact, whatever the model.
 """
 
@@ -36,7 +36,8 @@ class CorrelatedRecorder(Recorder):
     canaries, after whitening.
 
     Attributes:
-        sensitivity: |C e|, the norm of what one participation schedule moves, in units of C.
+        sensitivity: the norm of what a record's participations move in the whitened sums, in units of
+            the clipping norm.
     """
 
     _tests_coordinates = False

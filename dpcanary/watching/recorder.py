@@ -450,7 +450,8 @@ class Recorder:
             "alarm_level": self._alarm_level,
             "num_steps": self.num_steps,
             "looks": self._looks,
-            "shapes": dict(zip(self._names, map(list, self._shapes), strict=True)),
+            "share": self.share,
+            "shapes": [[*pair] for pair in zip(self._names, self._shapes, strict=True)],
             "phases": [[*vars(phase).values()] for phase in self._phases],
             "alarm": None if self.alarm is None else vars(self.alarm),
         }
@@ -463,8 +464,8 @@ class Recorder:
             InputError: if it is of a training with other parameters.
         """
         header, arrays = state["header"], state["arrays"]
-        ours = dict(zip(self._names, map(list, self._shapes), strict=True))
-        if header["shapes"] != ours:
+        theirs = [(name, tuple(shape)) for name, shape in header["shapes"]]
+        if theirs != [*zip(self._names, self._shapes, strict=True)]:
             raise InputError("the state is of a training with other parameters")
         if header["alarm_level"] != self._alarm_level:
             raise InputError(
@@ -475,7 +476,7 @@ class Recorder:
             adjacency=Adjacency(header["adjacency"]),
             seed=header["seed"],
         )
-        self._begun_at = header["num_steps"]
+        self._begun_at, self.share = header["num_steps"], header["share"]
         self.num_steps, self._looks = header["num_steps"], [*header["looks"]]
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
@@ -493,6 +494,34 @@ class Recorder:
         if self._journal is not None:
             self._written = time.monotonic()
             write_arrays(self._journal, **self.state_dict())
+
+
+def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) -> WatchedTraining:
+    """The result of a training from its journal, also of one that was killed.
+
+    Args:
+        path: of the journal that `watch` wrote.
+        delta: in (0, 1).
+        significance: of each bound.
+
+    Raises:
+        InputError: if it is no journal, or an argument is out of range.
+    """
+    state = _read(Path(path))
+    header = state["header"]
+    if not header["phases"]:
+        raise InputError(f"{path} holds no step")
+    first = Phase(*header["phases"][0])
+    recorder = Recorder(
+        {name: shape for name, shape in header["shapes"]},
+        noise_multiplier=first.noise_multiplier,
+        sample_rate=first.sample_rate,
+        num_canaries=1,  # until the state is loaded
+        alarm_level=header["alarm_level"],
+        seed=header["seed"],
+    )
+    recorder.load_state_dict(state)
+    return recorder.result(delta=delta, significance=significance)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -56,11 +56,13 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         above=int(estimate.epsilon_lower > upper),
         advice=" `dpcanary check` measures its sampling, normalisation, clipping and noise.",
         is_valid=is_valid,
+        difference="crafted gradients that are put in after clipping",
+        is_real=False,
     )
     return Report(
         title=name,
         headline=headline,
-        columns=("an attacker who", "rule", "whatever holds of slots", "proven", "accounted"),
+        columns=("an attacker who", "rule", "holds", "proven", "accounted"),
         rows=_rows(watched, upper),
         notes=[
             _SCOPE,

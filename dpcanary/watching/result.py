@@ -1,7 +1,7 @@
 """The result of a watched training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from pathlib import Path
@@ -32,8 +32,9 @@ THREAT_MODELS = {
     "all_updates": "sees all updates",
     "last_model": "sees the first and the last model",
 }
-INDEPENDENT = "noise of different coordinates is independent"
+INDEPENDENT = "if noise is independent"
 ANY = "any dependence"
+_ASSUMED = "the noise of different coordinates and steps is independent"
 # The share of the canaries that is guessed in each world, for the rule that allows dependence.
 _GUESSED = 0.05
 
@@ -126,7 +127,7 @@ class WatchedTraining:
     def _combined(self, threat_model: str, conversion: Conversion) -> EpsilonEstimate:
         scores = self.scores[threat_model]
         of_family = self.mechanism if conversion is Conversion.SUBSAMPLED_GAUSSIAN else None
-        return estimate_epsilon(
+        found = estimate_epsilon(
             world0_scores=scores.world0,
             world1_scores=scores.world1,
             delta=self.delta,
@@ -134,6 +135,7 @@ class WatchedTraining:
             conversion=conversion,
             mechanism=of_family,
         )
+        return replace(found, assumption=f"{found.assumption}; {_ASSUMED}")
 
     def _guessed(self, threat_model: str) -> OneRunEstimate:
         scores = self.scores[threat_model]
@@ -280,22 +282,24 @@ class WatchedTraining:
         )
 
     def _proven_lines(self) -> list[str]:
+        bounds = {
+            (bound.attacker, bound.dependence): rounded_down(bound.epsilon_lower)
+            for bound in self.all_bounds
+        }
         rows = [
-            [
-                f"epsilon >= {rounded_down(row.epsilon_lower)}",
-                row.attacker,
-                f"{row.rule}: {row.dependence}",
-            ]
-            for row in self.all_bounds
+            [attacker, f">= {bounds[attacker, INDEPENDENT]}", f">= {bounds[attacker, ANY]}"]
+            for attacker in dict.fromkeys(attacker for attacker, _ in bounds)
         ]
+        header = ["  an attacker who", "if noise is independent", "any dependence"]
         looks = ""
         if self.earlier_looks:
             steps = ", ".join(f"{look:,}" for look in self.earlier_looks)
             looks = f"; if the number of steps was not chosen by looking at steps {steps}"
         return [
-            f"proven under {ADJACENCIES[self.adjacency]} adjacency at delta {self.delta:g}"
-            f" ({confidence_in_words(self.significance)} confidence each; conversion gdp{looks}):",
-            *(f"  {line}" for line in table_lines(["", "an attacker who", "rule"], rows)[1:]),
+            f"proven: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
+            f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
+            f" gdp{looks})",
+            *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
         ]
 
     def accounted_lines(self) -> list[str]:
@@ -310,8 +314,8 @@ class WatchedTraining:
         )
         return [
             f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
-            f" {rounded_up(accounted.add_remove)} under add/remove; p = {self.p_value:.2g}:"
-            f" {verdict}",
+            f" {rounded_up(accounted.add_remove)} under add/remove",
+            f"p = {self.p_value:.2g}: {verdict}",
         ]
 
     def measured_lines(self) -> list[str]:

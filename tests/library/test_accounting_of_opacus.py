@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import account_by_adjacency, epsilons_of
+from dpcanary.accounting import Phase, account_phases
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
 from dpcanary.errors import InputError
@@ -121,13 +122,24 @@ def test_poisson_sampling_gives_no_warning():
         epsilons_of(shuffled, delta=DELTA, poisson_sampling=True)  # the user knows better
 
 
+def test_phases_of_an_engine_are_composed():
+    engine, _ = trained()
+    [(noise, rate, steps)] = engine.accountant.history
+    engine.accountant.history.append((2.0, 0.2, 5))
+    expected = account_phases([Phase(noise, rate, steps), Phase(2.0, 0.2, 5)], delta=DELTA)
+    found = epsilons_of(engine, delta=DELTA)
+    assert (found.add_remove, found.substitute) == (expected.add_remove, expected.substitute)
+
+
 def test_trainings_that_cannot_be_accounted_are_refused():
     engine, _ = trained()
     engine.accountant.history.append((2.0, 0.2, 5))
     with pytest.raises(
         InputError, match=r"noise or sample rate changed in the training \(2 phases"
     ):
-        epsilons_of(engine, delta=DELTA)
+        epsilons_of(engine, delta=DELTA, num_steps=20)
+    with pytest.raises(InputError, match="nothing here accounts that"):
+        epsilons_of(engine, delta=DELTA, poisson_sampling=False)
     with pytest.raises(InputError, match="of Opacus, not Linear"):
         epsilons_of(nn.Linear(2, 2), delta=DELTA)
 

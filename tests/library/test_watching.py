@@ -9,11 +9,13 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 from scipy.stats import t as student
+from typer.testing import CliRunner
 
 from dpcanary import Adjacency, InputError
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.accounting.phases import Phase
-from dpcanary.own_training import Recorder, StepTold
+from dpcanary.cli import app
+from dpcanary.own_training import Recorder, StepTold, read_watched
 from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
 from dpcanary.watching.correlated import CorrelatedRecorder
 from dpcanary.watching.directions import Directions
@@ -505,6 +507,12 @@ def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
     assert found.num_steps == 60
     assert found.epsilon_lower == trained(seed=4, steps=60).result(delta=1e-5).epsilon_lower
     assert found.earlier_looks == (30,)
+    read = read_watched(path, delta=1e-5)
+    assert read.epsilon_lower == found.epsilon_lower
+    assert str(read) == str(found)
+    done = CliRunner().invoke(app, ["report", str(path), "--delta", "1e-5"])
+    assert done.exit_code == 0, done.output
+    assert "60 canaries in this one training" in path.with_suffix(".html").read_text()
     assert "looking at steps 30" in str(found)
 
 
