@@ -3,8 +3,8 @@
 The noise of step t is row t of C^-1 Z, where C is the strategy, a lower triangular matrix, and Z is
 independent Gaussian noise. So C times the projections of all steps has independent noise again. A
 canary that takes part in known steps is then a shift of known size: its whole training is one
-Gaussian mechanism with mu = (norm of C e) / sigma, or twice that under substitute adjacency, where e has a
-1 in each step of the canary. This is exact, whatever the model.
+Gaussian mechanism with mu = (norm of C e) / sigma, or twice that under substitute adjacency. Here e
+has a 1 in each step of the canary. This is exact, whatever the model.
 """
 
 from collections import deque
@@ -36,8 +36,8 @@ class CorrelatedRecorder(Recorder):
     canaries, after whitening.
 
     Attributes:
-        sensitivity: the norm of what a record's participations move in the whitened sums, in units of
-            the clipping norm.
+        sensitivity: the norm of what a record moves in the whitened sums, in units of the
+            clipping norm.
     """
 
     _tests_coordinates = False
