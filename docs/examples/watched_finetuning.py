@@ -36,6 +36,7 @@ class Adapted(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The layer's output and its change."""
         return self.layer(x) + self.up(self.down(x))
 
 
@@ -56,6 +57,7 @@ class LastBlocks(nn.Module):
         nn.init.zeros_(self.head.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Logits, from what the frozen blocks made of images."""
         for block in self.blocks:
             hidden = first_of(block(hidden))
         return self.head(self.norm(hidden)[:, 0])

@@ -28,6 +28,7 @@ class Block(nn.Module):
         self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Shape (batch, length, width), as x."""
         batch, length, _ = x.shape
         parts = self.mixed(self.norm(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
@@ -46,6 +47,7 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(WIDTH, num_characters)
 
     def forward(self, text: Tensor) -> Tensor:
+        """Shape (batch, length, characters), from codes of shape (batch, length)."""
         # Each record has places of its own, so that gradients are those of records.
         places = torch.arange(text.shape[1]).expand(text.shape)
         return self.head(self.blocks(self.characters(text) + self.places(places)))

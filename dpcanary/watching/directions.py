@@ -96,10 +96,14 @@ class _SingleRow:
         exact = noise.astype(np.float64)
         return NoiseSeen(
             self.project(noise),
-            np.add.reduceat(exact * exact, self._starts[:-1]),
-            np.add.reduceat(exact, self._starts[:-1]),
+            self._sums_by_tensor(exact * exact),
+            self._sums_by_tensor(exact),
             self._directions.sampled_values(exact.take(self._directions.joined_places)),
         )
+
+    def _sums_by_tensor(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A process's part of a tensor may be empty, which `np.add.reduceat` gets wrong.
+        return np.diff(np.append(0.0, np.cumsum(values))[self._starts])
 
 
 class Directions:
@@ -181,7 +185,7 @@ class Directions:
         known = np.flatnonzero(self.joined_sizes)
         chosen = np.linspace(0, len(known) - 1, _MOST_SAMPLED).round().astype(int)
         self.sampled = known[np.unique(chosen)].tolist() if len(known) else []
-        each = max(_FEWEST_VALUES, _VALUES // max(1, len(self.sampled)))
+        self._num_values = each = max(_FEWEST_VALUES, _VALUES // max(1, len(self.sampled)))
         counts = np.minimum(np.array(self.joined_sizes)[self.sampled], each)
         self._is_sampled = np.arange(each) < counts[:, None]
         places = starts[self.sampled][:, None] + np.arange(each)
@@ -264,6 +268,10 @@ class Directions:
         by_tensor = np.full(self._is_sampled.shape, np.nan)
         by_tensor[self._is_sampled] = values
         return by_tensor
+
+    def names_of_sampled(self, names: Sequence[str]) -> list[str]:
+        """The names of the tensors `sampled`, of all names."""
+        return [names[place] for place in self.sampled]
 
     def _by_slot(self, by_column: Tensor, here: _OnDevice) -> NDArray[np.float64]:
         by_column *= here.weights

@@ -38,6 +38,7 @@ _SAME_SIZE = 0.9
 # Between successive steps, and between copies.
 _CORRELATIONS = np.array([-0.9, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 0.9])
 _COPIES = np.array([-0.999, 0.999])
+_COPIED = ("successive_noise", "repeated_noise", "equal_tensors")
 # Steps, and canaries, among which copies of a step's noise are looked for.
 _MOST_STEPS, _MOST_SLOTS = 4_096, 64
 # Values beyond these, in standard deviations, are never seen; degrees of freedom of Student's t.
@@ -144,6 +145,9 @@ class Evidence:
         ]
         kinds = [kind for kind in self._kinds if kind.names]
         self._names = [name for kind in kinds for name in kind.names]
+        self._is_less_noise = np.array(
+            [kind == "noise_scale" and value < 1 for kind, _, value in self._names]
+        )
         self._log_weights = np.concatenate(
             [np.full(len(kind.names), -log(len(kinds) * len(kind.names))) for kind in kinds]
         )
@@ -174,7 +178,16 @@ class Evidence:
             largest = weighted[best]
             self.log_total = float(largest + log(np.exp(weighted - largest).sum()))
             if self.finding is None and self.log_total >= -log(self.level):
-                self.finding = Finding(self.num_steps, *self._names[best])
+                self.finding = self._finding(weighted)
+
+    def _finding(self, weighted: Floats) -> Finding:
+        best = int(weighted.argmax())
+        if self._names[best][0] in _COPIED:
+            # Where noise is missing, nothing is equal to nothing.
+            missing = np.where(self._is_less_noise, weighted, -np.inf)
+            if missing.max() >= -log(self.level):
+                best = int(missing.argmax())
+        return Finding(self.num_steps, *self._names[best])
 
     def _of_scales(self, seen: StepsSeen) -> Floats:
         """Of a sum S of n squares: rho^-n exp(-(rho^-2 - 1) S / 2), for noise rho as large."""

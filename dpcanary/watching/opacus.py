@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import nan
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
+from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepTold
 from dpcanary.watching.result import WatchedTraining
 
@@ -115,7 +117,9 @@ class WatchedOptimizer:
                 f" {type(optimizer).__name__}; for loops without Opacus see docs/watching.md"
             )
         self._optimizer, self._parameters = optimizer, [*optimizer.params]
-        self._group = _Processes() if hasattr(optimizer, "world_size") else None
+        self._group = Processes() if hasattr(optimizer, "world_size") else None
+        # Each process has a part of each parameter, instead of all processes having all.
+        self._is_sharded = hasattr(optimizer, "grad_state")
         self._accountant, hooked_rate = _accountant(optimizer, accountant)
         rate = hooked_rate if sample_rate is None else sample_rate
         if rate is None:
@@ -129,6 +133,9 @@ class WatchedOptimizer:
             options = {**options, "seed": self._group.shared_seed(options["seed"])}
             if self._group.rank:
                 options |= {"journal": None, "on_alarm": lambda alarm: None}
+            if self._is_sharded:
+                parts = [_flat(p).numel() for p in self._parameters]
+                options |= {"draw_directions": partial(ShardedDirections, self._group, parts)}
         data = _Data(self._accountant, self._sample_rate)
         self.recorder = Recorder(
             {name: p.shape for name, p in zip(self._names(), self._parameters, strict=True)},
@@ -154,7 +161,7 @@ class WatchedOptimizer:
         if self._removers:
             raise InputError("this optimizer is being watched already")
         optimizer = self._optimizer
-        self.recorder.starts_from(self._parameters)
+        self.recorder.starts_from([_flat(p) for p in self._parameters])
         self._wrap("add_noise", self._add_noise)
         accumulates = "clip_and_accumulate"
         if hasattr(optimizer, "accumulate"):  # ghost clipping, which has clipped before
@@ -174,7 +181,7 @@ class WatchedOptimizer:
             remove()
         self._removers = []
         self._check_accountant()
-        self.recorder.ends_with(self._parameters)
+        self.recorder.ends_with([_flat(p) for p in self._parameters])
         self.recorder.evaluate()
         self.recorder.write()
 
@@ -203,7 +210,7 @@ class WatchedOptimizer:
         """
         if self._removers:
             self._check_accountant()
-            self.recorder.ends_with(self._parameters)
+            self.recorder.ends_with([_flat(p) for p in self._parameters])
         return self.recorder.result(delta=delta, significance=significance)
 
     def state_dict(self) -> dict[str, Any]:
@@ -250,16 +257,20 @@ class WatchedOptimizer:
             self._try_clipping()
         sums = self._sums()
         told = self._told()
-        self.recorder.before_noise(sums, told, inserts=not (self._group and self._group.rank))
+        group = None if self._is_sharded else self._group
+        self.recorder.before_noise(sums, told, inserts=group is None or group.rank == 0)
         self._last_told, self._rows = told, 0.0
         returned = inner()
-        if self._group:
+        if group:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
         self._noised = True
         return returned
 
     def _sums(self) -> list[Tensor]:
         """The sums of clipped gradients, which are changed in place."""
+        if self._is_sharded:
+            states = [self._optimizer.grad_state[p] for p in self._parameters]
+            return [_flat(state["summed_grad"]) for state in states]
         for parameter in self._parameters:
             if not parameter.summed_grad.is_contiguous():
                 parameter.summed_grad = parameter.summed_grad.contiguous()
@@ -272,11 +283,16 @@ class WatchedOptimizer:
             rows = float(self._group.sum(np.array([rows]))[0])
         return StepTold(
             noise_multiplier=noise,
-            max_grad_norm=float(optimizer.max_grad_norm),
+            max_grad_norm=float(optimizer.max_grad_norm) / self._averaged_over,
             sample_rate=min(1.0, self._sample_rate * optimizer.accumulated_iterations),
             batch_size=rows,
             gradient_noise=self._noise_beside_counts(noise, rows),
         )
+
+    @property
+    def _averaged_over(self) -> int:
+        """What divides the sum before the noise: sharded gradients are means over processes."""
+        return self._group.size if self._is_sharded and self._group else 1
 
     def _noise_beside_counts(self, noise: float, rows: float) -> float:
         """The noise on gradients where a part of the budget is for adaptive clipping's counts.
@@ -301,7 +317,7 @@ class WatchedOptimizer:
             return
         self._noised = False
         gradients, scale = [_flat(p.grad) for p in self._parameters], self._scale()
-        if self._group:
+        if self._group and not self._is_sharded:
             self._record_together(gradients, scale)
         else:
             self.recorder.after_noise(gradients, scale=scale)
@@ -312,7 +328,8 @@ class WatchedOptimizer:
         if optimizer.loss_reduction != "mean":
             return 1.0
         scale = optimizer.expected_batch_size * optimizer.accumulated_iterations
-        return float(scale * (self._group.size if self._group else 1))
+        group = None if self._is_sharded else self._group
+        return float(scale * (group.size if group else 1))
 
     def _record_together(self, gradients: Sequence[Tensor], scale: float) -> None:
         """Adds up what the processes know; all of them then record the same."""
@@ -478,31 +495,6 @@ class _Data:
         self.other_rates: set[float] = set() if ours else {one.sample_rate for one in known}
 
 
-class _Processes:
-    """The processes of a training that add up their gradients."""
-
-    def __init__(self) -> None:
-        self.rank = torch.distributed.get_rank()
-        self.size = torch.distributed.get_world_size()
-        on_gpu = torch.distributed.get_backend() == "nccl"
-        self._device = torch.device("cuda" if on_gpu else "cpu")
-
-    def sum(self, values: Floats) -> Floats:
-        """The sum over processes."""
-        tensor = torch.from_numpy(np.asarray(values, np.float64)).to(self._device)
-        torch.distributed.all_reduce(tensor)
-        summed: Floats = tensor.cpu().numpy()
-        return summed
-
-    def shared_seed(self, seed: int | None) -> int:
-        """The first process's seed."""
-        import secrets
-
-        chosen = [secrets.randbelow(2**63) if seed is None else seed]
-        torch.distributed.broadcast_object_list(chosen, device=self._device)
-        return int(chosen[0])
-
-
 def _accountant(optimizer: Any, given: Any) -> tuple[Any, float | None]:
     """The accountant, and the sample rate with which the optimizer calls it."""
     given = getattr(given, "accountant", given)
@@ -536,5 +528,7 @@ def _rows_of(grad_sample: Any) -> int:
     return sum(len(part) for part in parts if part is not None)
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1)
+def _flat(tensor: Any) -> Tensor:
+    """The numbers of a tensor, or of this process's part of it."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach().reshape(-1)

@@ -32,7 +32,7 @@ from dpcanary.watching.measured import Measured
 from dpcanary.watching.result import WatchedTraining
 
 Floats = NDArray[np.float64]
-Reduce = Callable[[Floats], Floats]
+DrawDirections = Callable[..., Directions]
 
 FORMAT = "dpcanary-watched-1"
 # Steps that are evaluated together, unless a second has passed before.
@@ -133,6 +133,7 @@ class Recorder:
         on_alarm: Callable[[Alarm], object] | None = None,
         seed: int | None = None,
         journal: Path | str | None = None,
+        draw_directions: DrawDirections = Directions,
     ) -> None:
         """Draws the canaries.
 
@@ -151,6 +152,7 @@ class Recorder:
             seed: of all secrets; by default from the operating system. A seed that an attacker
                 can guess gives away the canaries, and nothing else.
             journal: a file that is kept up to date. If it exists, the training goes on after it.
+            draw_directions: makes the directions, where one process does not have all parameters.
 
         Raises:
             InputError: if an argument is out of range, or the journal is of another training.
@@ -160,6 +162,7 @@ class Recorder:
         self._sizes = [int(np.prod(shape)) for shape in self._shapes]
         if not self._sizes:
             raise InputError("no parameter is trained, so there is nothing to watch")
+        self._draw_directions = draw_directions
         self._alarm_level = checked_real("alarm_level", alarm_level, most=1.0)
         self._on_alarm = on_alarm or _warn
         self._num_records = (
@@ -197,14 +200,14 @@ class Recorder:
 
     def _begin(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
         self.num_canaries, self._adjacency, self._seed = num_canaries, adjacency, seed
-        self.directions = Directions(self._sizes, num_slots=num_canaries, seed=seed)
+        self.directions = self._draw_directions(self._sizes, num_slots=num_canaries, seed=seed)
         self._secrets = Secrets(num_canaries=num_canaries, adjacency=adjacency, seed=seed)
         self._evidence = Evidence(
             level=self._alarm_level,
             tensors=self._names,
             sizes=np.array(self._sizes, np.float64),
             num_canaries=num_canaries,
-            sampled=[self._names[place] for place in self.directions.sampled],
+            sampled=self.directions.names_of_sampled(self._names),
         )
         self.alarm: Alarm | None = None
         self.num_steps = 0

@@ -1,8 +1,10 @@
 """Watched trainings without a library: directions, secrets, scores, evidence, results."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -598,6 +600,17 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     assert "They say nothing about gradients of single records" in " ".join(text.split())
     alarmed = trained(scaled(0.5)).result(delta=1e-5).report(tmp_path / "alarm.html")
     assert "ALARM" in alarmed.read_text(encoding="utf-8")
+
+
+def test_the_loop_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs/watching.md").read_text()
+    [block] = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        if "recorder.before_noise" in block
+    ]
+    exec(compile(block, "watching.md", "exec"), {})
+    assert capsys.readouterr().out == "True\n"
 
 
 # --- correlated noise -------------------------------------------------------------------------

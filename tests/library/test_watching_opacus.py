@@ -1,5 +1,7 @@
 """Watched trainings with Opacus: all its modes, planted errors, several processes."""
 
+import os
+import re
 import subprocess
 import sys
 import warnings
@@ -418,6 +420,54 @@ def test_shuffled_batches_are_found_by_their_sizes_alone():
     assert found.alarm.step <= 8
 
 
+# --- the examples of the pages ------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+
+
+def printed_by(program: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(EXAMPLES / program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=1_500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def number_after(text: str, words: str) -> float:
+    return float(re.search(rf"{re.escape(words)} ([\d.]+)", text)[1])
+
+
+def test_the_program_of_the_page_proves_what_it_says():
+    printed = printed_by("watched_training.py")
+    assert "1,922 canaries in one training of 9,610 parameters and 200 steps" in printed
+    assert 5 < number_after(printed, "knows the other records   >=") < 7.7
+    assert number_after(printed, "accounted: epsilon <=") == 6.54
+    assert number_after(printed, "test accuracy") > 0.8
+
+
+@pytest.mark.long
+def test_the_language_model_learns_and_is_audited():
+    printed = printed_by("watched_language_model.py")
+    assert number_after(printed, "epoch 6:") < 4.2
+    assert 3.2 < number_after(printed, "knows the other records   >=") < 5.3
+
+
+@pytest.mark.long
+def test_the_pretrained_transformer_is_finetuned_and_audited():
+    folder = Path(os.environ.get("DPCANARY_DATA", "no folder is given"))
+    encoder = folder / "encoders/deit-tiny-patch16-224"
+    if not encoder.exists():
+        pytest.skip("set DPCANARY_DATA to the folder with the data; see docs/data.md")
+    images = [str(folder / f"cifar10/cifar10_{part}.npz") for part in ("train_10000", "test_2000")]
+    printed = printed_by("watched_finetuning.py", str(encoder), *images)
+    assert number_after(printed, "epoch 8: test accuracy") > 0.4
+    assert 3.5 < number_after(printed, "knows the other records   >=") < 6.5
+
+
 # --- several processes ------------------------------------------------------------------------
 
 PROGRAM = Path(__file__).parent / "watched_in_processes.py"
@@ -433,8 +483,9 @@ def in_two_processes(error: str) -> list[list[str]]:
     return lines
 
 
-def test_two_processes_record_the_same_right_training():
-    one, other = in_two_processes("none")
+@pytest.mark.parametrize("error", ["none", "sharded"])
+def test_two_processes_record_the_same_right_training(error):
+    one, other = in_two_processes(error)
     assert one[1:] == other[1:]
     epsilon, accounted, scale, batch, alarm = one[1:]
     assert alarm == "None"
@@ -450,6 +501,8 @@ def test_two_processes_record_the_same_right_training():
         ("same on each", "they add the same noise"),
         ("again", "along the canaries has about 1.41"),
         ("missing", "the noise is missing"),
+        ("sharded, same", "get the same noise"),
+        ("sharded, one", "the noise has about 0.7 of the accounted size"),
     ],
 )
 def test_errors_of_several_processes_are_found_at_once(error, text):

@@ -8,7 +8,9 @@ import torch.distributed as dist
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer
+from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import watch
@@ -34,14 +36,39 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
         for parameter in optimizer.params:
             parameter.grad = parameter.summed_grad.view_as(parameter)
 
-    reduce_gradients = optimizer.reduce_gradients
+    inner = optimizer.add_noise
+
+    def same_on_shards() -> None:
+        torch.manual_seed(1_000 + len(steps))
+        steps.append(1)
+        for parameter in optimizer.params:
+            part = optimizer.grad_state[parameter]["summed_grad"].to_local()
+            noise = SIGMA / 2 * torch.randn_like(part)
+            parameter.grad = DTensor.from_local(
+                part + noise, parameter.device_mesh, parameter.placements
+            )
+
+    def on_one_shard() -> None:
+        inner()
+        if dist.get_rank():
+            for parameter in optimizer.params:
+                part = optimizer.grad_state[parameter]["summed_grad"].to_local()
+                parameter.grad.to_local().copy_(part)
+
+    reduce_gradients = getattr(optimizer, "reduce_gradients", None)
 
     def again() -> None:
         reduce_gradients()
         for parameter in optimizer.params:
             parameter.grad += SIGMA * torch.randn_like(parameter) / 50
 
-    replaced = {"on each": on_each, "same on each": same_on_each, "missing": missing}
+    replaced = {
+        "on each": on_each,
+        "same on each": same_on_each,
+        "missing": missing,
+        "sharded, same": same_on_shards,
+        "sharded, one": on_one_shard,
+    }
     if error in replaced:
         optimizer.add_noise = replaced[error]
     if error == "again":
@@ -54,22 +81,29 @@ def main(error: str) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     features = torch.randn(400, 20)
+    data = TensorDataset(features, (features[:, 0] > 0).long())
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 2))
-    model = DifferentiallyPrivateDistributedDataParallel(model)
-    model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
-        module=model,
+    sharded, criterion = error.startswith("sharded"), nn.CrossEntropyLoss()
+    wrap = FSDP2Wrapper if sharded else DifferentiallyPrivateDistributedDataParallel
+    made = PrivacyEngine(accountant="rdp").make_private(
+        module=(model := wrap(model)),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(TensorDataset(features, (features[:, 0] > 0).long()), batch_size=50),
+        data_loader=DataLoader(data, batch_size=50),
         noise_multiplier=SIGMA,
         max_grad_norm=1.0,
+        **({"grad_sample_mode": "ghost_fsdp", "criterion": criterion} if sharded else {}),
     )
+    if sharded:
+        model, optimizer, criterion, loader = made
+    else:
+        model, optimizer, loader = made
     torch.manual_seed(100 + dist.get_rank())
     plant(error, optimizer)
     with watch(optimizer, num_canaries=300, seed=1 if dist.get_rank() == 0 else None) as watched:
         for _ in range(8):
             for batch, labels in loader:
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(batch), labels).backward()
+                criterion(model(batch), labels).backward()
                 optimizer.step()
     found = watched.result(delta=1e-5)
     print(

@@ -1,0 +1,100 @@
+"""Watched trainings of several processes."""
+
+import secrets
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpcanary.watching.directions import Directions, NoiseSeen
+
+Floats = NDArray[np.float64]
+
+
+class Processes:
+    """The processes of a training that add up their gradients."""
+
+    def __init__(self) -> None:
+        self.rank = torch.distributed.get_rank()
+        self.size = torch.distributed.get_world_size()
+        on_gpu = torch.distributed.get_backend() == "nccl"
+        self._device = torch.device("cuda" if on_gpu else "cpu")
+
+    def sum(self, values: Floats) -> Floats:
+        """The sum over processes."""
+        tensor = torch.from_numpy(np.asarray(values, np.float64)).to(self._device)
+        torch.distributed.all_reduce(tensor)
+        summed: Floats = tensor.cpu().numpy()
+        return summed
+
+    def shared_seed(self, seed: int | None) -> int:
+        """The first process's seed."""
+        chosen = [secrets.randbelow(2**63) if seed is None else seed]
+        torch.distributed.broadcast_object_list(chosen, device=self._device)
+        return int(chosen[0])
+
+
+class ShardedDirections(Directions):
+    """Directions in parameters of which each process has a part.
+
+    A direction is made of one in each part, weighted by the square root of the part's share of all
+    parameters. All processes must make the same calls; each gets the same numbers.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        parts: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        num_slots: int,
+        seed: int,
+    ) -> None:
+        """Draws the directions; `parts` are the sizes of this process's parts of the tensors."""
+        super().__init__(parts, num_slots=num_slots, seed=seed + processes.rank)
+        self._processes = processes
+        self._weight = sqrt(sum(parts) / sum(sizes))
+        counts = np.zeros(processes.size)
+        counts[processes.rank] = len(self.sampled)
+        self._num_sampled = processes.sum(counts).astype(int)
+        self._most_values = int(
+            max(processes.sum(np.eye(processes.size)[processes.rank] * self._num_values))
+        )
+
+    def names_of_sampled(self, names: Sequence[str]) -> list[str]:
+        """The names of the tensors `sampled` in all processes."""
+        found = np.zeros((len(self._num_sampled), max(self._num_sampled)))
+        found[self._processes.rank, : len(self.sampled)] = self.sampled
+        places = self._processes.sum(found.ravel()).reshape(found.shape).astype(int)
+        return [
+            f"{names[place]} in process {rank}"
+            for rank, count in enumerate(self._num_sampled)
+            for place in places[rank, :count]
+        ]
+
+    def project(self, tensors: Sequence[Tensor]) -> Floats:
+        """The components of a vector in the directions, shape (K,)."""
+        return self._processes.sum(self._weight * super().project(tensors))
+
+    def add(self, tensors: Sequence[Tensor], amounts: Floats) -> None:
+        """Adds this process's part of the sum of amounts times directions, in place."""
+        super().add(tensors, self._weight * amounts)
+
+    def noise(
+        self, noisy: Sequence[Tensor], sums: Sequence[Tensor], *, scale: float = 1.0
+    ) -> NoiseSeen:
+        """Looks at the noise of all processes; see `NoiseSeen`."""
+        seen = super().noise(noisy, sums, scale=scale)
+        first = np.zeros((sum(self._num_sampled), self._most_values))
+        start = int(self._num_sampled[: self._processes.rank].sum())
+        rows = slice(start, start + len(self.sampled))
+        first[rows] = np.nan
+        first[rows, : seen.first.shape[1]] = seen.first
+        parts = [self._weight * seen.projections, seen.squares, seen.sums, first.ravel()]
+        summed = self._processes.sum(np.concatenate(parts))
+        ends = np.cumsum([part.size for part in parts])[:-1]
+        projections, squares, sums_of_all, values = np.split(summed, ends)
+        return NoiseSeen(projections, squares, sums_of_all, values.reshape(first.shape))
