@@ -1,5 +1,6 @@
 """Watches a training with Opacus: one line before the loop, and one after it."""
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from dpcanary.errors import InputError
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
 from dpcanary.watching.processes import Processes, ShardedDirections
-from dpcanary.watching.recorder import Recorder, StepTold
+from dpcanary.watching.recorder import Recorder, StepTold, read_state
 from dpcanary.watching.result import WatchedTraining
 
 Floats = NDArray[np.float64]
@@ -27,6 +28,8 @@ Floats = NDArray[np.float64]
 # Clipping is tried on gradients of so many times C. It may leave a little more than C, and more
 # in half precision.
 _LONG, _TOLERANCE, _ROUNDINGS = 10.0, 1e-3, 2.0
+# Marks what stands in place of an optimizer's method.
+_MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
 _STEPS_BETWEEN_LOOKS = 64
 
@@ -129,10 +132,12 @@ class WatchedOptimizer:
             )
         self._sample_rate = float(rate)
         self._model = _Model(self._parameters)
+        journal = options["journal"]
         if self._group:
-            options = {**options, "seed": self._group.shared_seed(options["seed"])}
+            seed = self._group.shared(_drawn(options["seed"]))
+            options = {**options, "seed": seed, "journal": None}
             if self._group.rank:
-                options |= {"journal": None, "on_alarm": lambda alarm: None}
+                options["on_alarm"] = options["on_alarm"] or _silent
             if self._is_sharded:
                 parts = [_flat(p).numel() for p in self._parameters]
                 options |= {"draw_directions": partial(ShardedDirections, self._group, parts)}
@@ -144,9 +149,17 @@ class WatchedOptimizer:
             num_records=data.num_records if num_records is None else num_records,
             **options,
         )
+        if self._group:
+            # One process reads and writes the journal, and all go on after it.
+            first = journal is not None and not self._group.rank
+            state = self._group.shared(read_state(journal) if first else None)
+            if state:
+                self.recorder.load_state_dict(state)
+            if first:
+                self.recorder.journal = Path(journal)
         self._other_rates = data.other_rates
         self._is_poisson = samples_poisson(optimizer)
-        self._steps_before = self._accounted()[0]
+        self._steps_before: int | None = None
         self._rows, self._noised, self._next_trial = 0.0, False, 0
         self._local: NoiseSeen | None = None
         self._last_told: StepTold | None = None
@@ -158,9 +171,9 @@ class WatchedOptimizer:
         return self.recorder.alarm
 
     def __enter__(self) -> "WatchedOptimizer":
-        if self._removers:
-            raise InputError("this optimizer is being watched already")
         optimizer = self._optimizer
+        if hasattr(vars(optimizer).get("add_noise"), _MARK):
+            raise InputError("this optimizer is being watched already")
         self.recorder.starts_from([_flat(p) for p in self._parameters])
         self._wrap("add_noise", self._add_noise)
         accumulates = "clip_and_accumulate"
@@ -180,8 +193,9 @@ class WatchedOptimizer:
         for remove in self._removers:
             remove()
         self._removers = []
-        self._check_accountant()
-        self.recorder.ends_with([_flat(p) for p in self._parameters])
+        if error is None:
+            self._check_accountant()
+            self.recorder.ends_with([_flat(p) for p in self._parameters])
         self.recorder.evaluate()
         self.recorder.write()
 
@@ -193,6 +207,7 @@ class WatchedOptimizer:
         def called(*args: Any, **keys: Any) -> object:
             return wrapper(inner, *args, **keys)
 
+        setattr(called, _MARK, True)
         setattr(self._optimizer, name, called)
         self._removers.append(
             lambda: setattr(self._optimizer, name, inner) if had else delattr(self._optimizer, name)
@@ -250,6 +265,8 @@ class WatchedOptimizer:
         self.recorder.saw_clipping(float(clipped.sum()), len(clipped))
 
     def _add_noise(self, inner: Callable[[], object]) -> object:
+        if self._steps_before is None:  # an accountant's state may have been loaded until now
+            self._steps_before = self._accounted()[0]
         self._check_accountant()
         self._check_set_up()
         if self.recorder.num_steps >= self._next_trial:
@@ -310,10 +327,9 @@ class WatchedOptimizer:
     def _before_step(self, *_: Any) -> None:
         """Just before the update: looks at the noisy gradients, as they will be used."""
         if not self._noised:
-            if self.recorder.num_steps:
-                self._contradiction(
-                    "update_without_noise", "the optimizer makes an update without adding noise"
-                )
+            self._contradiction(
+                "update_without_noise", "the optimizer makes an update without adding noise"
+            )
             return
         self._noised = False
         gradients, scale = [_flat(p.grad) for p in self._parameters], self._scale()
@@ -396,14 +412,14 @@ class WatchedOptimizer:
     def _check_accountant(self) -> None:
         """Whether the accountant was told what the last step did."""
         told, self._last_told = self._last_told, None
-        if told is None or self._accountant is None:
+        if told is None or self._accountant is None or self._steps_before is None:
             return
         steps, noise, rate = self._accounted()
-        watched = self.recorder.num_steps_since_begin
-        if steps - self._steps_before != watched:
+        accounted, watched = steps - self._steps_before, self.recorder.num_steps_since_begin
+        if accounted != watched:
             self._contradiction(
                 "accounted_steps",
-                f"{steps - self._steps_before:,} steps were accounted, and {watched:,} were made",
+                f"{accounted:,} steps were accounted, and {watched:,} were made",
             )
         elif abs(noise / told.noise_multiplier - 1) > 1e-6:
             self._contradiction(
@@ -526,6 +542,14 @@ def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
 def _rows_of(grad_sample: Any) -> int:
     parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
     return sum(len(part) for part in parts if part is not None)
+
+
+def _drawn(seed: int | None) -> int:
+    return secrets.randbelow(2**62) if seed is None else seed
+
+
+def _silent(alarm: Alarm) -> None:
+    """The first process says it."""
 
 
 def _flat(tensor: Any) -> Tensor:

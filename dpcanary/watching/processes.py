@@ -1,8 +1,8 @@
 """Watched trainings of several processes."""
 
-import secrets
 from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +30,11 @@ class Processes:
         summed: Floats = tensor.cpu().numpy()
         return summed
 
-    def shared_seed(self, seed: int | None) -> int:
-        """The first process's seed."""
-        chosen = [secrets.randbelow(2**63) if seed is None else seed]
-        torch.distributed.broadcast_object_list(chosen, device=self._device)
-        return int(chosen[0])
+    def shared(self, value: Any) -> Any:
+        """The first process's value."""
+        values = [value]
+        torch.distributed.broadcast_object_list(values, device=self._device)
+        return values[0]
 
 
 class ShardedDirections(Directions):

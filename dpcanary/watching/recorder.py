@@ -111,6 +111,7 @@ class Recorder:
         num_canaries: K.
         share: what the canaries add to the variance of the noise.
         num_steps: steps that were recorded.
+        journal: the file that is kept up to date; None if there is none.
         directions: of the canaries.
         told: what was told of the present step; None between steps.
         others: the projections of the sum without canaries, in units of C; shape (K,).
@@ -193,10 +194,10 @@ class Recorder:
                 UserWarning,
                 stacklevel=3,
             )
-        self._journal = None if journal is None else Path(journal)
+        self.journal = None if journal is None else Path(journal)
         self._written = time.monotonic()
-        if self._journal is not None and self._journal.exists():
-            self.load_state_dict(_read(self._journal))
+        if self.journal is not None and (state := read_state(self.journal)):
+            self.load_state_dict(state)
 
     def _begin(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
         self.num_canaries, self._adjacency, self._seed = num_canaries, adjacency, seed
@@ -383,7 +384,7 @@ class Recorder:
         self._evidence.add(seen)
         if self._evidence.finding is not None:
             self.raise_alarm(alarm_of(self._evidence.finding, level=self._alarm_level))
-        if self._journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+        if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.write()
 
     def raise_alarm(self, alarm: Alarm) -> None:
@@ -494,9 +495,9 @@ class Recorder:
 
     def write(self) -> None:
         """Writes the journal, if there is one."""
-        if self._journal is not None:
+        if self.journal is not None:
             self._written = time.monotonic()
-            write_arrays(self._journal, **self.state_dict())
+            write_arrays(self.journal, **self.state_dict())
 
 
 def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) -> WatchedTraining:
@@ -510,7 +511,9 @@ def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) 
     Raises:
         InputError: if it is no journal, or an argument is out of range.
     """
-    state = _read(Path(path))
+    state = read_state(path)
+    if state is None:
+        raise InputError(f"{path} does not exist")
     header = state["header"]
     if not header["phases"]:
         raise InputError(f"{path} holds no step")
@@ -527,11 +530,17 @@ def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) 
     return recorder.result(delta=delta, significance=significance)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    header, arrays = read_arrays(path)
+def read_state(path: Path | str) -> dict[str, Any] | None:
+    """The state in a journal, as `Recorder.state_dict` gives it; None if there is no such file.
+
+    Raises:
+        InputError: if the file is no journal.
+    """
+    if not Path(path).exists():
+        return None
+    header, arrays = read_arrays(Path(path))
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is no journal of a watched training")
-    header.pop("origin", None)
     return {"header": header, "arrays": arrays}
 
 

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpcanary import InputError, watch
+from dpcanary.own_training import read_watched
 
 RECORDS, FEATURES, SIGMA, CANARIES = 400, 20, 1.2, 300
 ADAPTIVE = {
@@ -227,6 +228,39 @@ def test_a_resumed_training_goes_on_with_its_canaries(tmp_path):
     assert found.num_canaries == CANARIES
     assert found.alarm is None
     assert set(found.scores) == {"all_updates_known", "all_updates", "last_model"}
+
+
+def test_an_error_in_the_loop_leaves_the_optimizer_as_it_was_and_raises_no_alarm(tmp_path):
+    made, journal = build(), tmp_path / "watched.npz"
+
+    def fails(made):
+        run(made, epochs=1)
+        made.optimizer.attach_step_hook(lambda optimizer: 1 / 0)
+        run(made, epochs=1)
+
+    found = watch(made.optimizer, num_canaries=20, journal=journal)
+    with pytest.raises(ZeroDivisionError), found:
+        fails(made)
+    assert found.alarm is None
+    assert "add_noise" not in vars(made.optimizer)
+    assert read_watched(journal, delta=1e-5).num_steps == 8
+
+
+def test_an_optimizer_is_watched_once():
+    made = build()
+    with watch(made.optimizer, num_canaries=5):
+        with pytest.raises(InputError, match="watched already"), watch(made.optimizer):
+            pass
+        run(made, epochs=1)
+
+
+def test_an_accountant_may_be_restored_after_watch_is_called():
+    made = build()
+    watch_it = watch(made.optimizer, num_canaries=20)
+    made.engine.accountant.history = [(SIGMA, 0.125, 40)]
+    with watch_it:
+        run(made, epochs=1)
+    assert watch_it.alarm is None
 
 
 def test_a_training_without_an_accountant_needs_a_sample_rate():
@@ -473,21 +507,33 @@ def test_the_pretrained_transformer_is_finetuned_and_audited():
 PROGRAM = Path(__file__).parent / "watched_in_processes.py"
 
 
-def in_two_processes(error: str) -> list[list[str]]:
+def in_two_processes(*arguments: str) -> list[list[str]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
     done = subprocess.run(
-        [*command, str(PROGRAM), error], capture_output=True, text=True, timeout=240, check=False
+        [*command, str(PROGRAM), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     lines = [line.split("|") for line in done.stdout.splitlines() if line.startswith("found|")]
     assert len(lines) == 2, done.stderr[-2000:]
     return lines
 
 
+def test_two_processes_go_on_after_their_journal(tmp_path):
+    found = [in_two_processes("none", str(tmp_path / "watched.npz")) for _ in range(2)]
+    for (first, second), steps in zip(found, (64, 128), strict=True):
+        assert first[1:] == second[1:]
+        assert first[-1] == "None"
+        assert int(first[-2]) == steps
+
+
 @pytest.mark.parametrize("error", ["none", "sharded"])
 def test_two_processes_record_the_same_right_training(error):
     one, other = in_two_processes(error)
     assert one[1:] == other[1:]
-    epsilon, accounted, scale, batch, alarm = one[1:]
+    epsilon, accounted, scale, batch, _steps, alarm = one[1:]
     assert alarm == "None"
     assert 0.3 * float(accounted) < float(epsilon) < 1.15 * float(accounted)
     assert abs(float(scale) - 1) < 0.01

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -75,7 +76,7 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
         optimizer.reduce_gradients = again
 
 
-def main(error: str) -> None:
+def main(error: str, journal: str | None = None) -> None:
     """Trains, and prints what was found."""
     warnings.filterwarnings("ignore")
     dist.init_process_group("gloo")
@@ -97,9 +98,12 @@ def main(error: str) -> None:
         model, optimizer, criterion, loader = made
     else:
         model, optimizer, loader = made
-    torch.manual_seed(100 + dist.get_rank())
+    # Who goes on with the same noise is found.
+    again = journal is not None and Path(journal).exists()
+    torch.manual_seed(100 + dist.get_rank() + 10 * again)
     plant(error, optimizer)
-    with watch(optimizer, num_canaries=300, seed=1 if dist.get_rank() == 0 else None) as watched:
+    seed = 1 if dist.get_rank() == 0 else None
+    with watch(optimizer, num_canaries=300, seed=seed, journal=journal) as watched:
         for _ in range(8):
             for batch, labels in loader:
                 optimizer.zero_grad()
@@ -112,6 +116,7 @@ def main(error: str) -> None:
         found.accounted.substitute,
         found.measured.noise_scale()[0],
         found.measured.mean_batch_size,
+        found.num_steps,
         found.alarm,
         sep="|",
         flush=True,
@@ -120,4 +125,4 @@ def main(error: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
