@@ -9,7 +9,7 @@ Audit:
 Watch:
     watch
 Check:
-    check_mechanism
+    check_mechanism, check_model
 Estimate from scores:
     estimate_epsilon, estimate_epsilon_one_run, assess_claim
 Plan:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dpcanary.estimation import runs_needed as runs_needed
     from dpcanary.own_training import audit_training as audit_training
     from dpcanary.own_training import check_mechanism as check_mechanism
+    from dpcanary.own_training import check_model as check_model
     from dpcanary.own_training import watch as watch
     from dpcanary.training import Records as Records
 

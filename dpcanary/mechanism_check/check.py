@@ -1,28 +1,24 @@
 """The check of a training loop against the mechanism that is accounted for it."""
 
 from dataclasses import dataclass
-from math import log1p, sqrt
+from math import sqrt
 from textwrap import fill
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from scipy.stats import chi2, norm
 
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
-from dpcanary.mechanism_check.findings import EDGES, Finding, findings_of, level_of_each
-from dpcanary.mechanism_check.measurements import (
-    NORMS,
-    NUM_TENSORS,
-    PARAMETERS_OF_RECORD,
-    SMALL,
-    STABLE,
-    Plan,
-    Settings,
-    Train,
-    measure,
-)
+from dpcanary.mechanism_check import clipping, noise, sampling
+from dpcanary.mechanism_check.evidence import EXACT
+from dpcanary.mechanism_check.findings import Finding, findings_of, level_of_each
+from dpcanary.mechanism_check.measurements import Plan, Settings, Train, measure
+from dpcanary.mechanism_check.probe import MOST_MOVED, NORMS, NUM_SILENT
 from dpcanary.program import progress
+
+# All properties, in the order in which they are shown.
+PROPERTIES = (*sampling.PROPERTIES, *clipping.PROPERTIES, *noise.PROPERTIES)
 
 
 @dataclass(frozen=True)
@@ -33,50 +29,40 @@ class SmallestErrors:
         noise: relative, of the noise's scale in the smallest parameter tensor.
         rate: relative, of the sample rate.
         differing_rates: standard deviation between the records' own rates, over the sample rate.
-        cut_off: largest standard deviation from which on missing noise is found.
     """
 
     noise: float
     rate: float
     differing_rates: float
-    cut_off: float
 
 
 def smallest_errors(plan: Plan, level: float) -> SmallestErrors:
     """The errors that a check can just see at a level of each property, by normal approximation."""
-    rate, count, num_trainings = plan.settings.sample_rate, plan.num_records, plan.num_trainings
-    values = num_trainings * count  # of the smallest tensor
-    largest = chi2(values).isf(level / (2 * (1 + NUM_TENSORS)))
-    far = norm.isf(level / (2 * 3))  # the sampling rate has three tests
-    # No value beyond an edge must be too unlikely.
-    needed = level / (2 * (1 + NUM_TENSORS) * (len(EDGES) - 1))
-    num_values = num_trainings * count * PARAMETERS_OF_RECORD
-    seen = [edge for edge in EDGES[1:-1] if num_values * log1p(-norm.sf(edge)) < np.log(needed)]
+    rate, count = plan.settings.sample_rate, plan.num_records
+    steps = plan.num_trainings * plan.settings.num_steps
+    values = steps * NUM_SILENT  # of the smallest tensor
+    largest = chi2(values).isf(level / (2 * 20))  # each of these properties has about 20 tests
+    far = norm.isf(level / (2 * 20))
     return SmallestErrors(
         noise=sqrt(largest / values) - 1,
-        rate=far * sqrt((1 - rate) / (rate * values)),
-        differing_rates=sqrt(far * sqrt(2 / count) * (1 - rate) / (rate * num_trainings)),
-        cut_off=max(seen, default=0.0),
+        rate=far * sqrt((1 - rate) / (rate * steps * count)),
+        differing_rates=sqrt(far * sqrt(2 / count) * (1 - rate) / (rate * steps)),
     )
 
 
 def _blind_spots(plan: Plan, level: float) -> tuple[str, ...]:
     """Errors that pass at a level of each random property, in words."""
-    norms = ", ".join(f"{one:g}" for one in (SMALL, *NORMS[:-1]))
     small = smallest_errors(plan, level)
     return (
-        "errors of your own model and data: layers other than linear ones and embeddings, shared"
-        " parameters, records that occur twice",
-        "errors that need more than two steps, a schedule, accumulated gradients, or another"
-        " setting, device or precision",
-        f"clipping of gradients whose norms are not {norms} or {NORMS[-1]:g} times C",
-        "batches or noise that depend on what records say: all labels are the same, noise is"
-        " measured where gradients are 0, and the rest almost without noise",
-        "random numbers that can be predicted, and noise that is shared in a way that shows neither"
-        " in sums nor between equal places of two parameters",
+        "errors of your own model and data, of layers other than linear ones and embeddings, shared"
+        " parameters: `dpcanary check --model` looks at these",
+        f"errors that begin after step {plan.settings.num_steps}, that need another setting, device"
+        " or precision, or certain values of records, labels or parameters",
+        "random numbers that can be predicted from what the loop is not given, such as the time",
+        "noise that is shared in part by two of many steps or coordinates, or by a rule over many",
         f"errors of less than {small.noise:.1%} in the noise of one parameter and {small.rate:.1%}"
         f" in the sample rate, rates that differ between records by less than"
-        f" {small.differing_rates:.0%}, noise that is cut off beyond {small.cut_off:g} deviations",
+        f" {small.differing_rates:.0%}, errors of {EXACT:.1%} in clipping",
     )
 
 
@@ -110,8 +96,12 @@ class MechanismCheck:
         width = max(len(finding.name) for finding in self.findings)
         lines = []
         for one in self.findings:
-            mark = "ok  " if one.holds else "FAIL"
+            mark = ("note" if one.note else "ok  ") if one.holds else "FAIL"
             lines.append(f"{mark}  {one.name:<{width}}  {one.measured}")
+            if one.note:
+                lines.append(
+                    fill(one.note, 88, initial_indent="      ", subsequent_indent="      ")
+                )
             if not one.holds:
                 lines += [f"      expected: {one.expected}", f"      meaning:  {one.meaning}"]
         failed = sum(not finding.holds for finding in self.findings)
@@ -139,32 +129,34 @@ def check_mechanism(
     max_grad_norm: float = 1.0,
     learning_rate: float = 0.1,
     num_records: int = 200,
-    num_trainings: int = 50,
+    num_trainings: int = 30,
+    num_steps: int = 24,
     significance: float = 0.001,
     seed: int = 0,
 ) -> MechanismCheck:
     """Checks by measurement that a training loop is the mechanism that accountants assume.
 
-    The loop trains small probes for one or two steps: linear layers, one of them with a bias, and
-    an embedding. Their gradients are known, so the updates show which records were drawn, how they
-    were clipped and divided, and the noise. The gradients of one dataset are 0, so that its updates
-    are noise alone; another is trained almost without noise.
+    The loop trains small probes: linear layers, one of them with a bias, and an embedding. Their
+    gradients are known at all parameters, so the updates show which records were drawn, how they
+    were clipped and divided, and the noise. Half of the trainings are almost without noise; half of
+    them have few records, so that many batches are empty.
 
     Args:
-        train: your loop: `train(module, dataset, settings)` trains the module in place by SGD with
+        train: your loop: `train(module, dataset, settings)` trains the module in place with
             cross-entropy loss on a `TensorDataset` of vectors and labels, for
             `settings.num_steps` steps, with the sample rate, noise multiplier, clipping norm and
-            learning rate of the settings. It must not fail if a batch is empty, which is rare; with
-            more records it is rarer. It may ignore `settings.seed`, unless it seeds its generators
-            itself.
+            learning rate of the settings, by SGD of its own or any optimiser of PyTorch. It may
+            ignore `settings.seed`, unless it seeds its generators itself. If it does not call the
+            module in every step, it must be a generator that yields after each step.
         sample_rate: to check at. The expected batch size must be a whole number, at least 10. For
             loops with Opacus, its inverse must be one too: Opacus takes the rate
             1 / number of batches.
         noise_multiplier: likewise.
         max_grad_norm: likewise.
-        learning_rate: likewise, constant.
-        num_records: of the probes' datasets; even. More are needed for a small sample rate.
+        learning_rate: likewise.
+        num_records: of the probes' datasets. More are needed for a small sample rate.
         num_trainings: of each of four kinds.
+        num_steps: of each training; errors that begin later are not seen.
         significance: probability that a right mechanism fails any property, at most (Bonferroni,
             of tests with exact laws).
         seed: from which the trainings' seeds are derived.
@@ -173,14 +165,12 @@ def check_mechanism(
         InputError: if an argument is out of range, or a training fails.
     """
     num_records = checked_count("num_records", num_records, least=20)
-    if num_records % 2:
-        raise InputError(f"num_records is {num_records}; it must be even")
     settings = Settings(
         sample_rate=checked_real("sample_rate", sample_rate, most=1.0),
         noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
         max_grad_norm=checked_real("max_grad_norm", max_grad_norm),
         learning_rate=checked_real("learning_rate", learning_rate),
-        num_steps=1,
+        num_steps=checked_count("num_steps", num_steps, least=2),
         seed=0,
     )
     _check_probe(settings, num_records)
@@ -193,9 +183,25 @@ def check_mechanism(
     level = checked_real("significance", significance, most=0.5)
     with progress(plan.total, "training") as bar:
         found = measure(train, plan, bar.update)
-    findings = findings_of(found, significance=level)
-    not_seen = _blind_spots(plan, level_of_each(level))
+    findings = findings_of(found, PROPERTIES, significance=level)
+    not_seen = _blind_spots(plan, level_of_each(level, PROPERTIES))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)
+
+
+def assert_mechanism(train: Train, **settings: Any) -> None:
+    """Fails a test if a training loop is not the mechanism that accountants assume.
+
+    Args:
+        train: as in `check_mechanism`.
+        settings: its other arguments.
+
+    Raises:
+        AssertionError: with the whole result, if a property does not hold.
+    """
+    __tracebackhide__ = True  # pytest then shows the test, and not this function
+    found = check_mechanism(train, **settings)
+    if not found.passes:
+        raise AssertionError(f"the training loop is not what is accounted\n\n{found}")
 
 
 def _check_probe(settings: Settings, num_records: int) -> None:
@@ -207,8 +213,10 @@ def _check_probe(settings: Settings, num_records: int) -> None:
             f" to a multiple of {10 / settings.sample_rate:g}"
         )
     # One step must not change the gradients of the next one much.
-    if 2 * settings.learning_rate * limit / size * STABLE * limit > 1:
+    moved = 2 * settings.learning_rate * limit / size * NORMS[-1] * limit
+    if moved > MOST_MOVED:
         raise InputError(
             f"learning_rate {settings.learning_rate:g} is too large for a probe with max_grad_norm"
-            f" {limit:g} and batches of {size:g}: lower it"
+            f" {limit:g} and batches of {size:g}: lower it below"
+            f" {settings.learning_rate * MOST_MOVED / moved:.2g}"
         )

@@ -92,6 +92,18 @@ def variance_of_means(values: Array, axes: tuple[int, ...]) -> tuple[float, floa
     return share * values.size / sums.size, two_sided(law.cdf(share), law.sf(share))
 
 
+def variance_along(rows: Array, weights: Array) -> tuple[float, float]:
+    """The variance of rows along a direction, over that of all their values; and its p-value.
+
+    The part of the squares of all values that lies along it is a beta number, as in
+    `variance_of_means`.
+    """
+    along = rows @ (weights / np.linalg.norm(weights))
+    share = float((along**2).sum() / (rows**2).sum())
+    law = beta(along.size / 2, (rows.size - along.size) / 2)
+    return share * rows.shape[1], two_sided(law.cdf(share), law.sf(share))
+
+
 def correlation(first: Array, second: Array) -> tuple[float, float]:
     """The correlation of two lists of normal numbers of mean 0, and its p-value.
 

@@ -1,20 +1,28 @@
-"""Updates of short trainings on the probes."""
+"""Updates of short trainings on the probes, in the units that the accountant assumes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from math import sqrt
+from itertools import pairwise
+from types import GeneratorType
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
 
 from dpcanary.errors import InputError
 from dpcanary.global_generators import seed_global_generators
+from dpcanary.mechanism_check.probe import (
+    Array,
+    Probe,
+    ProbeRecords,
+    by_column,
+    probe_records,
+)
+from dpcanary.mechanism_check.trace import Trace, is_plain, replayed
 from dpcanary.randomness import generator
 
 
@@ -25,60 +33,9 @@ class Purpose(IntEnum):
     BATCH_SIZES = 24  # drawn no more: the law of batch sizes is computed; the number stays taken
 
 
-# Norms of gradients at the start, in units of C. Small ones show how sums are divided. The others
-# show clipping: it must not act on those below 1, and must bring all others to 1.
-SMALL = 0.01
-NORMS = (0.5, 0.9, 1.1, 1.5, 2.0, 5.0, 10.0, 30.0, 100.0)
-# Gradients up to this norm change so little in one step that the second one clips them too.
-STABLE = 10.0
-# Of `Probe`: tensors, each of which holds the same share of every record's gradient, and the values
-# of a record in all of them.
-NUM_TENSORS, PARAMETERS_OF_RECORD = 5, 8
-
-
-class Probe(nn.Module):
-    """Logits of two classes, from five parameter tensors that are 0 at the start.
-
-    Record i is a vector of which component i alone is not 0. It has columns or rows of its own in
-    all tensors, so its part in the update of each can be read off: what is left out of clipping or
-    noise shows, also if it is a bias.
-    """
-
-    def __init__(self, num_records: int) -> None:
-        super().__init__()
-        # Two tensors of one shape, which could get the same noise.
-        self.first = nn.Linear(num_records, 2, bias=False)
-        self.second = nn.Linear(num_records, 2, bias=False)
-        self.embedding = nn.Embedding(num_records, 2)
-        # A bias for each record: one for all would show neither whose part it holds nor, having few
-        # values, whether its noise is right.
-        self.hidden = nn.Linear(1, num_records)
-        for parameter in self.parameters():
-            nn.init.zeros_(parameter)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits, shape (records, 2), of features of shape (records, num_records)."""
-        size = features.sum(dim=1, keepdim=True)
-        # A sequence of one word: some libraries take embeddings of sequences alone.
-        embedded = size * self.embedding(features.argmax(dim=1, keepdim=True)).squeeze(1)
-        units = self.hidden(torch.ones_like(size))  # the same for all, before each takes its own
-        own = (units * features).sum(dim=1, keepdim=True)
-        # So that a unit's gradient is as large as that of two logits.
-        opposite = torch.cat([own, -own], dim=1) / sqrt(2)
-        logits: Tensor = self.first(features) + self.second(features) + embedded + opposite
-        return logits
-
-    def moved(self) -> dict[str, NDArray[np.float64]]:
-        """How far the parameters are from the start, by name."""
-        return {
-            name: parameter.detach().cpu().double().numpy()
-            for name, parameter in self.named_parameters()
-        }
-
-
 @dataclass(frozen=True)
 class Settings:
-    """What a training loop is asked to do. Its optimiser must be SGD without momentum.
+    """What a training loop is asked to do.
 
     Attributes:
         sample_rate: of Poisson sampling. The expected batch size is that times the records.
@@ -97,40 +54,27 @@ class Settings:
     seed: int
 
 
-def norms_of(count: int) -> NDArray[np.float64]:
-    """Norms of the loud records' gradients, over C; every other one is small. Shape (count,)."""
-    norms = np.full(count, SMALL)
-    norms[0::2] = np.resize(NORMS, count // 2)
-    return norms
-
-
-def _loud_records(count: int, max_grad_norm: float) -> TensorDataset:
-    """Records of a component each, whose gradients have the norms of `norms_of` at the start.
-
-    The gradient in each logit is 1/2 or -1/2 at the start. Times a feature x, the gradient in each
-    of the five tensors has the norm x / sqrt(2).
-    """
-    features = norms_of(count) * max_grad_norm * sqrt(2 / NUM_TENSORS)
-    return TensorDataset(
-        torch.diag(torch.tensor(features, dtype=torch.float32)),
-        torch.zeros(count, dtype=torch.int64),
-    )
-
-
-Array = NDArray[np.float64]
-# Values by the name of a parameter tensor.
-Tensors = dict[str, Array]
-# Trains a module on a dataset, in place. What it returns is not used.
-Train = Callable[[nn.Module, Dataset[object], Settings], object]
-# Parts are in units of C; the least of a record that is in a batch is 1e-2.
+# Trains a module on a dataset, in place. A generator is run to its end, and what it yields is not
+# used: it says that a step is done. What is returned is not used.
+Train = Callable[[Any, Any, Settings], object]
+# As good as no noise; many libraries refuse 0.
+_QUIET = 1e-7
+# The expected batch size of the small datasets, whose batches are often empty, and the largest
+# sample rate at which they are.
+SMALL_BATCH, _MOST_RATE = 2, 0.9
+# Parts over C from which on a record was in a batch; float32 leaves less, and small records more.
 _PRESENT = 1e-4
+# An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
+_SLOW = 0.1
+# Relative deviations of what is carried over between steps.
+_CARRIED = 1e-3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: this number of trainings of each kind, on so many records.
+    """What is measured: so many trainings of each kind, of so many steps.
 
-    The number of steps, the noise and the seed of the settings are replaced.
+    The noise and the seed of the settings are replaced.
     """
 
     settings: Settings
@@ -139,77 +83,155 @@ class Plan:
     seed: int
 
     @property
+    def num_small(self) -> int:
+        """Records of the small datasets; 0 if there are none, as no batch would be empty."""
+        rate = self.settings.sample_rate
+        return round(SMALL_BATCH / rate) if rate <= _MOST_RATE else 0
+
+    @property
     def total(self) -> int:
         """Trainings of all kinds."""
-        return 4 * self.num_trainings
+        return (4 if self.num_small else 2) * self.num_trainings
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """What R trainings of one kind did on N records.
+
+    Attributes:
+        records: that they were trained on.
+        num_updates: that were seen of each training, shape (R,).
+        before: parameters before each of T updates, by column; shape (R, T, 8, columns).
+        moved: updates over learning rate * C / expected batch size, likewise.
+        in_all: the updates of a whole training added up, shape (R, 8, columns).
+        replay_error: of the parameters, over the same unit, if an optimiser of PyTorch moves them
+            by more than the gradient; else 0.
+        optimizer: its name; empty if updates are differences of parameters.
+    """
+
+    records: ProbeRecords
+    num_updates: NDArray[np.int64]
+    before: Array
+    moved: Array
+    in_all: Array
+    replay_error: float
+    optimizer: str
+
+    @cached_property
+    def norms(self) -> Array:
+        """Of the records' gradients over C, before each update; shape (R, T, N)."""
+        return self.records.norms_at(self.before)
+
+    @cached_property
+    def parts(self) -> Array:
+        """Of the records in each update, over C, by tensor; shape (R, T, 5, N)."""
+        return self.records.parts(self.moved)[0]
+
+    @cached_property
+    def across(self) -> Array:
+        """What moved where the records' gradients are 0, in their columns; shape (R, T, 4, N)."""
+        return self.records.parts(self.moved)[1]
+
+    @cached_property
+    def silent(self) -> Array:
+        """What moved in columns that no record has; shape (R, T, 8, silent)."""
+        return self.moved[..., len(self.records.sizes) :]
+
+    @cached_property
+    def drawn(self) -> NDArray[np.bool_]:
+        """Which records were in a batch, shape (R, T, N); for trainings almost without noise."""
+        drawn: NDArray[np.bool_] = np.abs(self.parts).max(axis=2) > _PRESENT
+        return drawn
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Updates in the units that the accountant assumes, R trainings of each kind on N records.
+    """All trainings.
 
     Attributes:
-        sample_rate: that the accountant assumes.
-        norms: of the records' gradients before clipping, over C; shape (N,).
-        noise: of one step in each parameter tensor, over learning rate * noise multiplier * C /
-            expected batch size; shape (R, shape of the tensor). Standard normal if all is right.
-        noise_of_two: the same after two steps.
-        parts: the parts of records in each tensor in one step almost without noise, over learning
-            rate * C / expected batch size / sqrt(tensors); shape (R, N). In every tensor, this is
-            the norm of the record's clipped gradient over C, or 0 if it is not in the batch.
-        parts_of_two: the same after two steps.
+        settings: that were asked for.
+        quiet: almost without noise.
+        noisy: with the noise of the settings, on the same records. It is in units of C, too.
+        small_quiet: likewise on few records, so that many batches are empty; or None.
+        small_noisy: likewise.
+        failed: what such a small training raised.
+        momentum: of the updates before what is measured, which was undone; 0 if there is none.
+        weight_decay: likewise, over the learning rate.
     """
 
-    sample_rate: float
-    norms: Array
-    noise: Tensors
-    noise_of_two: Tensors
-    parts: Tensors
-    parts_of_two: Tensors
+    settings: Settings
+    quiet: Trainings
+    noisy: Trainings
+    small_quiet: Trainings | None
+    small_noisy: Trainings | None
+    failed: str = ""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
-    @cached_property
-    def drawn(self) -> NDArray[np.bool_]:
-        """Which records were in the batch of one step, shape (R, N).
-
-        Others have parts of 0, or of next to no noise.
-        """
-        drawn: NDArray[np.bool_] = np.max([*self.parts.values()], axis=0) > _PRESENT
-        return drawn
+    @property
+    def num_updates(self) -> int:
+        """Updates that were seen of every training with all records."""
+        return int(min(self.quiet.moved.shape[1], self.noisy.moved.shape[1]))
 
 
 def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> Measurements:
     """Runs all trainings; raises an InputError if one fails or diverges."""
-    settings, count = plan.settings, plan.num_records
-    loud = _loud_records(count, settings.max_grad_norm)
-    # Records whose gradients are 0: an update is noise alone.
-    silent = TensorDataset(torch.zeros(count, count), torch.zeros(count, dtype=torch.int64))
-    quiet = replace(settings, noise_multiplier=1e-7)  # as good as none; many libraries refuse 0
-    kinds = [
-        (records, replace(wanted, num_steps=num_steps))
-        for records, wanted in ((silent, settings), (loud, quiet))
-        for num_steps in (1, 2)
-    ]
-    moved: list[Tensors] = []
+    plan = replace(plan, settings=_slow_enough(train, plan))
+    settings = plan.settings
+    quiet_settings = replace(settings, noise_multiplier=_QUIET)
+    found: list[Trainings | None] = []
+    failed = ""
     with _one_thread():
-        for kind, (records, wanted) in enumerate(kinds):
-            found = []
-            for index in range(plan.num_trainings):
-                run = kind * plan.num_trainings + index
-                found.append(_moved(train, records, wanted, plan, run))
-                on_progress(1)
-            moved.append({name: np.stack([one[name] for one in found]) for name in found[0]})
-    unit = settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * count)
-    of_noise, of_parts = unit * settings.noise_multiplier, unit / sqrt(NUM_TENSORS)
-    noise, noise_of_two = (
-        {name: values / of_noise for name, values in tensors.items()} for tensors in moved[:2]
+        for kind in range(4):
+            is_small, wanted = kind >= 2, (settings if kind % 2 else quiet_settings)
+            count = plan.num_small if is_small else plan.num_records
+            if not count or failed:
+                found.append(None)
+                continue
+            records = _records(wanted, count)
+            try:
+                found.append(_trainings(train, records, wanted, plan, kind, on_progress))
+            except InputError as error:
+                if not is_small:
+                    raise
+                failed = str(error)
+                found.append(None)
+    quiet, noisy, small_quiet, small_noisy = found
+    assert quiet is not None
+    assert noisy is not None
+    everything = Measurements(settings, quiet, noisy, small_quiet, small_noisy, failed)
+    return _undone(everything)
+
+
+def _slow_enough(train: Train, plan: Plan) -> Settings:
+    """The settings, with a learning rate that suits the loop's optimiser.
+
+    Adam and its like move parameters by the learning rate, however small gradients are. What they
+    are given does not depend on it, so it is chosen for the probe.
+    """
+    settings = replace(plan.settings, noise_multiplier=_QUIET, num_steps=2, seed=plan.seed)
+    records = _records(settings, plan.num_records)
+    with _one_thread():
+        trace = _trained(train, records, records.dataset(), settings)
+    if not trace.steps or not all(_is_known(step) and not is_plain(step) for step in trace.steps):
+        return plan.settings
+    moved = max(float(np.abs(b - a).max()) for a, b in pairwise(trace.states))
+    slower = min(1.0, _SLOW * _unit(settings, plan.num_records) / moved)
+    return replace(plan.settings, learning_rate=settings.learning_rate * slower)
+
+
+def _records(settings: Settings, count: int) -> ProbeRecords:
+    return probe_records(
+        num_records=count,
+        max_grad_norm=settings.max_grad_norm,
+        step=_unit(settings, count),
     )
-    parts, parts_of_two = (
-        {name: _by_record(values / of_parts, count) for name, values in tensors.items()}
-        for tensors in moved[2:]
-    )
-    return Measurements(
-        settings.sample_rate, norms_of(count), noise, noise_of_two, parts, parts_of_two
-    )
+
+
+def _unit(settings: Settings, count: int) -> float:
+    """How far a gradient of norm C moves the parameters."""
+    size = settings.sample_rate * count
+    return settings.learning_rate * settings.max_grad_norm / size
 
 
 @contextmanager
@@ -223,29 +245,178 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _by_record(moved: Array, count: int) -> Array:
-    """Norms over what belongs to each of N records, shape (R, N), in a tensor with an axis N."""
-    rows = np.moveaxis(moved, moved.shape.index(count, 1), 1)
-    norms: Array = np.linalg.norm(rows.reshape(*rows.shape[:2], -1), axis=2)
-    return norms
+def _trainings(
+    train: Train,
+    records: ProbeRecords,
+    settings: Settings,
+    plan: Plan,
+    kind: int,
+    on_progress: Callable[[int], object],
+) -> Trainings:
+    traces, dataset = [], records.dataset()
+    for index in range(plan.num_trainings):
+        draws = generator(
+            seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=kind * plan.num_trainings + index
+        )
+        seed = int(draws.integers(2**31))
+        traces.append(_trained(train, records, dataset, replace(settings, seed=seed)))
+        on_progress(1)
+    return _joined(traces, records, settings)
 
 
-def _moved(
-    train: Train, records: Dataset[object], settings: Settings, plan: Plan, run: int
-) -> Tensors:
-    draws = generator(seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=run)
-    seed = int(draws.integers(2**31))
-    seed_global_generators(seed)
-    probe = Probe(plan.num_records)
+def _trained(train: Train, records: ProbeRecords, dataset: Any, settings: Settings) -> Trace:
+    seed_global_generators(settings.seed)
+    trace = Trace()
+    probe = Probe(records, trace)
+    parameters = [*probe.parameters()]
+    trace.keep(parameters)
     try:
-        train(probe, records, replace(settings, seed=seed))
+        with trace.of(probe):
+            steps = train(probe, dataset, settings)
+            if isinstance(steps, GeneratorType):
+                trace.by_yields = True
+                for _ in steps:
+                    trace.keep(parameters)
     except Exception as error:
         raise InputError(
             f"the training failed on a probe ({type(error).__name__}: {error}); it must train any"
             " module with two outputs, such as one with a bias and an embedding, on a dataset of"
             " vectors and labels, as its settings say, also if a batch is empty"
         ) from error
-    moved = probe.moved()
-    if not all(np.isfinite(values).all() for values in moved.values()):
+    trace.keep(parameters)
+    if not np.isfinite(trace.states[-1]).all():
         raise InputError("the training of a probe has diverged: lower the learning rate")
-    return moved
+    return trace
+
+
+def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> Trainings:
+    """The updates of all trainings that all have."""
+    by_gradients = all(
+        trace.steps and all(not is_plain(step) and _is_known(step) for step in trace.steps)
+        for trace in traces
+    )
+    unit = _unit(settings, len(records.sizes))
+    shapes = {
+        name: parameter.shape for name, parameter in Probe(records, Trace()).named_parameters()
+    }
+    moved_of, before_of, replay_error = [], [], 0.0
+    for trace in traces:
+        if by_gradients:
+            before = [step.state for step in trace.steps]
+            moved_of.append([-step.gradients.astype(np.float64) for step in trace.steps])
+            after = replayed(trace.steps, shapes)
+            seen = [*before[1:], trace.states[-1]]
+            error = max(float(np.abs(a - b).max()) for a, b in zip(after, seen, strict=True))
+            replay_error = max(replay_error, error / unit)
+        else:
+            states = [state.astype(np.float64) for state in trace.states]
+            before = trace.states[:-1]
+            moved_of.append([b - a for a, b in pairwise(states)])
+        before_of.append(before)
+    divisor = unit / settings.learning_rate if by_gradients else unit
+    num_updates = np.array([len(moved) for moved in moved_of])
+    common = int(min(num_updates.min(), settings.num_steps))
+    columns = records.num_columns
+
+    def stacked(flat: list[list[Any]]) -> Array:
+        size = len(records.start.ravel())
+        rows = [np.stack(own[:common]) if common else np.empty((0, size)) for own in flat]
+        return by_column(np.stack(rows).astype(np.float64), columns)
+
+    in_all = [
+        np.sum(moved, axis=0) if moved else np.zeros(records.start.size) for moved in moved_of
+    ]
+    return Trainings(
+        records=records,
+        num_updates=num_updates,
+        before=stacked(before_of),
+        moved=stacked(moved_of) / divisor,
+        in_all=by_column(np.stack(in_all), columns) / divisor,
+        replay_error=replay_error,
+        optimizer=traces[0].steps[0].optimizer.__name__ if by_gradients else "",
+    )
+
+
+def _is_known(step: Any) -> bool:
+    """Whether the optimiser is one of PyTorch's own: its gradients are all that it is given."""
+    return bool(step.optimizer.__module__.startswith("torch.optim."))
+
+
+# What a loop by hand does after the noise, and is undone: then the same tests apply.
+
+
+def _undone(found: Measurements) -> Measurements:
+    """Without weight decay, and without momentum that noise and gradients share."""
+    if found.quiet.optimizer or not found.num_updates:
+        return found
+    decay = _weight_decay(found.quiet, _unit_of(found.quiet, found))
+    if decay:
+        found = _replaced(found, lambda one: _plus(one, decay * one.before / _unit_of(one, found)))
+    momentum = carried_over(found.quiet)
+    if momentum and abs(carried_noise(found.noisy) - momentum) < 0.1:
+        found = _replaced(found, lambda one: _plus(one, -momentum * _previous(one.moved)))
+    else:
+        momentum = 0.0
+    learning_rate = found.settings.learning_rate
+    return replace(found, momentum=momentum, weight_decay=decay / learning_rate)
+
+
+def _unit_of(one: Trainings, found: Measurements) -> float:
+    return _unit(found.settings, len(one.records.sizes))
+
+
+def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> Measurements:
+    small = [one and change(one) for one in (found.small_quiet, found.small_noisy)]
+    return replace(
+        found,
+        quiet=change(found.quiet),
+        noisy=change(found.noisy),
+        small_quiet=small[0],
+        small_noisy=small[1],
+    )
+
+
+def _plus(one: Trainings, further: Array) -> Trainings:
+    moved = one.moved + further
+    return replace(one, moved=moved, in_all=moved.sum(axis=1))
+
+
+def _previous(moved: Array) -> Array:
+    """The update before each, shape (R, T, 8, columns); 0 before the first."""
+    return np.concatenate([np.zeros_like(moved[:, :1]), moved[:, :-1]], axis=1)
+
+
+def _weight_decay(quiet: Trainings, unit: float) -> float:
+    """The part of itself that every parameter loses in a step, up to what float32 can show."""
+    silent = slice(len(quiet.records.sizes), None)
+    start = quiet.records.start[:, silent]
+    places = start != 0
+    before, moved = quiet.before[..., silent][..., places], quiet.silent[..., places]
+    if np.abs(moved).max() < _CARRIED:
+        return 0.0
+    return float(np.median(-moved * unit / before))
+
+
+def carried_over(quiet: Trainings) -> float:
+    """The part of an update that comes again in the next one, where no other gradient is.
+
+    Of records that are drawn for the first time: most of them are not drawn again at once, if the
+    sample rate is below 1/2; above, it is not measured.
+    """
+    parts = quiet.parts.sum(axis=2)
+    drawn = np.abs(parts) > _PRESENT
+    if parts.shape[1] < 2 or drawn[:, 0].mean() >= 0.5:
+        return 0.0
+    first = drawn & (np.cumsum(drawn, axis=1) == 1)
+    runs, steps, records = np.nonzero(first[:, :-1])
+    if not len(runs):
+        return 0.0
+    ratio = float(np.median(parts[runs, steps + 1, records] / parts[runs, steps, records]))
+    return ratio if abs(ratio) > _CARRIED else 0.0
+
+
+def carried_noise(noisy: Trainings) -> float:
+    """The coefficient of an update in the next one, where no record has a gradient."""
+    before, after = noisy.silent[:, :-1], noisy.silent[:, 1:]
+    squares = float((before**2).sum())
+    return float((before * after).sum()) / squares if squares else 0.0

@@ -6,7 +6,11 @@ from dpcanary.namespaces import namespace
 
 if TYPE_CHECKING:
     from dpcanary.mechanism_check.check import MechanismCheck as MechanismCheck
+    from dpcanary.mechanism_check.check import assert_mechanism as assert_mechanism
     from dpcanary.mechanism_check.check import check_mechanism as check_mechanism
+    from dpcanary.model_check.check import ModelCheck as ModelCheck
+    from dpcanary.model_check.check import assert_model as assert_model
+    from dpcanary.model_check.check import check_model as check_model
     from dpcanary.own_training.audit import audit_training as audit_training
     from dpcanary.own_training.result import OwnAudit as OwnAudit
     from dpcanary.own_training.result import loss_difference as loss_difference

@@ -1,0 +1,230 @@
+"""What an update holds of each record, and what moves the parameters. Nothing is random here."""
+
+from math import sqrt
+
+import numpy as np
+
+from dpcanary.mechanism_check.evidence import EXACT, Evidence, fresh
+from dpcanary.mechanism_check.findings import Measured, Property, exact
+from dpcanary.mechanism_check.measurements import carried_noise, carried_over
+from dpcanary.mechanism_check.probe import TENSORS, Array
+
+# Relative, of the largest clipped norm, and of equal records' parts, in lower precision.
+_LOW_PRECISION = 1e-2
+# Of what moves where nothing should, over what a gradient of norm C moves.
+_NOTHING = 0.01
+# Normalising clipping C n / (n + g) is recognised if all norms fit it so well.
+_FITS = 0.02
+
+
+def _steps(evidence: Evidence) -> Measured:
+    """The number of updates that were seen."""
+    wanted = evidence.found.settings.num_steps
+    counts = np.concatenate(
+        [one.num_updates for one in (evidence.found.quiet, evidence.found.noisy)]
+    )
+    low, high = counts.min(), counts.max()
+    shown = f"{low}" if low == high else f"{low} to {high}"
+    return Measured(f"{shown} updates of {wanted}", [exact(low == high == wanted)])
+
+
+def _updates(evidence: Evidence) -> Measured:
+    """What moves where no gradient is, or beside an optimiser of PyTorch."""
+    quiet, notes = evidence.found.quiet, []
+    elsewhere = max(
+        (float(np.abs(values).max()) for values in (quiet.silent, quiet.across) if values.size),
+        default=0.0,
+    )
+    tests = [exact(elsewhere < _NOTHING, f"{elsewhere:.3g} C where no record has a gradient")]
+    text = "nothing moves but by gradients and noise"
+    if quiet.optimizer:
+        error = max(quiet.replay_error, evidence.found.noisy.replay_error)
+        place = f"parameters are {error:.2g} steps from where its gradients lead"
+        tests.append(exact(error < _NOTHING, place))
+        text = f"parameters are moved by {quiet.optimizer}"
+        notes.append(
+            f"{quiet.optimizer} is given noisy gradients alone, which are what is checked here:"
+            " what it does with them is post-processing, and epsilon is not changed"
+        )
+    if evidence.found.momentum:
+        notes.append(
+            f"momentum of {evidence.found.momentum:.3g} after the noise: post-processing, epsilon"
+            " is not changed; it was undone for the other tests"
+        )
+    if evidence.found.weight_decay:
+        notes.append(
+            f"weight decay of {evidence.found.weight_decay:.3g}: post-processing, epsilon is not"
+            " changed; it was undone for the other tests"
+        )
+    return Measured(text, tests, "; ".join(notes))
+
+
+def _history(evidence: Evidence) -> Measured:
+    """What comes again in the next step, without the record being drawn again."""
+    carried = carried_over(evidence.found.quiet)
+    noise = carried_noise(evidence.found.noisy) if evidence.noise else 0.0
+    place = f"the noise {noise:.2g}: gradients are carried over without noise of their own"
+    return Measured(f"{carried:.3g} of a gradient comes again", [exact(not carried, place)])
+
+
+def _normalisation(evidence: Evidence) -> Measured:
+    """The scales of batches, in each step over their median."""
+    of_batches = evidence.of_batches
+    if not np.isfinite(of_batches).any():
+        return Measured("no record was in any batch", [exact(holds=False)])
+    usual = np.array(
+        [np.nanmedian(own) if np.isfinite(own).any() else np.nan for own in of_batches.T]
+    )
+    ratios = of_batches / usual
+    low, high = np.nanmin(ratios), np.nanmax(ratios)
+    limit = max(EXACT, evidence.deviation)
+    sizes = evidence.drawn.sum(axis=2)
+    with np.errstate(invalid="ignore"):
+        by_size = ratios * sizes
+    spread = np.nanmax(by_size) / np.nanmin(by_size)
+    cause = (
+        "as if divided by the size of the batch that was drawn"
+        if spread < 1.5 * (1 + limit) and high / low > spread
+        else ""
+    )
+    low_scale, high_scale = np.nanmin(usual), np.nanmax(usual)
+    shown = (
+        f"{low_scale:.4g}"
+        if high_scale - low_scale < EXACT * low_scale
+        else (f"{low_scale:.4g} to {high_scale:.4g}")
+    )
+    text = f"{shown} times as much, in each batch {low:.4g} to {high:.4g} of it"
+    holds = bool(max(high - 1, 1 - low) <= limit)
+    note = ""
+    if np.abs(evidence.scales - 1).max() > EXACT:
+        what = f"{evidence.scales.min():.4g} to {evidence.scales.max():.4g}"
+        if np.ptp(evidence.scales) < EXACT * evidence.scales.min():
+            what = f"{evidence.scales[0]:.4g}"
+        note = (
+            f"updates are {what} times the learning rate times the mean gradient, and noise is"
+            " compared with that: a divisor or a schedule that depends on the step alone is"
+            " post-processing"
+        )
+    return Measured(text, [exact(holds, cause)], note)
+
+
+def _clipped_norms(evidence: Evidence) -> Array:
+    """Norms of the parts of records in updates over C, shape (R, T, N); NaN if not drawn."""
+    quiet = evidence.found.quiet
+    squares = (quiet.parts**2).sum(axis=2)
+    # What the size of the batch does is seen as normalisation.
+    norms = np.sqrt(squares) / evidence.of_batches[..., None]
+    found: Array = np.where(evidence.drawn, norms, np.nan)
+    return found
+
+
+def _clipping(evidence: Evidence) -> Measured:
+    """The largest norm that a record's part has, and which norms it has at others."""
+    quiet, norms = evidence.found.quiet, _clipped_norms(evidence)
+    if not np.isfinite(norms).any():
+        return Measured("no record was in any batch", [exact(holds=False)])
+    limit = 1 + (_LOW_PRECISION if evidence.deviation > EXACT else EXACT)
+    largest = float(np.nanmax(norms))
+    tests = [exact(largest <= limit)]
+    in_tensors = np.abs(quiet.parts) / evidence.of_batches[..., None, None] * sqrt(len(TENSORS))
+    drawn = evidence.drawn
+    if largest > limit:
+        over = [
+            tensor.name
+            for row, tensor in enumerate(TENSORS)
+            if float(in_tensors[:, :, row][drawn].max(initial=0.0)) > limit
+        ]
+        if 0 < len(over) < len(TENSORS):
+            tests.append(exact(False, f"in {', '.join(over)}"))
+        own = quiet.norms[drawn & (norms > limit)]
+        tests.append(exact(False, f"of gradients from {own.min():.3g} to {own.max():.3g} C"))
+    note = "" if largest > limit else _other_clipping(evidence, norms, limit - 1)
+    return Measured(f"norms up to {largest:.4g} C", tests, note)
+
+
+def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:
+    """How clipping differs from scaling down to C, in words, if it does."""
+    before = evidence.found.quiet.norms
+    shown = np.isfinite(norms) & (before > 1e-2)
+    n, c = before[shown], norms[shown]
+    if np.abs(c / np.minimum(1.0, n) - 1).max() <= max(limit, 3 * evidence.deviation):
+        return ""
+    private = "no norm is above C, so the sensitivity is that accounted"
+    if np.abs(c - 1).max() < _FITS:
+        return f"every gradient is scaled to norm C: {private}"
+    added = float(np.median(n[n < 0.5] * (1 - c[n < 0.5]) / c[n < 0.5])) if (n < 0.5).any() else 0
+    if added > 0 and np.abs(c * (n + added) / n - 1).max() < _FITS:
+        return f"normalising clipping, n C / (n + {added:.2g} C) of a norm n (AUTO-S): {private}"
+    least, most = c[n > 1].min(initial=1.0), c[n > 1].max(initial=0.0)
+    return (
+        f"another clipping than to C: gradients above C get norms of {least:.3g} to {most:.3g} C;"
+        f" {private}"
+    )
+
+
+def _own_clipping(evidence: Evidence) -> Measured:
+    """Parts of records that are equal: at their first draw, before their parameters move."""
+    quiet = evidence.found.quiet
+    signed = quiet.parts.sum(axis=2) / sqrt(len(TENSORS)) / evidence.of_batches[..., None]
+    at_start = fresh(quiet)
+    limit = _LOW_PRECISION if evidence.deviation > EXACT else 2 * EXACT
+    tests, worst = [], 0.0
+    for index, norm in enumerate(quiet.records.norms):
+        for label in (0, 1):
+            same = (quiet.records.classes == index) & (quiet.records.labels == label)
+            own = signed[at_start & same]
+            if len(own) > 1:
+                size = np.abs(own).max()
+                spread = float(np.ptp(own) / size) if size else 0.0
+                worst = max(worst, spread)
+                place = f"{own.min():.3g} to {own.max():.3g} C of gradients of {norm:g} C"
+                tests.append(exact(spread <= limit, place))
+    return Measured(f"equal records differ by up to {worst:.2g}", tests)
+
+
+PROPERTIES = (
+    Property(
+        "steps",
+        "one update in each step",
+        _steps,
+        "the loop makes another number of steps, or trains where they cannot be seen: then write it"
+        " as a generator that yields after each step",
+        is_random=False,
+    ),
+    Property(
+        "updates",
+        "parameters are moved by noisy gradients, and by what follows from these, alone",
+        _updates,
+        "something else than the noisy gradients reaches the parameters",
+        is_random=False,
+    ),
+    Property(
+        "history",
+        "a record's gradient is in the update of its own step alone",
+        _history,
+        "gradients come again in later steps without new noise, as in momentum before the noise",
+        is_random=False,
+    ),
+    Property(
+        "normalisation",
+        "sums are divided by the expected batch size, or another constant",
+        _normalisation,
+        "gradients are divided by something else, such as the size of the batch that was drawn",
+        is_random=False,
+    ),
+    Property(
+        "clipping",
+        "the whole gradient of each record is clipped to C, before summing",
+        _clipping,
+        "the sensitivity is above C: gradients are clipped after averaging, in part, or not",
+        is_random=False,
+    ),
+    Property(
+        "one record at a time",
+        "what a record adds depends on nothing but itself and the parameters",
+        _own_clipping,
+        "records are clipped together with others, as in microbatches, or by a threshold that they"
+        " choose: the sensitivity is not C",
+        is_random=False,
+    ),
+)

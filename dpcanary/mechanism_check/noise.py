@@ -1,0 +1,292 @@
+"""The noise: tests of what moves where gradients are 0, against independent normal numbers."""
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta, chi2, norm
+
+from dpcanary.mechanism_check.evidence import Evidence
+from dpcanary.mechanism_check.findings import Measured, Property, Test, exact
+from dpcanary.mechanism_check.laws import (
+    binomial_p_values,
+    constancy_p_value,
+    correlation,
+    probabilities_of,
+    squares_p_value,
+    variance_along,
+    variance_of_means,
+)
+from dpcanary.mechanism_check.probe import TENSORS, Array
+
+# Of the intervals in which values of the noise are counted, in standard deviations.
+EDGES = (-np.inf, *np.arange(-3.5, 4.0, 0.5), np.inf)
+# Correlations of so many coordinates are computed, at most.
+_MOST_COORDINATES = 3_000
+# Two vectors of sorted sizes that are as close as this (root mean square, in standard deviations)
+# have the same numbers: independent ones differ by about .1.
+_SAME = 0.005
+# Largest share of values that occur more than once. Of 10^4 numbers in single precision, a few do.
+_REPEATED = 0.02
+
+
+def _everything(evidence: Evidence) -> Array:
+    """The noise of all places, shape (R, T, values)."""
+    return np.concatenate([*evidence.noise.values()], axis=2)
+
+
+def _tested(
+    law: Callable[[Array], tuple[Any, float]], shown: str, evidence: Evidence
+) -> tuple[Any, list[Test]]:
+    """A law's statistic of the noise of all places together, and its tests of all and of each."""
+    of_all, p_value = law(_everything(evidence))
+    tests = [Test("", p_value)]
+    for place, values in evidence.noise.items():
+        value, p_value = law(values)
+        tests.append(Test(f"{place} {shown.format(value)}", p_value))
+    return of_all, tests
+
+
+def _root_mean_square(values: Array) -> float:
+    return float(np.sqrt((values**2).mean()))
+
+
+def _noise_scale(evidence: Evidence) -> Measured:
+    """Sums of squares of the noise: of all, by place, by step, and of each coordinate."""
+    sigma = evidence.found.settings.noise_multiplier
+    scale, tests = 0.0, []
+    if evidence.noise:
+        everything = _everything(evidence)
+        scale = _root_mean_square(everything)
+        tests.append(Test("", squares_p_value(everything)))
+        squares = (everything**2).sum(axis=(0, 2))
+        law = chi2(everything.shape[0] * everything.shape[2])
+        p_values = 2 * np.minimum(law.cdf(squares), law.sf(squares))
+        step = int(np.argmin(p_values))
+        shown = sqrt(squares[step] / law.mean())
+        tests.append(
+            Test(f"{shown:.3g} in step {step + 1}", min(1.0, len(p_values) * p_values[step]))
+        )
+    for place, values in evidence.noise_everywhere.items():
+        tests.append(Test(f"{place} {_root_mean_square(values):.4g}", squares_p_value(values)))
+        squares = (values**2).sum(axis=(0, 1))
+        law = chi2(values.shape[0] * values.shape[1])
+        p_values = 2 * np.minimum(law.cdf(squares), law.sf(squares))
+        least = int(np.argmin(p_values))
+        shown = sqrt(squares[least] / law.mean())
+        tests.append(
+            Test(
+                f"{place} {shown:.3g} in coordinate {least}",
+                min(1.0, p_values.size * p_values[least]),
+            )
+        )
+    return Measured(f"{scale:.4g} times as much as {sigma:g} C", tests)
+
+
+def _constant_noise(evidence: Evidence) -> Measured:
+    """Scales of single steps."""
+
+    def law(values: Array) -> tuple[str, float]:
+        rows = values.reshape(-1, values.shape[2])
+        scales = np.sqrt((rows**2).mean(axis=1))
+        return f"from {scales.min():.3g} to {scales.max():.3g}", constancy_p_value(rows)
+
+    scales, tests = _tested(law, "{}", evidence)
+    return Measured(f"scales {scales}", tests)
+
+
+def _gaussian(evidence: Evidence) -> Measured:
+    """Numbers of values in intervals of half a standard deviation, which are binomial."""
+    by_place = {name: probabilities_of(values.ravel()) for name, values in evidence.noise.items()}
+    everything = np.concatenate([*by_place.values()])
+    beyond = [
+        f"{np.mean(np.minimum(everything, 1 - everything) < norm.sf(deviations)):.4f}"
+        for deviations in (1, 2, 3)
+    ]
+    tests = [Test(name, _counts_p_value(uniform)) for name, uniform in by_place.items()]
+    text = f"{', '.join(beyond)} beyond 1, 2, 3 deviations"
+    return Measured(text, [Test("", _counts_p_value(everything)), *tests])
+
+
+def _counts_p_value(uniform: Array) -> float:
+    """Of the numbers of values between `EDGES`, whose probabilities are given (Bonferroni)."""
+    counts, edges = np.histogram(uniform, norm.cdf(EDGES))
+    p_values = binomial_p_values(counts, uniform.size, np.diff(edges))
+    return float(min(1.0, len(p_values) * p_values.min()))
+
+
+def _precision(evidence: Evidence) -> Measured:
+    """Values that occur more than once, among those of first steps from parameters that are 0."""
+    noisy = evidence.found.noisy
+    silent = noisy.silent[:, 0][:, noisy.before[0, 0][:, len(noisy.records.sizes) :] == 0]
+    sizes = np.abs(silent).astype(np.float32).ravel()
+    sizes = sizes[sizes > 0]
+    share = 1 - len(np.unique(sizes)) / max(1, len(sizes))
+    text = f"{share:.1%} of {len(sizes):,} values occur again"
+    return Measured(text, [exact(share <= _REPEATED)])
+
+
+def _largest_correlation(
+    rows: Array, skipped: Array | None = None
+) -> tuple[int, int, float, float]:
+    """The two rows with the largest correlation, this, and its p-value among all pairs."""
+    lengths = np.linalg.norm(rows, axis=1)
+    scaled = (rows / np.where(lengths > 0, lengths, 1.0)[:, None]).astype(np.float32)
+    products = scaled @ scaled.T
+    np.fill_diagonal(products, 0.0)
+    if skipped is not None:
+        products[skipped] = 0.0
+    one, two = np.unravel_index(int(np.abs(products).argmax()), products.shape)
+    largest = float(products[one, two])
+    pairs = len(rows) * (len(rows) - 1) / 2
+    p_value = beta(0.5, (rows.shape[1] - 1) / 2).sf(min(1.0, largest**2))
+    return int(one), int(two), largest, float(min(1.0, pairs * p_value))
+
+
+def _independent_steps(evidence: Evidence) -> Measured:
+    """Correlations of the noise of two steps: of each lag, and of any two of all trainings."""
+    everything = _everything(evidence)
+    num_steps, tests, largest = everything.shape[1], [], 0.0
+    for lag in range(1, num_steps // 2 + 1):
+        # Pairs of steps that share none.
+        starts = [
+            first + offset
+            for first in range(0, num_steps - 2 * lag + 1, 2 * lag)
+            for offset in range(lag)
+        ]
+        own, p_value = correlation(
+            everything[:, starts].ravel(), everything[:, [start + lag for start in starts]].ravel()
+        )
+        largest = max(largest, abs(own))
+        tests.append(Test(f"correlated by {own:.2g} after {lag} steps", p_value))
+    rows = everything.reshape(-1, everything.shape[2])
+    if len(rows) > 1:
+        one, two, own, p_value = _largest_correlation(rows)
+        names = [divmod(row, num_steps) for row in (one, two)]
+        place = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in names)
+        tests.append(Test(f"correlated by {own:.2g}: {place}", p_value))
+    tests.append(_same_numbers(evidence))
+    return Measured(f"correlated by up to {largest:.2g}", tests)
+
+
+def _same_numbers(evidence: Evidence) -> Test:
+    """Whether the numbers of one vector of noise are those of another, in any order."""
+    silent = evidence.noisy[..., len(evidence.found.noisy.records.sizes) :]
+    rows = silent.reshape(-1, silent.shape[-1])
+    rows = rows[(rows != 0).any(axis=1)]
+    if len(rows) < 2:
+        return Test("", 1.0)
+    ordered = np.sort(np.abs(rows), axis=1) / _root_mean_square(rows)
+    # Equal vectors have equal sums, so they are neighbours in the order of these, or nearly so.
+    ordered = ordered[np.argsort(ordered.sum(axis=1))]
+    closest = min(
+        float(np.sqrt(((ordered[ahead:] - ordered[:-ahead]) ** 2).mean(axis=1)).min())
+        for ahead in range(1, min(4, len(ordered)))
+    )
+    return exact(closest > _SAME, "the same numbers occur again, in the same or another order")
+
+
+def _independent_coordinates(evidence: Evidence) -> Measured:
+    """Variances of sums of noise, and correlations between coordinates."""
+    everything = _everything(evidence)
+    rows = everything.reshape(-1, everything.shape[2])
+    over_steps, p_steps = variance_of_means(rows, (0,))
+    over_parameters, p_parameters = variance_of_means(rows, (1,))
+    tests = [
+        Test(f"{over_steps:.2f} in sums over steps", p_steps),
+        Test(f"{over_parameters:.2f} in sums over all coordinates", p_parameters),
+    ]
+    for place, values in evidence.noise.items():
+        own = values.reshape(-1, values.shape[2])
+        for axis, text in ((0, "sums over steps"), (1, "sums over coordinates")):
+            variance, p_value = variance_of_means(own, (axis,))
+            tests.append(Test(f"{place} {variance:.2f} in {text}", p_value))
+    largest, more = _between_coordinates(evidence)
+    text = (
+        f"variances of sums {over_steps:.2f} and {over_parameters:.2f} of 1,"
+        f" correlations up to {largest:.2g}"
+    )
+    return Measured(text, [*tests, *more, *_sums_of_tensors(evidence)])
+
+
+def _between_coordinates(evidence: Evidence) -> tuple[float, list[Test]]:
+    """The largest correlation of two coordinates over all steps, and its test."""
+    noisy = evidence.noisy
+    num_trainings, num_steps, values, columns = noisy.shape
+    names = ["first", "first", "second", "second", "embedding", "embedding", "hidden", "hidden"]
+    # Records' gradients are in their columns: two coordinates of one column share them.
+    number = len(evidence.found.noisy.records.sizes)
+    used = np.r_[number:columns, 0:number]
+    used = used[: max(columns - number, _MOST_COORDINATES // values)]
+    rows = noisy[..., used].reshape(num_trainings * num_steps, -1).T
+    column = np.tile(used, values)
+    same = (column[:, None] == column[None, :]) & (column < number)[:, None]
+    one, two, own, p_value = _largest_correlation(rows, same)
+    places = " and ".join(
+        f"{names[index // len(used)]} in column {column[index]}" for index in (one, two)
+    )
+    return abs(own), [Test(f"correlated by {own:.2g}: {places}", p_value)]
+
+
+def _sums_of_tensors(evidence: Evidence) -> list[Test]:
+    """Variances of the sums of all values of a tensor, in which gradients of two logits cancel."""
+    tests = []
+    for tensor in TENSORS[:3]:
+        beside = evidence.noise.get(f"{tensor.name} beside gradients")
+        silent = evidence.noise.get(tensor.name)
+        if beside is not None and silent is not None:
+            rows = np.concatenate([silent, beside], axis=2)
+            # What is beside a gradient is the sum of two values, over the root of 2.
+            weights = np.r_[np.ones(silent.shape[2]), np.full(beside.shape[2], sqrt(2))]
+            variance, p_value = variance_along(rows.reshape(-1, rows.shape[2]), weights)
+            tests.append(Test(f"{tensor.name} {variance:.2f} in its sum", p_value))
+    return tests
+
+
+PROPERTIES = (
+    Property(
+        "noise scale",
+        "noise multiplier times C, in every parameter and step",
+        _noise_scale,
+        "the noise is not what is accounted",
+    ),
+    Property(
+        "constant noise",
+        "the same scale in every step, up to chance",
+        _constant_noise,
+        "the scale of the noise depends on the batch, for example on its size, changes with steps,"
+        " or is made equal",
+        needs_noise=True,
+    ),
+    Property(
+        "Gaussian noise",
+        "a normal distribution, with 0.3173, 0.0455, 0.0027 beyond 1, 2, 3 deviations",
+        _gaussian,
+        "the accountant is that of Gaussian noise",
+        needs_noise=True,
+    ),
+    Property(
+        "precision of noise",
+        f"at most {_REPEATED:.0%} of values occur more than once",
+        _precision,
+        "the noise has few different values, as in half precision: which ones are possible shows"
+        " what it was added to",
+        is_random=False,
+        needs_noise=True,
+    ),
+    Property(
+        "independent steps",
+        "the noise of different steps and trainings is independent",
+        _independent_steps,
+        "noise is used again, and cancels or adds up: with a fixed seed, a pool, or in part",
+        needs_noise=True,
+    ),
+    Property(
+        "independent coordinates",
+        "the noise of different parameters is independent",
+        _independent_coordinates,
+        "noise is shared or cancels between parameters, so it can be removed",
+        needs_noise=True,
+    ),
+)

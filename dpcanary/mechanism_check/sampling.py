@@ -1,0 +1,269 @@
+"""Which records are in a batch: tests of the draws that updates almost without noise show."""
+
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, hypergeom
+
+from dpcanary.mechanism_check.evidence import Evidence
+from dpcanary.mechanism_check.findings import Measured, Property, Test
+from dpcanary.mechanism_check.laws import binomial_p_values, spread_p_value, squares_p_value
+from dpcanary.mechanism_check.measurements import Trainings
+
+# Batches of at least so many records are compared with each other.
+_LEAST_COMPARED = 3
+Drawn = NDArray[np.bool_]
+
+
+def _binomial(count: float, trials: float, rate: float) -> float:
+    return float(binomial_p_values(np.asarray(int(count)), int(trials), rate))
+
+
+def _least(p_values: NDArray[np.float64], count: int | None = None) -> float:
+    """The least of some p-values, times their number (Bonferroni)."""
+    if not p_values.size:
+        return 1.0
+    return float(min(1.0, (count or p_values.size) * p_values.min()))
+
+
+def _sampling_rate(evidence: Evidence) -> Measured:
+    """The share of records in a batch: of all, by step, by label, by norm, and of each record."""
+    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    num_trainings, num_steps, num_records = drawn.shape
+    records, batches = evidence.found.quiet.records, num_trainings * num_steps
+    counts = drawn.sum(axis=(0, 1))
+    of_records = binomial_p_values(counts, batches, rate)
+    record = int(np.argmin(of_records))
+    expected, deviation = batches * rate, sqrt(batches * rate * (1 - rate))
+    spread = (
+        f"each record in {counts.mean():.1f} ± {counts.std():.1f} batches"
+        f" of {expected:.1f} ± {deviation:.1f}"
+    )
+    tests = [
+        Test("", _binomial(drawn.sum(), drawn.size, rate)),
+        Test(f"record {record} in {counts[record]} of {batches} batches", _least(of_records)),
+        Test(spread, spread_p_value(counts, batches, rate)),
+    ]
+    groups = {f"label {label}": records.labels == label for label in (0, 1)}
+    groups |= {
+        f"gradients of {norm:g} C": records.classes == index
+        for index, norm in enumerate(records.norms)
+    }
+    for name, group in groups.items():
+        own = counts[group]
+        if own.size:
+            place = f"{own.sum() / (own.size * batches):.4f} of records with {name}"
+            tests.append(Test(place, _binomial(own.sum(), own.size * batches, rate)))
+    of_steps = drawn.sum(axis=(0, 2))
+    p_values = binomial_p_values(of_steps, num_trainings * num_records, rate)
+    if p_values.size:
+        step = int(np.argmin(p_values))
+        share = of_steps[step] / (num_trainings * num_records)
+        tests.append(Test(f"{share:.4f} in step {step + 1}", _least(p_values)))
+    return Measured(f"{drawn.mean():.4f} of {rate:g}", tests)
+
+
+def _batch_sizes(evidence: Evidence) -> Measured:
+    """The spread of the sizes of batches, and their tails, among binomial numbers."""
+    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    sizes, count = drawn.sum(axis=2).ravel(), drawn.shape[2]
+    deviation = sqrt(count * rate * (1 - rate))
+    tests = [Test("", spread_p_value(sizes, count, rate))]
+    law = binom(count, rate)
+    for share in (0.5, 0.1, 0.02, 0.005):
+        most, least = int(law.isf(share)), int(law.ppf(share))
+        above, below = (sizes > most).sum(), (sizes < least).sum()
+        tests += [
+            Test(f"{above} batches larger than {most}", _binomial(above, sizes.size, law.sf(most))),
+            Test(
+                f"{below} batches smaller than {least}",
+                _binomial(below, sizes.size, law.cdf(least - 1)),
+            ),
+        ]
+    text = f"sizes {sizes.mean():.1f} ± {sizes.std():.2f} of {count * rate:.1f} ± {deviation:.2f}"
+    return Measured(text, tests)
+
+
+def _new_batches(evidence: Evidence) -> Measured:
+    """Records that are in two batches: of the same training at any lag, and of any two batches."""
+    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    num_steps, tests, shown = drawn.shape[1], [], ""
+    for lag in range(1, num_steps // 2 + 1):
+        # Pairs of steps that share none: then the number is binomial, given the first steps' sizes.
+        starts = [
+            first + offset
+            for first in range(0, num_steps - 2 * lag + 1, 2 * lag)
+            for offset in range(lag)
+        ]
+        first, second = drawn[:, starts], drawn[:, [start + lag for start in starts]]
+        count, trials = int((first & second).sum()), int(first.sum())
+        if trials:
+            text = f"{count / trials:.4f} again after {lag} steps"
+            shown = shown or text
+            tests.append(Test(text, _binomial(count, trials, rate)))
+    pair, p_value = _most_alike(drawn, rate)
+    tests.append(Test(pair, p_value))
+    return Measured(f"{shown or 'one step'} of {rate:g}", tests)
+
+
+def _most_alike(drawn: Drawn, rate: float) -> tuple[str, float]:
+    """The two batches with the least probable number of common records.
+
+    Given their sizes, the number is hypergeometric.
+    """
+    rows = drawn.reshape(-1, drawn.shape[2])
+    used = np.flatnonzero((rows.sum(axis=1) >= _LEAST_COMPARED) & ~rows.all(axis=1))
+    if len(used) < 2 or rate == 1:
+        return "", 1.0
+    batches = rows[used].astype(np.float32)
+    one, two = np.triu_indices(len(used), 1)
+    common = (batches @ batches.T).astype(np.int64)[one, two]
+    sizes = rows[used].sum(axis=1)
+    worst = _least_hypergeometric(common, sizes[one], sizes[two], drawn.shape[2])
+    index, p_value = worst
+    places = [divmod(int(used[k]), drawn.shape[1]) for k in (one[index], two[index])]
+    names = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in places)
+    return f"{common[index]} records in both {names}", min(1.0, len(common) * p_value)
+
+
+def _least_hypergeometric(
+    common: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64], total: int
+) -> tuple[int, float]:
+    """The index and p-value of the number of common elements that is least probable, if large."""
+    keys, inverse = np.unique(
+        np.stack([common, np.minimum(first, second), np.maximum(first, second)]),
+        axis=1,
+        return_inverse=True,
+    )
+    p_values = hypergeom(total, keys[1], keys[2]).sf(keys[0] - 1)
+    least = int(np.argmin(p_values))
+    return int(np.flatnonzero(inverse.ravel() == least)[0]), float(p_values[least])
+
+
+def _independent_records(evidence: Evidence) -> Measured:
+    """Batches in which two records are together: of each pair, and of all neighbours."""
+    drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
+    rows = drawn.reshape(-1, drawn.shape[2])
+    tests, shown = [], ""
+    for distance in (1, 2, rows.shape[1] // 2):
+        pairs = [
+            (first + offset, first + offset + distance)
+            for first in range(0, rows.shape[1] - 2 * distance + 1, 2 * distance)
+            for offset in range(distance)
+        ]
+        one, two = (rows[:, [pair[side] for pair in pairs]] for side in (0, 1))
+        both = int((one & two).sum())
+        text = f"{both / one.size:.5f} with the record {distance} further"
+        shown = shown or text
+        tests.append(Test(text, _binomial(both, one.size, rate * rate)))
+    counts = rows.sum(axis=0)
+    used = np.flatnonzero((counts > 0) & (counts < len(rows)))
+    if len(used) > 1:
+        first, second = np.triu_indices(len(used), 1)
+        chosen = rows[:, used].astype(np.float32)
+        common = (chosen.T @ chosen).astype(np.int64)[first, second]
+        index, p_value = _least_hypergeometric(
+            common, counts[used][first], counts[used][second], len(rows)
+        )
+        pair = f"records {used[first[index]]} and {used[second[index]]}"
+        tests.append(
+            Test(f"{pair} together in {common[index]} batches", min(1.0, len(common) * p_value))
+        )
+    return Measured(f"{shown} of {rate * rate:.5f}", tests)
+
+
+def _empty_batches(evidence: Evidence) -> Measured:
+    """Draws and noise of trainings on few records."""
+    found = evidence.found
+    if found.failed:
+        note = (
+            f"with an empty batch, {found.failed}. This is not tested further. That a training"
+            " stops shows that a batch was empty"
+        )
+        return Measured("the loop stops", [], note)
+    quiet, noisy = found.small_quiet, found.small_noisy
+    if quiet is None or noisy is None:
+        return Measured("none at this sample rate", [])
+    rate, num_steps = found.settings.sample_rate, found.settings.num_steps
+    count, num_trainings = len(quiet.records.sizes), len(quiet.num_updates)
+    tests = []
+    if (quiet.num_updates == num_steps).all():
+        sizes = quiet.drawn.sum(axis=2).ravel()
+        law = binom(count, rate)
+        empty = int((sizes == 0).sum())
+        text = f"{empty} of {sizes.size} batches, {sizes.size * law.pmf(0):.1f} expected"
+        tests.append(Test("", _binomial(empty, sizes.size, law.pmf(0))))
+        tests.append(
+            Test(
+                f"{sizes.sum()} records drawn, {sizes.size * count * rate:.0f} expected",
+                _binomial(sizes.sum(), sizes.size * count, rate),
+            )
+        )
+        for most in range(2, count):
+            if sizes.size * law.sf(most) < 1:
+                break
+            above = int((sizes > most).sum())
+            place = f"{above} batches larger than {most}"
+            tests.append(Test(place, _binomial(above, sizes.size, law.sf(most))))
+    else:
+        text = "steps without records cannot be seen"
+        drawn = _drawn_in_all(quiet)
+        trials = len(drawn) * num_trainings * num_steps
+        place = f"{drawn.sum():.0f} draws, {trials * rate:.0f} expected"
+        tests.append(Test(place, _binomial(drawn.sum(), trials, rate)))
+    scales = np.ones(num_steps)
+    scales[: len(evidence.of_small)] = evidence.of_small
+    deviation = found.settings.noise_multiplier * sqrt(float((scales**2).sum()))
+    if not found.momentum and not found.weight_decay:
+        total = noisy.in_all[..., count:] / deviation
+        share = float(np.sqrt((total**2).mean()))
+        place = f"the noise of all steps is {share:.3g} times as much"
+        tests.append(Test(place, squares_p_value(total)))
+    return Measured(text, tests)
+
+
+def _drawn_in_all(quiet: Trainings) -> NDArray[np.float64]:
+    """How often the records with small gradients were drawn in all trainings, shape (records,)."""
+    norms = quiet.records.norms[quiet.records.classes]
+    small = norms < 0.5
+    parts = quiet.records.parts(quiet.in_all)[0].mean(axis=1)[:, small]
+    drawn: NDArray[np.float64] = np.rint(parts * sqrt(5) / norms[small]).sum(axis=0)
+    return drawn
+
+
+PROPERTIES = (
+    Property(
+        "sampling rate",
+        "every record is in a batch with the sample rate",
+        _sampling_rate,
+        "batches are larger or smaller than accounted, or records have rates of their own:"
+        " amplification by sampling differs",
+    ),
+    Property(
+        "Poisson sampling",
+        "batch sizes vary like binomial numbers",
+        _batch_sizes,
+        "batches are not Poisson samples: for shuffled, fixed-size or cut batches, the accounted"
+        " epsilon does not hold",
+    ),
+    Property(
+        "new batch in each step",
+        "a record that was in one batch is in another one with the sample rate",
+        _new_batches,
+        "batches depend on each other, as in passes over shuffled data, or repeat",
+    ),
+    Property(
+        "independent records",
+        "two records are in the same batch with the squared sample rate",
+        _independent_records,
+        "records are drawn together or instead of each other: what one does shows by another",
+    ),
+    Property(
+        "empty batches",
+        "batches without records are steps like all others, with noise",
+        _empty_batches,
+        "whether a batch is empty shows: it is skipped, drawn again or gets no noise; or"
+        " batches larger than usual are cut",
+    ),
+)

@@ -1,0 +1,129 @@
+"""What is seen of one training: where the parameters were, and what the optimiser was given."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.func import debug_unwrap
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+Flat = NDArray[np.float32]
+
+
+@dataclass
+class OptimizerStep:
+    """What an optimiser of PyTorch was given in one step.
+
+    Attributes:
+        optimizer: its class.
+        groups: its parameter groups, with names in place of parameters.
+        state: flat parameters before the step.
+        gradients: flat gradients.
+    """
+
+    optimizer: type
+    groups: list[dict[str, Any]]
+    state: Flat
+    gradients: Flat
+
+
+@dataclass
+class Trace:
+    """Flat parameters whenever they were seen changed, and the optimiser's steps."""
+
+    states: list[Flat] = field(default_factory=list)
+    steps: list[OptimizerStep] = field(default_factory=list)
+    # Whether the loop says when a step is done. Then its calls of the module show nothing.
+    by_yields: bool = False
+
+    def __deepcopy__(self, memo: object) -> "Trace":
+        """A copy of a module is trained in its place: what it shows is the same training's."""
+        return self
+
+    def saw(self, parameters: Sequence[Tensor]) -> None:
+        """Keeps the parameters of a call of the module."""
+        if not self.by_yields and not torch.compiler.is_compiling():
+            self.keep(parameters)
+
+    def keep(self, parameters: Sequence[Tensor]) -> None:
+        """Keeps the parameters if they have changed, unless they are those of many models."""
+        state = _flat(parameters)
+        if self.states and state.shape != self.states[0].shape:
+            return
+        if not self.states or not np.array_equal(state, self.states[-1]):
+            self.states.append(state)
+
+    @contextmanager
+    def of(self, module: nn.Module) -> Iterator[None]:
+        """Watches the optimisers of PyTorch that train the module."""
+
+        def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            names = {id(parameter): name for name, parameter in module.named_parameters()}
+            groups = [
+                {**group, "params": [names[id(one)] for one in group["params"] if id(one) in names]}
+                for group in optimizer.param_groups
+            ]
+            if any(group["params"] for group in groups):
+                parameters = [*module.parameters()]
+                gradients = [
+                    torch.zeros_like(one) if one.grad is None else one.grad for one in parameters
+                ]
+                step = OptimizerStep(type(optimizer), groups, _flat(parameters), _flat(gradients))
+                self.steps.append(step)
+
+        handle = register_optimizer_step_pre_hook(before)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def _flat(tensors: Sequence[Tensor]) -> Flat:
+    plain = [debug_unwrap(getattr(one, "orig_weight", one), recurse=True) for one in tensors]
+    # Inside `grad` or `vmap`, operations would be theirs, whose results have no values.
+    with temporarily_clear_interpreter_stack():
+        return torch.cat([one.detach().reshape(-1).float().cpu() for one in plain]).numpy()
+
+
+def is_plain(step: OptimizerStep) -> bool:
+    """Whether parameters move by the learning rate times the gradient."""
+    return step.optimizer is torch.optim.SGD and not any(
+        group["momentum"] or group["weight_decay"] or group["maximize"] for group in step.groups
+    )
+
+
+def replayed(steps: Sequence[OptimizerStep], shapes: dict[str, torch.Size]) -> list[Flat]:
+    """Flat parameters after each step of a fresh optimiser that is given the same gradients."""
+    parameters = {name: nn.Parameter(torch.empty(shape)) for name, shape in shapes.items()}
+    _fill(parameters, steps[0].state)
+    first = [
+        {**group, "params": [parameters[name] for name in group["params"]]}
+        for group in steps[0].groups
+    ]
+    optimizer, states = steps[0].optimizer(first), []
+    for step in steps:
+        for group, told in zip(optimizer.param_groups, step.groups, strict=True):
+            group.update({key: value for key, value in told.items() if key != "params"})
+        start = 0
+        for parameter in parameters.values():
+            own = step.gradients[start : start + parameter.numel()]
+            parameter.grad = torch.from_numpy(own.copy()).view(parameter.shape)
+            start += parameter.numel()
+        optimizer.step()
+        states.append(_flat([*parameters.values()]))
+    return states
+
+
+def _fill(parameters: dict[str, nn.Parameter], state: Flat) -> None:
+    start = 0
+    with torch.no_grad():
+        for parameter in parameters.values():
+            own = torch.from_numpy(state[start : start + parameter.numel()].copy())
+            parameter.copy_(own.view(parameter.shape))
+            start += parameter.numel()

@@ -1,0 +1,1 @@
+"""Are the per-record gradients of a user's own model right, in every mode of Opacus?"""

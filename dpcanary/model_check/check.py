@@ -1,0 +1,389 @@
+"""The check of a user's own model, loss and records in every gradient mode of Opacus."""
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice
+from textwrap import fill
+from time import perf_counter
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, default_collate
+
+from dpcanary.checks import checked_count
+from dpcanary.errors import InputError
+from dpcanary.model_check.gradients import (
+    Batch,
+    Gradients,
+    Loss,
+    moved,
+    norms_by_parameter,
+    norms_of,
+    one_at_a_time,
+    outputs_of,
+    trained,
+    without_dropout,
+)
+from dpcanary.model_check.mixing import mixing_layer, weights_in_loss
+from dpcanary.model_check.modes import CLIPPINGS, MODES, clipping_error, compared, ghost_losses
+
+# Relative errors that are put down to the precision of the parameters.
+_ERRORS = {torch.float64: 1e-6, torch.float32: 2e-3}
+_HALF = 5e-2
+# Steps of training before the second comparison.
+_STEPS = 3
+# So many names are shown.
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class ModelFinding:
+    """One property of a model, its loss and its gradients.
+
+    Attributes:
+        name: of the property.
+        expected: what DP-SGD assumes, in words.
+        measured: in words; names the layers or parameters in which it does not hold.
+        holds: whether nothing speaks against it; also if it cannot be compared.
+        meaning: what it would mean if it does not hold.
+        note: what is worth knowing though it holds; mostly empty.
+    """
+
+    name: str
+    expected: str
+    measured: str
+    holds: bool
+    meaning: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """The result of `check_model`. `print` shows it as text.
+
+    Attributes:
+        findings: one for each property.
+        num_records: whose gradients were compared.
+        seconds: that it took.
+    """
+
+    findings: tuple[ModelFinding, ...]
+    num_records: int
+    seconds: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing speaks against any property."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """A row for each property."""
+        return pd.DataFrame([vars(finding) for finding in self.findings])
+
+    def __str__(self) -> str:
+        width, lines = max(len(finding.name) for finding in self.findings), []
+        for one in self.findings:
+            mark = ("note" if one.note else "ok  ") if one.holds else "FAIL"
+            lines.append(f"{mark}  {one.name:<{width}}  {one.measured}")
+            if not one.holds:
+                lines += [f"      expected: {one.expected}", f"      meaning:  {one.meaning}"]
+            if one.note:
+                lines.append(fill(one.note, 88, initial_indent=" " * 6, subsequent_indent=" " * 6))
+        failed = sum(not finding.holds for finding in self.findings)
+        verdict = (
+            f"{failed} of {len(self.findings)} properties do not hold."
+            if failed
+            else "The gradients of single records are right in every way that could be compared."
+        )
+        compared_at = (
+            f"{self.num_records} records, at the start and after {_STEPS} steps,"
+            f" {self.seconds:.0f} seconds."
+        )
+        not_seen = (
+            "Not seen by this check: other records and labels than these, parameters after more"
+            " training, sampling, noise, and what your loop does (`dpcanary check` of the loop)."
+        )
+        return "\n".join([*lines, "", verdict, compared_at, "", fill(not_seen, 88)])
+
+
+def check_model(
+    model: nn.Module,
+    records: Dataset[Any] | tuple[Any, Tensor],
+    loss: Loss | None = None,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    num_records: int = 6,
+    on_estimate: Callable[[float], object] | None = None,
+) -> ModelCheck:
+    """Compares the gradients of single records, as Opacus makes them, with those of autograd.
+
+    Each record's gradient is computed alone, and compared with that of every gradient mode (hooks,
+    functorch, expanded weights, ghost clipping) and their clipped sums with those of Opacus's
+    optimisers, at the start and after a few steps. Layers in which records depend on each other,
+    losses that weigh records, and parameters that do not train are named.
+
+    Args:
+        model: with outputs of shape (records, ...). It is not changed. Dropout is turned off.
+        records: a dataset of (input, ..., label), or a pair of inputs and labels; inputs are a
+            tensor, a tuple of tensors, or a dict of keyword arguments.
+        loss: of outputs and labels, a single number; cross-entropy unless given.
+        optimizer: of your loop: parameters that it does not have are named.
+        num_records: that are compared; the rest is not used. Twice as many are needed.
+        on_estimate: called with the seconds that it will take, before it starts.
+
+    Raises:
+        InputError: if the model or the loss cannot be called, or there are too few records.
+    """
+    start = perf_counter()
+    count = checked_count("num_records", num_records, least=2)
+    batch = _batch_of(records, 2 * count)
+    batch, others = batch.rows(slice(0, count)), batch.rows(slice(count, 2 * count))
+    criterion: Loss = loss or nn.CrossEntropyLoss()
+    copied = deepcopy(model).train()
+    with without_dropout(copied) as dropout:
+        _called(copied, batch, criterion)
+        mixing = mixing_layer(copied, batch, others)
+        findings = [_mixing(mixing, dropout)]
+        if mixing is None:
+            findings.append(_loss(copied, batch, criterion))
+            findings += _gradients(copied, batch, criterion, model, optimizer, on_estimate)
+        else:
+            findings.append(_trained({}, model, optimizer, copied))
+    return ModelCheck(tuple(findings), count, perf_counter() - start)
+
+
+def assert_model(model: nn.Module, records: Any, loss: Loss | None = None, **others: Any) -> None:
+    """Fails a test if gradients of single records of a model are wrong in any mode of Opacus.
+
+    Args:
+        model: as in `check_model`.
+        records: likewise.
+        loss: likewise.
+        others: its other arguments.
+
+    Raises:
+        AssertionError: with the whole result, if a property does not hold.
+    """
+    __tracebackhide__ = True
+    found = check_model(model, records, loss, **others)
+    if not found.passes:
+        raise AssertionError(f"gradients of single records are wrong\n\n{found}")
+
+
+def _batch_of(records: Any, count: int) -> Batch:
+    if isinstance(records, Dataset):
+        rows = [records[index] for index in range(min(count, len(records)))]  # type: ignore[arg-type]
+        if len(rows) == count:
+            *inputs, labels = default_collate(rows)
+            return Batch(tuple(inputs), labels)
+        found = len(rows)
+    else:
+        inputs, labels = records
+        found = len(labels)
+        if found >= count:
+            if isinstance(inputs, Tensor):
+                inputs = (inputs,)
+            return Batch(tree_map(lambda one: one[:count], inputs), labels[:count])
+    raise InputError(f"there are {found} records; the check needs {count}: lower num_records")
+
+
+def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
+    """An error of the model or the loss is the user's to see, with what was called."""
+    try:
+        outputs = outputs_of(model, batch)
+        found = loss(outputs, batch.labels)
+    except Exception as error:
+        raise InputError(
+            f"the model and its loss fail on {len(batch)} records ({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(outputs, Tensor) or len(outputs) != len(batch):
+        raise InputError("the model must give one tensor, whose first axis is that of the records")
+    if not isinstance(found, Tensor) or found.dim():
+        raise InputError("the loss must be a single number: the mean or the sum over the records")
+
+
+def _mixing(layer: str | None, dropout: list[str]) -> ModelFinding:
+    note = f"dropout is turned off for the check: {_named(dropout)}" if dropout else ""
+    return ModelFinding(
+        "records do not mix",
+        "the output for a record does not change with the other records of its batch",
+        f"they do in {layer}" if layer else "outputs do not depend on other records",
+        layer is None,
+        "a record's gradient holds others: clipping it does not bound what one record changes; use"
+        " group or layer norm in place of batch norm",
+        note if layer is None else "",
+    )
+
+
+def _loss(model: nn.Module, batch: Batch, loss: Loss) -> ModelFinding:
+    weights = weights_in_loss(model, batch, loss)
+    expected = "a batch's loss is the mean or the sum of the records' own losses"
+    meaning = (
+        "the loss of a record depends on the others of its batch, as in contrastive losses, or in a"
+        " mean over all words of a batch with padding: what is clipped is not the gradient of the"
+        " record alone. Take the mean of each record's own loss"
+    )
+    name = "loss of one record"
+    if weights is None:
+        return ModelFinding(name, expected, "it depends on other records", False, meaning)
+    scaled = weights * len(batch)
+    low, high = float(scaled.min()), float(scaled.max())
+    is_sum = abs(low / len(batch) - 1) < 1e-2 and abs(high / len(batch) - 1) < 1e-2
+    if is_sum or (abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
+        return ModelFinding(name, expected, "a sum" if is_sum else "a mean", True, meaning)
+    text = f"records count {low:.3g} to {high:.3g} times as much as alone"
+    return ModelFinding(name, expected, text, False, meaning)
+
+
+def _gradients(
+    copied: nn.Module,
+    batch: Batch,
+    loss: Loss,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    on_estimate: Callable[[float], object] | None,
+) -> Iterator[ModelFinding]:
+    """All that is compared at the start, and after some steps."""
+    began = perf_counter()
+    at_start = one_at_a_time(copied, batch, loss)
+    if on_estimate:
+        # Two points, four modes and the reference, each about as long as this.
+        on_estimate((perf_counter() - began) * 2 * (1 + len(MODES)))
+    points = [(deepcopy(copied), at_start)]
+    moved(copied, batch, loss, num_steps=_STEPS)
+    points.append((copied, one_at_a_time(copied, batch, loss)))
+    largest = {
+        name: max(float(norms_by_parameter(found)[name].max()) for _, found in points)
+        for name in at_start
+    }
+    yield _trained(largest, model, optimizer, copied)
+    dtypes = {own.dtype for own in trained(copied).values()}
+    limit = max(_ERRORS.get(dtype, _HALF) for dtype in dtypes)
+    for mode in MODES:
+        yield _mode(mode, points, batch, loss, limit)
+    yield _ghost_loss(points[0][0], batch, loss)
+    for clipping in CLIPPINGS:
+        yield _clipping(clipping, points, limit)
+
+
+def _trained(
+    largest: dict[str, float],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    copied: nn.Module,
+) -> ModelFinding:
+    parameters = trained(model)
+    still = [name for name in largest if not largest[name]]
+    missing: list[str] = []
+    if optimizer is not None:
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        missing = [name for name, one in parameters.items() if id(one) not in held]
+    frozen = [name for name, own in model.named_parameters() if not own.requires_grad]
+    notes = []
+    if frozen:
+        notes.append(f"{len(frozen)} parameters are frozen: {_named(frozen)}")
+    tied = [name for name, _ in copied.named_parameters(remove_duplicate=False)]
+    shared = sorted({*tied} - {name for name, _ in copied.named_parameters()})
+    if shared:
+        notes.append(f"shared with another name: {_named(shared)}")
+    wrong = []
+    if not parameters:
+        wrong.append("no parameter requires a gradient")
+    if still:
+        wrong.append(f"no record moves {_named(still)}")
+    if missing:
+        wrong.append(f"the optimizer does not have {_named(missing)}")
+    return ModelFinding(
+        "trained parameters",
+        "every parameter that requires a gradient gets one, and the optimizer has it",
+        "; ".join(wrong) or f"all {len(parameters)} tensors get gradients",
+        not wrong,
+        "what you think is trained is not: it stays as it was, or gets noise alone",
+        "; ".join(notes) if not wrong else "",
+    )
+
+
+def _mode(
+    mode: str, points: Iterable[tuple[nn.Module, Gradients]], batch: Batch, loss: Loss, limit: float
+) -> ModelFinding:
+    what = "norms" if mode == "ghost" else "gradients"
+    name = f"{mode}: {what} of single records"
+    expected = "those of one record at a time by autograd"
+    norm_error, errors = 0.0, dict[str, float]()
+    for model, wanted in points:
+        found = compared(mode, model, batch, loss, wanted)
+        if found.errors is None:
+            text, note = "cannot be compared", f"this mode fails on the model: {found.refused}"
+            return ModelFinding(name, expected, text, True, "", note)
+        norm_error = max(norm_error, found.norm_error)
+        errors = {one: max(error, errors.get(one, 0.0)) for one, error in found.errors.items()}
+    wrong = sorted((one for one in errors if errors[one] > limit), key=lambda one: -errors[one])
+    text = f"norms within {norm_error:.2g}"
+    if wrong:
+        text = f"norms wrong by up to {norm_error:.1%}: in {_named(wrong)}"
+    return ModelFinding(
+        name,
+        expected,
+        text,
+        not wrong and norm_error <= limit,
+        "records are clipped by a wrong norm, so the sensitivity is not C: use another mode, or"
+        " another version of Opacus",
+    )
+
+
+def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> ModelFinding:
+    name, expected = "ghost: losses of single records", "those of the loss of each record alone"
+    with torch.no_grad():
+        outputs = outputs_of(model, batch)
+        alone = torch.stack(
+            [
+                loss(outputs[index : index + 1], batch.labels[index : index + 1])
+                for index in range(len(batch))
+            ]
+        )
+        try:
+            found = ghost_losses(loss, outputs, batch.labels)
+        except Exception as error:
+            note = f"Opacus's loss fails: {type(error).__name__}: {error}"
+            return ModelFinding(name, expected, "cannot be compared", True, "", note)
+    if found is None or found.shape != alone.shape:
+        note = "ghost clipping takes losses of PyTorch alone, such as CrossEntropyLoss"
+        return ModelFinding(name, expected, "cannot be compared", True, "", note)
+    largest = float(((found - alone) / alone.abs().clamp(min=1e-12)).abs().max())
+    return ModelFinding(
+        name,
+        expected,
+        f"wrong by up to {largest:.1%}" if largest > 1e-2 else f"within {largest:.2g}",
+        largest <= 1e-2,
+        "records count more or less than alone, for example by ignore_index or padding",
+    )
+
+
+def _clipping(
+    clipping: str, points: Iterable[tuple[nn.Module, Gradients]], limit: float
+) -> ModelFinding:
+    name, expected = f"{clipping} clipping", "the sum of gradients, each clipped to C"
+    error = 0.0
+    for _, wanted in points:
+        norms = norms_of(wanted)
+        if float(norms.max()) > 0:
+            # Half of the records are clipped.
+            error = max(error, clipping_error(clipping, wanted, float(norms.median())))
+    return ModelFinding(
+        name,
+        expected,
+        f"sums within {error:.2g} C",
+        error <= limit,
+        "what one record adds to the sum is not bounded by C",
+    )
+
+
+def _named(names: Iterable[str]) -> str:
+    names = [*names]
+    more = len(names) - _MOST_NAMED
+    return ", ".join([*islice(names, _MOST_NAMED), *([f"{more} more"] if more > 0 else [])])

@@ -1,0 +1,103 @@
+"""Gradients of one record at a time, by autograd alone: what every other way is compared with."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from dpcanary.errors import InputError
+
+Loss = Callable[[Any, Tensor], Tensor]
+Gradients = dict[str, Tensor]
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records: what the model is called with, and the labels.
+
+    Attributes:
+        inputs: tensors whose first axis is the records', as a tuple or a dict.
+        labels: shape (records, ...).
+    """
+
+    inputs: tuple[Any, ...] | dict[str, Any]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, index: slice | Sequence[int]) -> "Batch":
+        """Some of the records."""
+        return Batch(tree_map(lambda one: one[index], self.inputs), self.labels[index])
+
+
+def outputs_of(model: nn.Module, batch: Batch) -> Any:
+    """The model's outputs for a batch."""
+    if isinstance(batch.inputs, dict):
+        return model(**batch.inputs)
+    return model(*batch.inputs)
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that require a gradient, by name; shared ones once."""
+    return {name: own for name, own in model.named_parameters() if own.requires_grad}
+
+
+def one_at_a_time(model: nn.Module, batch: Batch, loss: Loss) -> Gradients:
+    """Gradients of the loss of each record alone, shape (records, ...) by parameter."""
+    parameters = trained(model)
+    found: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    for index in range(len(batch)):
+        alone = batch.rows(slice(index, index + 1))
+        own = loss(outputs_of(model, alone), alone.labels)
+        if own.dim():
+            raise InputError(
+                f"the loss has the shape {tuple(own.shape)}: give one that is a single number, the"
+                " mean or the sum over the records"
+            )
+        gradients = torch.autograd.grad(own, [*parameters.values()], allow_unused=True)
+        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+            found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
+    return {name: torch.stack(own).detach() for name, own in found.items()}
+
+
+def norms_of(found: Gradients) -> Tensor:
+    """Norms of whole gradients, shape (records,)."""
+    norms: Tensor = torch.stack([*norms_by_parameter(found).values()]).norm(dim=0)
+    return norms
+
+
+def norms_by_parameter(found: Gradients) -> dict[str, Tensor]:
+    """Shape (records,) each, in single precision."""
+    return {name: own.float().flatten(1).norm(dim=1) for name, own in found.items()}
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[list[str]]:
+    """Sets dropout to 0 for a while, since its masks differ between passes; gives its names."""
+    changed = {
+        name: one for name, one in model.named_modules() if isinstance(one, _DROPOUT) and one.p > 0
+    }
+    before = {name: one.p for name, one in changed.items()}
+    for one in changed.values():
+        one.p = 0.0
+    try:
+        yield [*changed]
+    finally:
+        for name, one in changed.items():
+            one.p = before[name]
+
+
+def moved(model: nn.Module, batch: Batch, loss: Loss, *, num_steps: int) -> None:
+    """Trains the model for a few steps, so that what starts at 0 does not stay there."""
+    optimizer = torch.optim.AdamW([*trained(model).values()], lr=1e-3)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss(outputs_of(model, batch), batch.labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    optimizer.zero_grad()
