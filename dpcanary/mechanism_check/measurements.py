@@ -400,18 +400,19 @@ def _weight_decay(quiet: Trainings, unit: float) -> float:
 def carried_over(quiet: Trainings) -> float:
     """The part of an update that comes again in the next one, where no other gradient is.
 
-    Of records that are drawn for the first time: most of them are not drawn again at once, if the
-    sample rate is below 1/2; above, it is not measured.
+    Of records that are drawn for the first time: at least one of them is not drawn again at once,
+    and what comes again is least for these. If all records are in all batches, it is not measured.
     """
     parts = quiet.parts.sum(axis=2)
     drawn = np.abs(parts) > _PRESENT
-    if parts.shape[1] < 2 or drawn[:, 0].mean() >= 0.5:
+    if parts.shape[1] < 2 or drawn.all():
         return 0.0
     first = drawn & (np.cumsum(drawn, axis=1) == 1)
     runs, steps, records = np.nonzero(first[:, :-1])
     if not len(runs):
         return 0.0
-    ratio = float(np.median(parts[runs, steps + 1, records] / parts[runs, steps, records]))
+    ratios = parts[runs, steps + 1, records] / parts[runs, steps, records]
+    ratio = float(ratios[np.abs(ratios).argmin()])
     return ratio if abs(ratio) > _CARRIED else 0.0
 
 

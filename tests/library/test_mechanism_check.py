@@ -67,9 +67,8 @@ def test_wrong_loops_are_found_by_name(loop):
 
 @pytest.mark.long
 @pytest.mark.parametrize("loop", WRONG, ids=names(WRONG))
-@pytest.mark.parametrize("changes", [{"seed": 5}, OTHER], ids=["defaults", "other settings"])
-def test_all_wrong_loops_are_found_at_other_settings(loop, changes):
-    assert_found(loop, **changes)
+def test_all_wrong_loops_are_found_at_other_settings(loop):
+    assert_found(loop, **OTHER)
 
 
 @pytest.mark.parametrize("loop", RIGHT, ids=names(RIGHT))
@@ -105,7 +104,9 @@ def test_what_is_private_in_another_way_is_said(name, note):
 @pytest.mark.parametrize("loop", RIGHT, ids=names(RIGHT))
 def test_right_loops_never_fail_in_200_repetitions(loop):
     num_checks = 200 // len(RIGHT) + 1
-    found = [check_mechanism(loop.train, seed=100 + seed) for seed in range(num_checks)]
+    found = [
+        check_mechanism(loop.train, seed=100 + seed, num_trainings=10) for seed in range(num_checks)
+    ]
     assert all(one.passes for one in found)
 
 
@@ -174,7 +175,7 @@ def too_many(failures, level: float) -> bool:
 def test_every_property_keeps_its_level(sizes):
     """Of small measurements, whose laws are far from normal."""
     rng = np.random.default_rng(0)
-    checks = [findings(right_measurements(rng, *sizes), 0.5) for _ in range(1000)]
+    checks = [findings(right_measurements(rng, *sizes), 0.5) for _ in range(400)]
     p_values = {
         finding.name: np.array([found[index].p_value for found in checks])
         for index, finding in enumerate(checks[0])
@@ -193,12 +194,13 @@ def test_every_property_keeps_its_level(sizes):
 
 @pytest.mark.long
 def test_right_loops_fail_at_most_at_the_stated_rate():
-    level, num_checks = 0.2, 400
+    level, num_checks = 0.2, 200
     results = [
         check_mechanism(
             by_hand,
             num_records=40,
-            num_trainings=12,
+            num_trainings=10,
+            num_steps=6,
             sample_rate=0.25,
             seed=seed,
             significance=level,
