@@ -67,8 +67,27 @@ def test_wrong_loops_are_found_by_name(loop):
 
 @pytest.mark.long
 @pytest.mark.parametrize("loop", WRONG, ids=names(WRONG))
-def test_all_wrong_loops_are_found_at_other_settings(loop):
-    assert_found(loop, **OTHER)
+def test_all_wrong_loops_are_found(loop):
+    assert_found(loop)
+
+
+OTHERS = [
+    loop
+    for loop in WRONG
+    if loop.name
+    in {
+        "bias not clipped",
+        "embedding not clipped",
+        "noise 2 % less",
+        "microbatches of two",
+        "bias without noise",
+    }
+]
+
+
+@pytest.mark.parametrize("loop", OTHERS, ids=names(OTHERS))
+def test_wrong_loops_are_found_at_other_settings(loop):
+    assert_found(loop, **{**OTHER, "num_trainings": 20})
 
 
 @pytest.mark.parametrize("loop", RIGHT, ids=names(RIGHT))
@@ -101,13 +120,14 @@ def test_what_is_private_in_another_way_is_said(name, note):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loop", RIGHT, ids=names(RIGHT))
-def test_right_loops_never_fail_in_200_repetitions(loop):
+def test_right_loops_fail_in_200_repetitions_at_most_as_stated():
     num_checks = 200 // len(RIGHT) + 1
-    found = [
-        check_mechanism(loop.train, seed=100 + seed, num_trainings=10) for seed in range(num_checks)
+    passes = [
+        check_mechanism(loop.train, seed=100 + seed, num_trainings=10).passes
+        for loop in RIGHT
+        for seed in range(num_checks)
     ]
-    assert all(one.passes for one in found)
+    assert not too_many(np.logical_not(passes), 0.001)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +208,8 @@ def test_every_property_keeps_its_level(sizes):
     least = np.min([*p_values.values()], axis=0)
     for significance in (0.5, 0.2, 0.05, 0.01):
         assert not too_many(least <= level_of_each(significance, PROPERTIES), significance)
-    # The comparison sees p-values that are a third too small.
-    assert too_many(p_values["noise scale"] / 1.5 <= 0.2, 0.2)
+    # The comparison sees p-values that are far too small; Bonferroni's are somewhat too large.
+    assert too_many(p_values["noise scale"] / 3 <= 0.2, 0.2)
 
 
 @pytest.mark.long
