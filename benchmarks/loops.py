@@ -1,4 +1,4 @@
-"""Training loops for `dpcanary check`: wrong ones, each with what must name it, and right ones."""
+"""Loops of PyTorch for `dpcanary check`: wrong ones, with what must name them, and right ones."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader
 
+from dpcanary import check_mechanism
+from dpcanary.own_training import MechanismCheck
+
 Tensors = dict[str, Tensor]
 
 
@@ -24,12 +27,18 @@ class Loop:
         train: as `check_mechanism` takes it.
         found_by: properties, one of which at least must fail; empty for a right loop.
         place: what the measurement of a failing property must contain.
+        framework: that it is written in.
     """
 
     name: str
     train: Callable[..., Any]
     found_by: tuple[str, ...] = ()
     place: str = ""
+    framework: str = "torch"
+
+    def check(self, **settings: Any) -> MechanismCheck:
+        """The loop's check; with other settings than its defaults."""
+        return check_mechanism(self.train, framework=self.framework, **settings)
 
 
 @dataclass
@@ -666,13 +675,13 @@ def opacus(
     own, private, *wrapped, loader = PrivacyEngine().make_private(
         module=module,
         optimizer=optimizer(module.parameters(), lr=settings.learning_rate),
-        criterion=criterion,
         data_loader=DataLoader(dataset, batch_size=size, shuffle=not poisson),
         noise_multiplier=settings.noise_multiplier,
         max_grad_norm=limit,
         clipping=clipping,
         poisson_sampling=poisson,
         grad_sample_mode=mode,
+        **({"criterion": criterion} if mode == "ghost" else {}),
     )
     [criterion] = wrapped or [criterion]  # wrapped for ghost clipping alone
     if after:

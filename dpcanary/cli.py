@@ -9,7 +9,7 @@ from dpcanary.commands.audit import audit
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
-from dpcanary.commands.results import report, results
+from dpcanary.commands.results import report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.errors import AccountingError, InputError
 
@@ -21,7 +21,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Every subcommand has --help with examples, and --json for programs.",
 )
-for command in (account, calibrate, statement, estimate, plan, check, audit, init, report, results):
+for command in (
+    account,
+    calibrate,
+    statement,
+    estimate,
+    plan,
+    check,
+    audit,
+    init,
+    report,
+    results,
+    verify,
+):
     app.command(no_args_is_help=True)(command)
 # What it does not know are options of Snakemake.
 app.command(

@@ -15,9 +15,11 @@ from pydantic import Field
 
 from dpcanary.errors import InputError
 from dpcanary.fields import ClosedModel
-from dpcanary.files import read_header, read_json, sha256_of_text
+from dpcanary.files import read_header, read_json, sha256_of_file, sha256_of_text
 
 KEY = "origin"
+# Beside results: what `dpcanary verify` found, and of which summary.
+VERIFIED = "verified.json"
 _DIGITS = 16  # of the digest: no two products meet by chance
 _MOST_LISTED = 200
 _MANY = "many"
@@ -116,3 +118,16 @@ def _origins_in_table(path: Path) -> list[str]:
         raise InputError(
             f"{path} is not a table of tab-separated values ({error}); delete it and run again"
         ) from None
+
+
+def verified_in_words(results: Path) -> str:
+    """When and how the summary that is in a folder was verified; empty if it was not."""
+    if not (results / VERIFIED).exists():
+        return ""
+    noted = read_json(results / VERIFIED)
+    if noted.get("exit_status") != 0 or noted.get("summary") != sha256_of_file(
+        results / "summary.tsv"
+    ):
+        return ""
+    replayed = len(noted.get("replayed", []))
+    return f"{noted.get('when')}: {noted.get('files')} files made anew, {replayed} shards replayed"

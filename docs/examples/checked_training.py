@@ -48,3 +48,13 @@ def train_by_hand(module, dataset, settings):
         for parameter, total in zip(module.parameters(), sums, strict=True):
             noise = settings.noise_multiplier * settings.max_grad_norm * torch.randn_like(total)
             parameter -= settings.learning_rate * (total + noise) / max(1, drawn.sum())
+
+
+def build():
+    """A model and its loss."""
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3)), nn.CrossEntropyLoss()
+
+
+def records():
+    """Inputs and labels."""
+    return torch.randn(40, 20), torch.randint(3, (40,))

@@ -3,13 +3,16 @@
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpcanary.commands.training_options import Json
 from dpcanary.errors import InputError
 from dpcanary.printing import print_json
+
+if TYPE_CHECKING:
+    from dpcanary.findings import CheckResult
 
 # The exit status if a property does not hold.
 FAILED = 3
@@ -40,6 +43,9 @@ def check(
         ),
     ] = "",
     label_column: Annotated[str, typer.Option(help="Of a table.")] = "label",
+    framework: Annotated[
+        str, typer.Option(help="What the loop is written in: torch or jax.")
+    ] = "torch",
     sample_rate: Annotated[float, typer.Option(help="To check at.")] = 0.1,
     noise_multiplier: Annotated[float, typer.Option(help="To check at.")] = 1.0,
     max_grad_norm: Annotated[float, typer.Option(help="To check at.")] = 1.0,
@@ -80,6 +86,7 @@ def check(
 
     found = check_mechanism(
         _loaded(training),
+        framework=framework,
         sample_rate=sample_rate,
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
@@ -90,20 +97,8 @@ def check(
         significance=significance,
         seed=seed,
     )
-    if as_json:
-        findings = [vars(finding) for finding in found.findings]
-        print_json(
-            {
-                "passes": found.passes,
-                "significance": significance,
-                "findings": findings,
-                "not_seen": [*found.not_seen],
-            }
-        )
-    else:
-        print(found)
-    if not found.passes:
-        raise typer.Exit(FAILED)
+    further = {"significance": found.significance, "not_seen": found.not_seen}
+    _show(found, further, as_json=as_json)
 
 
 def _check_model(model: str, features: str, label_column: str, *, as_json: bool) -> None:
@@ -118,14 +113,13 @@ def _check_model(model: str, features: str, label_column: str, *, as_json: bool)
         optimizer=parts[2] if len(parts) > 2 else None,
         on_estimate=lambda seconds: print(f"about {seconds:.0f} seconds", file=sys.stderr),
     )
+    _show(found, {"num_records": found.num_records}, as_json=as_json)
+
+
+def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "passes": found.passes,
-                "findings": [vars(finding) for finding in found.findings],
-                "num_records": found.num_records,
-            }
-        )
+        findings = [vars(finding) for finding in found.findings]
+        print_json({"passes": found.passes, "findings": findings, **further})
     else:
         print(found)
     if not found.passes:

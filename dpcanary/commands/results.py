@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dpcanary.commands.training_options import Json
+from dpcanary.commands.training_options import Cores, Json
 from dpcanary.printing import print_json
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an experiment, such as results/demo.")]
@@ -27,6 +27,45 @@ def results(
         print_json({"audits": read_results(folder).to_dict("records")})
         return
     print_results(folder)
+
+
+def verify(
+    folder: Folder,
+    replay: Annotated[
+        int, typer.Option(min=0, help="Train so many shards anew as well, drawn at random.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
+    cores: Cores = None,
+    as_json: Json = False,
+) -> None:
+    """Make every number of an experiment anew from its shards, and compare.
+
+    Datasets, canaries, scores, bounds, accounting, the summary and the figures are made again
+    elsewhere, from the resolved config and what training has left. The exit status is 0 if all are
+    the same, 3 if one was changed, 4 if one is missing, 5 if one is of other settings, 6 if one
+    cannot be made anew.
+
+    \b
+    Examples:
+      dpcanary verify results/demo
+      dpcanary verify results/demo --replay 3
+    """
+    from dpcanary.audits.verifying import verify_results
+
+    found = verify_results(folder, replay=replay, seed=seed, cores=cores)
+    if as_json:
+        print_json(
+            {
+                "exit_status": found.exit_status,
+                "files": [vars(one) for one in found.files],
+                "replayed": found.replayed,
+                "error": found.error,
+            }
+        )
+    else:
+        print(found)
+    if found.exit_status:
+        raise typer.Exit(found.exit_status)
 
 
 def report(

@@ -5,15 +5,22 @@ from math import sqrt
 from textwrap import fill
 from typing import Any
 
-import pandas as pd
 from scipy.stats import chi2, norm
 
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.findings import CheckResult
 from dpcanary.mechanism_check import clipping, noise, sampling
 from dpcanary.mechanism_check.evidence import EXACT
-from dpcanary.mechanism_check.findings import Finding, findings_of, level_of_each
-from dpcanary.mechanism_check.measurements import Plan, Settings, Train, measure
+from dpcanary.mechanism_check.findings import TestedFinding, findings_of, level_of_each
+from dpcanary.mechanism_check.measurements import (
+    FRAMEWORKS,
+    Plan,
+    Settings,
+    Train,
+    measure,
+)
+from dpcanary.mechanism_check.postprocessing import without_postprocessing
 from dpcanary.mechanism_check.probe import MOST_MOVED, NORMS, NUM_SILENT
 from dpcanary.program import progress
 
@@ -67,7 +74,7 @@ def _blind_spots(plan: Plan, level: float) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class MechanismCheck:
+class MechanismCheck(CheckResult):
     """The result of `check_mechanism`. `print` shows it as text.
 
     Attributes:
@@ -77,53 +84,28 @@ class MechanismCheck:
         not_seen: errors that pass all the same, in words.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[TestedFinding, ...]
     significance: float
     num_trainings: int
     not_seen: tuple[str, ...]
 
-    @property
-    def passes(self) -> bool:
-        """Whether nothing speaks against any property."""
-        return all(finding.holds for finding in self.findings)
-
-    @property
-    def summary(self) -> pd.DataFrame:
-        """A row for each property."""
-        return pd.DataFrame([vars(finding) for finding in self.findings])
-
     def __str__(self) -> str:
-        width = max(len(finding.name) for finding in self.findings)
-        lines = []
-        for one in self.findings:
-            mark = ("note" if one.note else "ok  ") if one.holds else "FAIL"
-            lines.append(f"{mark}  {one.name:<{width}}  {one.measured}")
-            if one.note:
-                lines.append(
-                    fill(one.note, 88, initial_indent="      ", subsequent_indent="      ")
-                )
-            if not one.holds:
-                lines += [f"      expected: {one.expected}", f"      meaning:  {one.meaning}"]
-        failed = sum(not finding.holds for finding in self.findings)
-        verdict = (
-            f"{failed} of {len(self.findings)} properties do not hold: the accounted epsilon is not"
-            " that of this training."
-            if failed
-            else "Nothing speaks against the mechanism that is accounted."
-        )
-        level = (
-            f"A right mechanism fails with a probability of at most {self.significance:g}."
-            f" {self.num_trainings} short trainings."
-        )
         not_seen = [
             fill(one, 88, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
         ]
-        return "\n".join([*lines, "", verdict, level, "", "Not seen by this check:", *not_seen])
+        return self.text(
+            right="Nothing speaks against the mechanism that is accounted.",
+            wrong=": the accounted epsilon is not that of this training.",
+            scope=f"A right mechanism fails with a probability of at most {self.significance:g}."
+            f" {self.num_trainings} short trainings.",
+            not_seen="\n".join(["Not seen by this check:", *not_seen]),
+        )
 
 
 def check_mechanism(
     train: Train,
     *,
+    framework: str = "torch",
     sample_rate: float = 0.1,
     noise_multiplier: float = 1.0,
     max_grad_norm: float = 1.0,
@@ -148,6 +130,11 @@ def check_mechanism(
             learning rate of the settings, by SGD of its own or any optimiser of PyTorch. It may
             ignore `settings.seed`, unless it seeds its generators itself. If it does not call the
             module in every step, it must be a generator that yields after each step.
+        framework: "torch", or "jax": then `train(probe, dataset, settings)` is a generator that
+            starts from `probe.parameters`, a dict of arrays, and yields the parameters after each
+            step of SGD; `probe.loss(parameters, features, labels)` is the mean loss of records,
+            and the dataset a pair of arrays, features and labels. The probe is the same in all
+            trainings of one kind, so what is compiled for it can be kept.
         sample_rate: to check at. The expected batch size must be a whole number, at least 10. For
             loops with Opacus, its inverse must be one too: Opacus takes the rate
             1 / number of batches.
@@ -164,6 +151,8 @@ def check_mechanism(
     Raises:
         InputError: if an argument is out of range, or a training fails.
     """
+    if framework not in FRAMEWORKS:
+        raise InputError(f"framework is {framework!r}; it must be one of {', '.join(FRAMEWORKS)}")
     num_records = checked_count("num_records", num_records, least=20)
     settings = Settings(
         sample_rate=checked_real("sample_rate", sample_rate, most=1.0),
@@ -179,10 +168,11 @@ def check_mechanism(
         num_records=num_records,
         num_trainings=checked_count("num_trainings", num_trainings, least=10),
         seed=checked_count("seed", seed, least=0),
+        framework=framework,
     )
     level = checked_real("significance", significance, most=0.5)
     with progress(plan.total, "training") as bar:
-        found = measure(train, plan, bar.update)
+        found = without_postprocessing(measure(train, plan, bar.update))
     findings = findings_of(found, PROPERTIES, significance=level)
     not_seen = _blind_spots(plan, level_of_each(level, PROPERTIES))
     return MechanismCheck(tuple(findings), level, plan.total, not_seen)
@@ -198,10 +188,9 @@ def assert_mechanism(train: Train, **settings: Any) -> None:
     Raises:
         AssertionError: with the whole result, if a property does not hold.
     """
-    __tracebackhide__ = True  # pytest then shows the test, and not this function
+    __tracebackhide__ = True
     found = check_mechanism(train, **settings)
-    if not found.passes:
-        raise AssertionError(f"the training loop is not what is accounted\n\n{found}")
+    found.raise_if_wrong("the training loop is not what is accounted")
 
 
 def _check_probe(settings: Settings, num_records: int) -> None:

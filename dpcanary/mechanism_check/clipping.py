@@ -6,7 +6,7 @@ import numpy as np
 
 from dpcanary.mechanism_check.evidence import EXACT, Evidence, fresh
 from dpcanary.mechanism_check.findings import Measured, Property, exact
-from dpcanary.mechanism_check.measurements import carried_noise, carried_over
+from dpcanary.mechanism_check.postprocessing import carried_noise, carried_over
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Relative, of the largest clipped norm, and of equal records' parts, in lower precision.
@@ -78,34 +78,27 @@ def _normalisation(evidence: Evidence) -> Measured:
     ratios = of_batches / usual
     low, high = np.nanmin(ratios), np.nanmax(ratios)
     limit = max(EXACT, evidence.deviation)
-    sizes = evidence.drawn.sum(axis=2)
-    with np.errstate(invalid="ignore"):
-        by_size = ratios * sizes
+    by_size = ratios * evidence.drawn.sum(axis=2)
     spread = np.nanmax(by_size) / np.nanmin(by_size)
-    cause = (
-        "as if divided by the size of the batch that was drawn"
-        if spread < 1.5 * (1 + limit) and high / low > spread
-        else ""
-    )
-    low_scale, high_scale = np.nanmin(usual), np.nanmax(usual)
-    shown = (
-        f"{low_scale:.4g}"
-        if high_scale - low_scale < EXACT * low_scale
-        else (f"{low_scale:.4g} to {high_scale:.4g}")
-    )
-    text = f"{shown} times as much, in each batch {low:.4g} to {high:.4g} of it"
+    cause = ""
+    if spread < 1.5 * (1 + limit) and high / low > spread:
+        cause = "as if divided by the size of the batch that was drawn"
+    text = f"{_range(usual)} times as much, in each batch {low:.4g} to {high:.4g} of it"
     holds = bool(max(high - 1, 1 - low) <= limit)
     note = ""
     if np.abs(evidence.scales - 1).max() > EXACT:
-        what = f"{evidence.scales.min():.4g} to {evidence.scales.max():.4g}"
-        if np.ptp(evidence.scales) < EXACT * evidence.scales.min():
-            what = f"{evidence.scales[0]:.4g}"
         note = (
-            f"updates are {what} times the learning rate times the mean gradient, and noise is"
-            " compared with that: a divisor or a schedule that depends on the step alone is"
-            " post-processing"
+            f"updates are {_range(evidence.scales)} times the learning rate times the mean"
+            " gradient, and noise is compared with that: a divisor or a schedule that depends on"
+            " the step alone is post-processing"
         )
     return Measured(text, [exact(holds, cause)], note)
+
+
+def _range(scales: Array) -> str:
+    """Where scales lie; one number if they are the same."""
+    low, high = np.nanmin(scales), np.nanmax(scales)
+    return f"{low:.4g}" if high - low < EXACT * low else f"{low:.4g} to {high:.4g}"
 
 
 def _clipped_norms(evidence: Evidence) -> Array:

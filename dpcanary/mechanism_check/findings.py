@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dpcanary.findings import Finding
 from dpcanary.mechanism_check.evidence import Evidence, evidence_of
 from dpcanary.mechanism_check.measurements import Measurements
 
@@ -39,27 +40,15 @@ class Property:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One property of the mechanism, as it was measured.
+class TestedFinding(Finding):
+    """A finding with a p-value.
 
     Attributes:
-        name: of the property.
-        expected: what the accountant assumes, in words.
-        measured: what was measured, in words; and where, if the property does not hold there.
         p_value: if the property holds, it is at most p with probability at most p; 0 or 1 for what
             is not random.
-        holds: whether nothing speaks against it.
-        meaning: what it would mean if it does not hold.
-        note: what is unusual, and why the accounted epsilon holds all the same; mostly empty.
     """
 
-    name: str
-    expected: str
-    measured: str
-    p_value: float
-    holds: bool
-    meaning: str
-    note: str
+    p_value: float = 1.0
 
 
 def exact(holds: bool, place: str = "") -> Test:
@@ -69,7 +58,7 @@ def exact(holds: bool, place: str = "") -> Test:
 
 def findings_of(
     found: Measurements, properties: Sequence[Property], *, significance: float
-) -> list[Finding]:
+) -> list[TestedFinding]:
     """What the measurements say; a right mechanism fails with this probability, at most."""
     level, findings = level_of_each(significance, properties), []
     evidence = evidence_of(found) if found.num_updates else None
@@ -86,7 +75,9 @@ def findings_of(
         holds = p_value > level
         text = measured.text if holds else measured.text + _failing_places(tests, level)
         note = measured.note if holds else ""
-        findings.append(Finding(prop.name, prop.expected, text, p_value, holds, prop.meaning, note))
+        findings.append(
+            TestedFinding(prop.name, prop.expected, text, holds, prop.meaning, note, p_value)
+        )
     return findings
 
 

@@ -13,16 +13,36 @@ Array = NDArray[np.float64]
 _FAR = 20
 
 
-def two_sided(below: float, above: float) -> float:
-    """The p-value of a value, from the probabilities of no larger and of no smaller ones."""
-    return float(min(1.0, 2 * max(0.0, min(below, above))))
+def two_sided(below: Array | float, above: Array | float) -> Array:
+    """P-values of values, from the probabilities of no larger and of no smaller ones."""
+    found: Array = np.clip(2 * np.minimum(below, above), 0.0, 1.0)
+    return found
 
 
-def binomial_p_values(counts: NDArray[np.int64], trials: int, rates: Array | float) -> Array:
+def least(p_values: Array, count: int | None = None) -> tuple[int, float]:
+    """The index of the least p-value, and this times their number (Bonferroni).
+
+    Args:
+        p_values: shape (m,), at least one.
+        count: of tests, if p-values stand for several.
+    """
+    index = int(np.argmin(p_values))
+    return index, float(min(1.0, (count or p_values.size) * p_values[index]))
+
+
+def disjoint_pairs(count: int, distance: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of the numbers below a count that are so far apart, and share none; shape (pairs,)."""
+    starts = np.arange(0, count - 2 * distance + 1, 2 * distance)
+    first = (starts[:, None] + np.arange(distance)).ravel()
+    return first, first + distance
+
+
+def binomial_p_values(
+    counts: NDArray[np.int64] | int, trials: int | Array, rates: Array | float
+) -> Array:
     """Of binomial numbers, each on its own."""
     law = binom(trials, rates)
-    found: Array = np.minimum(1.0, 2 * np.minimum(law.cdf(counts), law.sf(counts - 1)))
-    return found
+    return two_sided(law.cdf(counts), law.sf(np.asarray(counts) - 1))
 
 
 def spread_p_value(counts: NDArray[np.int64], trials: int, rate: float) -> float:
@@ -42,7 +62,7 @@ def spread_p_value(counts: NDArray[np.int64], trials: int, rate: float) -> float
     law = np.zeros(own + 1)
     np.add.at(law, squares[near], binom(trials, rate).pmf(values[near]))
     total = _of_sum(law, size)
-    return two_sided(float(total.sum()), 1 - float(total[:own].sum()))
+    return float(two_sided(total.sum(), 1 - total[:own].sum()))
 
 
 def _of_sum(law: Array, count: int) -> Array:
@@ -55,53 +75,77 @@ def _of_sum(law: Array, count: int) -> Array:
     return total
 
 
+def squares_p_values(values: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Root mean squares of standard normal numbers over some axes, and the p-values of these.
+
+    The sums of squares are chi-squared.
+    """
+    squares = (values**2).sum(axis=axes)
+    count = values.size // squares.size
+    law = chi2(count)
+    return np.sqrt(squares / count), two_sided(law.cdf(squares), law.sf(squares))
+
+
 def squares_p_value(values: Array) -> float:
-    """Of the sum of squares of standard normal numbers, which is chi-squared."""
-    law, squares = chi2(values.size), float((values**2).sum())
-    return two_sided(law.cdf(squares), law.sf(squares))
+    """Of the sum of squares of standard normal numbers."""
+    return float(squares_p_values(values, tuple(range(values.ndim)))[1])
 
 
 def constancy_p_value(values: Array) -> float:
     """Of sums of squares of rows that are normal with one variance, which need not be known.
+
+    Rows are compared with those of their own group; shape (groups, rows, values).
 
     Each row's sum over that of it and all rows before is a beta number. These ratios are
     independent, because the sum of independent gamma numbers is independent of their ratio. As
     normal numbers, their squares add up to a chi-squared one: large if the variance differs between
     rows, small if the sums differ too little.
     """
-    sums = (values**2).sum(axis=1)
-    totals = np.cumsum(sums)
-    ratios = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)[1:]
-    law = beta(values.shape[1] / 2, np.arange(1, len(sums)) * values.shape[1] / 2)
+    sums = (values**2).sum(axis=2)
+    totals = np.cumsum(sums, axis=1)
+    ratios = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)[:, 1:]
+    half = values.shape[2] / 2
+    law = beta(half, np.arange(1, values.shape[1]) * half)
     below, above = law.cdf(ratios), law.sf(ratios)
     normal = np.where(below < above, norm.ppf(below), norm.isf(above))
-    spread, of_all = float((normal**2).sum()), chi2(len(ratios))
-    return two_sided(of_all.cdf(spread), of_all.sf(spread))
-
-
-def variance_of_means(values: Array, axes: tuple[int, ...]) -> tuple[float, float]:
-    """The variance of sums over some axes, over that of independent numbers; and its p-value.
-
-    The squares of d sums over k numbers each, over k, and those of all numbers: their ratio is a
-    beta number, whatever the variance. It is small if noise was made to cancel, large if it is
-    shared.
-    """
-    sums = values.sum(axis=axes)
-    share = float((sums**2).sum() / (values**2).sum() * sums.size / values.size)
-    law = beta(sums.size / 2, (values.size - sums.size) / 2)
-    return share * values.size / sums.size, two_sided(law.cdf(share), law.sf(share))
+    spread, of_all = float((normal**2).sum()), chi2(ratios.size)
+    return float(two_sided(of_all.cdf(spread), of_all.sf(spread)))
 
 
 def variance_along(rows: Array, weights: Array) -> tuple[float, float]:
     """The variance of rows along a direction, over that of all their values; and its p-value.
 
-    The part of the squares of all values that lies along it is a beta number, as in
-    `variance_of_means`.
+    Of independent normal numbers, the part of the squares of all values that lies along it is a
+    beta number, whatever their variance. It is small if noise was made to cancel along the
+    direction, and large if noise is shared.
+
+    Args:
+        rows: shape (n, k).
+        weights: the direction, shape (k,); for sums of values, all 1.
     """
     along = rows @ (weights / np.linalg.norm(weights))
     share = float((along**2).sum() / (rows**2).sum())
     law = beta(along.size / 2, (rows.size - along.size) / 2)
-    return share * rows.shape[1], two_sided(law.cdf(share), law.sf(share))
+    return share * rows.shape[1], float(two_sided(law.cdf(share), law.sf(share)))
+
+
+def variance_within(values: Array) -> tuple[float, float]:
+    """The variance of sums of rows around the mean of their group, over that of all values.
+
+    It is small if the rows of a group hold the same numbers in another order.
+
+    Args:
+        values: independent normal numbers, shape (groups, rows, values).
+
+    Returns:
+        The variance, and its p-value by the same law as that of `variance_along`.
+    """
+    groups, rows, count = values.shape
+    along = values.sum(axis=2) / sqrt(count)
+    within = along - along.mean(axis=1, keepdims=True)
+    share, degrees = float((within**2).sum() / (values**2).sum()), groups * (rows - 1)
+    law = beta(degrees / 2, (values.size - degrees) / 2)
+    return share * values.size / degrees, float(two_sided(law.cdf(share), law.sf(share)))
 
 
 def correlation(first: Array, second: Array) -> tuple[float, float]:

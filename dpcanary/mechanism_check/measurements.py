@@ -54,33 +54,35 @@ class Settings:
     seed: int
 
 
-# Trains a module on a dataset, in place. A generator is run to its end, and what it yields is not
-# used: it says that a step is done. What is returned is not used.
+# Trains a module of PyTorch on a dataset, in place. A generator is run to its end, and what it
+# yields is not used: it says that a step is done. What is returned is not used. In jax, a generator
+# that yields the parameters after each step.
 Train = Callable[[Any, Any, Settings], object]
+# Trains a probe once.
+Run = Callable[[Settings], Trace]
 # As good as no noise; many libraries refuse 0.
 _QUIET = 1e-7
 # The expected batch size of the small datasets, whose batches are often empty, and the largest
 # sample rate at which they are.
 SMALL_BATCH, _MOST_RATE = 2, 0.9
 # Parts over C from which on a record was in a batch; float32 leaves less, and small records more.
-_PRESENT = 1e-4
+PRESENT = 1e-4
 # An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
 _SLOW = 0.1
-# Relative deviations of what is carried over between steps.
-_CARRIED = 1e-3
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is measured: so many trainings of each kind, of so many steps.
 
-    The noise and the seed of the settings are replaced.
+    The noise and the seed of the settings are replaced. The framework is one of `FRAMEWORKS`.
     """
 
     settings: Settings
     num_records: int
     num_trainings: int
     seed: int
+    framework: str = "torch"
 
     @property
     def num_small(self) -> int:
@@ -140,7 +142,7 @@ class Trainings:
     @cached_property
     def drawn(self) -> NDArray[np.bool_]:
         """Which records were in a batch, shape (R, T, N); for trainings almost without noise."""
-        drawn: NDArray[np.bool_] = np.abs(self.parts).max(axis=2) > _PRESENT
+        drawn: NDArray[np.bool_] = np.abs(self.parts).max(axis=2) > PRESENT
         return drawn
 
 
@@ -155,7 +157,7 @@ class Measurements:
         small_quiet: likewise on few records, so that many batches are empty; or None.
         small_noisy: likewise.
         failed: what such a small training raised.
-        momentum: of the updates before what is measured, which was undone; 0 if there is none.
+        momentum: of the updates, which was undone (`postprocessing`); 0 if there is none.
         weight_decay: likewise, over the learning rate.
     """
 
@@ -199,8 +201,7 @@ def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> M
     quiet, noisy, small_quiet, small_noisy = found
     assert quiet is not None
     assert noisy is not None
-    everything = Measurements(settings, quiet, noisy, small_quiet, small_noisy, failed)
-    return _undone(everything)
+    return Measurements(settings, quiet, noisy, small_quiet, small_noisy, failed)
 
 
 def _slow_enough(train: Train, plan: Plan) -> Settings:
@@ -212,11 +213,11 @@ def _slow_enough(train: Train, plan: Plan) -> Settings:
     settings = replace(plan.settings, noise_multiplier=_QUIET, num_steps=2, seed=plan.seed)
     records = _records(settings, plan.num_records)
     with _one_thread():
-        trace = _trained(train, records, records.dataset(), settings)
+        trace = _trained(FRAMEWORKS[plan.framework](train, records), settings)
     if not trace.steps or not all(_is_known(step) and not is_plain(step) for step in trace.steps):
         return plan.settings
     moved = max(float(np.abs(b - a).max()) for a, b in pairwise(trace.states))
-    slower = min(1.0, _SLOW * _unit(settings, plan.num_records) / moved)
+    slower = min(1.0, _SLOW * records.step / moved)
     return replace(plan.settings, learning_rate=settings.learning_rate * slower)
 
 
@@ -224,14 +225,8 @@ def _records(settings: Settings, count: int) -> ProbeRecords:
     return probe_records(
         num_records=count,
         max_grad_norm=settings.max_grad_norm,
-        step=_unit(settings, count),
+        step=settings.learning_rate * settings.max_grad_norm / (settings.sample_rate * count),
     )
-
-
-def _unit(settings: Settings, count: int) -> float:
-    """How far a gradient of norm C moves the parameters."""
-    size = settings.sample_rate * count
-    return settings.learning_rate * settings.max_grad_norm / size
 
 
 @contextmanager
@@ -253,40 +248,75 @@ def _trainings(
     kind: int,
     on_progress: Callable[[int], object],
 ) -> Trainings:
-    traces, dataset = [], records.dataset()
+    traces, run = [], FRAMEWORKS[plan.framework](train, records)
     for index in range(plan.num_trainings):
         draws = generator(
             seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=kind * plan.num_trainings + index
         )
         seed = int(draws.integers(2**31))
-        traces.append(_trained(train, records, dataset, replace(settings, seed=seed)))
+        traces.append(_trained(run, replace(settings, seed=seed)))
         on_progress(1)
     return _joined(traces, records, settings)
 
 
-def _trained(train: Train, records: ProbeRecords, dataset: Any, settings: Settings) -> Trace:
+def _trained(run: Run, settings: Settings) -> Trace:
     seed_global_generators(settings.seed)
-    trace = Trace()
-    probe = Probe(records, trace)
-    parameters = [*probe.parameters()]
-    trace.keep(parameters)
     try:
-        with trace.of(probe):
-            steps = train(probe, dataset, settings)
-            if isinstance(steps, GeneratorType):
-                trace.by_yields = True
-                for _ in steps:
-                    trace.keep(parameters)
+        trace = run(settings)
+    except InputError:
+        raise
     except Exception as error:
         raise InputError(
             f"the training failed on a probe ({type(error).__name__}: {error}); it must train any"
             " module with two outputs, such as one with a bias and an embedding, on a dataset of"
             " vectors and labels, as its settings say, also if a batch is empty"
         ) from error
-    trace.keep(parameters)
     if not np.isfinite(trace.states[-1]).all():
         raise InputError("the training of a probe has diverged: lower the learning rate")
     return trace
+
+
+def _with_torch(train: Train, records: ProbeRecords) -> Run:
+    dataset = records.dataset()
+
+    def run(settings: Settings) -> Trace:
+        trace = Trace()
+        probe = Probe(records, trace)
+        parameters = [*probe.parameters()]
+        trace.keep(parameters)
+        with trace.of(probe):
+            steps = train(probe, dataset, settings)
+            if isinstance(steps, GeneratorType):
+                trace.by_yields = True
+                for _ in steps:
+                    trace.keep(parameters)
+        trace.keep(parameters)
+        return trace
+
+    return run
+
+
+def _with_jax(train: Train, records: ProbeRecords) -> Run:
+    from dpcanary.mechanism_check.jax_probe import JaxProbe
+
+    # One probe for all trainings: what is compiled for it can be used again.
+    probe, dataset = JaxProbe(records), records.arrays()
+
+    def run(settings: Settings) -> Trace:
+        trace = Trace(by_yields=True)
+        trace.keep(probe.tensors(probe.parameters))
+        steps = train(probe, dataset, settings)
+        if not isinstance(steps, Iterator):
+            raise InputError("in jax, it must be a generator that yields the parameters")
+        for parameters in steps:
+            trace.keep(probe.tensors(parameters))
+        return trace
+
+    return run
+
+
+# What trains a probe on records, by what the loop is written in.
+FRAMEWORKS = {"torch": _with_torch, "jax": _with_jax}
 
 
 def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> Trainings:
@@ -295,7 +325,6 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
         trace.steps and all(not is_plain(step) and _is_known(step) for step in trace.steps)
         for trace in traces
     )
-    unit = _unit(settings, len(records.sizes))
     shapes = {
         name: parameter.shape for name, parameter in Probe(records, Trace()).named_parameters()
     }
@@ -307,13 +336,13 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
             after = replayed(trace.steps, shapes)
             seen = [*before[1:], trace.states[-1]]
             error = max(float(np.abs(a - b).max()) for a, b in zip(after, seen, strict=True))
-            replay_error = max(replay_error, error / unit)
+            replay_error = max(replay_error, error / records.step)
         else:
             states = [state.astype(np.float64) for state in trace.states]
             before = trace.states[:-1]
             moved_of.append([b - a for a, b in pairwise(states)])
         before_of.append(before)
-    divisor = unit / settings.learning_rate if by_gradients else unit
+    unit = records.step / settings.learning_rate if by_gradients else records.step
     num_updates = np.array([len(moved) for moved in moved_of])
     common = int(min(num_updates.min(), settings.num_steps))
     columns = records.num_columns
@@ -330,8 +359,8 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
         records=records,
         num_updates=num_updates,
         before=stacked(before_of),
-        moved=stacked(moved_of) / divisor,
-        in_all=by_column(np.stack(in_all), columns) / divisor,
+        moved=stacked(moved_of) / unit,
+        in_all=by_column(np.stack(in_all), columns) / unit,
         replay_error=replay_error,
         optimizer=traces[0].steps[0].optimizer.__name__ if by_gradients else "",
     )
@@ -340,84 +369,3 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
 def _is_known(step: Any) -> bool:
     """Whether the optimiser is one of PyTorch's own: its gradients are all that it is given."""
     return bool(step.optimizer.__module__.startswith("torch.optim."))
-
-
-# What a loop by hand does after the noise, and is undone: then the same tests apply.
-
-
-def _undone(found: Measurements) -> Measurements:
-    """Without weight decay, and without momentum that noise and gradients share."""
-    if found.quiet.optimizer or not found.num_updates:
-        return found
-    decay = _weight_decay(found.quiet, _unit_of(found.quiet, found))
-    if decay:
-        found = _replaced(found, lambda one: _plus(one, decay * one.before / _unit_of(one, found)))
-    momentum = carried_over(found.quiet)
-    if momentum and abs(carried_noise(found.noisy) - momentum) < 0.1:
-        found = _replaced(found, lambda one: _plus(one, -momentum * _previous(one.moved)))
-    else:
-        momentum = 0.0
-    learning_rate = found.settings.learning_rate
-    return replace(found, momentum=momentum, weight_decay=decay / learning_rate)
-
-
-def _unit_of(one: Trainings, found: Measurements) -> float:
-    return _unit(found.settings, len(one.records.sizes))
-
-
-def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> Measurements:
-    small = [one and change(one) for one in (found.small_quiet, found.small_noisy)]
-    return replace(
-        found,
-        quiet=change(found.quiet),
-        noisy=change(found.noisy),
-        small_quiet=small[0],
-        small_noisy=small[1],
-    )
-
-
-def _plus(one: Trainings, further: Array) -> Trainings:
-    moved = one.moved + further
-    return replace(one, moved=moved, in_all=moved.sum(axis=1))
-
-
-def _previous(moved: Array) -> Array:
-    """The update before each, shape (R, T, 8, columns); 0 before the first."""
-    return np.concatenate([np.zeros_like(moved[:, :1]), moved[:, :-1]], axis=1)
-
-
-def _weight_decay(quiet: Trainings, unit: float) -> float:
-    """The part of itself that every parameter loses in a step, up to what float32 can show."""
-    silent = slice(len(quiet.records.sizes), None)
-    start = quiet.records.start[:, silent]
-    places = start != 0
-    before, moved = quiet.before[..., silent][..., places], quiet.silent[..., places]
-    if np.abs(moved).max() < _CARRIED:
-        return 0.0
-    return float(np.median(-moved * unit / before))
-
-
-def carried_over(quiet: Trainings) -> float:
-    """The part of an update that comes again in the next one, where no other gradient is.
-
-    Of records that are drawn for the first time: at least one of them is not drawn again at once,
-    and what comes again is least for these. If all records are in all batches, it is not measured.
-    """
-    parts = quiet.parts.sum(axis=2)
-    drawn = np.abs(parts) > _PRESENT
-    if parts.shape[1] < 2 or drawn.all():
-        return 0.0
-    first = drawn & (np.cumsum(drawn, axis=1) == 1)
-    runs, steps, records = np.nonzero(first[:, :-1])
-    if not len(runs):
-        return 0.0
-    ratios = parts[runs, steps + 1, records] / parts[runs, steps, records]
-    ratio = float(ratios[np.abs(ratios).argmin()])
-    return ratio if abs(ratio) > _CARRIED else 0.0
-
-
-def carried_noise(noisy: Trainings) -> float:
-    """The coefficient of an update in the next one, where no record has a gradient."""
-    before, after = noisy.silent[:, :-1], noisy.silent[:, 1:]
-    squares = float((before**2).sum())
-    return float((before * after).sum()) / squares if squares else 0.0

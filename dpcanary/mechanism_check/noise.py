@@ -5,7 +5,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta, chi2, norm
+from scipy.stats import beta, norm
 
 from dpcanary.mechanism_check.evidence import Evidence
 from dpcanary.mechanism_check.findings import Measured, Property, Test, exact
@@ -13,10 +13,13 @@ from dpcanary.mechanism_check.laws import (
     binomial_p_values,
     constancy_p_value,
     correlation,
+    disjoint_pairs,
+    least,
     probabilities_of,
     squares_p_value,
+    squares_p_values,
     variance_along,
-    variance_of_means,
+    variance_within,
 )
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
@@ -60,27 +63,14 @@ def _noise_scale(evidence: Evidence) -> Measured:
         everything = _everything(evidence)
         scale = _root_mean_square(everything)
         tests.append(Test("", squares_p_value(everything)))
-        squares = (everything**2).sum(axis=(0, 2))
-        law = chi2(everything.shape[0] * everything.shape[2])
-        p_values = 2 * np.minimum(law.cdf(squares), law.sf(squares))
-        step = int(np.argmin(p_values))
-        shown = sqrt(squares[step] / law.mean())
-        tests.append(
-            Test(f"{shown:.3g} in step {step + 1}", min(1.0, len(p_values) * p_values[step]))
-        )
+        scales, p_values = squares_p_values(everything, (0, 2))
+        step, p_value = least(p_values)
+        tests.append(Test(f"{scales[step]:.3g} in step {step + 1}", p_value))
     for place, values in evidence.noise_everywhere.items():
         tests.append(Test(f"{place} {_root_mean_square(values):.4g}", squares_p_value(values)))
-        squares = (values**2).sum(axis=(0, 1))
-        law = chi2(values.shape[0] * values.shape[1])
-        p_values = 2 * np.minimum(law.cdf(squares), law.sf(squares))
-        least = int(np.argmin(p_values))
-        shown = sqrt(squares[least] / law.mean())
-        tests.append(
-            Test(
-                f"{place} {shown:.3g} in coordinate {least}",
-                min(1.0, p_values.size * p_values[least]),
-            )
-        )
+        scales, p_values = squares_p_values(values, (0, 1))
+        worst, p_value = least(p_values)
+        tests.append(Test(f"{place} {scales[worst]:.3g} in coordinate {worst}", p_value))
     return Measured(f"{scale:.4g} times as much as {sigma:g} C", tests)
 
 
@@ -88,11 +78,14 @@ def _constant_noise(evidence: Evidence) -> Measured:
     """Scales of single steps."""
 
     def law(values: Array) -> tuple[str, float]:
-        rows = values.reshape(-1, values.shape[2])
-        scales = np.sqrt((rows**2).mean(axis=1))
+        rows = values.reshape(1, -1, values.shape[2])
+        scales = np.sqrt((rows**2).mean(axis=2))
         return f"from {scales.min():.3g} to {scales.max():.3g}", constancy_p_value(rows)
 
     scales, tests = _tested(law, "{}", evidence)
+    everything = _everything(evidence)
+    if everything.shape[1] > 1:
+        tests.append(Test("within trainings", constancy_p_value(everything)))
     return Measured(f"scales {scales}", tests)
 
 
@@ -112,8 +105,7 @@ def _gaussian(evidence: Evidence) -> Measured:
 def _counts_p_value(uniform: Array) -> float:
     """Of the numbers of values between `EDGES`, whose probabilities are given (Bonferroni)."""
     counts, edges = np.histogram(uniform, norm.cdf(EDGES))
-    p_values = binomial_p_values(counts, uniform.size, np.diff(edges))
-    return float(min(1.0, len(p_values) * p_values.min()))
+    return least(binomial_p_values(counts, uniform.size, np.diff(edges)))[1]
 
 
 def _precision(evidence: Evidence) -> Measured:
@@ -149,15 +141,8 @@ def _independent_steps(evidence: Evidence) -> Measured:
     everything = _everything(evidence)
     num_steps, tests, largest = everything.shape[1], [], 0.0
     for lag in range(1, num_steps // 2 + 1):
-        # Pairs of steps that share none.
-        starts = [
-            first + offset
-            for first in range(0, num_steps - 2 * lag + 1, 2 * lag)
-            for offset in range(lag)
-        ]
-        own, p_value = correlation(
-            everything[:, starts].ravel(), everything[:, [start + lag for start in starts]].ravel()
-        )
+        first, second = disjoint_pairs(num_steps, lag)
+        own, p_value = correlation(everything[:, first].ravel(), everything[:, second].ravel())
         largest = max(largest, abs(own))
         tests.append(Test(f"correlated by {own:.2g} after {lag} steps", p_value))
     rows = everything.reshape(-1, everything.shape[2])
@@ -167,6 +152,9 @@ def _independent_steps(evidence: Evidence) -> Measured:
         place = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in names)
         tests.append(Test(f"correlated by {own:.2g}: {place}", p_value))
     tests.append(_same_numbers(evidence))
+    if num_steps > 1:
+        variance, p_value = variance_within(everything)
+        tests.append(Test(f"sums of steps vary by {variance:.2f} within trainings", p_value))
     return Measured(f"correlated by up to {largest:.2g}", tests)
 
 
@@ -191,16 +179,16 @@ def _independent_coordinates(evidence: Evidence) -> Measured:
     """Variances of sums of noise, and correlations between coordinates."""
     everything = _everything(evidence)
     rows = everything.reshape(-1, everything.shape[2])
-    over_steps, p_steps = variance_of_means(rows, (0,))
-    over_parameters, p_parameters = variance_of_means(rows, (1,))
+    over_steps, p_steps = variance_along(rows.T, np.ones(len(rows)))
+    over_parameters, p_parameters = variance_along(rows, np.ones(rows.shape[1]))
     tests = [
         Test(f"{over_steps:.2f} in sums over steps", p_steps),
         Test(f"{over_parameters:.2f} in sums over all coordinates", p_parameters),
     ]
     for place, values in evidence.noise.items():
         own = values.reshape(-1, values.shape[2])
-        for axis, text in ((0, "sums over steps"), (1, "sums over coordinates")):
-            variance, p_value = variance_of_means(own, (axis,))
+        for each, text in ((own.T, "sums over steps"), (own, "sums over coordinates")):
+            variance, p_value = variance_along(each, np.ones(each.shape[1]))
             tests.append(Test(f"{place} {variance:.2f} in {text}", p_value))
     largest, more = _between_coordinates(evidence)
     text = (

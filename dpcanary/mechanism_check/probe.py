@@ -86,12 +86,9 @@ class Probe(nn.Module):
         # values, whether its noise is right.
         self.hidden = nn.Linear(1, columns)
         self.trace = trace
-        start = records.start
-        for tensor in TENSORS:
-            parameter = self.get_parameter(tensor.name)
-            own = np.moveaxis(start[list(tensor.values)], -1, tensor.axis)
+        for tensor, start in zip(TENSORS, records.start_tensors(), strict=True):
             with torch.no_grad():
-                parameter.copy_(torch.from_numpy(own.copy()).view(parameter.shape))
+                self.get_parameter(tensor.name).copy_(torch.from_numpy(start))
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, shape (records, 2), of features of shape (records, columns)."""
@@ -119,6 +116,7 @@ class ProbeRecords:
         norms: the norms at the start by class, over C.
         start: parameters by column, shape (8, N + silent).
         max_grad_norm: C.
+        step: how far a gradient of norm C moves the parameters.
     """
 
     sizes: Array
@@ -127,6 +125,7 @@ class ProbeRecords:
     norms: Array
     start: Array
     max_grad_norm: float
+    step: float
 
     @property
     def num_columns(self) -> int:
@@ -139,11 +138,24 @@ class ProbeRecords:
         signs: Array = 1.0 - 2.0 * self.labels.astype(np.float64)
         return signs
 
-    def dataset(self) -> TensorDataset:
+    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The records as vectors, shape (N, columns), and labels, shape (N,)."""
         features = np.zeros((len(self.sizes), self.num_columns), dtype=np.float32)
         np.fill_diagonal(features, self.sizes)
-        return TensorDataset(torch.from_numpy(features), torch.from_numpy(self.labels))
+        return features, self.labels
+
+    def dataset(self) -> TensorDataset:
+        """The same, for PyTorch."""
+        return TensorDataset(*(torch.from_numpy(values) for values in self.arrays()))
+
+    def start_tensors(self) -> list[NDArray[np.float32]]:
+        """Where the parameters start, in the shapes and the order of `TENSORS`."""
+        found = []
+        for tensor in TENSORS:
+            own = np.moveaxis(self.start[list(tensor.values)], -1, tensor.axis)
+            shape = [self.num_columns if size == -1 else size for size in tensor.shape]
+            found.append(own.reshape(shape).astype(np.float32))
+        return found
 
     def norms_at(self, columns: Array) -> Array:
         """Norms of the records' gradients over C, shape (..., N), at parameters (..., 8, columns).
@@ -176,19 +188,17 @@ class ProbeRecords:
         return self.signs * np.stack(along, axis=-2), np.stack(across, axis=-2)
 
 
-def probe_records(
-    *, num_records: int, max_grad_norm: float, step: float, most_moved: float = MOST_MOVED
-) -> ProbeRecords:
+def probe_records(*, num_records: int, max_grad_norm: float, step: float) -> ProbeRecords:
     """Records with gradients of all `NORMS`.
 
     Args:
         num_records: N.
         max_grad_norm: C.
-        step: how far one clipped gradient moves the parameters: learning rate * C / batch size.
-        most_moved: of a record's logits by one step; louder records are left out.
+        step: how far a gradient of norm C moves the parameters: learning rate * C / batch size.
+            Records are left out whose logits it would move by more than `MOST_MOVED`.
     """
     # A clipped gradient of a record of norm n moves its logits apart by 2 n C times the step.
-    loud = [norm for norm in LOUD_NORMS if 2 * norm * max_grad_norm * step <= most_moved]
+    loud = [norm for norm in LOUD_NORMS if 2 * norm * max_grad_norm * step <= MOST_MOVED]
     norms = np.array([*NORMS, *loud])
     classes = np.arange(num_records) % len(norms)
     labels = (np.arange(num_records) // len(norms) % _PERIOD_OF_LABELS == 0).astype(np.int64)
@@ -209,4 +219,4 @@ def probe_records(
     )
     start = start.astype(np.float32).astype(np.float64)
     sizes = sizes.astype(np.float32).astype(np.float64)
-    return ProbeRecords(sizes, labels, classes, norms, start, max_grad_norm)
+    return ProbeRecords(sizes, labels, classes, norms, start, max_grad_norm, step)

@@ -8,7 +8,13 @@ from scipy.stats import binom, hypergeom
 
 from dpcanary.mechanism_check.evidence import Evidence
 from dpcanary.mechanism_check.findings import Measured, Property, Test
-from dpcanary.mechanism_check.laws import binomial_p_values, spread_p_value, squares_p_value
+from dpcanary.mechanism_check.laws import (
+    binomial_p_values,
+    disjoint_pairs,
+    least,
+    spread_p_value,
+    squares_p_value,
+)
 from dpcanary.mechanism_check.measurements import Trainings
 
 # Batches of at least so many records are compared with each other.
@@ -17,14 +23,7 @@ Drawn = NDArray[np.bool_]
 
 
 def _binomial(count: float, trials: float, rate: float) -> float:
-    return float(binomial_p_values(np.asarray(int(count)), int(trials), rate))
-
-
-def _least(p_values: NDArray[np.float64], count: int | None = None) -> float:
-    """The least of some p-values, times their number (Bonferroni)."""
-    if not p_values.size:
-        return 1.0
-    return float(min(1.0, (count or p_values.size) * p_values.min()))
+    return float(binomial_p_values(int(count), int(trials), rate))
 
 
 def _sampling_rate(evidence: Evidence) -> Measured:
@@ -33,8 +32,7 @@ def _sampling_rate(evidence: Evidence) -> Measured:
     num_trainings, num_steps, num_records = drawn.shape
     records, batches = evidence.found.quiet.records, num_trainings * num_steps
     counts = drawn.sum(axis=(0, 1))
-    of_records = binomial_p_values(counts, batches, rate)
-    record = int(np.argmin(of_records))
+    record, p_value = least(binomial_p_values(counts, batches, rate))
     expected, deviation = batches * rate, sqrt(batches * rate * (1 - rate))
     spread = (
         f"each record in {counts.mean():.1f} ± {counts.std():.1f} batches"
@@ -42,7 +40,7 @@ def _sampling_rate(evidence: Evidence) -> Measured:
     )
     tests = [
         Test("", _binomial(drawn.sum(), drawn.size, rate)),
-        Test(f"record {record} in {counts[record]} of {batches} batches", _least(of_records)),
+        Test(f"record {record} in {counts[record]} of {batches} batches", p_value),
         Test(spread, spread_p_value(counts, batches, rate)),
     ]
     groups = {f"label {label}": records.labels == label for label in (0, 1)}
@@ -56,11 +54,9 @@ def _sampling_rate(evidence: Evidence) -> Measured:
             place = f"{own.sum() / (own.size * batches):.4f} of records with {name}"
             tests.append(Test(place, _binomial(own.sum(), own.size * batches, rate)))
     of_steps = drawn.sum(axis=(0, 2))
-    p_values = binomial_p_values(of_steps, num_trainings * num_records, rate)
-    if p_values.size:
-        step = int(np.argmin(p_values))
-        share = of_steps[step] / (num_trainings * num_records)
-        tests.append(Test(f"{share:.4f} in step {step + 1}", _least(p_values)))
+    step, p_value = least(binomial_p_values(of_steps, num_trainings * num_records, rate))
+    share = of_steps[step] / (num_trainings * num_records)
+    tests.append(Test(f"{share:.4f} in step {step + 1}", p_value))
     return Measured(f"{drawn.mean():.4f} of {rate:g}", tests)
 
 
@@ -72,13 +68,13 @@ def _batch_sizes(evidence: Evidence) -> Measured:
     tests = [Test("", spread_p_value(sizes, count, rate))]
     law = binom(count, rate)
     for share in (0.5, 0.1, 0.02, 0.005):
-        most, least = int(law.isf(share)), int(law.ppf(share))
-        above, below = (sizes > most).sum(), (sizes < least).sum()
+        most, fewest = int(law.isf(share)), int(law.ppf(share))
+        above, below = (sizes > most).sum(), (sizes < fewest).sum()
         tests += [
             Test(f"{above} batches larger than {most}", _binomial(above, sizes.size, law.sf(most))),
             Test(
-                f"{below} batches smaller than {least}",
-                _binomial(below, sizes.size, law.cdf(least - 1)),
+                f"{below} batches smaller than {fewest}",
+                _binomial(below, sizes.size, law.cdf(fewest - 1)),
             ),
         ]
     text = f"sizes {sizes.mean():.1f} ± {sizes.std():.2f} of {count * rate:.1f} ± {deviation:.2f}"
@@ -90,13 +86,8 @@ def _new_batches(evidence: Evidence) -> Measured:
     drawn, rate = evidence.drawn, evidence.found.settings.sample_rate
     num_steps, tests, shown = drawn.shape[1], [], ""
     for lag in range(1, num_steps // 2 + 1):
-        # Pairs of steps that share none: then the number is binomial, given the first steps' sizes.
-        starts = [
-            first + offset
-            for first in range(0, num_steps - 2 * lag + 1, 2 * lag)
-            for offset in range(lag)
-        ]
-        first, second = drawn[:, starts], drawn[:, [start + lag for start in starts]]
+        # As no step is in two pairs, the number is binomial, given the first steps' sizes.
+        first, second = (drawn[:, steps] for steps in disjoint_pairs(num_steps, lag))
         count, trials = int((first & second).sum()), int(first.sum())
         if trials:
             text = f"{count / trials:.4f} again after {lag} steps"
@@ -120,25 +111,24 @@ def _most_alike(drawn: Drawn, rate: float) -> tuple[str, float]:
     one, two = np.triu_indices(len(used), 1)
     common = (batches @ batches.T).astype(np.int64)[one, two]
     sizes = rows[used].sum(axis=1)
-    worst = _least_hypergeometric(common, sizes[one], sizes[two], drawn.shape[2])
-    index, p_value = worst
+    index, p_value = _least_hypergeometric(common, sizes[one], sizes[two], drawn.shape[2])
     places = [divmod(int(used[k]), drawn.shape[1]) for k in (one[index], two[index])]
     names = " and ".join(f"step {step + 1} of training {run + 1}" for run, step in places)
-    return f"{common[index]} records in both {names}", min(1.0, len(common) * p_value)
+    return f"{common[index]} records in both {names}", p_value
 
 
 def _least_hypergeometric(
     common: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64], total: int
 ) -> tuple[int, float]:
-    """The index and p-value of the number of common elements that is least probable, if large."""
+    """The index of the number of common elements that is least probable, if large; its p-value."""
     keys, inverse = np.unique(
         np.stack([common, np.minimum(first, second), np.maximum(first, second)]),
         axis=1,
         return_inverse=True,
     )
-    p_values = hypergeom(total, keys[1], keys[2]).sf(keys[0] - 1)
-    least = int(np.argmin(p_values))
-    return int(np.flatnonzero(inverse.ravel() == least)[0]), float(p_values[least])
+    # Equal numbers have equal p-values: each is computed once, and counts as often as it occurs.
+    rarest, p_value = least(hypergeom(total, keys[1], keys[2]).sf(keys[0] - 1), len(common))
+    return int(np.flatnonzero(inverse.ravel() == rarest)[0]), p_value
 
 
 def _independent_records(evidence: Evidence) -> Measured:
@@ -147,12 +137,7 @@ def _independent_records(evidence: Evidence) -> Measured:
     rows = drawn.reshape(-1, drawn.shape[2])
     tests, shown = [], ""
     for distance in (1, 2, rows.shape[1] // 2):
-        pairs = [
-            (first + offset, first + offset + distance)
-            for first in range(0, rows.shape[1] - 2 * distance + 1, 2 * distance)
-            for offset in range(distance)
-        ]
-        one, two = (rows[:, [pair[side] for pair in pairs]] for side in (0, 1))
+        one, two = (rows[:, side] for side in disjoint_pairs(rows.shape[1], distance))
         both = int((one & two).sum())
         text = f"{both / one.size:.5f} with the record {distance} further"
         shown = shown or text
@@ -167,9 +152,7 @@ def _independent_records(evidence: Evidence) -> Measured:
             common, counts[used][first], counts[used][second], len(rows)
         )
         pair = f"records {used[first[index]]} and {used[second[index]]}"
-        tests.append(
-            Test(f"{pair} together in {common[index]} batches", min(1.0, len(common) * p_value))
-        )
+        tests.append(Test(f"{pair} together in {common[index]} batches", p_value))
     return Measured(f"{shown} of {rate * rate:.5f}", tests)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.func import debug_unwrap
+from torch.nn.utils import vector_to_parameters
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 Flat = NDArray[np.float32]
@@ -101,7 +102,8 @@ def is_plain(step: OptimizerStep) -> bool:
 def replayed(steps: Sequence[OptimizerStep], shapes: dict[str, torch.Size]) -> list[Flat]:
     """Flat parameters after each step of a fresh optimiser that is given the same gradients."""
     parameters = {name: nn.Parameter(torch.empty(shape)) for name, shape in shapes.items()}
-    _fill(parameters, steps[0].state)
+    vector_to_parameters(torch.from_numpy(steps[0].state.copy()), parameters.values())
+    sizes = [one.numel() for one in parameters.values()]
     first = [
         {**group, "params": [parameters[name] for name in group["params"]]}
         for group in steps[0].groups
@@ -110,20 +112,9 @@ def replayed(steps: Sequence[OptimizerStep], shapes: dict[str, torch.Size]) -> l
     for step in steps:
         for group, told in zip(optimizer.param_groups, step.groups, strict=True):
             group.update({key: value for key, value in told.items() if key != "params"})
-        start = 0
-        for parameter in parameters.values():
-            own = step.gradients[start : start + parameter.numel()]
-            parameter.grad = torch.from_numpy(own.copy()).view(parameter.shape)
-            start += parameter.numel()
+        gradients = torch.split(torch.from_numpy(step.gradients.copy()), sizes)
+        for parameter, own in zip(parameters.values(), gradients, strict=True):
+            parameter.grad = own.view(parameter.shape)
         optimizer.step()
         states.append(_flat([*parameters.values()]))
     return states
-
-
-def _fill(parameters: dict[str, nn.Parameter], state: Flat) -> None:
-    start = 0
-    with torch.no_grad():
-        for parameter in parameters.values():
-            own = torch.from_numpy(state[start : start + parameter.numel()].copy())
-            parameter.copy_(own.view(parameter.shape))
-            start += parameter.numel()

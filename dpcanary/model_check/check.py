@@ -8,7 +8,6 @@ from textwrap import fill
 from time import perf_counter
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
@@ -16,10 +15,12 @@ from torch.utils.data import Dataset, default_collate
 
 from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
+from dpcanary.findings import CheckResult, Finding
 from dpcanary.model_check.gradients import (
     Batch,
     Gradients,
     Loss,
+    losses_alone,
     moved,
     norms_by_parameter,
     norms_of,
@@ -36,33 +37,21 @@ _ERRORS = {torch.float64: 1e-6, torch.float32: 2e-3}
 _HALF = 5e-2
 # Steps of training before the second comparison.
 _STEPS = 3
+_WRONG_NORMS = (
+    "records are clipped by a wrong norm, so the sensitivity is not C: use another mode, or another"
+    " version of Opacus"
+)
+_WRONG_GRADIENTS = (
+    "the loop trains on other gradients than those of your loss: use another mode, or another"
+    " version of Opacus. These are what is clipped, so their sensitivity is C all the same, if each"
+    " depends on its record alone"
+)
 # So many names are shown.
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
-class ModelFinding:
-    """One property of a model, its loss and its gradients.
-
-    Attributes:
-        name: of the property.
-        expected: what DP-SGD assumes, in words.
-        measured: in words; names the layers or parameters in which it does not hold.
-        holds: whether nothing speaks against it; also if it cannot be compared.
-        meaning: what it would mean if it does not hold.
-        note: what is worth knowing though it holds; mostly empty.
-    """
-
-    name: str
-    expected: str
-    measured: str
-    holds: bool
-    meaning: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class ModelCheck:
+class ModelCheck(CheckResult):
     """The result of `check_model`. `print` shows it as text.
 
     Attributes:
@@ -71,44 +60,21 @@ class ModelCheck:
         seconds: that it took.
     """
 
-    findings: tuple[ModelFinding, ...]
     num_records: int
     seconds: float
 
-    @property
-    def passes(self) -> bool:
-        """Whether nothing speaks against any property."""
-        return all(finding.holds for finding in self.findings)
-
-    @property
-    def summary(self) -> pd.DataFrame:
-        """A row for each property."""
-        return pd.DataFrame([vars(finding) for finding in self.findings])
-
     def __str__(self) -> str:
-        width, lines = max(len(finding.name) for finding in self.findings), []
-        for one in self.findings:
-            mark = ("note" if one.note else "ok  ") if one.holds else "FAIL"
-            lines.append(f"{mark}  {one.name:<{width}}  {one.measured}")
-            if not one.holds:
-                lines += [f"      expected: {one.expected}", f"      meaning:  {one.meaning}"]
-            if one.note:
-                lines.append(fill(one.note, 88, initial_indent=" " * 6, subsequent_indent=" " * 6))
-        failed = sum(not finding.holds for finding in self.findings)
-        verdict = (
-            f"{failed} of {len(self.findings)} properties do not hold."
-            if failed
-            else "The gradients of single records are right in every way that could be compared."
-        )
-        compared_at = (
-            f"{self.num_records} records, at the start and after {_STEPS} steps,"
-            f" {self.seconds:.0f} seconds."
-        )
         not_seen = (
             "Not seen by this check: other records and labels than these, parameters after more"
             " training, sampling, noise, and what your loop does (`dpcanary check` of the loop)."
         )
-        return "\n".join([*lines, "", verdict, compared_at, "", fill(not_seen, 88)])
+        return self.text(
+            right="The gradients of single records are right in every way that could be compared.",
+            wrong=".",
+            scope=f"{self.num_records} records, at the start and after {_STEPS} steps,"
+            f" {self.seconds:.0f} seconds.",
+            not_seen=fill(not_seen, 88),
+        )
 
 
 def check_model(
@@ -153,7 +119,7 @@ def check_model(
             findings.append(_loss(copied, batch, criterion))
             findings += _gradients(copied, batch, criterion, model, optimizer, on_estimate)
         else:
-            findings.append(_trained({}, model, optimizer, copied))
+            findings.append(_trained({}, model, optimizer))
     return ModelCheck(tuple(findings), count, perf_counter() - start)
 
 
@@ -171,8 +137,7 @@ def assert_model(model: nn.Module, records: Any, loss: Loss | None = None, **oth
     """
     __tracebackhide__ = True
     found = check_model(model, records, loss, **others)
-    if not found.passes:
-        raise AssertionError(f"gradients of single records are wrong\n\n{found}")
+    found.raise_if_wrong("gradients of single records are wrong")
 
 
 def _batch_of(records: Any, count: int) -> Batch:
@@ -207,9 +172,9 @@ def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
         raise InputError("the loss must be a single number: the mean or the sum over the records")
 
 
-def _mixing(layer: str | None, dropout: list[str]) -> ModelFinding:
+def _mixing(layer: str | None, dropout: list[str]) -> Finding:
     note = f"dropout is turned off for the check: {_named(dropout)}" if dropout else ""
-    return ModelFinding(
+    return Finding(
         "records do not mix",
         "the output for a record does not change with the other records of its batch",
         f"they do in {layer}" if layer else "outputs do not depend on other records",
@@ -220,7 +185,7 @@ def _mixing(layer: str | None, dropout: list[str]) -> ModelFinding:
     )
 
 
-def _loss(model: nn.Module, batch: Batch, loss: Loss) -> ModelFinding:
+def _loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
     weights = weights_in_loss(model, batch, loss)
     expected = "a batch's loss is the mean or the sum of the records' own losses"
     meaning = (
@@ -230,14 +195,14 @@ def _loss(model: nn.Module, batch: Batch, loss: Loss) -> ModelFinding:
     )
     name = "loss of one record"
     if weights is None:
-        return ModelFinding(name, expected, "it depends on other records", False, meaning)
+        return Finding(name, expected, "it depends on other records", False, meaning)
     scaled = weights * len(batch)
     low, high = float(scaled.min()), float(scaled.max())
     is_sum = abs(low / len(batch) - 1) < 1e-2 and abs(high / len(batch) - 1) < 1e-2
     if is_sum or (abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
-        return ModelFinding(name, expected, "a sum" if is_sum else "a mean", True, meaning)
+        return Finding(name, expected, "a sum" if is_sum else "a mean", True, meaning)
     text = f"records count {low:.3g} to {high:.3g} times as much as alone"
-    return ModelFinding(name, expected, text, False, meaning)
+    return Finding(name, expected, text, False, meaning)
 
 
 def _gradients(
@@ -247,7 +212,7 @@ def _gradients(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     on_estimate: Callable[[float], object] | None,
-) -> Iterator[ModelFinding]:
+) -> Iterator[Finding]:
     """All that is compared at the start, and after some steps."""
     began = perf_counter()
     at_start = one_at_a_time(copied, batch, loss)
@@ -261,7 +226,7 @@ def _gradients(
         name: max(float(norms_by_parameter(found)[name].max()) for _, found in points)
         for name in at_start
     }
-    yield _trained(largest, model, optimizer, copied)
+    yield _trained(largest, model, optimizer)
     dtypes = {own.dtype for own in trained(copied).values()}
     limit = max(_ERRORS.get(dtype, _HALF) for dtype in dtypes)
     for mode in MODES:
@@ -272,11 +237,8 @@ def _gradients(
 
 
 def _trained(
-    largest: dict[str, float],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    copied: nn.Module,
-) -> ModelFinding:
+    largest: dict[str, float], model: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> Finding:
     parameters = trained(model)
     still = [name for name in largest if not largest[name]]
     missing: list[str] = []
@@ -287,8 +249,8 @@ def _trained(
     notes = []
     if frozen:
         notes.append(f"{len(frozen)} parameters are frozen: {_named(frozen)}")
-    tied = [name for name, _ in copied.named_parameters(remove_duplicate=False)]
-    shared = sorted({*tied} - {name for name, _ in copied.named_parameters()})
+    every_name = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    shared = sorted(every_name - {name for name, _ in model.named_parameters()})
     if shared:
         notes.append(f"shared with another name: {_named(shared)}")
     wrong = []
@@ -298,7 +260,7 @@ def _trained(
         wrong.append(f"no record moves {_named(still)}")
     if missing:
         wrong.append(f"the optimizer does not have {_named(missing)}")
-    return ModelFinding(
+    return Finding(
         "trained parameters",
         "every parameter that requires a gradient gets one, and the optimizer has it",
         "; ".join(wrong) or f"all {len(parameters)} tensors get gradients",
@@ -310,8 +272,9 @@ def _trained(
 
 def _mode(
     mode: str, points: Iterable[tuple[nn.Module, Gradients]], batch: Batch, loss: Loss, limit: float
-) -> ModelFinding:
-    what = "norms" if mode == "ghost" else "gradients"
+) -> Finding:
+    is_ghost = mode == "ghost"
+    what = "norms" if is_ghost else "gradients"
     name = f"{mode}: {what} of single records"
     expected = "those of one record at a time by autograd"
     norm_error, errors = 0.0, dict[str, float]()
@@ -319,43 +282,33 @@ def _mode(
         found = compared(mode, model, batch, loss, wanted)
         if found.errors is None:
             text, note = "cannot be compared", f"this mode fails on the model: {found.refused}"
-            return ModelFinding(name, expected, text, True, "", note)
+            return Finding(name, expected, text, True, "", note)
         norm_error = max(norm_error, found.norm_error)
         errors = {one: max(error, errors.get(one, 0.0)) for one, error in found.errors.items()}
     wrong = sorted((one for one in errors if errors[one] > limit), key=lambda one: -errors[one])
     text = f"norms within {norm_error:.2g}"
     if wrong:
-        text = f"norms wrong by up to {norm_error:.1%}: in {_named(wrong)}"
-    return ModelFinding(
-        name,
-        expected,
-        text,
-        not wrong and norm_error <= limit,
-        "records are clipped by a wrong norm, so the sensitivity is not C: use another mode, or"
-        " another version of Opacus",
-    )
+        largest = norm_error if is_ghost else errors[wrong[0]]
+        text = f"{what} wrong by up to {largest:.1%}: in {_named(wrong)}"
+    meaning = _WRONG_NORMS if is_ghost else _WRONG_GRADIENTS
+    return Finding(name, expected, text, not wrong and norm_error <= limit, meaning)
 
 
-def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> ModelFinding:
+def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
     name, expected = "ghost: losses of single records", "those of the loss of each record alone"
     with torch.no_grad():
         outputs = outputs_of(model, batch)
-        alone = torch.stack(
-            [
-                loss(outputs[index : index + 1], batch.labels[index : index + 1])
-                for index in range(len(batch))
-            ]
-        )
+        alone = losses_alone(outputs, batch, loss)
         try:
             found = ghost_losses(loss, outputs, batch.labels)
         except Exception as error:
             note = f"Opacus's loss fails: {type(error).__name__}: {error}"
-            return ModelFinding(name, expected, "cannot be compared", True, "", note)
+            return Finding(name, expected, "cannot be compared", True, "", note)
     if found is None or found.shape != alone.shape:
         note = "ghost clipping takes losses of PyTorch alone, such as CrossEntropyLoss"
-        return ModelFinding(name, expected, "cannot be compared", True, "", note)
+        return Finding(name, expected, "cannot be compared", True, "", note)
     largest = float(((found - alone) / alone.abs().clamp(min=1e-12)).abs().max())
-    return ModelFinding(
+    return Finding(
         name,
         expected,
         f"wrong by up to {largest:.1%}" if largest > 1e-2 else f"within {largest:.2g}",
@@ -366,7 +319,7 @@ def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> ModelFinding:
 
 def _clipping(
     clipping: str, points: Iterable[tuple[nn.Module, Gradients]], limit: float
-) -> ModelFinding:
+) -> Finding:
     name, expected = f"{clipping} clipping", "the sum of gradients, each clipped to C"
     error = 0.0
     for _, wanted in points:
@@ -374,7 +327,7 @@ def _clipping(
         if float(norms.max()) > 0:
             # Half of the records are clipped.
             error = max(error, clipping_error(clipping, wanted, float(norms.median())))
-    return ModelFinding(
+    return Finding(
         name,
         expected,
         f"sums within {error:.2g} C",

@@ -43,6 +43,16 @@ def outputs_of(model: nn.Module, batch: Batch) -> Any:
     return model(*batch.inputs)
 
 
+def losses_alone(outputs: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    """The loss of each record alone, shape (records,), from the outputs for all of them."""
+    return torch.stack(
+        [
+            loss(outputs[index : index + 1], batch.labels[index : index + 1])
+            for index in range(len(batch))
+        ]
+    )
+
+
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that require a gradient, by name; shared ones once."""
     return {name: own for name, own in model.named_parameters() if own.requires_grad}

@@ -14,6 +14,7 @@ from dpcanary.model_check.gradients import (
     Batch,
     Gradients,
     Loss,
+    losses_alone,
     norms_by_parameter,
     norms_of,
     outputs_of,
@@ -58,20 +59,32 @@ def compared(
             wrapped = _wrapped(mode, deepcopy(model))
             if mode == "ghost":
                 return _ghost(wrapped, batch, loss, expected)
-            outputs = outputs_of(wrapped, batch)
-            _sum_of_losses(outputs, batch, loss).backward()  # type: ignore[no-untyped-call]
+            _backward(wrapped, batch, loss)
+            found = _gradients_of(wrapped, expected)
     except Exception as error:
         return Compared(refused=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    norms = norms_of(expected).clamp(min=1e-12)
-    errors, found = {}, {}
+    norms, errors = norms_of(expected).clamp(min=1e-12), {}
+    for name, own in found.items():
+        difference = (own - expected[name]).float().flatten(1).norm(dim=1)
+        errors[name] = float((difference / norms).max())
+    return Compared(_largest(norms_of(found), norms), errors)
+
+
+def _gradients_of(wrapped: Any, expected: Gradients) -> Gradients:
+    """The gradients that a mode has left at the parameters."""
+    found = {}
     for name, parameter in trained(wrapped._module).items():
         own = getattr(parameter, "grad_sample", None)
         if own is None:
             own = torch.zeros_like(expected[name])
         found[name] = torch.stack(own).sum(dim=0) if isinstance(own, list) else own.detach()
-        difference = (found[name] - expected[name]).float().flatten(1).norm(dim=1)
-        errors[name] = float((difference / norms).max())
-    return Compared(_largest(norms_of(found), norms), errors)
+        rows, wanted = len(found[name]), len(expected[name])
+        if rows != wanted:
+            raise ValueError(
+                f"it gives {name} {rows} gradients for {wanted} records; has its layer an input"
+                " without the records' axis, such as positions of shape (1, length)?"
+            )
+    return found
 
 
 def _wrapped(mode: str, model: nn.Module) -> Any:
@@ -83,18 +96,13 @@ def _wrapped(mode: str, model: nn.Module) -> Any:
     )
 
 
-def _sum_of_losses(outputs: Any, batch: Batch, loss: Loss) -> Tensor:
-    """So that what the user's loss does with a batch is not put down to the layers."""
-    losses = [
-        loss(outputs[index : index + 1], batch.labels[index : index + 1])
-        for index in range(len(batch))
-    ]
-    return torch.stack(losses).sum()
+def _backward(wrapped: Any, batch: Batch, loss: Loss) -> None:
+    """Of the records' own losses: what the loss of a batch does is not put down to the layers."""
+    losses_alone(outputs_of(wrapped, batch), batch, loss).sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _ghost(wrapped: Any, batch: Batch, loss: Loss, expected: Gradients) -> Compared:
-    outputs = outputs_of(wrapped, batch)
-    _sum_of_losses(outputs, batch, loss).backward()  # type: ignore[no-untyped-call]
+    _backward(wrapped, batch, loss)
     norms, by_parameter = norms_of(expected).clamp(min=1e-12), norms_by_parameter(expected)
     errors = {
         name: float(((parameter._norm_sample - by_parameter[name]).abs() / norms).max())  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import lettered, rounded_down, rounded_up
-from dpcanary.provenance import KEY, check_origin
+from dpcanary.provenance import KEY, check_origin, verified_in_words
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -260,6 +260,7 @@ def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
     else:
         yield "training", "not recorded: the folder has no shards"
     yield "seed", str(experiment.settings.seed)
+    yield "verified", verified_in_words(folder) or "not as they are: see `dpcanary verify`"
     for name in ("summary.tsv", "experiment.json"):
         yield f"SHA-256 of {name}", sha256_of_file(folder / name)
     for name in experiment.settings.datasets:

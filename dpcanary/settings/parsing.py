@@ -94,11 +94,13 @@ def parse_experiment(config: Mapping[str, Any]) -> Experiment:
     """Checks a config and expands its sweeps.
 
     Args:
-        config: the parsed YAML.
+        config: the parsed YAML; or a resolved config, as `experiment.json` of some results holds.
 
     Raises:
         InputError: names what is wrong, and where.
     """
+    if "runs_of_audit" in config:
+        return _validated(Experiment, config, where="resolved config")
     shared = {key: value for key, value in config.items() if key != "audits"}
     settings = _validated(Settings, shared, where="config")
     sweeps = config.get("audits")

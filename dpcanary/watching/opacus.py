@@ -317,12 +317,22 @@ class WatchedOptimizer:
         From Andrew et al. (2021), Theorem 1: sigma^-2 = z^-2 + (2 sigma_b)^-2.
         """
         of_counts = getattr(self._optimizer, "unclipped_num_std", None)
-        if of_counts is None and self._model.adapts:
+        is_chosen = of_counts is not None
+        if not is_chosen and self._model.adapts:
             of_counts = rows / 20  # as adaptive ghost clipping chooses it
         if not of_counts:
             return nan
         rest = noise**-2 - (2 * float(of_counts)) ** -2
-        return rest**-0.5 if rest > 0 else nan
+        if rest > 0:
+            return float(rest**-0.5)
+        if is_chosen:
+            self._contradiction(
+                "accounted_noise",
+                f"noise multiplier {noise:.4g} is accounted, which noise of {of_counts:g} on the"
+                f" counts of adaptive clipping keeps below {2 * of_counts:g}: Opacus up to 1.5.4"
+                " accounts the noise of the gradients alone",
+            )
+        return nan
 
     def _before_step(self, *_: Any) -> None:
         """Just before the update: looks at the noisy gradients, as they will be used."""
@@ -452,16 +462,19 @@ class _Model:
     """What is known of the model that belongs to some parameters, by looking for it."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        from opacus.grad_sample import AbstractGradSampleHooks
-        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+        from opacus import grad_sample
 
+        # Until 1.5.4 there is the second alone.
+        modules = getattr(
+            grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
+        )
         trained = {id(parameter) for parameter in parameters}
         self._module: Any = None
         self._criterion: Any = None
-        for module in living_objects((AbstractGradSampleHooks,)):
+        for module in living_objects((modules,)):
             if any(id(p) in trained for p in module._module.parameters()):
                 self._module = module
-        for criterion in living_objects((DPLossFastGradientClipping,)):
+        for criterion in living_objects(_criteria()):
             if self._module is not None and criterion.module is self._module:
                 self._criterion = criterion
         # Opacus's modules take long to say that they have no such attribute.
@@ -485,6 +498,15 @@ class _Model:
     def adapts(self) -> bool:
         """Whether ghost clipping changes its bound by noisy counts."""
         return hasattr(self._criterion, "target_unclipped_quantile")
+
+
+def _criteria() -> tuple[type, ...]:
+    """What stands in place of a loss in ghost clipping; nothing before Opacus 1.5.3."""
+    try:
+        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    except ImportError:
+        return ()
+    return (DPLossFastGradientClipping,)
 
 
 class _Data:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -16,12 +17,14 @@ from scipy.stats import binom
 from torch.nn.utils import vector_to_parameters
 from typer.testing import CliRunner
 
-from benchmarks.loops import RIGHT, WRONG, by_hand, one_at_a_time
+from benchmarks.check import OTHER_SETTINGS, RIGHT, WRONG
+from benchmarks.loops import by_hand, one_at_a_time
 from dpcanary import Records, check_mechanism
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.check import PROPERTIES, smallest_errors
 from dpcanary.mechanism_check.findings import findings_of, level_of_each
+from dpcanary.mechanism_check.jax_probe import JaxProbe
 from dpcanary.mechanism_check.laws import spread_p_value
 from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, Trainings
 from dpcanary.mechanism_check.probe import TENSORS, Probe, by_column, probe_records
@@ -30,16 +33,7 @@ from dpcanary.own_training import assert_mechanism
 from dpcanary.training import DPSGD, InputCanary, train_ensemble
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
-# Far from the defaults in everything.
-OTHER = {
-    "max_grad_norm": 0.5,
-    "learning_rate": 0.2,
-    "sample_rate": 0.25,
-    "noise_multiplier": 3.0,
-    "num_records": 120,
-    "num_trainings": 40,
-    "seed": 1,
-}
+OTHER = {**OTHER_SETTINGS, "num_trainings": 40, "seed": 1}
 
 
 def failing(found) -> set[str]:
@@ -47,7 +41,7 @@ def failing(found) -> set[str]:
 
 
 def assert_found(loop, **changes) -> None:
-    found = check_mechanism(loop.train, **changes)
+    found = loop.check(**changes)
     measured = {one.name: one.measured for one in found.findings if not one.holds}
     by = [measured[name] for name in loop.found_by if name in measured]
     assert by, str(found)
@@ -81,6 +75,7 @@ OTHERS = [
         "noise 2 % less",
         "microbatches of two",
         "bias without noise",
+        "same numbers in another order",
     }
 ]
 
@@ -92,7 +87,7 @@ def test_wrong_loops_are_found_at_other_settings(loop):
 
 @pytest.mark.parametrize("loop", RIGHT, ids=names(RIGHT))
 def test_right_loops_pass(loop):
-    found = check_mechanism(loop.train, num_trainings=10)
+    found = loop.check(num_trainings=10)
     assert found.passes, str(found)
     for text in ("A right mechanism fails with a probability of at most 0.001", "Not seen by"):
         assert text in str(found)
@@ -115,7 +110,7 @@ def test_right_loops_pass(loop):
 )
 def test_what_is_private_in_another_way_is_said(name, note):
     [loop] = [loop for loop in RIGHT if loop.name == name]
-    notes = [one.note for one in check_mechanism(loop.train, num_trainings=10).findings]
+    notes = [one.note for one in loop.check(num_trainings=10).findings]
     assert any(note in text for text in notes), notes
 
 
@@ -123,7 +118,7 @@ def test_what_is_private_in_another_way_is_said(name, note):
 def test_right_loops_fail_in_200_repetitions_at_most_as_stated():
     num_checks = 200 // len(RIGHT) + 1
     passes = [
-        check_mechanism(loop.train, seed=100 + seed, num_trainings=10).passes
+        loop.check(seed=100 + seed, num_trainings=10).passes
         for loop in RIGHT
         for seed in range(num_checks)
     ]
@@ -342,6 +337,18 @@ def test_gradients_of_the_probe_are_those_of_autograd():
     np.testing.assert_allclose(start, records.norms[records.classes], rtol=1e-4)
 
 
+def test_the_probe_in_jax_is_that_of_pytorch():
+    records = probe_records(num_records=40, max_grad_norm=0.7, step=0.01)
+    probe, ours = JaxProbe(records), Probe(records, Trace())
+    features, labels = records.arrays()
+    loss = torch.nn.functional.cross_entropy(ours(torch.tensor(features)), torch.tensor(labels))
+    expected = torch.autograd.grad(loss, [*ours.parameters()])
+    value, found = jax.value_and_grad(probe.loss)(probe.parameters, features, labels)
+    assert float(value) == pytest.approx(float(loss.detach()), rel=1e-5)
+    for one, two in zip(probe.tensors(found), expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-7)
+
+
 def test_steps_that_are_not_seen_are_said():
     """A loop that trains a copy of the parameters, which the module does not see."""
     records_of = {
@@ -370,6 +377,11 @@ def test_checks_that_cannot_be_made_are_refused():
             check_mechanism(by_hand, **wrong)
     with pytest.raises(InputError, match="learning_rate 100 is too large for a probe"):
         check_mechanism(by_hand, learning_rate=100.0)
+    with pytest.raises(InputError, match="framework is 'keras'; it must be one of torch, jax"):
+        check_mechanism(by_hand, framework="keras")
+    for wrong in (lambda *_: None, lambda probe, *_: iter([[*probe.parameters.values()]])):
+        with pytest.raises(InputError, match=r"in jax, it must .*yield.* the parameters"):
+            check_mechanism(wrong, framework="jax")
     with pytest.raises(InputError, match="num_steps is 1; it must be"):
         check_mechanism(by_hand, num_steps=1)
 
@@ -438,7 +450,10 @@ def test_the_command(monkeypatch):
     page = (EXAMPLES.parent / "check.md").read_text()
     [shown] = re.findall(r"\$ dpcanary check checked_training:train\n((?:.*\n)*?)```", page)
     assert masked(good.stdout) == masked(shown)
-    assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in " ".join(page.split())
+    score = (EXAMPLES.parent / "check_score.md").read_text()
+    assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in " ".join(score.split())
+    assert all(f"| {loop.name} |" in score for loop in WRONG)
+    assert all(f"- {loop.name}\n" in score for loop in RIGHT)
     bad = run("train_by_hand", "--num-trainings", "20")
     assert bad.exit_code == 3
     assert "FAIL  normalisation" in bad.stdout

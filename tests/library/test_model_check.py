@@ -272,6 +272,45 @@ def test_wrong_clipping_is_named(monkeypatch, optimizer, name):
     assert f"{name} clipping" in failing(check_model(nn.Linear(6, 3), data(6)))
 
 
+class Positions(nn.Module):
+    """With an embedding of positions that all records share, as transformers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(WORDS, 6), nn.Embedding(7, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, words):
+        places = torch.arange(words.shape[1])[None]
+        return self.out((self.words(words) + self.positions(places)).tanh().mean(dim=1))
+
+
+def test_a_layer_whose_input_has_no_records_is_named():
+    records = torch.randint(WORDS, (12, 7)), torch.randint(3, (12,))
+    notes = {one.name: one.note for one in check_model(Positions(), records).findings}
+    note = notes["hooks: gradients of single records"]
+    assert "positions.weight 1 gradients for 6 records" in note
+    assert "positions of shape (1, length)" in note
+
+
+@pytest.mark.parametrize("is_padded", [True, False])
+def test_errors_of_the_installed_opacus_are_found(is_padded):
+    """Hooks give a gradient to a row that stands for padding, which PyTorch leaves out."""
+    words = torch.randint(1, WORDS, (12, 7))
+    words[:, 5:] = 0
+    embedding = nn.Embedding(WORDS, 6, padding_idx=0 if is_padded else None)
+    model = nn.Sequential(embedding, nn.Flatten(), nn.Linear(42, 3))
+    found = check_model(model, (words, torch.randint(3, (12,))))
+    by_name = {one.name: one for one in found.findings}
+    hooks = by_name["hooks: gradients of single records"]
+    assert hooks.holds != is_padded
+    assert by_name["functorch: gradients of single records"].holds
+    if is_padded:
+        assert "gradients wrong by up to" in hooks.measured
+        assert hooks.measured.endswith("in 0.weight")
+        assert "their sensitivity is C all the same" in hooks.meaning
+
+
 def test_shared_parameters_are_said():
     torch.manual_seed(5)
     found = check_model(LanguageModel(tied=True), words(), TokenLoss())

@@ -423,6 +423,12 @@ ERRORS = {
         20,
         "noise_scale",
     ),
+    "adaptive, enlarged beyond counts": (
+        adaptive_accounted_with_enlarged_noise,
+        {"clipping": "adaptive", "unclipped_num_std": 0.6 * SIGMA, **ADAPTIVE},
+        1,
+        "accounted_noise",
+    ),
     "no clipping": (clipping_left_out, {}, 1, "clipping_bound"),
     "a pool of noise": (noise_from_a_pool, {}, 13, "repeated_noise"),
     "an update without noise": (update_without_noise, {}, 9, "update_without_noise"),

@@ -1,0 +1,88 @@
+"""What a check finds, property by property, and how it is shown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import fill
+
+import pandas as pd
+
+_WIDTH = 88
+_INDENT = " " * 6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One property, as it was measured.
+
+    Attributes:
+        name: of the property.
+        expected: what DP-SGD or its accountant assumes, in words.
+        measured: what was measured, in words; and where, if the property does not hold there.
+        holds: whether nothing speaks against it; also if it cannot be measured.
+        meaning: what it would mean if it does not hold.
+        note: what is worth knowing though it holds; mostly empty.
+    """
+
+    name: str
+    expected: str
+    measured: str
+    holds: bool
+    meaning: str
+    note: str = ""
+
+    def lines(self, width: int) -> list[str]:
+        """As text, the names of all findings being as wide."""
+        mark = ("note" if self.note else "ok  ") if self.holds else "FAIL"
+        found = [f"{mark}  {self.name:<{width}}  {self.measured}"]
+        if not self.holds:
+            found += [
+                f"{_INDENT}expected: {self.expected}",
+                f"{_INDENT}meaning:  {self.meaning}",
+            ]
+        if self.note:
+            found.append(fill(self.note, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT))
+        return found
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The findings of a check.
+
+    Attributes:
+        findings: one for each property.
+    """
+
+    findings: Sequence[Finding]
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing speaks against any property."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """A row for each property."""
+        return pd.DataFrame([vars(finding) for finding in self.findings])
+
+    def text(self, *, right: str, wrong: str, scope: str, not_seen: str) -> str:
+        """All findings, and below them a verdict and what it rests on.
+
+        Args:
+            right: what is said if every property holds.
+            wrong: what is said after the number of properties that do not hold.
+            scope: what was measured.
+            not_seen: errors that pass all the same.
+        """
+        width = max(len(finding.name) for finding in self.findings)
+        lines = [line for finding in self.findings for line in finding.lines(width)]
+        failed = sum(not finding.holds for finding in self.findings)
+        verdict = (
+            f"{failed} of {len(self.findings)} properties do not hold{wrong}" if failed else right
+        )
+        return "\n".join([*lines, "", verdict, scope, "", not_seen])
+
+    def raise_if_wrong(self, what: str) -> None:
+        """Raises an AssertionError with the whole result, if a property does not hold."""
+        __tracebackhide__ = True  # pytest then shows the test, and not this function
+        if not self.passes:
+            raise AssertionError(f"{what}\n\n{self}")
