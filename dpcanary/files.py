@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +39,32 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     finally:
         with contextlib.suppress(OSError):  # the folder may not exist
             part.unlink()
+
+
+@contextlib.contextmanager
+def reading(path: Path, *, what: str, remedy: str) -> Iterator[None]:
+    """Turns any error while a file is read into an `InputError` that names it.
+
+    A damaged byte leads readers of archives to errors of many kinds: of keys, of syntax, of methods
+    that they do not have.
+
+    Args:
+        path: the file.
+        what: it is not, in words.
+        remedy: what to do.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except MemoryError as error:
+        raise InputError(
+            f"{path} does not fit into memory, or is damaged ({error or 'out of memory'})"
+        ) from None
+    except Exception as error:
+        raise InputError(f"{path} {what} ({error or type(error).__name__}); {remedy}") from None
 
 
 def write_arrays(
@@ -72,23 +98,29 @@ def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:
 
 def read_npz(path: Path, *, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz, or those with these names; pickled objects are refused."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            wanted = [name for name in content.files if names is None or name in names]
-            return {name: content[name] for name in wanted}
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} is not a whole .npz file of numbers ({error}); if dpcanary wrote it, delete"
-            " it and run again"
-        ) from None
+    with (
+        _reading_npz(path),
+        path.open("rb") as file,
+        np.load(file, allow_pickle=False) as content,
+    ):
+        wanted = [name for name in content.files if names is None or name in names]
+        return {name: content[name] for name in wanted}
+
+
+def _reading_npz(path: Path) -> contextlib.AbstractContextManager[None]:
+    return reading(
+        path,
+        what="is not a whole .npz file of numbers",
+        remedy="if dpcanary wrote it, delete it and run again",
+    )
 
 
 def shape_in_npz(path: Path, name: str) -> tuple[int, ...]:
     """The shape of an array of an .npz, without reading the array."""
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+    with _reading_npz(path), zipfile.ZipFile(path) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            raise InputError(f"{path} has no array {name!r}")
+        with archive.open(f"{name}.npy") as file:
             version = np.lib.format.read_magic(file)
             read = (
                 np.lib.format.read_array_header_1_0
@@ -97,8 +129,6 @@ def shape_in_npz(path: Path, name: str) -> tuple[int, ...]:
             )
             shape: tuple[int, ...] = read(file)[0]
             return shape
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} has no whole array {name!r} ({error})") from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -108,12 +138,8 @@ def write_text(path: Path, text: str) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object."""
-    try:
+    with reading(path, what="is not JSON", remedy="delete it and run again"):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); delete it and run again") from None
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no JSON object; delete it and run again")
     return value
@@ -129,8 +155,13 @@ def read_number(path: Path, key: str) -> float:
 
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def sha256_of_text(text: str) -> str:

@@ -7,9 +7,9 @@ import re
 import shutil
 
 from dpcanary.checks import large_delta
-from dpcanary.datasets.catalogue import read_catalogue
 from dpcanary.errors import InputError
 from dpcanary.installation import IS_CLONE, LIBRARY
+from dpcanary.settings.data_files import DataFiles
 from dpcanary.settings.parsing import read_config
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.settings.products import Products
@@ -36,12 +36,12 @@ try:
     OWN_CODE = Path.cwd() if EXPERIMENT.own_functions else None
     sys.path += [str(OWN_CODE)] * bool(OWN_CODE)
     check_functions(EXPERIMENT.own_functions)
-    CATALOGUE = read_catalogue(FOLDER / "config/datasets.yaml")
-    DATA_FOLDER = EXPERIMENT.settings.data_folder or os.getenv("DPCANARY_DATA") or None
-    PRODUCTS = Products(EXPERIMENT)
-    SOURCES = SourceRules(PRODUCTS, CATALOGUE, DATA_FOLDER)
+    FILES = DataFiles(EXPERIMENT.settings)
     if IS_MAIN:  # as a module, another rule may make them
-        SOURCES.check_local_files()
+        FILES.check()
+    EXPERIMENT = FILES.with_hashes(EXPERIMENT)
+    PRODUCTS = Products(EXPERIMENT)
+    SOURCES = SourceRules(PRODUCTS, FILES)
 except InputError as error:
     raise WorkflowError(str(error)) from None
 

@@ -2,7 +2,8 @@
 
 from dpcanary.datasets.settings import DatasetStage
 from dpcanary.encoders.settings import FeaturesStage
-from dpcanary.workflow.sources import DOWNLOADS, ENCODERS, FEATURES, LOCK
+from dpcanary.settings.data_files import DOWNLOADS
+from dpcanary.workflow.sources import ENCODERS, FEATURES, LOCK
 
 
 # The nodes of a cluster often have no network.
@@ -28,7 +29,7 @@ rule download_file:
         source=lambda wildcards: SOURCES.source_of_file[wildcards.file],
         entry=lambda wildcards: SOURCES.entry(wildcards.file).to_json(),
         catalogue=str(CATALOGUE_PATH),
-        folder=option("data-folder", DATA_FOLDER),
+        folder=option("data-folder", FILES.data_folder),
         lock=LOCK,
     message:
         "Downloading {wildcards.file}"
@@ -66,7 +67,7 @@ rule extract_features:
     input:
         program=program("extract_features"),
         # Hours of work, on files that do not change.
-        files=lambda wildcards: ancient(SOURCES.source_files(encoded(wildcards))),
+        files=lambda wildcards: ancient(FILES.of(encoded(wildcards))),
         downloaded=lambda wildcards: SOURCES.downloaded_encoder(encoded(wildcards)),
     output:
         f"{FEATURES}/{{features}}.npz",

@@ -55,7 +55,7 @@ rule estimate_cost:
         mem_mb=4000,
         gpu=gpus_of(EXPERIMENT.settings.device),
     params:
-        folder=option("data-folder", DATA_FOLDER),
+        folder=option("data-folder", FILES.data_folder),
         cores=lambda wildcards: workflow.cores,
     message:
         "Estimating what the experiment will cost"

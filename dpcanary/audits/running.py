@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 from dpcanary.errors import InputError
 from dpcanary.installation import SNAKEFILE
 from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
+from dpcanary.settings.data_files import DataFiles
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.products import Products
@@ -111,12 +112,16 @@ def run_snakemake(
     for package in ("snakemake", "torch"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    products = Products(parse_experiment(read_config(config)))
+    experiment = parse_experiment(read_config(config))
     makes_all = asks_for_all(targets) and not any(map(_only_looks, options))
     # With other keys on the command line, the file is not the whole config.
     is_whole = not any(map(_adds_keys, options))
+    if is_whole:
+        files = DataFiles(experiment.settings, folder=folder)
+        files.check()
+        experiment = files.with_hashes(experiment)
     if makes_all and is_whole:
-        _forget_other_config(results / "experiment.json", products.experiment)
+        _forget_other_config(results / "experiment.json", experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
@@ -130,7 +135,7 @@ def run_snakemake(
     if makes_all:
         # Not left to Snakemake, which ends without a word where all is done already.
         if is_whole:
-            products.check_summary(results / "summary.tsv")
+            Products(experiment).check_summary(results / "summary.tsv")
         with redirect_stdout(sys.stdout if prints_results else sys.stderr):
             print_ending(results)
 

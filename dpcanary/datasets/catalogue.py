@@ -7,7 +7,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dpcanary.errors import InputError, suggestion
-from dpcanary.fields import ClosedModel
+from dpcanary.fields import ClosedModel, Sha256
 
 
 class Entry(ClosedModel):
@@ -16,7 +16,7 @@ class Entry(ClosedModel):
     url: str = Field(pattern="^[a-z]+://", description="its address")
     file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its local name")
     bytes: Annotated[int, Field(gt=0)] | None = Field(description="its size; null if unknown")
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+    sha256: Sha256 | None = Field(
         description="its hash; null if unknown: the lock file then records the first one seen"
     )
     licence: str = Field(description="the terms of its use")

@@ -10,7 +10,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpcanary.datasets.archives import reading
+from dpcanary.datasets.archives import reading_source
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.files import Arrays, read_npz
@@ -68,7 +68,7 @@ def read_own_table(path: Path, label_column: str = "label") -> Source:
 
 
 def _table(path: Path) -> Any:
-    with reading(path):
+    with reading_source(path):
         try:
             if path.suffix == ".parquet":
                 return pq.read_table(path)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow.csv import ConvertOptions, ReadOptions, open_csv
 
-from dpcanary.datasets.archives import is_tar, open_table, reading, tar_members
+from dpcanary.datasets.archives import is_tar, open_table, reading_source, tar_members
 from dpcanary.datasets.source import KNOWN_SOURCES, Purpose, Source
 from dpcanary.errors import InputError
 from dpcanary.files import read_npz
@@ -62,7 +62,7 @@ def read_cifar10(files: Sequence[Path]) -> Source:
 
 def _images_of_archive(path: Path) -> list[Records]:
     batches: dict[str, NDArray[np.uint8]] = {}
-    with reading(path):
+    with reading_source(path):
         for name, member in tar_members(path):
             if name in _BATCHES:
                 where, content = f"{path}: {name}", member.read()
@@ -121,7 +121,7 @@ def read_sst2(files: Sequence[Path]) -> Source:
     """
     contents: dict[str, bytes] = {}
     for path in files:
-        with reading(path):
+        with reading_source(path):
             if len(files) > 1 or path.suffix != ".zip":
                 contents[str(path)] = path.read_bytes()
                 continue
@@ -279,16 +279,16 @@ def _purchase_blocks(path: Path) -> Iterator[NDArray[np.uint8]]:
     names = [str(column) for column in range(1 + _NUM_ITEMS)]
     converted = ConvertOptions(column_types=dict.fromkeys(names, pa.uint8()), null_values=[])
     read = ReadOptions(column_names=names, block_size=_BLOCK_BYTES)
-    try:
-        with open_table(path) as content:
+    with open_table(path) as content:
+        try:
             for batch in open_csv(content, read_options=read, convert_options=converted):
                 block = batch.to_tensor(row_major=True).to_numpy()
                 labels, bits = block[:, 0], block[:, 1:]
                 if labels.min() < 1 or labels.max() > _NUM_GROUPS or bits.max() > 1:
                     raise _wrong_purchase(path, "a value is out of range")
                 yield block
-    except pa.ArrowInvalid as error:
-        raise _wrong_purchase(path, str(error)) from None
+        except pa.ArrowInvalid as error:
+            raise _wrong_purchase(path, str(error)) from None
 
 
 def _wrong_purchase(path: Path, reason: str) -> InputError:

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from dpcanary.datasets.source import KNOWN_SOURCES
-from dpcanary.fields import ClosedModel, Count
+from dpcanary.fields import ClosedModel, Count, Sha256
 
 
 class SourceKeys(ClosedModel):
@@ -18,6 +18,11 @@ class SourceKeys(ClosedModel):
     label_column: str = Field("label", description="the column of labels in a table of your own")
     max_records: Count | None = Field(
         None, description="read only the first records of the source's training part"
+    )
+    sha256: tuple[Sha256, ...] = Field(
+        (),
+        description="the SHA-256 of each file that is read, which is checked; by default what it is"
+        " when the experiment is planned, and for a download what the catalogue says",
     )
     num_test: Count | None = Field(None, description="test records; by default all that remain")
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -134,3 +135,23 @@ def _check_part(where: str, records: Records) -> None:
             f"{where}: record {np.argmin(finite)} has a feature that is NaN or infinite"
             f" ({np.sum(~finite)} such records); fix or drop them"
         )
+
+
+def check_hashes(
+    files: Sequence[Path], found: Sequence[str], wanted: Sequence[str], *, where: str = ""
+) -> None:
+    """Compares the SHA-256 of files with those that they must have; none wanted are not compared.
+
+    Raises:
+        InputError: names the file that differs.
+    """
+    if not wanted:
+        return
+    if len(found) != len(wanted):
+        raise InputError(f"{where}{len(found)} files are read, and {len(wanted)} hashes are given")
+    for file, one, other in zip(files, found, wanted, strict=True):
+        if one != other:
+            raise InputError(
+                f"{where}{file} has sha256 {one}, and must have {other}: it changed, or was"
+                " damaged; put the right file back (a download: delete it), and run again"
+            )

@@ -15,8 +15,9 @@ from dpcanary.datasets.public import (
     read_sst2,
 )
 from dpcanary.datasets.settings import SourceStage
-from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES, Source
+from dpcanary.datasets.source import KNOWN_SOURCES, OWN_SUFFIXES, Source, check_hashes
 from dpcanary.errors import InputError, suggestion
+from dpcanary.files import sha256_of_file
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {
     "digits": lambda files: digits(),
@@ -31,9 +32,14 @@ DRAW = {"purchase100_synthetic": purchase100_synthetic}
 def load_records(
     stage: SourceStage, *, files: Sequence[Path], features: Path | None = None
 ) -> Source:
-    """Reads or generates the records of a stage's source, or reads the file of their features."""
+    """Reads or generates the records of a stage's source, or reads the file of their features.
+
+    Raises:
+        InputError: if a file is missing, is wrong, or has another hash than the stage says.
+    """
     if features is not None:
         return read_arrays_of(features)
+    check_hashes(files, [*map(sha256_of_file, files)] if stage.sha256 else [], stage.sha256)
     return load_source(
         stage.source,
         files=files,

@@ -1,6 +1,7 @@
 """`dpcanary audit` on a table and a model of the user's own, and the report on it in a browser."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -116,6 +117,20 @@ def test_a_source_that_does_not_exist_is_no_name_for_older_results(study, tmp_pa
     )
     assert "did you mean flowers.csv?" in said
     assert (copy / "results/flowers/summary.tsv").read_bytes() == before
+
+
+def test_a_table_that_changes_is_read_again_whatever_its_time_stamp(study, tmp_path):
+    shutil.copytree(study, tmp_path, symlinks=True, dirs_exist_ok=True)
+    table = tmp_path / "flowers.csv"
+    times, lines = table.stat(), table.read_text().splitlines()
+    table.write_text("\n".join([*lines[:-1], "9.5,9.5,9.5,9.5,virginica"]) + "\n")
+    os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns))
+    command = [*DPCANARY, "run", "results/flowers/audit.yaml", "--dry-run", "--quiet", "host"]
+    planned = printed_by(command, tmp_path)
+    assert re.search(r"^prepare_dataset ", planned, re.MULTILINE)
+    assert re.search(r"^train_shard ", planned, re.MULTILINE)
+    said = printed_by([*DPCANARY, "verify", "results/flowers"], tmp_path, fails=True)
+    assert "flowers.csv has sha256" in said
 
 
 def test_a_large_delta_gets_a_warning(study):

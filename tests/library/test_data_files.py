@@ -1,0 +1,121 @@
+"""The files that a config's datasets are read from: looked for, and known by their hashes."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcanary.datasets.settings import DatasetStage
+from dpcanary.datasets.sources import load_records
+from dpcanary.errors import InputError
+from dpcanary.settings.data_files import DataFiles
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.products import Products
+
+TABLE = "a,b,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n"
+SHA256 = hashlib.sha256(TABLE.encode()).hexdigest()
+OTHER = "0" * 64
+
+
+def experiment(**dataset):
+    return parse_experiment(
+        {
+            "experiment": "e",
+            "delta": 1e-5,
+            "datasets": {"mine": {"num_records": 2, **dataset}},
+            "audits": {
+                "one": {
+                    "dataset": "mine",
+                    "canary": "gradient",
+                    "adjacency": "substitute",
+                    "sample_rate": 1.0,
+                    "num_steps": 2,
+                    "max_grad_norm": 1.0,
+                    "noise_multiplier": 1.0,
+                    "learning_rate": 0.1,
+                    "num_runs": 8,
+                }
+            },
+        }
+    )
+
+
+@pytest.fixture
+def known(tmp_path):
+    """The experiment on a table in the folder, with its hashes."""
+
+    def read(**dataset):
+        one = experiment(source="mine.csv", **dataset)
+        return DataFiles(one.settings, folder=tmp_path).with_hashes(one)
+
+    (tmp_path / "mine.csv").write_text(TABLE)
+    return read
+
+
+def test_the_hash_of_a_file_is_a_setting_of_what_is_made_from_it(known, tmp_path):
+    first = known()
+    assert first.settings.datasets["mine"].sha256 == (SHA256,)
+    assert first.dataset_stage(DatasetStage, dataset="mine").sha256 == (SHA256,)
+    (tmp_path / "mine.csv").write_text(TABLE.replace("8", "9"))
+    changed = known()
+    origins = [Products(one).data("mine").origin for one in (first, changed)]
+    assert origins[0] != origins[1]
+
+
+def test_a_file_of_another_hash_than_stated_is_refused(known):
+    assert known(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
+    with pytest.raises(InputError, match=f"datasets.mine: .*mine.csv has sha256 {SHA256}"):
+        known(sha256=[OTHER])
+    with pytest.raises(InputError, match="1 files are read, and 2 hashes are given"):
+        known(sha256=[SHA256, SHA256])
+
+
+def test_what_is_read_is_compared_again(tmp_path):
+    """The file may change between planning and reading."""
+    file = tmp_path / "mine.csv"
+    file.write_text(TABLE)
+    stage = DatasetStage(source=str(file), num_records=2, seed=0, sha256=(SHA256,))
+    assert len(load_records(stage, files=[file]).training) == 4
+    file.write_text(TABLE.replace("8", "9"))
+    with pytest.raises(InputError, match=r"mine.csv has sha256 .* must have"):
+        load_records(stage, files=[file])
+
+
+def test_downloads_have_the_hash_of_the_catalogue_and_files_in_their_place_their_own(tmp_path):
+    one = experiment(source="cifar10")
+    files = DataFiles(one.settings, folder=tmp_path)
+    entry = files.catalogue["cifar10"]
+    assert files.with_hashes(one).settings.datasets["mine"].sha256 == (entry.sha256,)
+    np.savez(tmp_path / "own.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=[0, 1])
+    one = experiment(source="cifar10", files=["own.npz"])
+    known = DataFiles(one.settings, folder=tmp_path).with_hashes(one)
+    digest = hashlib.sha256((tmp_path / "own.npz").read_bytes()).hexdigest()
+    assert known.settings.datasets["mine"].sha256 == (digest,)
+
+
+def test_generated_data_have_no_hash(tmp_path):
+    one = experiment(source="digits")
+    assert DataFiles(one.settings, folder=tmp_path).with_hashes(one) == one
+
+
+def test_a_missing_file_is_named_with_one_of_a_similar_name(tmp_path):
+    (tmp_path / "mine.csv").write_text(TABLE)
+    (tmp_path / "folder.csv").mkdir()
+    for name, message in [
+        ("mime.csv", r"datasets.mine: mime.csv does not exist, .*did you mean .*mine.csv"),
+        ("folder.csv", "folder.csv is no file"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            DataFiles(experiment(source=name).settings, folder=tmp_path).check()
+
+
+def test_the_data_folder_goes_first(tmp_path, monkeypatch):
+    for folder in ("data", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "own.npz").write_bytes(Path(folder).name.encode())
+    one = experiment(source="cifar10", files=["own.npz"])
+    assert DataFiles(one.settings, folder=tmp_path).of("mine") == ["own.npz"]
+    monkeypatch.setenv("DPCANARY_DATA", str(tmp_path / "data"))
+    files = DataFiles(one.settings, folder=tmp_path)
+    assert files.of("mine") == [str(tmp_path / "data/own.npz")]
