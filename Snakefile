@@ -12,6 +12,7 @@ min_version("9.10")
 report: "report/workflow.rst"
 
 
+from dpcanary.results_lock import BY_COMMAND, hold_lock
 from dpcanary.workflow.endings import print_failure, print_success
 from dpcanary.workflow.endings import keep_one_timer
 
@@ -40,6 +41,11 @@ include: "rules/housekeeping.smk"
 
 
 onstart:
+    if IS_MAIN and BY_COMMAND not in os.environ:  # else the command holds it
+        try:
+            hold_lock(Path(RESULTS))
+        except InputError as error:
+            raise WorkflowError(str(error)) from None
     if SERVER:
         SERVER.start()
 

@@ -11,7 +11,7 @@ from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
 from dpcanary.commands.results import report, results, verify
 from dpcanary.commands.run import init, run
-from dpcanary.errors import AccountingError, InputError
+from dpcanary.errors import explained
 
 app = typer.Typer(
     name="dpcanary",
@@ -68,8 +68,6 @@ def main() -> None:
     """
     try:
         app()
-    except (InputError, AccountingError) as error:
-        sys.exit(f"error: {error}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "dpcanary":
             raise
@@ -77,3 +75,7 @@ def main() -> None:
             f"error: this needs the package {error.name.split('.')[0]!r}, which is not installed"
             " here; a light install lacks what training needs: docs/install.md"
         )
+    except Exception as error:
+        if (text := explained(error)) is None:
+            raise
+        sys.exit(f"error: {text}")

@@ -1,7 +1,13 @@
 """Errors that a user can mend. Every message says what is wrong, where, and what to do."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_OF_THE_DISK = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
+)
 
 
 class InputError(ValueError):
@@ -26,6 +32,18 @@ class AccountingError(ArithmeticError):
         error = cls(f"{by}{subject}: {reason}; {instead}")
         error.subject, error.reason = subject, reason
         return error
+
+
+def explained(error: BaseException) -> str | None:
+    """What to tell of an error that is no fault of the program; None if it may be one."""
+    if isinstance(error, InputError | AccountingError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        detail = f" ({error})" if str(error) else ""
+        return f"out of memory{detail}: free some, or lower --cores; finished files are kept"
+    if isinstance(error, OSError) and error.errno in _OF_THE_DISK and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

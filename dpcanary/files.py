@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Writes a file whole or not at all: a temporary file beside it is moved to its place."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Processes of several machines may share the folder, and the number.
+    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
@@ -143,14 +145,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no JSON object; delete it and run again")
     return value
-
-
-def read_number(path: Path, key: str) -> float:
-    """A number of a JSON object."""
-    value = read_json(path).get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{path} has no number {key}; delete it and run again")
-    return float(value)
 
 
 def sha256_of_file(path: Path) -> str:

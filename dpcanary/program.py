@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from tqdm import TqdmWarning, tqdm
 
-from dpcanary.errors import AccountingError, InputError
+from dpcanary.errors import explained
 from dpcanary.fields import ClosedModel
 from dpcanary.provenance import Job
 
@@ -24,7 +24,7 @@ OWN_CODE = "DPCANARY_OWN_CODE"
 def run(main: Callable[[Sequence[str]], None]) -> None:
     """Runs a program's `main` on the arguments of the command line.
 
-    An `InputError` or `AccountingError` is printed without a traceback; the exit status is 1. An
+    An error that a user can mend is printed without a traceback; the exit status is 1. An
     interrupted program says so in one line.
 
     Modules of the user's own are looked up in the folder that the environment variable
@@ -34,10 +34,12 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
         sys.path.append(folder)
     try:
         main(sys.argv[1:])
-    except (InputError, AccountingError) as error:
-        sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if (text := explained(error)) is None:
+            raise
+        sys.exit(f"error: {text}")
 
 
 def stage_parser(

@@ -6,6 +6,7 @@ valid, but of another audit or of other settings, must not become a number.
 """
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ from pydantic import Field
 
 from dpcanary.errors import InputError
 from dpcanary.fields import ClosedModel
-from dpcanary.files import read_header, read_json, sha256_of_file, sha256_of_text
+from dpcanary.files import read_header, read_json, reading, sha256_of_file, sha256_of_text
+from dpcanary.sealed import read_sealed_object, read_sealed_table
 
 KEY = "origin"
 # Beside results: what `dpcanary verify` found, and of which summary.
@@ -102,22 +104,15 @@ def origins_in(path: Path) -> list[str]:
     """The origins that a file states: one, or in a summary one for each audit, in their order."""
     if path.suffix == ".tsv":
         return _origins_in_table(path)
-    header = read_json(path) if path.suffix == ".json" else read_header(path)
+    header = read_sealed_object(path) if path.suffix == ".json" else read_header(path)
     return [str(header.get(KEY, ""))]
 
 
 def _origins_in_table(path: Path) -> list[str]:
     # Not by pandas: jobs that read no table must not wait for it.
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
-            return [*dict.fromkeys(row.get(KEY) or "" for row in rows)]
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"{path} is not a table of tab-separated values ({error}); delete it and run again"
-        ) from None
+    rows = csv.DictReader(io.StringIO(read_sealed_table(path)), delimiter="\t")
+    with reading(path, what="is not a table", remedy="delete it and run again"):
+        return [*dict.fromkeys(row.get(KEY) or "" for row in rows)]
 
 
 def verified_in_words(results: Path) -> str:

@@ -69,8 +69,6 @@ def _checked(folder: Path, product: Product) -> Path | None:
     return path
 
 
-# In the environment of a workflow: the command that started it prints the results.
-PRINTED_BY_COMMAND = "DPCANARY_PRINTED_BY_COMMAND"
 _MOST_ROWS, _CONFIG = 40, "experiment.json"
 _SUBSTITUTE = Adjacency.SUBSTITUTE.value
 # Which conversion is shown, if there are several.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from dpcanary.accounting.overview import profile, upper_bounds
 from dpcanary.accounting.settings import AccountingStage
-from dpcanary.files import read_number
 from dpcanary.program import parsed, run, stage_parser
+from dpcanary.sealed import read_number
 from dpcanary.tables import write_table
 
 

@@ -1,11 +1,10 @@
 """Finds an audit's noise multiplier: as given, or calibrated to an epsilon."""
 
-import json
 from collections.abc import Sequence
 
 from dpcanary.accounting.noise import NoiseStage, noise_of
-from dpcanary.files import write_text
 from dpcanary.program import parsed, run, stage_parser
+from dpcanary.sealed import write_sealed_object
 
 
 def main(argv: Sequence[str]) -> None:
@@ -13,7 +12,7 @@ def main(argv: Sequence[str]) -> None:
     parser = stage_parser(__doc__, NoiseStage)
     args = parsed(parser, argv)
     found = {"noise_multiplier": noise_of(args.settings), "origin": args.job.origin}
-    write_text(args.output, json.dumps(found))
+    write_sealed_object(args.output, found)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from dpcanary.adversaries.crafting import Crafting, craft_canaries
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import read_canaries, write_canaries
 from dpcanary.devices import chosen_device
-from dpcanary.files import read_number
 from dpcanary.program import parsed, progress, run, stage_parser
 from dpcanary.records import read_split
+from dpcanary.sealed import read_number
 from dpcanary.training.pretraining import read_pretrained
 from dpcanary.training.simulation import read_reference
 

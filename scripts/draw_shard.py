@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.files import read_number
 from dpcanary.observations import write_shard
 from dpcanary.program import parsed, run, stage_parser
+from dpcanary.sealed import read_number
 
 
 def main(argv: Sequence[str]) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from dpcanary.canaries import read_canaries
 from dpcanary.devices import chosen_device
-from dpcanary.files import read_number
 from dpcanary.observations import hashes_of, write_shard
 from dpcanary.program import parsed, progress, run, stage_parser
 from dpcanary.records import read_split
+from dpcanary.sealed import read_number
 from dpcanary.training.pretraining import read_pretrained
 from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard

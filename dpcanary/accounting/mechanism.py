@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import nan, sqrt
+from math import nan, prod, sqrt
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import Choice, checked_count, checked_real
@@ -119,6 +119,22 @@ class Question:
         return AccountingError.about(
             subject, reason=reason, instead=instead, method=self.method.value
         )
+
+
+# What dp-accounting and prv-accountant raise where a mechanism is beyond them.
+FAILURES = (ArithmeticError, ValueError, RuntimeError, AssertionError, MemoryError)
+_BEYOND_ALL_MACHINES = 2**37  # bytes of one array
+
+
+def raise_if_short_of_memory(error: BaseException) -> None:
+    """Lets an accountant's lack of memory through, unless it asks for more than machines have.
+
+    The accountant's answer must not depend on what else this machine does.
+    """
+    if isinstance(error, MemoryError):
+        numbers = prod(getattr(error, "shape", (1,)))  # NumPy's says what it wanted
+        if numbers * getattr(getattr(error, "dtype", None), "itemsize", 1) < _BEYOND_ALL_MACHINES:
+            raise error
 
 
 # Answers a question after each of several numbers of steps; the flag says whether lower bounds,

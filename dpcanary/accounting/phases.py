@@ -5,7 +5,12 @@ from dataclasses import dataclass, replace
 from math import exp, floor, log, nan
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
-from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.mechanism import (
+    FAILURES,
+    AccountingMethod,
+    Mechanism,
+    raise_if_short_of_memory,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError
@@ -118,7 +123,8 @@ def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> fl
             event = gaussian if full else PoissonSampledDpEvent(phase.sample_rate, gaussian)
             accountant.compose(event, phase.num_steps)
         return float(accountant.get_epsilon(delta))
-    except (ArithmeticError, ValueError, MemoryError) as error:
+    except FAILURES as error:
+        raise_if_short_of_memory(error)
         raise AccountingError.about(
             f"{len(phases)} phases under {adjacency.value}",
             reason=f"dp-accounting failed ({error})",

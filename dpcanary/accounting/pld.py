@@ -21,7 +21,13 @@ from dp_accounting.pld.privacy_loss_distribution import (
 )
 from scipy.optimize import brentq
 
-from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Question
+from dpcanary.accounting.mechanism import (
+    FAILURES,
+    EpsilonBounds,
+    Mechanism,
+    Question,
+    raise_if_short_of_memory,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
 
@@ -77,7 +83,8 @@ def arithmetic_guard(question: Question) -> Iterator[None]:
             yield
     except AccountingError:
         raise
-    except (ArithmeticError, ValueError, MemoryError) as error:
+    except FAILURES as error:
+        raise_if_short_of_memory(error)
         raise question.refusal(f"dp-accounting failed ({error})", instead=INSTEAD) from error
 
 

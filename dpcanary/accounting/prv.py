@@ -17,7 +17,13 @@ from prv_accountant.privacy_random_variables import PrivacyRandomVariable
 from scipy.integrate import IntegrationWarning
 from scipy.special import logsumexp, ndtr
 
-from dpcanary.accounting.mechanism import EpsilonBounds, Mechanism, Question
+from dpcanary.accounting.mechanism import (
+    FAILURES,
+    EpsilonBounds,
+    Mechanism,
+    Question,
+    raise_if_short_of_memory,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.gdp import gdp_epsilon
 
@@ -162,7 +168,6 @@ def _asinh_exp(y: Array) -> Array:
 
 INSTEAD = "use method='pld'"
 _POINTS = 1_000_000
-_FAILURES = (ArithmeticError, ValueError, RuntimeError, MemoryError, AssertionError)
 
 
 def epsilon_bounds(question: Question, steps: list[int], lower: bool) -> list[EpsilonBounds]:
@@ -182,7 +187,8 @@ def _bounds(question: Question) -> EpsilonBounds:
         with np.errstate(over="raise", invalid="raise", divide="raise"), catch_warnings():
             simplefilter("error", IntegrationWarning)
             directions = [_compose(mechanism, question.delta, loss) for loss in losses]
-    except (*_FAILURES, IntegrationWarning) as error:
+    except (*FAILURES, IntegrationWarning) as error:
+        raise_if_short_of_memory(error)
         reason = f"prv-accountant failed ({error or type(error).__name__})"
         raise question.refusal(reason, instead=INSTEAD) from error
     return EpsilonBounds(*map(max, zip(*directions, strict=True)))

@@ -16,12 +16,13 @@ from dpcanary.audits.data import (
     write_source,
 )
 from dpcanary.audits.results import AuditResults
-from dpcanary.audits.running import locked, run_snakemake
+from dpcanary.audits.running import run_snakemake
 from dpcanary.checks import NAME_PATTERN, Choice
 from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.files import write_text
+from dpcanary.results_lock import locked
 from dpcanary.settings.parsing import parse_experiment
 
 _SWEEP, _DATASET = "audit", "data"

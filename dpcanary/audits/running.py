@@ -1,20 +1,20 @@
 """Runs the workflow on a config, with progress, and goes on where it was stopped."""
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from dpcanary.errors import InputError
 from dpcanary.installation import SNAKEFILE
-from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
+from dpcanary.results_lock import BY_COMMAND, locked, write_holder
+from dpcanary.results_table import asks_for_all, print_ending
 from dpcanary.settings.data_files import DataFiles
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
@@ -46,9 +46,8 @@ def run_config(
 ) -> Path:
     """Runs what a config asks for. What is finished is kept, so the same call goes on.
 
-    Only one run of an experiment works at a time. The lock is one of the kernel's, which ends with
-    the processes that hold it. Snakemake's own, which outlasts a killed run, is not used: beside
-    this, do not start Snakemake by hand on the same experiment.
+    Only one run of an experiment works at a time; see `results_lock`. Snakemake's own lock, which
+    outlasts a killed run, is not used.
 
     Args:
         config: the file.
@@ -164,61 +163,13 @@ def _forget_other_config(path: Path, experiment: Experiment) -> None:
         path.unlink()
 
 
-@contextmanager
-def locked(results: Path) -> Iterator[tuple[Path, int]]:
-    """A results folder, made if it is missing, and the descriptor of its lock, held while inside.
-
-    Raises:
-        InputError: if another run holds it.
-    """
-    path = results / ".lock"
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        # A link is not followed: what it points to must not be written to.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        link = " (it is a link; remove it)" if path.is_symlink() else ""
-        raise InputError(f"{path} cannot be made: {error.strerror}{link}") from None
-    with os.fdopen(descriptor, "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"another run{_holder(file)} works on {results}; wait for it, or stop it"
-            ) from None
-        except OSError as error:
-            raise InputError(f"{results} cannot be locked: {error.strerror}") from None
-        write_holder(descriptor, os.getpid())
-        yield results, descriptor
-
-
-def write_holder(lock: int, *processes: int) -> None:
-    """Writes which processes hold a lock into its file; the first one is the user's command."""
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, " ".join(map(str, processes)).encode(), 0)
-
-
-def _holder(file: TextIO) -> str:
-    """The process that holds a lock, in words; nothing if it is not known."""
-    for word in file.read(100).split():
-        if word.isdecimal():
-            try:
-                os.kill(int(word), 0)
-            except ProcessLookupError:
-                continue  # killed: a process that it started holds the lock
-            except PermissionError:
-                pass  # another user's
-            return f" (process {word})"
-    return ""
-
-
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
 
     It holds the lock, too: if this process alone is killed, no other run starts beside it.
     """
     # The working folder is not searched first: a file there may have the name of Python's own.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", PRINTED_BY_COMMAND: "1"}
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: "1"}
     streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -251,12 +202,17 @@ def _forward(child: "subprocess.Popen[str]") -> None:
 def _end(child: "subprocess.Popen[str]") -> None:
     """Interrupts Snakemake and its jobs; kills them at a second interruption."""
     try:
-        os.killpg(child.pid, signal.SIGINT)
+        _signal(child, signal.SIGINT)
         _forward(child)
         child.wait()
     except KeyboardInterrupt:
-        os.killpg(child.pid, signal.SIGKILL)
+        _signal(child, signal.SIGKILL)
         child.wait()
+
+
+def _signal(child: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.killpg(child.pid, number)
 
 
 def _has_descriptor(stream: TextIO) -> bool:

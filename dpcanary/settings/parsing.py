@@ -39,7 +39,7 @@ def read_config(path: Path) -> dict[str, Any]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             raise InputError(f"{path} must hold settings by key")
-        _check_keys(path, node)
+        _check_keys(path, node, sizes={})
         content: dict[str, Any] = yaml.safe_load(text)
         return content
     except InputError:
@@ -54,25 +54,44 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read as YAML: {error}") from None
 
 
-def _check_keys(path: Path, node: yaml.Node) -> None:
-    """Refuses a mapping that has a key twice, at any depth. Merged keys (`<<`) do not count."""
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _check_keys(path, item)
-    elif isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
+def _check_keys(path: Path, node: yaml.Node, *, sizes: dict[int, int]) -> int:
+    """Refuses a mapping that has a key twice, at any depth. Merged keys (`<<`) do not count.
+
+    Returns:
+        How many values the node stands for. Aliases of aliases may stand for more than any memory
+        holds, in a few lines; `sizes` has those of the nodes that were looked at.
+    """
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            line = node.start_mark.line + 1
+            raise InputError(f"{path}: line {line}: holds itself, by an alias; write what it holds")
+        return sizes[id(node)]
+    sizes[id(node)], size = 0, 1
+    lines: dict[str, int] = {}
+    values = node.value if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        values = [value for _, value in node.value]
+        for key, _ in node.value:
             line, name = key.start_mark.line + 1, str(key.value)
             if name in lines:
                 raise InputError(
                     f"{path}: line {line}: key {name!r} is already in line {lines[name]}; keep one"
                 )
             lines[name] = line
-            _check_keys(path, value)
+    for value in values:
+        size += _check_keys(path, value, sizes=sizes)
+    if size > _MOST_VALUES:
+        raise InputError(
+            f"{path}: line {node.start_mark.line + 1}: stands for more than {_MOST_VALUES} values,"
+            " by its aliases; write fewer"
+        )
+    sizes[id(node)] = size
+    return size
 
 
 AnyModel = TypeVar("AnyModel", bound=ClosedModel)
 
+_MOST_VALUES = 1_000_000
 # Keys of which one value is a list itself.
 _LISTS = ("hidden_sizes", "looks")
 # What precedes a swept value in an audit's name; for any other key, the key itself.

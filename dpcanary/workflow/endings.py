@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dpcanary.results_lock import BY_COMMAND
+
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
 _MOST = 5
@@ -16,9 +18,9 @@ _MOST = 5
 def print_success(results: Path, targets: Iterable[str]) -> None:
     """Prints the table of results, if these were asked for, and of Snakemake itself."""
     # Planning a run does not need it.
-    from dpcanary.results_table import PRINTED_BY_COMMAND, asks_for_all, print_ending
+    from dpcanary.results_table import asks_for_all, print_ending
 
-    by_command = PRINTED_BY_COMMAND in os.environ
+    by_command = BY_COMMAND in os.environ
     if asks_for_all(targets) and not by_command and (results / "summary.tsv").exists():
         print_ending(results)
 

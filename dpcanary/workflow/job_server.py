@@ -16,12 +16,26 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
 # What every shell sets anew.
 _OF_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
+
+# A job that neither computes nor reads or writes for so long is ended.
+IDLE = "DPCANARY_IDLE_MINUTES"
+_IDLE_MINUTES = 15.0
+# Less than this share of the time is idle, such as a thread that wakes up to look around.
+_IDLE_SHARE = 0.001
+_IDLE_BYTES = 4096
+
+_REASONS: dict[int, str] = {
+    signal.SIGKILL: "killed, probably because memory ran out: lower --cores, or runs per shard",
+    signal.SIGALRM: "it neither computed nor read or wrote anything for a long time, so it was"
+    f" ended ({IDLE} sets how long); run again",
+}
 
 # What a pipe holds, so that a job that ends never waits.
 _MOST_BYTES = 60_000
@@ -60,7 +74,10 @@ def ask(name: str, arguments: list[str]) -> NoReturn:
         _kill(job)
         status = int(signal.SIGKILL)
     if os.WIFSIGNALED(status):
-        _end_by(os.WTERMSIG(status))
+        ending = os.WTERMSIG(status)
+        if ending in _REASONS:  # into the job's log
+            os.write(2, f"error: {_REASONS[ending]}\n".encode())
+        _end_by(ending)
     os._exit(os.waitstatus_to_exitcode(status))
 
 
@@ -114,6 +131,55 @@ def _kill(job: int) -> None:
         os.kill(job, signal.SIGKILL)
 
 
+class IdleWatch:
+    """Ends jobs that wait for something that never comes.
+
+    A job that was stopped, as by Ctrl-Z, is left alone, and so is one that computes for ever: how
+    long an honest job takes is not known.
+
+    Attributes:
+        jobs: the processes to look at, and since when each has been idle, with its use until then.
+        interval: between two looks, in seconds.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """Takes how long a job may be idle."""
+        self._most = seconds
+        self.interval = min(30.0, seconds / 4)
+        self.jobs: dict[int, tuple[float, float, int] | None] = {}
+        self._next = 0.0
+
+    def end_idle(self) -> None:
+        """Looks at all jobs, if the last look was long enough ago."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self.interval
+        for job, idle in self.jobs.items():
+            with suppress(OSError, ValueError):  # it has just ended
+                used, moved, is_stopped = _use_of(job)
+                since, seconds, count = idle or (now, used, moved)
+                if (
+                    is_stopped
+                    or used - seconds > max(0.05, _IDLE_SHARE * (now - since))
+                    or moved - count > _IDLE_BYTES
+                ):
+                    since, seconds, count = now, used, moved
+                self.jobs[job] = since, seconds, count
+                if now - since > self._most:
+                    os.kill(job, signal.SIGALRM)
+
+
+def _use_of(job: int) -> tuple[float, int, bool]:
+    """Seconds that a process has computed, bytes that it has moved, and whether it is stopped."""
+    with open(f"/proc/{job}/stat") as file:  # noqa: PTH123
+        fields = file.read().rpartition(")")[2].split()
+    with open(f"/proc/{job}/io") as file:  # noqa: PTH123
+        moved = sum(int(line.split()[1]) for line in file if line.startswith(("rchar", "wchar")))
+    ticks = sum(map(int, fields[11:15]))  # of it, and of processes that it has waited for
+    return ticks / os.sysconf("SC_CLK_TCK"), moved, fields[0] in "Tt"
+
+
 class Server:
     """Starts jobs for whoever asks, until its standard input is closed.
 
@@ -130,6 +196,7 @@ class Server:
         # For each program, the modules that its jobs have imported since they were forked.
         self._later: dict[str, list[str]] = {}
         self._is_over = False
+        self._watch = IdleWatch(60 * float(os.environ.get(IDLE, _IDLE_MINUTES)))
         # A job gets back the handlers that Python has started with.
         self._handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGHUP)}
 
@@ -140,9 +207,10 @@ class Server:
         self._on(sys.stdin, lambda: setattr(self, "_is_over", True))
         self._on(self._listener, self._answer)
         while not self._is_over:
-            for key, _ in self._events.select():
+            for key, _ in self._events.select(self._watch.interval):
                 if self._events.get_map().get(key.fd) is key:  # still there
                     key.data()
+            self._watch.end_idle()
 
     def _on(self, source: Any, do: Callable[[], None]) -> None:
         self._events.register(source, 1, do)  # 1: there is something to read
@@ -199,6 +267,7 @@ class Server:
             connection.close()
             self._be(*request, of_job)
         os.close(of_job)
+        self._watch.jobs[job] = None
         self._on(connection, lambda: self._give_up(job, connection))
         ended = os.pidfd_open(job)
         self._on(ended, lambda: self._end(job, ended, connection))
@@ -223,6 +292,7 @@ class Server:
 
     def _end(self, job: int, ended: int, connection: socket.socket) -> None:
         _, status = os.waitpid(job, 0)
+        del self._watch.jobs[job]
         self._events.unregister(ended)
         os.close(ended)
         if connection.fileno() in self._events.get_map():

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 import dpcanary
 from dpcanary.audits.audit import config_of, name_of, write_config
 from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
-from dpcanary.audits.running import _only_looks, locked, run_config
+from dpcanary.audits.running import _only_looks, run_config
 from dpcanary.cli import app
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
+from dpcanary.results_lock import locked
 from dpcanary.settings.parsing import parse_experiment, read_config
 
 DIGITS = audited_data(read_source("digits"), source="digits")

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -1006,3 +1007,23 @@ def test_other_canaries_have_no_landscape(key):
     value = "diverging" if key == "landscape" else 0.5
     with pytest.raises(InputError, match=re.escape(UNUSED.format(key))):
         parse_experiment(with_sweep(**{key: value}))
+
+
+def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path):
+    """Nine lines of nine aliases each would be more than 10^8 values."""
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    for level in range(1, 9):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
+    path = tmp_path / "config.yaml"
+    path.write_text("\n".join(lines))
+    start = time.monotonic()
+    with pytest.raises(InputError, match="line 7: stands for more than 1000000 values"):
+        read_config(path)
+    assert time.monotonic() - start < 1
+
+
+def test_a_node_that_holds_itself_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("a: &a\n  b: *a\n")
+    with pytest.raises(InputError, match="holds itself"):
+        read_config(path)

@@ -142,7 +142,7 @@ def test_the_shape_of_an_array_is_read_without_the_array(tmp_path):
     with pytest.raises(InputError, match="has no array 'z'"):
         files.shape_in_npz(path, "z")
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="is not a whole .npz file"):
+    with pytest.raises(InputError, match="is not a whole"):
         files.shape_in_npz(path, "x")
 
 

@@ -139,7 +139,7 @@ def test_a_finished_run_ends_with_its_results(tmp_path, capsys):
     print_success(folder, ["list_audits"])
     print_success(tmp_path, [])
     assert capsys.readouterr().out == ""
-    (folder / "summary.tsv").write_text("audit\nold\n")
+    write_table(folder / "summary.tsv", pd.DataFrame({"audit": ["old"]}))
     print_success(folder, [])
     assert "no table of results" in capsys.readouterr().out
 

@@ -22,6 +22,7 @@ from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.settings.figure import Figure as FigureSettings
 from dpcanary.summary import COLUMNS, SHOWN
+from dpcanary.tables import write_table
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 _AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
@@ -72,7 +73,7 @@ def _draw(kind: str, arguments: list[str], **settings: object) -> None:
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of one audit with two repeats and two steps."""
     folder = tmp_path_factory.mktemp("inputs")
-    _summary().to_csv(folder / "summary.tsv", sep="\t", index=False)
+    write_table(folder / "summary.tsv", _summary())
     _write_experiment(folder)
     _write_scores(folder)
     _main("estimate")(_by_runs_arguments(folder, "20", "100"))
@@ -87,7 +88,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for d in delta
     ]
     (folder / "profiles").mkdir()
-    pd.DataFrame(profile).to_csv(folder / "profiles/fig-gradient.tsv", sep="\t", index=False)
+    write_table(folder / "profiles/fig-gradient.tsv", pd.DataFrame(profile))
     _main("bound_ceiling")(_ceiling_arguments(folder, folder / "ceilings.tsv"))
     return folder
 
@@ -144,7 +145,7 @@ def _write_experiment(folder: Path) -> None:
     rows = [{"step": step, **shared, **_accounted(step)} for step in (250, 500)]
     accounting = folder / "accounting" / "fig-gradient.tsv"
     accounting.parent.mkdir()
-    pd.DataFrame(rows).to_csv(accounting, sep="\t", index=False)
+    write_table(accounting, pd.DataFrame(rows))
 
 
 def _drawn_scores() -> np.ndarray:
@@ -308,9 +309,7 @@ def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
 
 def test_a_summary_of_an_older_version_is_refused(tmp_path: Path) -> None:
     older = tmp_path / "older.tsv"
-    _summary().drop(columns=["num_slots", "num_looks", "is_valid"]).to_csv(
-        older, sep="\t", index=False
-    )
+    write_table(older, _summary().drop(columns=["num_slots", "num_looks", "is_valid"]))
     given = ["--summary", str(older)]
     with pytest.raises(
         InputError, match=r"older\.tsv has no column is_valid, num_looks, num_slots; delete"
@@ -322,7 +321,7 @@ def test_a_summary_of_an_older_version_is_refused(tmp_path: Path) -> None:
 def test_in_sample_bounds_are_drawn_only_if_asked_for(tmp_path: Path) -> None:
     valid = _summary()
     other = valid.assign(threshold_rule="in_sample", is_valid=False)
-    pd.concat([valid, other]).to_csv(tmp_path / "both.tsv", sep="\t", index=False)
+    write_table(tmp_path / "both.tsv", pd.concat([valid, other]))
     given = ["--summary", str(tmp_path / "both.tsv")]
     for name, in_sample in (("one", False), ("both", True)):
         _draw("step", [*given, *_outputs(tmp_path / name)], in_sample=in_sample)

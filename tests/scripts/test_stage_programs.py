@@ -29,8 +29,10 @@ from dpcanary.observations import read_shard, shard_path
 from dpcanary.records import read_split
 from dpcanary.scoring.score_file import read_scores
 from dpcanary.scoring.settings import ScoringStage
+from dpcanary.sealed import write_sealed_object
 from dpcanary.settings.experiment import table_of_audits
 from dpcanary.settings.parsing import parse_experiment
+from dpcanary.tables import read_table, write_table
 from dpcanary.training.settings import ReferenceStage
 from dpcanary.training.simulation import read_reference
 
@@ -221,14 +223,14 @@ def test_noise_is_calibrated_or_as_given(folder):
 
 
 def test_accounting_is_the_librarys(folder):
-    table = pd.read_csv(folder / "accounting" / f"{DRAWN[0]}.tsv", sep="\t")
+    table = read_table(folder / "accounting" / f"{DRAWN[0]}.tsv")
     for adjacency in ("substitute", "add_remove"):
         mechanism = Mechanism(adjacency, sample_rate=0.5, noise_multiplier=3.0, num_steps=10)
         bounds = account_epsilon(mechanism, delta=1e-5)
         assert table[f"epsilon_upper_{adjacency}"].iloc[-1] == pytest.approx(bounds.upper, rel=1e-6)
     assert (table.epsilon_upper_group_privacy >= table.epsilon_upper_substitute).all()
     assert table.gaussian_distance.between(1e-5, 0.1).all()
-    profile = pd.read_csv(folder / DRAWN[0] / "profile.tsv", sep="\t")
+    profile = read_table(folder / DRAWN[0] / "profile.tsv")
     for _, part in profile.groupby("adjacency"):
         assert (part.delta.diff().dropna() <= 0).all()
         assert part.delta.iloc[-1] < 1e-8
@@ -305,7 +307,7 @@ def test_scores_of_slots_are_those_of_their_worlds(folder):
 
 
 def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
-    table = pd.read_csv(folder / "summary.tsv", sep="\t")
+    table = read_table(folder / "summary.tsv")
     assert len(table) == 4 * 2 * 2 + 2 * 2 * 2 + 2
     assert set(table.audit) == set(EXPERIMENT.audits)
     trained = table[table.audit.isin(TRAINED)]
@@ -325,7 +327,7 @@ def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
 
 
 def test_summary_has_a_row_per_slot(folder):
-    table = pd.read_csv(folder / "summary.tsv", sep="\t")
+    table = read_table(folder / "summary.tsv")
     slots = table[table.audit.isin(SLOTS)]
     for _, part in slots.groupby(["audit", "step"]):
         assert part.slot.tolist() == [0, 1]
@@ -338,8 +340,8 @@ def test_summary_has_a_row_per_slot(folder):
 
 def test_a_summary_of_some_sweeps_has_their_audits_alone(folder, tmp_path):
     summarise(folder, tmp_path / "w.tsv", sweeps="w")
-    whole = pd.read_csv(folder / "summary.tsv", sep="\t")
-    part = pd.read_csv(tmp_path / "w.tsv", sep="\t")
+    whole = read_table(folder / "summary.tsv")
+    part = read_table(tmp_path / "w.tsv")
     expected = whole[whole.sweep == "w"].reset_index(drop=True)
     pd.testing.assert_frame_equal(part, expected, check_dtype=False)
 
@@ -347,8 +349,8 @@ def test_a_summary_of_some_sweeps_has_their_audits_alone(folder, tmp_path):
 def test_estimates_of_another_mechanism_are_refused(folder, tmp_path):
     wrong = tmp_path / "accounting" / f"{TRAINED[0]}.tsv"
     wrong.parent.mkdir()
-    table = pd.read_csv(folder / "accounting" / f"{TRAINED[0]}.tsv", sep="\t")
-    table.assign(noise_multiplier=99.0).to_csv(wrong, sep="\t", index=False)
+    table = read_table(folder / "accounting" / f"{TRAINED[0]}.tsv")
+    write_table(wrong, table.assign(noise_multiplier=99.5))
     with pytest.raises(InputError, match="differ in steps or noise"):
         summarise(folder, tmp_path / "summary.tsv", accounting=wrong.parent)
     assert not (tmp_path / "summary.tsv").exists()
@@ -433,20 +435,20 @@ def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     stage = AccountingStage(
         sample_rate=1e-3, record_steps=(10_000,), canary_period=None, delta=1e-5
     )
-    write_text(tmp_path / "noise.json", '{"noise_multiplier": 0.7}')
+    write_sealed_object(tmp_path / "noise.json", {"noise_multiplier": 0.7})
     run(
         "account",
         settings=stage.to_json(),
         noise=tmp_path / "noise.json",
         output=[tmp_path / "table.tsv", tmp_path / "profile.tsv"],
     )
-    table = pd.read_csv(tmp_path / "table.tsv", sep="\t")
+    table = read_table(tmp_path / "table.tsv")
     assert table.accounting_method.tolist() == ["prv"]
     assert table.gaussian_distance.isna().all()
     assert table.epsilon_upper_substitute[0] == pytest.approx(1.588, rel=0.02)
     warnings = capsys.readouterr().err
     assert "warning: trying prv instead: method='pld' cannot account" in warnings
-    profile = pd.read_csv(tmp_path / "profile.tsv", sep="\t")
+    profile = read_table(tmp_path / "profile.tsv")
     assert profile.columns.tolist() == ["adjacency", "delta", "epsilon"]
     assert set(profile.adjacency) == {"substitute", "add_remove"}
     own = profile[(profile.adjacency == "substitute") & np.isclose(profile.delta, 1e-5)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dpcanary.workflow.job_server import IDLE
 from dpcanary.workflow.python import JobServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
@@ -99,7 +100,11 @@ def test_a_job_is_a_fork_with_its_folder_arguments_and_streams(running):
         ("sys.exit('error: wrong')", 1, "error: wrong\n"),
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, ""),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            -signal.SIGKILL,
+            "error: killed, probably because memory ran out: lower --cores, or runs per shard\n",
+        ),
     ],
 )
 def test_a_job_ends_as_it_would_alone(running, code, status, err):
@@ -219,3 +224,38 @@ def test_jobs_that_come_before_the_server_wait_for_it(running):
     running.end()
     running.use(JobServer(f"{running.setup}sleep 1; "))
     assert running.is_fork()
+
+
+@pytest.fixture
+def impatient(running, monkeypatch):
+    """A server whose jobs may be idle for a second."""
+    monkeypatch.setenv(IDLE, str(1 / 60))
+    running.end()
+    running.use(JobServer(running.setup))
+    return running
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["time.sleep(60)", "import threading; threading.Lock().acquire(); threading.Event().wait()"],
+)
+def test_a_job_that_hangs_is_ended_and_says_so(impatient, code):
+    job, process = started(impatient, code)
+    assert job.wait(20) == -signal.SIGALRM
+    assert ends(process)
+    assert f"{IDLE} sets how long" in job.stderr.read()
+
+
+def test_a_job_that_computes_reads_or_is_stopped_is_left_alone(impatient):
+    computes, _ = started(
+        impatient, "end = time.time() + 4; exec('while time.time() < end: pass'); sys.exit(1)"
+    )
+    moves, _ = started(
+        impatient,
+        "[(open(imported.__file__ + '.x', 'w').write('x' * 9999), time.sleep(0.1))"
+        " for _ in range(40)]; sys.exit(2)",
+    )
+    stopped, process = started(impatient, "os.kill(os.getpid(), signal.SIGSTOP); sys.exit(3)")
+    assert [computes.wait(20), moves.wait(20)] == [1, 2]
+    os.kill(process, signal.SIGCONT)
+    assert stopped.wait(20) == 3
