@@ -8,6 +8,7 @@ import pandas as pd
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
+from dpcanary.estimation.rules import rests_on
 from dpcanary.estimation.settings import Conversion
 from dpcanary.files import read_npz, shape_in_npz
 from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
@@ -87,7 +88,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `proven`
-        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`,
+        (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, `proof`,
         `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
         accounted under it), and the accounted epsilons `add_remove` and `substitute`.
     """
@@ -107,6 +108,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         add_remove=("epsilon_upper_add_remove", "first"),
         substitute=("epsilon_upper_substitute", "first"),
         assumption=("assumption", "first"),
+        proof=("proof", "first"),
         adjacency=("adjacency", "first"),
         above=("above", "sum"),
     )
@@ -204,7 +206,7 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
     """The same as lines of text."""
     shown = table.head(_MOST_ROWS)
-    letters, meanings = lettered([*shown["assumption"]])
+    letters, meanings = lettered([*map(rests_on, shown["assumption"], shown["proof"])])
     lines = table_lines(
         ("audit", "canary", "runs", "proven", "add/remove", "substitute", "rule", "if"),
         [

@@ -37,8 +37,9 @@ AXES = {key: shown.axis for key, shown in SHOWN.items() if shown.axis}
 COLUMNS = [
     "audit", "sweep", "canary", "score", "data", "num_records", *SHOWN, "seed", "configuration",
     "num_slots", "num_runs", "num_looks", "repeat", "step", "slot", "threshold_rule", "conversion",
-    "is_valid", "significance", "delta", "epsilon_lower", "mu_lower", "epsilon_upper_substitute",
-    "epsilon_upper_add_remove", "epsilon_upper_group_privacy", "gaussian_distance",
+    "proof", "is_valid", "significance", "delta", "epsilon_lower", "mu_lower",
+    "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
+    "gaussian_distance",
     "epsilon_hidden_state", "epsilon_hidden_state_gdp", "accounting_method", "test_accuracy",
     "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption", "origin",
 ]  # fmt: skip

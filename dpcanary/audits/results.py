@@ -28,6 +28,7 @@ _SHOWN = {
     "substitute": "substitute epsilon",
     "rule": "rule",
     "assumption": "if this holds",
+    "proof": "validity",
 }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcanary.commands.training_options import Delta, Json
-from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
+from dpcanary.estimation.rules import ThresholdRule, rests_on, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
 from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
 
@@ -181,7 +181,7 @@ def _print(
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
     print()
-    letters, meanings = lettered([_assumption(one) for one in bounds])
+    letters, meanings = lettered([rests_on(_assumption(one), one.proof) for one in bounds])
     print_table(
         ("rule", "conversion", "epsilon is at least", "if these hold"),
         [

@@ -1,7 +1,7 @@
 """A lower bound on epsilon from the scores of two worlds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import nan
 
@@ -12,7 +12,7 @@ from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.families import Family, family_of
-from dpcanary.estimation.rules import Rule, ThresholdRule, threshold_rule_named
+from dpcanary.estimation.rules import Proof, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import GUESSED_SHARE, Conversion
 from dpcanary.estimation.threshold_rules import Problem, bounded
 
@@ -37,7 +37,8 @@ class EpsilonEstimate:
             alone.
         conversion: among which trade-off curves the mechanism's was looked for.
         threshold_rule: how the scores became a bound.
-        is_valid: whether the bound holds at its significance.
+        proof: on what its validity rests.
+        is_valid: whether the bound holds at its significance, as `proof` says.
         assumption: in words, what must hold so that the bound is valid.
     """
 
@@ -51,8 +52,12 @@ class EpsilonEstimate:
     num_looks: int
     conversion: Conversion
     threshold_rule: str
-    is_valid: bool
+    proof: Proof
     assumption: str
+    is_valid: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_valid", self.proof is not Proof.NOT_VALID)
 
 
 def estimate_epsilon(
@@ -221,6 +226,6 @@ def _estimate(
         num_looks=max(1, len(problem.looks)),
         conversion=conversion,
         threshold_rule=name,
-        is_valid=rule.is_valid,
+        proof=rule.proof,
         assumption=assumption if rule.is_valid else _INVALID + assumption,
     )

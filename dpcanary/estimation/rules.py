@@ -59,6 +59,39 @@ class ThresholdRule(Choice):
     ORDER_STATISTIC = "order_statistic"
 
 
+class Proof(Choice):
+    """On what the validity of a bound rests; what the mechanism must satisfy besides is assumed.
+
+    Attributes:
+        PROVEN: on a theorem, and numbers that are computed exactly or rounded to the safe side.
+        PROVEN_FOR_INDEPENDENT: the same, if what is seen of a slot says nothing about the others.
+        SIMULATED: on a theorem, and critical values that are simulated, on the safe side of the
+            simulation's error.
+        SIMULATED_FOR_INDEPENDENT: the same, for independent slots.
+        NOT_VALID: on nothing: the bound exceeds the truth more often than it says.
+    """
+
+    PROVEN = "proven"
+    PROVEN_FOR_INDEPENDENT = "proven if slots are independent"
+    SIMULATED = "simulated"
+    SIMULATED_FOR_INDEPENDENT = "simulated if slots are independent"
+    NOT_VALID = "not valid"
+
+    def of_pooled_slots(self) -> "Proof":
+        """The same for scores of several slots of a run that are taken as if of several runs."""
+        return {
+            Proof.PROVEN: Proof.PROVEN_FOR_INDEPENDENT,
+            Proof.SIMULATED: Proof.SIMULATED_FOR_INDEPENDENT,
+        }.get(self, self)
+
+
+def rests_on(assumption: str, proof: str) -> str:
+    """What a bound rests on: what must hold, and how it is known that it is then valid."""
+    if proof == Proof.NOT_VALID:  # the assumption says so
+        return assumption
+    return f"{assumption}; validity: {proof}"
+
+
 @dataclass(frozen=True)
 class Rule:
     """A threshold rule, or a rule of guesses.
@@ -67,7 +100,7 @@ class Rule:
         choose: a function, or its name as `module:name`. It takes a `Problem` and returns a
             `BoundedThreshold`. For rules of guesses, it takes `Guesses`, a family and a
             significance, and returns the function that says whether they refute a theta.
-        is_valid: whether the bounds hold at the problem's significance.
+        proof: on what the validity of its bounds rests.
         has_looks: whether bounds at several looks can hold jointly.
         is_calibrated: whether a statistic is compared with its simulated null distribution.
         guesses: whether the worlds of slots are guessed, which must be fair coins.
@@ -81,7 +114,7 @@ class Rule:
     """
 
     choose: Callable[..., Any] | str
-    is_valid: bool
+    proof: Proof
     has_looks: bool = False
     is_calibrated: bool = False
     guesses: bool = False
@@ -91,6 +124,11 @@ class Rule:
     label: str | None = None
     colour: str = "#0072B2"
     marker: str = "o"
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the bounds hold at the problem's significance."""
+        return self.proof is not Proof.NOT_VALID
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -124,7 +162,7 @@ _RIGHT = "the number of right guesses, however the canaries of a training influe
 RULES: dict[str, Rule] = {
     ThresholdRule.COMBINED: Rule(
         f"{_SCAN}:combined",
-        is_valid=True,
+        proof=Proof.SIMULATED,
         has_looks=True,
         is_calibrated=True,
         sentence="the larger of two statistics, the best of all thresholds and the area under the"
@@ -133,41 +171,41 @@ RULES: dict[str, Rule] = {
     ),
     ThresholdRule.CALIBRATED: Rule(
         f"{_SCAN}:calibrated",
-        is_valid=True,
+        proof=Proof.SIMULATED,
         has_looks=True,
         is_calibrated=True,
         sentence="the best of all thresholds, compared with its simulated null distribution",
     ),
     ThresholdRule.RANK_SUM: Rule(
         f"{_SCAN}:rank_sum",
-        is_valid=True,
+        proof=Proof.SIMULATED,
         has_looks=True,
         is_calibrated=True,
         sentence="the area under the error curve, compared with its simulated null distribution",
     ),
     ThresholdRule.SIMULTANEOUS: Rule(
         f"{_SCAN}:simultaneous",
-        is_valid=True,
+        proof=Proof.PROVEN,
         sentence="a band that holds for all thresholds at once",
     ),
     ThresholdRule.SPLIT: Rule(
         f"{_SCAN}:split",
-        is_valid=True,
+        proof=Proof.PROVEN,
         sentence="the threshold is chosen on one half of the scores and used on the other",
     ),
     ThresholdRule.FIXED: Rule(
         f"{_SCAN}:fixed",
-        is_valid=True,
+        proof=Proof.PROVEN,
         sentence="a threshold that was chosen before the scores were seen",
     ),
     ThresholdRule.IN_SAMPLE: Rule(
         f"{_SCAN}:in_sample",
-        is_valid=False,
+        proof=Proof.NOT_VALID,
         sentence="the best of all thresholds on the same scores, which is not valid",
     ),
     ThresholdRule.STEINKE: Rule(
         "dpcanary.estimation.one_run.methods:steinke",
-        is_valid=True,
+        proof=Proof.PROVEN,
         guesses=True,
         any_dependence=True,
         conversions=(Conversion.DIRECT,),
@@ -178,7 +216,7 @@ RULES: dict[str, Rule] = {
     ),
     ThresholdRule.MAHLOUJIFAR: Rule(
         "dpcanary.estimation.one_run.methods:mahloujifar",
-        is_valid=True,
+        proof=Proof.PROVEN,
         guesses=True,
         any_dependence=True,
         sentence=_RIGHT + " {mahloujifar}",
@@ -188,7 +226,7 @@ RULES: dict[str, Rule] = {
     ),
     ThresholdRule.ORDER_STATISTIC: Rule(
         "dpcanary.estimation.one_run.methods:order_statistic",
-        is_valid=True,
+        proof=Proof.PROVEN_FOR_INDEPENDENT,
         guesses=True,
         sentence="the number of right guesses, for independent canaries {xiang}",
         label="order statistic",

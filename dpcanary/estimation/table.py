@@ -15,7 +15,7 @@ from dpcanary.estimation.estimate import (
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.rules import threshold_rule_named
+from dpcanary.estimation.rules import Proof, threshold_rule_named
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.scoring.score_file import AuditScores
 
@@ -73,6 +73,8 @@ def estimates_table(stage: EstimationStage, scores: AuditScores) -> pd.DataFrame
         # Rules of guesses have their own words for it.
         assumes = ~table["threshold_rule"].map(lambda name: threshold_rule_named(name).guesses)
         table.loc[assumes, "assumption"] += f"; {_OF_SLOTS}"
+        pooled = table.loc[assumes, "proof"].map(lambda proof: Proof(proof).of_pooled_slots().value)
+        table.loc[assumes, "proof"] = pooled
     return table
 
 

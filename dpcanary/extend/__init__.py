@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dpcanary.adversaries.crafting import Crafting as Crafting
     from dpcanary.adversaries.crafting import input_canary as input_canary
     from dpcanary.adversaries.drawing import Drawing as Drawing
+    from dpcanary.estimation.rules import Proof as Proof
     from dpcanary.estimation.rules import Rule as Rule
     from dpcanary.estimation.threshold_rules import BoundedThreshold as BoundedThreshold
     from dpcanary.estimation.threshold_rules import Problem as Problem

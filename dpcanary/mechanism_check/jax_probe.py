@@ -48,3 +48,12 @@ class JaxProbe:
         if not isinstance(parameters, dict) or parameters.keys() != self.parameters.keys():
             raise InputError("in jax, it must yield the parameters after each step")
         return [torch.from_numpy(np.array(parameters[one.name], np.float32)) for one in TENSORS]
+
+
+def forget_compiled() -> None:
+    """Drops what jax has compiled; it is compiled again where it is needed.
+
+    A loop may compile anew in every training, and jax keeps all. Each piece of code takes mappings
+    of memory, of which Linux gives a process 65,530.
+    """
+    jax.clear_caches()

@@ -69,6 +69,8 @@ SMALL_BATCH, _MOST_RATE = 2, 0.9
 PRESENT = 1e-4
 # An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
 _SLOW = 0.1
+# Trainings in jax after which what was compiled is dropped.
+_MOST_COMPILED = 200
 
 
 @dataclass(frozen=True)
@@ -212,8 +214,8 @@ def _slow_enough(train: Train, plan: Plan) -> Settings:
     """
     settings = replace(plan.settings, noise_multiplier=_QUIET, num_steps=2, seed=plan.seed)
     records = _records(settings, plan.num_records)
-    with _one_thread():
-        trace = _trained(FRAMEWORKS[plan.framework](train, records), settings)
+    with _one_thread(), FRAMEWORKS[plan.framework](train, records) as run:
+        trace = _trained(run, settings)
     if not trace.steps or not all(_is_known(step) and not is_plain(step) for step in trace.steps):
         return plan.settings
     moved = max(float(np.abs(b - a).max()) for a, b in pairwise(trace.states))
@@ -248,14 +250,17 @@ def _trainings(
     kind: int,
     on_progress: Callable[[int], object],
 ) -> Trainings:
-    traces, run = [], FRAMEWORKS[plan.framework](train, records)
-    for index in range(plan.num_trainings):
-        draws = generator(
-            seed=plan.seed, purpose=Purpose.MECHANISM_CHECK, index=kind * plan.num_trainings + index
-        )
-        seed = int(draws.integers(2**31))
-        traces.append(_trained(run, replace(settings, seed=seed)))
-        on_progress(1)
+    traces = []
+    with FRAMEWORKS[plan.framework](train, records) as run:
+        for index in range(plan.num_trainings):
+            draws = generator(
+                seed=plan.seed,
+                purpose=Purpose.MECHANISM_CHECK,
+                index=kind * plan.num_trainings + index,
+            )
+            seed = int(draws.integers(2**31))
+            traces.append(_trained(run, replace(settings, seed=seed)))
+            on_progress(1)
     return _joined(traces, records, settings)
 
 
@@ -276,7 +281,8 @@ def _trained(run: Run, settings: Settings) -> Trace:
     return trace
 
 
-def _with_torch(train: Train, records: ProbeRecords) -> Run:
+@contextmanager
+def _with_torch(train: Train, records: ProbeRecords) -> Iterator[Run]:
     dataset = records.dataset()
 
     def run(settings: Settings) -> Trace:
@@ -293,16 +299,23 @@ def _with_torch(train: Train, records: ProbeRecords) -> Run:
         trace.keep(parameters)
         return trace
 
-    return run
+    yield run
 
 
-def _with_jax(train: Train, records: ProbeRecords) -> Run:
-    from dpcanary.mechanism_check.jax_probe import JaxProbe
+@contextmanager
+def _with_jax(train: Train, records: ProbeRecords) -> Iterator[Run]:
+    from dpcanary.mechanism_check.jax_probe import JaxProbe, forget_compiled
 
     # One probe for all trainings: what is compiled for it can be used again.
     probe, dataset = JaxProbe(records), records.arrays()
 
+    count = 0
+
     def run(settings: Settings) -> Trace:
+        nonlocal count
+        count += 1
+        if count % _MOST_COMPILED == 0:
+            forget_compiled()
         trace = Trace(by_yields=True)
         trace.keep(probe.tensors(probe.parameters))
         steps = train(probe, dataset, settings)
@@ -312,7 +325,10 @@ def _with_jax(train: Train, records: ProbeRecords) -> Run:
             trace.keep(probe.tensors(parameters))
         return trace
 
-    return run
+    try:
+        yield run
+    finally:
+        forget_compiled()
 
 
 # What trains a probe on records, by what the loop is written in.

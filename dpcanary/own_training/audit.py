@@ -22,7 +22,7 @@ from dpcanary.estimation.estimate import (
     estimate_epsilon,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named
+from dpcanary.estimation.rules import Proof, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
 from dpcanary.own_training.one_run import Journal, OwnRun, Train, train_one
 from dpcanary.own_training.result import OwnAudit
@@ -171,7 +171,7 @@ def audit_training(
     if unplanned:
         listed = ", ".join(f"{look:,}" for look in unplanned)
         note = f"NOT a valid bound (the audit was looked at before, with {listed} runs); "
-        estimate = replace(estimate, is_valid=False, assumption=note + estimate.assumption)
+        estimate = replace(estimate, proof=Proof.NOT_VALID, assumption=note + estimate.assumption)
     sampling = {run.poisson_sampling for run in runs}
     audited = OwnAudit(
         scores=scores,

@@ -17,6 +17,7 @@ from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.estimation.power import ClaimTest, assess_claim
+from dpcanary.estimation.rules import rests_on
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
 
@@ -195,7 +196,7 @@ class OwnAudit:
             f" {rounded_down(bound.epsilon_lower)} under {name} adjacency, at delta"
             f" {bound.delta:g} ({confidence}rule {bound.threshold_rule}, conversion"
             f" {bound.conversion.value})",
-            f"if this holds: {bound.assumption}",
+            f"if this holds: {rests_on(bound.assumption, bound.proof)}",
         ]
         return "\n".join([*lines, *self._accounted_lines()])
 

@@ -10,6 +10,7 @@ from PIL import Image
 from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
+from dpcanary.estimation.rules import rests_on
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
@@ -60,7 +61,7 @@ def report_of_experiment(folder: Path) -> Report:
     table = results_table(summary)
     if table.empty:
         raise InputError(f"{folder}: there is no valid bound to report")
-    letters, meanings = lettered([*table["assumption"]])
+    letters, meanings = lettered([*map(rests_on, table["assumption"], table["proof"])])
     products = Products(experiment)
     pictures, left_out = _pictures(products, folder, table)
     last = summary.drop_duplicates("audit", keep="last").set_index("audit")
@@ -108,7 +109,7 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         proven=row["proven"],
         bounds=int(row["bounds"]),
         above=int(row["above"]),
-        assumption=row["assumption"],
+        assumption=rests_on(row["assumption"], row["proof"]),
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
         add_remove=row["add_remove"],
         chosen=chosen if len(table) > 1 else "",

@@ -9,6 +9,7 @@ import numpy as np
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.estimation.estimate import EpsilonEstimate
+from dpcanary.estimation.rules import rests_on
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
@@ -58,6 +59,7 @@ def report_of_own_audit(
     details += [
         ("significance", f"{estimate.significance:g}"),
         ("assumption", estimate.assumption),
+        ("validity", estimate.proof.value),
         ("mean score, world 0", f"{np.mean(scores.world0):.4g}"),
         ("mean score, world 1", f"{np.mean(scores.world1):.4g}"),
     ]
@@ -68,7 +70,7 @@ def report_of_own_audit(
         delta=estimate.delta,
         significance=estimate.significance,
         proven=estimate.epsilon_lower,
-        assumption=estimate.assumption,
+        assumption=rests_on(estimate.assumption, estimate.proof),
         substitute=substitute,
         add_remove=add_remove,
         above=int(estimate.epsilon_lower > upper),

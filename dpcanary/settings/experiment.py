@@ -65,6 +65,11 @@ class Settings(EstimationKeys):
     threshold_rules: tuple[RuleName, ...] = Field(
         (ThresholdRule.COMBINED.value,), min_length=1, description="how scores become bounds"
     )
+    allow_not_valid: bool = Field(
+        False,
+        description="whether `threshold_rules` may name rules whose bounds are not valid, such as"
+        " `in_sample`, for comparison with papers",
+    )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where models are trained")
     data_folder: str | None = Field(
         None,
@@ -83,6 +88,16 @@ class Settings(EstimationKeys):
         if ThresholdRule.FIXED in names:
             raise ValueError("threshold rule fixed needs a threshold: use it from the library")
         return names
+
+    @model_validator(mode="after")
+    def _are_valid(self) -> "Settings":
+        for name in self.threshold_rules:
+            if not (self.allow_not_valid or threshold_rule_named(name).is_valid):
+                raise ValueError(
+                    f"threshold_rules: bounds by {name} are not valid: drop it, or write"
+                    " `allow_not_valid: true`, for comparison with papers"
+                )
+        return self
 
     @field_validator("threshold_rules", "conversions")
     @classmethod

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError
+from dpcanary.estimation.rules import rests_on
 from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
@@ -50,7 +51,9 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         delta=watched.delta,
         significance=watched.significance,
         proven=estimate.epsilon_lower,
-        assumption=estimate.assumption if is_valid else watched.alarm_line(),
+        assumption=rests_on(estimate.assumption, estimate.proof)
+        if is_valid
+        else watched.alarm_line(),
         substitute=substitute,
         add_remove=add_remove,
         above=int(estimate.epsilon_lower > upper),

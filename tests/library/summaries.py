@@ -43,6 +43,7 @@ def row(**changes: object) -> dict[str, object]:
         **dict.fromkeys(("batch_size", "canary_period", "slot"), float("nan")),
         "threshold_rule": rule,
         "conversion": "gdp",
+        "proof": threshold_rule_named(rule).proof.value,
         "is_valid": threshold_rule_named(rule).is_valid,
         "significance": 0.05,
         "delta": 1e-5,

@@ -791,6 +791,7 @@ def test_figures_of_bounds_may_show_in_sample():
     figure = {"kind": "epsilon_by_step", "sweeps": ["steps"]}
     config = changed("figures", {"without": figure, "with": {**figure, "in_sample": True}})
     config["threshold_rules"] = ["simultaneous", "in_sample"]
+    config["allow_not_valid"] = True
     figures = parse_experiment(config).settings.figures
     assert (figures["without"].in_sample, figures["with"].in_sample) == (False, True)
 
@@ -1027,3 +1028,11 @@ def test_a_node_that_holds_itself_is_refused(tmp_path):
     path.write_text("a: &a\n  b: *a\n")
     with pytest.raises(InputError, match="holds itself"):
         read_config(path)
+
+
+def test_a_rule_that_is_not_valid_needs_a_word():
+    config = {**copy.deepcopy(GOOD), "threshold_rules": ["combined", "in_sample"]}
+    with pytest.raises(InputError, match=r"bounds by in_sample are not valid.*allow_not_valid"):
+        parse_experiment(config)
+    allowed = parse_experiment({**config, "allow_not_valid": True})
+    assert allowed.settings.threshold_rules == ("combined", "in_sample")

@@ -196,6 +196,15 @@ def test_the_largest_significance_is_half():
     assert estimates[0].epsilon_lower < estimates[1].epsilon_lower
 
 
+# As argued in docs/validity.md.
+PROOFS = {
+    **dict.fromkeys(("combined", "calibrated", "rank_sum"), "simulated"),
+    **dict.fromkeys(("simultaneous", "split", "fixed", "steinke", "mahloujifar"), "proven"),
+    "order_statistic": "proven if slots are independent",
+    "in_sample": "not valid",
+}
+
+
 @pytest.mark.parametrize("rule", ThresholdRule)
 def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
     scores0, scores1 = gaussian_scores(2.0, 100)
@@ -207,6 +216,7 @@ def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
     )
     assert repr(by_name) == repr(by_member)  # `rank_sum` has a threshold of NaN, which equals none
     assert by_name.is_valid is (rule is not ThresholdRule.IN_SAMPLE)
+    assert by_name.proof.value == PROOFS[rule.value]
     assert by_name.assumption.startswith("NOT a valid bound") is not by_name.is_valid
 
 

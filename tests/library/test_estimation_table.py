@@ -310,8 +310,27 @@ def test_the_summary_says_which_slot_a_row_is_of(stage: EstimationStage, slots: 
     assert set(summary["num_slots"]) == {3}
     assert summary["slot"].dropna().unique().tolist() == slots
     assert summary["slot"].isna().all() == (not slots)
-    for name in ("is_valid", "assumption", "epsilon_lower"):
+    for name in ("proof", "is_valid", "assumption", "epsilon_lower"):
         assert summary[name].tolist() == estimates[name].tolist()
+
+
+def test_pooled_slots_say_that_validity_needs_their_independence() -> None:
+    rules = {"threshold_rules": ("combined", "split", "in_sample", "mahloujifar")}
+    scores = _scores(num_slots=3).at_last_step()
+    found = {
+        pooled: estimates_table(stage.model_copy(update=rules), scores)
+        .groupby("threshold_rule")["proof"]
+        .first()
+        .to_dict()
+        for pooled, stage in ((False, STAGE), (True, POOLED))
+    }
+    own = {"in_sample": "not valid", "mahloujifar": "proven"}
+    assert found[False] == {"combined": "simulated", "split": "proven", **own}
+    assert found[True] == {
+        "combined": "simulated if slots are independent",
+        "split": "proven if slots are independent",
+        **own,
+    }
 
 
 def test_slots_of_unequal_worlds_have_bounds_by_the_default() -> None:

@@ -114,6 +114,18 @@ def test_what_is_private_in_another_way_is_said(name, note):
     assert any(note in text for text in notes), notes
 
 
+def test_checks_in_jax_leave_no_code_behind():
+    """Linux gives a process 65,530 mappings, and a check of a loop takes thousands."""
+    [loop] = [one for one in RIGHT if one.name == "jax_privacy"]
+
+    def mappings_after(seed):
+        loop.check(seed=seed, num_trainings=10)
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    first, *later = map(mappings_after, range(3))
+    assert max(later) < first + 200
+
+
 @pytest.mark.long
 def test_right_loops_fail_in_200_repetitions_at_most_as_stated():
     num_checks = 200 // len(RIGHT) + 1

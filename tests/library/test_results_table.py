@@ -45,6 +45,7 @@ def test_bounds_are_averaged_and_none_is_picked():
         "add_remove": 4.4,
         "substitute": 10.0,
         "assumption": "independence; a curve",
+        "proof": "proven",
         "adjacency": "substitute",
         "above": 0,
     }
@@ -120,8 +121,8 @@ def test_the_command_prints_the_table(tmp_path):
             if line.startswith(f"{found.audit} ") and f" {found.rule} " in line
         ]
         assert f" {floor(100 * found.proven) / 100:.2f} " in line
-        assert line.endswith(" a, b")
-    assert "a: independence\nb: a curve\n" in done.output
+        assert line.endswith(" a, b, c")
+    assert "a: independence\nb: a curve\nc: validity: proven\n" in done.output
     as_json = CliRunner().invoke(app, ["results", str(folder), "--json"], catch_exceptions=False)
     assert len(json.loads(as_json.output)["audits"]) == len(table)
     with pytest.raises(InputError, match="has no results"):

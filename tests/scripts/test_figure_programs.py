@@ -116,6 +116,7 @@ def _summary() -> pd.DataFrame:
             "step": step,
             "threshold_rule": "simultaneous",
             "conversion": "gdp",
+            "proof": "proven",
             "is_valid": True,
             "significance": 0.05,
             "delta": 1e-5,

@@ -18,6 +18,7 @@ CONFIG = {
     "experiment": "roles",
     "delta": 1e-5,
     "threshold_rules": ["combined", "in_sample", "mahloujifar"],
+    "allow_not_valid": True,
     "independent": "slots",
     "audits": {
         "head": {

@@ -19,6 +19,7 @@ CONFIG = {
     "experiment": "mine",
     "delta": 1e-5,
     "threshold_rules": ["at_zero", "in_sample"],
+    "allow_not_valid": True,
     "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {
         "mine": {

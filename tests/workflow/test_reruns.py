@@ -20,6 +20,7 @@ CONFIG = {
     "experiment": "tiny",
     "delta": 1e-5,
     "threshold_rules": ["combined", "in_sample"],
+    "allow_not_valid": True,
     "audits": {
         "images": {
             **AUDIT,
