@@ -38,7 +38,8 @@ def explained(error: BaseException) -> str | None:
     """What to tell of an error that is no fault of the program; None if it may be one."""
     if isinstance(error, InputError | AccountingError):
         return str(error)
-    if isinstance(error, MemoryError):
+    is_unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    if isinstance(error, MemoryError) or is_unmapped:
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}: free some, or lower --cores; finished files are kept"
     if isinstance(error, OSError) and error.errno in _OF_THE_DISK and error.filename is not None:

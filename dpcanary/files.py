@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpcanary.errors import InputError
 
 Arrays = Mapping[str, NDArray[Any]]
+_NAMES = "arrays"  # in the header
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -73,7 +74,8 @@ def write_arrays(
     path: Path, *, header: Mapping[str, Any], arrays: Arrays, origin: str = ""
 ) -> None:
     """Writes named arrays and a JSON header as one .npz, without pickle."""
-    whole = {**header, "origin": origin} if origin else header
+    # A damaged directory may leave out an array.
+    whole = {**header, _NAMES: sorted(arrays), **({"origin": origin} if origin else {})}
     text = np.frombuffer(json.dumps(whole, sort_keys=True).encode(), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, header=text, **arrays))
 
@@ -81,13 +83,20 @@ def write_arrays(
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Reads a file of `write_arrays`: (header, arrays)."""
     arrays = read_npz(path)
-    header = arrays.pop("header", None)
-    return _parsed(path, header), arrays
+    header = _parsed(path, arrays.pop("header", None))
+    if header.pop(_NAMES, None) != sorted(arrays):
+        raise InputError(
+            f"{path} does not hold the arrays that were written into it: it was damaged, or is of"
+            " an older version of dpcanary; delete it and run again"
+        )
+    return header, arrays
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Only the header of a file of `write_arrays`."""
-    return _parsed(path, read_npz(path, names=("header",)).get("header"))
+    header = _parsed(path, read_npz(path, names=("header",)).get("header"))
+    header.pop(_NAMES, None)
+    return header
 
 
 def _parsed(path: Path, header: NDArray[Any] | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Snakemake finds it by the name of this package. On a terminal it shows a bar; el
 the environment variable CI is set, it prints a line from time to time.
 """
 
+import logging
 import os
 import sys
 import time
@@ -45,6 +46,9 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
+        # On a full disk, Snakemake cannot write its own log file: the error is said once, and not
+        # with a traceback for every line of the log.
+        logging.raiseExceptions = False
         self._progress = WorkflowProgress(done=self._done)
         self._logs: dict[object, Path] = {}
         self._known: dict[object, tuple[float, float]] = {}

@@ -125,6 +125,14 @@ class Experiment(ClosedModel):
     runs_of_audit: dict[Name, Name]
     unused_keys: dict[Name, tuple[str, ...]]
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Experiment":
+        named = sorted(name for names in self.sweeps.values() for name in names)
+        for listed in (self.audits, self.runs_of_audit, self.unused_keys):
+            if sorted(listed) != named:
+                raise ValueError("sweeps, audits, runs and unused keys name different audits")
+        return self
+
     @property
     def own_functions(self) -> list[str]:
         """The functions that make models of the user's own."""

@@ -1,0 +1,321 @@
+"""What damage does to each kind of file: `python tests/faults/corruption.py` prints the table.
+
+Every kind of file is read as the workflow reads it, after each kind of damage. The outcome is
+`refused`, if an error names the file, `made anew`, if it is computed again, `harmless`, if what is
+read is the same, or SILENT.
+"""
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import study
+
+from dpcanary.datasets.sources import load_source
+from dpcanary.errors import InputError
+from dpcanary.estimation.calibration.store import cached_arrays
+from dpcanary.files import read_arrays, read_header, shape_in_npz, write_arrays
+from dpcanary.provenance import check_origin, origins_in
+from dpcanary.sealed import read_sealed_object, write_sealed_object
+from dpcanary.settings.experiment import read_experiment
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.products import Products
+from dpcanary.tables import read_table, write_table
+
+ORIGIN = "scores/a:0123456789abcdef"
+MADE = "made anew"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        name: in the table.
+        file: its name.
+        write: makes it; the number is of its content.
+        read: as its readers do; returns all that they see.
+    """
+
+    name: str
+    file: str
+    write: Callable[[Path, int], object]
+    read: Callable[[Path], Any]
+
+
+def _arrays(content: int) -> dict[str, Any]:
+    rng = np.random.default_rng(content)
+    return {"scores": rng.normal(size=(2, 20)), "world": np.arange(20) % 2}
+
+
+def _read_product(path: Path) -> Any:
+    [origin] = origins_in(path)
+    check_origin(path, origin, ORIGIN)
+    if path.suffix == ".npz":
+        assert read_header(path)
+        shape_in_npz(path, "scores")
+        return read_arrays(path)
+    return read_table(path) if path.suffix == ".tsv" else read_sealed_object(path)
+
+
+def _write_product(path: Path, content: int) -> None:
+    # Another content is a file of another audit: valid by itself.
+    origin = ORIGIN if content == 0 else "scores/b:fedcba9876543210"
+    if path.suffix == ".npz":
+        write_arrays(path, header={"seed": content}, arrays=_arrays(content), origin=origin)
+    elif path.suffix == ".tsv":
+        table = pd.DataFrame({"audit": ["a", "a"], "epsilon": [9.999 + content, 2.0]})
+        write_table(path, table, origin=origin)
+    else:
+        write_sealed_object(path, {"noise_multiplier": 1.5 + content, "origin": origin})
+
+
+def _write_cache(path: Path, content: int) -> None:
+    made = _cached(path.parent, about=f"question {content}", values=_arrays(content))
+    assert made
+    [kept] = path.parent.glob("critical-*.npz")
+    kept.replace(path)
+
+
+def _read_cache(path: Path) -> Any:
+    folder = path.parent / "cache"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    _cached(folder, about="question 0", values=_arrays(0))
+    [place] = folder.glob("critical-*.npz")
+    place.unlink()
+    if path.exists():
+        place.write_bytes(path.read_bytes())
+    again: list[bool] = []
+    found = _cached(folder, about="question 0", values=_arrays(0), told=again)
+    return MADE if again else found
+
+
+def _cached(folder: Path, *, about: str, values: Any, told: list[bool] | None = None) -> Any:
+    before = os.environ.get("DPCANARY_CACHE")
+    os.environ["DPCANARY_CACHE"] = str(folder)
+
+    def compute() -> Any:
+        if told is not None:
+            told.append(True)
+        return values
+
+    try:
+        return cached_arrays("critical", about=about, compute=compute)
+    finally:
+        if before is None:
+            del os.environ["DPCANARY_CACHE"]
+        else:
+            os.environ["DPCANARY_CACHE"] = before
+
+
+def _write_tar(path: Path, members: dict[str, bytes], mode: str) -> None:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def _write_cifar10(path: Path, content: int) -> None:
+    rng = np.random.default_rng(content)
+    parts = [*(f"data_batch_{index}.bin" for index in range(1, 6)), "test_batch.bin"]
+    images = rng.integers(0, 256, size=(len(parts), 10, 3073), dtype=np.uint8)
+    images[:, :, 0] = np.arange(10)
+    members = {name: one.tobytes() for name, one in zip(parts, images, strict=True)}
+    _write_tar(path, members, "w:gz")
+
+
+def _write_housing(path: Path, content: int) -> None:
+    lines = "".join(
+        f"-122.{i},37.8,{20 + i % 30}.0,{800 + i + content}.0,120.0,300.0,100.0,3.5,{9000 + i}.0\n"
+        for i in range(90)
+    )
+    _write_tar(path, {"CaliforniaHousing/cal_housing.data": lines.encode()}, "w:gz")
+
+
+def _write_sst2(path: Path, content: int) -> None:
+    lines = "".join(f"a sentence {i + content}\t{i % 2}\n" for i in range(60))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member in ("SST-2/train.tsv", "SST-2/dev.tsv"):
+            archive.writestr(zipfile.ZipInfo(member), f"sentence\tlabel\n{lines}")
+
+
+def _read_source(name: str) -> Callable[[Path], Any]:
+    def read(path: Path) -> Any:
+        found = load_source(name or str(path), files=[path])
+        parts = [found.training, *([found.test] if found.test else [])]
+        return [(part.features, part.labels) for part in parts]
+
+    return read
+
+
+def _read_own(path: Path) -> Any:
+    """A user's own file: its hash is a setting of what is made from it, and is compared."""
+    from dpcanary.files import sha256_of_file
+
+    if sha256_of_file(path) != _HASHES[path]:
+        raise InputError(f"{path} has another sha256")
+    return _read_source("")(path)
+
+
+_HASHES: dict[Path, str] = {}
+
+
+def _write_own(path: Path, content: int) -> None:
+    from dpcanary.files import sha256_of_file
+
+    frame = pd.DataFrame({"a": np.arange(20.0) + content, "label": np.arange(20) % 2})
+    if path.suffix == ".npz":
+        np.savez(path, features=frame[["a"]].to_numpy(), labels=frame["label"].to_numpy())
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False)
+    _HASHES.setdefault(path, sha256_of_file(path))
+
+
+def _experiment(content: int) -> Any:
+    return parse_experiment({**study.CONFIG, "seed": content})
+
+
+def _write_resolved(path: Path, content: int) -> None:
+    path.write_text(json.dumps(json.loads(_experiment(content).to_json()), indent=2))
+
+
+def _read_resolved(path: Path) -> Any:
+    """A config is compared by the origins of the summary, which follow from it."""
+    wanted = {one.origin for one in Products(_experiment(0)).summary(["trained", "drawn"])}
+    found = read_experiment(path)
+    if {one.origin for one in Products(found).summary([*found.sweeps])} != wanted:
+        raise InputError(f"{path}: the summary was made with another config")
+    return wanted
+
+
+KINDS = [
+    Kind("shards, scores, canaries, data (.npz)", "p.npz", _write_product, _read_product),
+    Kind("estimates, accounting, summary (.tsv)", "p.tsv", _write_product, _read_product),
+    Kind("noise (.json)", "p.json", _write_product, _read_product),
+    Kind("resolved config (.json)", "experiment.json", _write_resolved, _read_resolved),
+    Kind("critical values in the cache", "critical.npz", _write_cache, _read_cache),
+    Kind("CIFAR-10 (.tar.gz)", "c.tar.gz", _write_cifar10, _read_source("cifar10")),
+    Kind("Housing (.tgz)", "h.tgz", _write_housing, _read_source("california_housing")),
+    Kind("SST-2 (.zip)", "s.zip", _write_sst2, _read_source("sst2")),
+    *(
+        Kind(f"own data ({suffix})", f"own{suffix}", _write_own, _read_own)
+        for suffix in (".npz", ".parquet", ".csv")
+    ),
+]
+
+
+def _flips(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
+    for place in rng.choice(8 * len(content), size=min(200, 8 * len(content)), replace=False):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << (place % 8)
+        yield bytes(changed)
+
+
+def _cuts(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
+    for place in rng.choice(len(content), size=min(40, len(content)), replace=False):
+        yield content[:place]
+
+
+def _zeros(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
+    """Blocks that a disk has not written."""
+    for _ in range(20):
+        start = int(rng.integers(len(content)))
+        size = int(rng.integers(1, 1 + min(512, len(content) - start)))
+        yield content[:start] + bytes(size) + content[start + size :]
+
+
+def _doubled(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
+    """A part twice, as if written again from the wrong place."""
+    for _ in range(20):
+        start = int(rng.integers(len(content)))
+        yield content[: start + 1] + content[start // 2 :]
+
+
+# By name: all files that a kind of damage makes of one.
+DAMAGES: dict[str, Callable[[bytes, np.random.Generator], Iterator[bytes]]] = {
+    "a bit": _flips,
+    "cut short": _cuts,
+    "zeros": _zeros,
+    "a part twice": _doubled,
+    "empty": lambda content, rng: iter([b""]),
+    "other bytes": lambda content, rng: (rng.bytes(len(content)) for _ in range(5)),
+}
+EXCHANGED = "another's file"
+
+
+def outcome(kind: Kind, path: Path, expected: Any) -> str:
+    """What reading a file comes to."""
+    try:
+        found = kind.read(path)
+    except InputError as error:
+        return "refused" if path.name in str(error) else f"NOT NAMED: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if isinstance(found, str) and found == MADE:
+        return MADE
+    return "harmless" if _same(found, expected) else "SILENT"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, pd.DataFrame):
+        return one.equals(other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def outcomes(kind: Kind, folder: Path, *, seed: int = 0) -> dict[str, set[str]]:
+    """By damage, everything that it may come to."""
+    rng = np.random.default_rng(seed)
+    path = folder / kind.file
+    kind.write(path, 0)
+    content = path.read_bytes()
+    expected = kind.read(path)
+    found: dict[str, set[str]] = {}
+    for name, damage in DAMAGES.items():
+        found[name] = set()
+        for changed in damage(content, rng):
+            path.write_bytes(changed)
+            if changed != content:
+                found[name].add(outcome(kind, path, expected))
+    if "(.tar.gz)" not in kind.name and "(.tgz)" not in kind.name and "(.zip)" not in kind.name:
+        path.unlink()
+        kind.write(path, 1)
+        found[EXCHANGED] = {outcome(kind, path, expected)}
+    path.unlink()
+    found["missing"] = {outcome(kind, path, expected)}
+    return found
+
+
+def markdown() -> list[str]:
+    """The table."""
+    damages = [*DAMAGES, EXCHANGED, "missing"]
+    lines = ["| file | " + " | ".join(damages) + " |", "|---" * (1 + len(damages)) + "|"]
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in KINDS:
+            found = outcomes(kind, Path(folder))
+            cells = [" or ".join(sorted(found.get(name, {"by its hash"}))) for name in damages]
+            lines.append(f"| {kind.name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(markdown()))

@@ -1,0 +1,151 @@
+"""A small experiment that faults are done to, and how it is run."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]
+RUN = [*DPCANARY, "run", "study.yaml", "--cores", "2"]
+CONFIG: dict[str, Any] = {
+    "experiment": "study",
+    "delta": 1e-5,
+    "datasets": {"own": {"source": "own.csv", "num_records": 30}},
+    "audits": {
+        "trained": {
+            "dataset": "own",
+            "canary": ["gradient", "crafted_input"],
+            "sample_rate": 0.5,
+            "noise_multiplier": 2.0,
+            "num_steps": 6,
+            "num_runs": 16,
+            "runs_per_shard": 4,
+            "crafting_steps": 5,
+        },
+        "drawn": {
+            "canary": "worst_case",
+            "sample_rate": 0.5,
+            "noise_multiplier": [2.0, 3.0],
+            "num_steps": 4,
+            "num_runs": 40,
+            "runs_per_shard": 10,
+        },
+    },
+    "figures": {"trade_off": {"kind": "trade_off", "sweeps": ["trained"]}},
+}
+# Of them, all bytes are those of a run that nothing disturbed.
+COMPARED = ("data", "canaries", "shards", "scores", "estimates", "accounting", "figures")
+
+
+def make(folder: Path) -> Path:
+    """Writes the config and the table into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "study.yaml").write_text(yaml.safe_dump(CONFIG))
+    rows = [f"{i % 7},{(i * i) % 11},{i % 3}" for i in range(90)]
+    (folder / "own.csv").write_text("\n".join(["a,b,label", *rows, ""]))
+    return folder
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Of a command: its jobs find this `python`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **variables}
+
+
+def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **options: Any) -> str:
+    """Runs a command to its end, and returns what it prints, without a traceback."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+    said = done.stdout + done.stderr
+    assert (done.returncode != 0) == fails, said
+    assert "Traceback" not in said, said
+    return said
+
+
+def start(folder: Path, command: Sequence[str] = RUN, **variables: str) -> subprocess.Popen[str]:
+    """Starts a command in a session of its own, so that a signal may reach all of it."""
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Those that work in a folder, of whatever session."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and (process / "cwd").resolve() == folder.resolve():
+                found.append(int(process.name))
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+def kill_all(folder: Path) -> None:
+    """SIGKILL to everything that works in a folder, as a power cut would."""
+    while alive := processes_in(folder):
+        for process in alive:
+            try:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, os.WNOHANG)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """What must not depend on what happened, by name; shards without the seconds that they took."""
+    from dpcanary.files import read_arrays
+
+    top = folder / "results/study"
+    found: dict[str, bytes] = {}
+    for path in sorted(top.rglob("*")):
+        name = path.relative_to(top)
+        if not path.is_file() or name.parts[0] not in COMPARED:
+            continue
+        if path.suffix == ".npz":
+            header, arrays = read_arrays(path)
+            header.pop("seconds", None)
+            told = repr(sorted(header.items())).encode()
+            found[str(name)] = told + b"".join(arrays[key].tobytes() for key in sorted(arrays))
+        elif path.suffix == ".tsv" and name.parts[0] in ("estimates",):
+            found[str(name)] = _without_seconds(path)
+        else:
+            found[str(name)] = path.read_bytes()
+    return found
+
+
+def _without_seconds(path: Path) -> bytes:
+    from dpcanary.tables import read_table
+
+    return read_table(path).drop(columns="seconds").to_csv().encode()
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files that a stopped run must not leave behind once another one has ended."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.part"))
+
+
+def copy(folder: Path, target: Path) -> Path:
+    """A copy of a study, with its time stamps."""
+    shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True)
+    return target

@@ -1,0 +1,27 @@
+"""Every kind of damage to every kind of file is refused, made anew or harmless, and none silent."""
+
+from pathlib import Path
+
+import pytest
+from corruption import DAMAGES, EXCHANGED, KINDS, MADE, outcomes
+
+PAGE = Path(__file__).parents[2] / "docs/reliability.md"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.file for kind in KINDS])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_damage_becomes_a_number(kind, seed, tmp_path):
+    found = outcomes(kind, tmp_path, seed=seed)
+    assert {*DAMAGES} <= {*found}
+    for damage, told in found.items():
+        assert told <= {"refused", "harmless", MADE}, damage
+    for damage in ("empty", "missing", EXCHANGED):
+        assert found.get(damage, {"refused"}) <= {"refused", MADE}
+
+
+def test_the_table_of_the_page_names_every_kind_and_damage():
+    page = PAGE.read_text()
+    for kind in KINDS:
+        assert f"| {kind.name} |" in page
+    header = next(line for line in page.splitlines() if line.startswith("| file |"))
+    assert header.split(" | ")[1:-1] == [*DAMAGES, EXCHANGED]
