@@ -9,12 +9,18 @@ import argparse
 import logging
 import warnings
 
-from benchmarks import jax_loops, loops, unseen_loops
+from benchmarks import jax_loops, loops, unseen_clipping_loops, unseen_loops
 from benchmarks.loops import Loop
 from dpcanary.own_training import MechanismCheck
 from dpcanary.printing import print_table
 
-WRONG = (*loops.WRONG, *jax_loops.WRONG, *unseen_loops.WRONG)
+WRONG = (
+    *loops.WRONG,
+    *jax_loops.WRONG,
+    *unseen_loops.WRONG,
+    *unseen_clipping_loops.WRONG,
+)
+NOT_FOUND = unseen_clipping_loops.NOT_FOUND
 RIGHT = (*loops.RIGHT, *jax_loops.RIGHT)
 # Far from the defaults in everything.
 OTHER_SETTINGS = {
@@ -44,7 +50,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     settings = {"seed": arguments.seed, **(OTHER_SETTINGS if arguments.other_settings else {})}
-    rows = [(loop.name, found_as(loop, loop.check(**settings)) or "not found") for loop in WRONG]
+    rows = [
+        (loop.name, found_as(loop, loop.check(**settings)) or "not found")
+        for loop in (*WRONG, *NOT_FOUND)
+    ]
     if arguments.markdown:
         print("\n".join(f"| {name} | {how} |" for name, how in rows))
     else:

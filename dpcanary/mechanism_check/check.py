@@ -67,6 +67,7 @@ def _blind_spots(plan: Plan, level: float) -> tuple[str, ...]:
         " or precision, or certain values of records, labels or parameters",
         "random numbers that can be predicted from what the loop is not given, such as the time",
         "noise that is shared in part by two of many steps or coordinates, or by a rule over many",
+        "coordinates that are chosen by the values of a sum, where most of these are not zero",
         f"errors of less than {small.noise:.1%} in the noise of one parameter and {small.rate:.1%}"
         f" in the sample rate, rates that differ between records by less than"
         f" {small.differing_rates:.0%}, errors of {EXACT:.1%} in clipping",

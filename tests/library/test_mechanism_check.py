@@ -17,7 +17,7 @@ from scipy.stats import binom
 from torch.nn.utils import vector_to_parameters
 from typer.testing import CliRunner
 
-from benchmarks.check import OTHER_SETTINGS, RIGHT, WRONG
+from benchmarks.check import NOT_FOUND, OTHER_SETTINGS, RIGHT, WRONG
 from benchmarks.loops import by_hand, one_at_a_time
 from dpcanary import Records, check_mechanism
 from dpcanary.cli import app
@@ -57,6 +57,12 @@ def names(loops) -> list[str]:
 @pytest.mark.parametrize("loop", WRONG[::5], ids=names(WRONG[::5]))
 def test_wrong_loops_are_found_by_name(loop):
     assert_found(loop)
+
+
+@pytest.mark.parametrize("loop", NOT_FOUND, ids=names(NOT_FOUND))
+def test_what_is_said_not_to_be_found_is_not_found(loop):
+    """Else the documents must say how it is found."""
+    assert not failing(loop.check(num_trainings=20))
 
 
 @pytest.mark.long
@@ -465,6 +471,7 @@ def test_the_command(monkeypatch):
     score = (EXAMPLES.parent / "check_score.md").read_text()
     assert f"{len(WRONG)} wrong loops and {len(RIGHT)} right ones" in " ".join(score.split())
     assert all(f"| {loop.name} |" in score for loop in WRONG)
+    assert all(f"| {loop.name} | not found |" in score for loop in NOT_FOUND)
     assert all(f"- {loop.name}\n" in score for loop in RIGHT)
     bad = run("train_by_hand", "--num-trainings", "20")
     assert bad.exit_code == 3
