@@ -19,6 +19,7 @@ from dpcanary.errors import InputError
 from dpcanary.provenance import Job, listed, origin_of, origins_in
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.results_table import read_results
+from dpcanary.sealed import write_sealed_object, write_sealed_table
 from dpcanary.settings.experiment import read_experiment
 
 AUDIT = {"num_steps": 4, "num_runs": 8, "sample_rate": 0.5}
@@ -319,21 +320,21 @@ def test_an_origin_depends_on_name_settings_and_inputs():
 
 def test_files_without_an_origin_are_refused(tmp_path):
     path = tmp_path / "noise.json"
-    path.write_text('{"noise_multiplier": 1.0}')
+    write_sealed_object(path, {"noise_multiplier": 1.0})
     job = Job(origin="shards/a:0", inputs={"noise": ("noise/a:1",)})
     with pytest.raises(InputError, match="does not say what it was made from"):
         job.check("noise", path)
     table = tmp_path / "a.tsv"
-    table.write_text("step\torigin\n1\tnoise/a:1\n2\tnoise/b:1\n")
+    write_sealed_table(table, "step\torigin\n1\tnoise/a:1\n2\tnoise/b:1\n")
     with pytest.raises(InputError, match="holds 2 products where 1 are needed"):
         job.check("noise", table)
     with pytest.raises(InputError, match="no file holds 0 products"):
         job.check("noise", None)
     paths = [tmp_path / f"{index}.json" for index in range(300)]
     for index, one in enumerate(paths):
-        one.write_text(f'{{"origin": "noise/a{index}:1"}}')
+        write_sealed_object(one, {"origin": f"noise/a{index}:1"})
     many = Job(inputs={"noise": listed([f"noise/a{index}:1" for index in range(300)])})
     many.check("noise", paths)
-    paths[7].write_text('{"origin": "noise/a7:2"}')
+    write_sealed_object(paths[7], {"origin": "noise/a7:2"})
     with pytest.raises(InputError, match=r"noise: one of 300 products, from .*0\.json on, is of"):
         many.check("noise", paths)
