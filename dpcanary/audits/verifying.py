@@ -228,7 +228,8 @@ def _with_figures(files: Sequence[Verified]) -> tuple[Verified, ...]:
 def _verified(name: str, ours: Path, made: Path) -> Verified:
     if sha256_of_file(ours) == sha256_of_file(made):
         return Verified(name, "same")
-    has_origin = ours.suffix in (".tsv", ".npz", ".json") and not name.startswith("figures/")
+    is_product = name != "experiment.json" and not name.startswith("figures/")
+    has_origin = is_product and ours.suffix in (".tsv", ".npz", ".json")
     try:
         if has_origin and {*origins_in(ours)} != {*origins_in(made)}:
             return Verified(name, "stale", "it was made with other settings or inputs")
