@@ -66,7 +66,7 @@ class DataFiles:
                         kind = "is no file" if file.exists() else "does not exist"
                         raise InputError(
                             f"{where} {kind}, looked up from {self._folder.absolute()}"
-                            f"{_similar(file)}"
+                            f"{_similar(file, name)}"
                         )
                 except OSError as error:
                     raise InputError(f"{where} cannot be read: {error.strerror}") from None
@@ -105,9 +105,9 @@ class DataFiles:
         return self.of(dataset) if settings.files or settings.source not in KNOWN_SOURCES else []
 
 
-def _similar(missing: Path) -> str:
-    """The file that may be meant, in words."""
+def _similar(missing: Path, name: str) -> str:
+    """The file that may be meant, in words, as the config would name it."""
     folder = missing.parent
     known = [one.name for one in folder.iterdir()] if folder.is_dir() else []
     close = get_close_matches(missing.name, known, n=1, cutoff=0.7)
-    return f"; did you mean {folder / close[0]}?" if close else ""
+    return f"; did you mean {Path(name).parent / close[0]}?" if close else ""
