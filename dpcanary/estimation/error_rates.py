@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.signal import fftconvolve
 from scipy.special import betainccinv, gammaln, xlogy
 
 from dpcanary.checks import checked_real
@@ -40,10 +41,51 @@ def clopper_pearson_upper_table(*, num_trials: int, level: float) -> NDArray[np.
         >>> [round(float(table[k]), 4) for k in (0, 10, 100)]
         [0.0362, 0.1762, 1.0]
     """
-    errors = np.arange(num_trials)
-    table = np.append(betainccinv(errors + 1.0, num_trials - errors, level), 1.0)
+    table = clopper_pearson_upper(np.arange(num_trials + 1), num_trials=num_trials, level=level)
     table.flags.writeable = False
     return table
+
+
+def clopper_pearson_upper(
+    errors: NDArray[np.int64], *, num_trials: int, level: float
+) -> NDArray[np.float64]:
+    """The same for some counts of errors."""
+    all_wrong = errors == num_trials
+    bounds = betainccinv(errors + 1.0, np.where(all_wrong, 1, num_trials - errors), level)
+    return np.where(all_wrong, 1.0, bounds)
+
+
+# A world of more scores is judged at some of its thresholds alone.
+MOST_TOLD_APART = 262_144
+_AT_ENDS, _IN_HALF = 256, 1_024
+
+
+@lru_cache(maxsize=64)
+def counts_told_apart(num_scores: int) -> NDArray[np.int64]:
+    """The counts of errors among n scores that are told apart; others count as the next larger.
+
+    Up to `MOST_TOLD_APART` scores these are all. Of more scores, they are all counts near both
+    ends, and in between some two thousand, dense where counts are small: neighbours differ by about
+    their own standard deviation. They are fixed before scores are seen, and a threshold's errors
+    only become more. So a statistic of these counts does not decrease in any comparison of two
+    scores, and bounds that hold at these counts hold at all.
+
+    Returns:
+        Rising from 0 to n, read-only.
+    """
+    counts = np.arange(num_scores + 1)
+    if num_scores > MOST_TOLD_APART:
+        half = np.ceil(num_scores / 2 * (np.arange(_IN_HALF + 1) / _IN_HALF) ** 2).astype(np.int64)
+        half = np.union1d(half, np.arange(_AT_ENDS))
+        counts = np.union1d(half, num_scores - half)
+    counts.flags.writeable = False
+    return counts
+
+
+def next_told_apart(errors: NDArray[np.int64], num_scores: int) -> NDArray[np.int64]:
+    """The counts that errors among n scores count as."""
+    counts = counts_told_apart(num_scores)
+    return counts[np.searchsorted(counts, errors)]
 
 
 @dataclass(frozen=True)
@@ -146,6 +188,9 @@ LOCAL_LEVELS: tuple[tuple[int, float], ...] = (
 
 # Mass below this share of the largest state cannot change the sixth digit of the result.
 _NEGLIGIBLE = 1e-18
+# Steps of more counts, which occur where not all counts are told apart, are convolved by Fourier
+# transforms. These have an error of a small part of the largest state; smaller ones are nothing.
+_LONG, _ROUNDED = 256, 1e-15
 _EXACT_UP_TO = 1_000
 
 
@@ -155,7 +200,8 @@ def simultaneous_local_level(*, num_scores: int, level: float) -> float:
 
     From 1,001 to 251,638 scores, at the tabulated level, it is read from a table at the next larger
     tabulated number of scores. This is safe, since the local level falls with n (by less than 3 %
-    from one entry to the next). Otherwise it is computed.
+    from one entry to the next). Otherwise it is computed. Of more than `MOST_TOLD_APART` scores, it
+    is that of the bounds at `counts_told_apart`.
 
     Args:
         num_scores: number of scores of one world, n >= 1.
@@ -195,16 +241,19 @@ def failure_probability(*, num_scores: int, local_level: float) -> float:
     some i. Ties only make a failure rarer. No bound fails if at least i uniforms are below b_i, for
     every i. The uniforms' counting process is a Poisson process of rate n given n events. So one
     pass over i with Poisson steps gives the probability, as a sum of positive terms, with an
-    absolute error below 1e-9 (after Moscovich and Nadler, 2017).
+    absolute error below 1e-9 (after Moscovich and Nadler, 2017). If not all counts are told apart,
+    i takes these ranks alone.
     """
     n = num_scores
-    ranks = np.arange(1, n + 1)
+    ranks = counts_told_apart(n)[:-1] + 1
     bounds = betainccinv(ranks, n - ranks + 1.0, local_level)
     rates = n * np.diff(bounds, prepend=0.0)
     state, lowest = np.ones(1), 0  # P(count = lowest + offset, no failure so far)
     for rank, rate in zip(ranks.tolist(), rates.tolist(), strict=True):
+        fewest, steps = _poisson_pmf(rate)
+        state, lowest = _convolved(state, steps), lowest + fewest
         # Drop counts below the rank, which are failures, and counts above n, which are impossible.
-        state = np.convolve(state, _poisson_pmf(rate))[max(rank - lowest, 0) : n - lowest + 1]
+        state = state[max(rank - lowest, 0) : n - lowest + 1]
         state = state[: np.flatnonzero(state > _NEGLIGIBLE * state.max())[-1] + 1]
         lowest = max(rank, lowest)
     n_events = np.exp(xlogy(n, n) - gammaln(n + 1) - n)  # scipy.stats takes long to import
@@ -212,13 +261,20 @@ def failure_probability(*, num_scores: int, local_level: float) -> float:
     return float(1.0 - survival)
 
 
-def _poisson_pmf(rate: float) -> NDArray[np.float64]:
-    """The Poisson probabilities that are not negligible, from 0 on."""
-    size = int(rate + 9.0 * math.sqrt(rate) + 18.0)
-    factors = np.full(size, rate)
-    factors[0] = math.exp(-rate)
-    factors[1:] /= np.arange(1, size)
-    return np.cumprod(factors)
+def _poisson_pmf(rate: float) -> tuple[int, NDArray[np.float64]]:
+    """The Poisson probabilities that are not negligible, and the count of the first."""
+    reach = 9.0 * math.sqrt(rate) + 18.0
+    counts = np.arange(max(0, int(rate - reach)), int(rate + reach))
+    return int(counts[0]), np.exp(xlogy(counts, rate) - rate - gammaln(counts + 1.0))
+
+
+def _convolved(state: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distribution of a sum; by Fourier transforms where that is much faster."""
+    if len(steps) < _LONG:
+        return np.convolve(state, steps)
+    out = np.asarray(fftconvolve(state, steps))
+    out[out < _ROUNDED * out.max()] = 0.0
+    return out
 
 
 if __name__ == "__main__":  # prints the rows of `LOCAL_LEVELS`, in a quarter of an hour

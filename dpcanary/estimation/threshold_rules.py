@@ -14,6 +14,7 @@ from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.error_rates import (
     clopper_pearson_upper_table,
     count_errors,
+    next_told_apart,
     simultaneous_local_level,
 )
 from dpcanary.estimation.families import Family
@@ -79,9 +80,17 @@ def at_threshold(problem: Problem, threshold: float) -> BoundedThreshold:
 
 
 def _best(
-    problem: Problem, level0: float, level1: float, threshold: float | None = None
+    problem: Problem,
+    level0: float,
+    level1: float,
+    threshold: float | None = None,
+    *,
+    all_at_once: bool = False,
 ) -> BoundedThreshold:
-    """The threshold of largest strength; each world's error rate is bounded at its own level."""
+    """The threshold of largest strength; each world's error rate is bounded at its own level.
+
+    Bounds that hold at all thresholds at once are those of `counts_told_apart`.
+    """
     counts = count_errors(
         world0_scores=problem.world0_scores,
         world1_scores=problem.world1_scores,
@@ -89,7 +98,11 @@ def _best(
     )
     table0 = clopper_pearson_upper_table(num_trials=counts.num_world0, level=level0)
     table1 = clopper_pearson_upper_table(num_trials=counts.num_world1, level=level1)
-    fnr_upper, fpr_upper = table0[counts.false_negatives], table1[counts.false_positives]
+    false_negatives, false_positives = counts.false_negatives, counts.false_positives
+    if all_at_once:
+        false_negatives = next_told_apart(false_negatives, counts.num_world0)
+        false_positives = next_told_apart(false_positives, counts.num_world1)
+    fnr_upper, fpr_upper = table0[false_negatives], table1[false_positives]
     strengths = problem.family.strength(fpr_upper, fnr_upper)
     best = int(np.argmax(strengths))
     columns = (counts.thresholds, fpr_upper, fnr_upper, strengths)
@@ -133,7 +146,7 @@ def simultaneous(problem: Problem) -> BoundedThreshold:
         simultaneous_local_level(num_scores=len(scores), level=problem.level)
         for scores in (problem.world0_scores, problem.world1_scores)
     )
-    return _best(problem, level0, level1)
+    return _best(problem, level0, level1, all_at_once=True)
 
 
 def fixed(problem: Problem) -> BoundedThreshold:

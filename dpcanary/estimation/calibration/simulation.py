@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from dpcanary.estimation.calibration.statistics import (
     FEW_SCORES,
@@ -18,22 +19,34 @@ from dpcanary.estimation.calibration.statistics import (
     on_normal_scale,
     scan_terms,
 )
+from dpcanary.estimation.error_rates import MOST_TOLD_APART, counts_told_apart
 from dpcanary.estimation.families import LOWEST, NUM_POINTS, STEP, Family
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
 @numba.njit(cache=True, nogil=True)
 def statistics_of_pairs(
-    normals0: Floats, normals1: Floats, curves: Floats, scans: Floats, out: NDArray[np.float32]
+    normals0: Floats,
+    normals1: Floats,
+    counts0: Counts,
+    counts1: Counts,
+    curves: Floats,
+    scans: Floats,
+    out: NDArray[np.float32],
 ) -> None:
     """Fills in the statistics of every sample under every curve.
 
     Args:
-        normals0: shape (B, n0), sorted in each row.
-        normals1: shape (B, n1), sorted in each row.
+        normals0: shape (B, len(counts0) - 1), sorted in each row: the scores of world 0 that have
+            as many scores of their world below them as the counts say.
+        normals1: shape (B, len(counts1) - 1), sorted in each row: those of world 1 that have as
+            many scores of their world above them.
+        counts0: see `counts_told_apart`.
+        counts1: likewise, of world 1.
         curves: shape (G, NUM_POINTS); world-1 scores as a function of the normals, see `Family`.
-        scans: shape (S, 4, max(n0, n1) + 1); see `scan_terms`.
+        scans: shape (S, 4, points); see `scan_terms`.
         out: shape (S + 1, B, G): the largest strength of each scan, then 1 - AUC.
     """
     y = np.empty(normals1.shape[1])
@@ -41,7 +54,7 @@ def statistics_of_pairs(
         cells, parts = _places(normals1[sample])
         for g in range(len(curves)):
             _move(curves[g], cells, parts, y)
-            _statistics(normals0[sample], y, scans, out[:, sample, g])
+            _statistics(normals0[sample], y, counts0, counts1, scans, out[:, sample, g])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -63,12 +76,12 @@ def _move(curve, cells, parts, y):
 
 
 @numba.njit(cache=True, nogil=True)
-def _statistics(x, y, scans, out):
+def _statistics(x, y, counts0, counts1, scans, out):
     """One merge of both worlds, where they overlap. Both are sorted."""
-    n0, n1 = len(x), len(y)
+    n0, n1 = len(x), len(y)  # of the scores that are told apart
     first = np.searchsorted(x, y[0], side="right")  # beats a score of world 1
     last = np.searchsorted(x, y[n1 - 1], side="right")  # beats all
-    losses = first * n1
+    losses = counts0[first] * counts1[n1]
     out[:-1] = -np.inf
     if first > 0:  # of the thresholds below world 1, the lowest has the fewest false negatives
         _scan(scans, n1, 0, out)
@@ -77,11 +90,11 @@ def _statistics(x, y, scans, out):
     for i in range(first, min(last + 1, n0)):
         while beaten < n1 and y[beaten] < x[i]:
             beaten += 1
-        losses += n1 - beaten
+        losses += (counts0[i + 1] - counts0[i]) * counts1[n1 - beaten]
         if beaten > evaluated:  # else the threshold before has fewer false negatives
             evaluated = beaten
             _scan(scans, n1 - beaten, i, out)
-    out[-1] = losses / (n0 * n1)
+    out[-1] = losses / (counts0[n0] * counts1[n1])
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -127,20 +140,26 @@ def simulate_statistics(
     """
     shape = (len(looks), len(scans[0]) + 1, num_samples, len(curves))
     out = np.empty(shape, np.float32)
-    per_job = max(1, _NORMALS_PER_JOB // sum(looks[-1]))
+    told_apart = [[counts_told_apart(size) for size in sizes] for sizes in looks]
+    draws_kept = len(looks) == 1 and max(looks[0]) > MOST_TOLD_APART
+    drawn = sum(map(len, told_apart[0])) if draws_kept else sum(looks[-1])
+    per_job = max(1, _NORMALS_PER_JOB // drawn)
 
     def job(start: int) -> int:
         count = min(per_job, num_samples - start)
         rng = np.random.default_rng([seed, start // per_job])
-        world0, world1 = (rng.standard_normal((count, size)) for size in looks[-1])
-        for look, (n0, n1) in enumerate(looks):
-            statistics_of_pairs(
-                np.sort(world0[:, :n0], axis=1),
-                np.sort(world1[:, :n1], axis=1),
-                curves,
-                scans[look],
-                out[look, :, start : start + count],
+        if draws_kept:
+            drawn0, drawn1 = (
+                _order_statistics(rng, count, ranks, size)
+                for ranks, size in zip(_ranks(looks[0]), looks[0], strict=True)
             )
+            ordered = [(drawn0, drawn1)]
+        else:
+            drawn0, drawn1 = (rng.standard_normal((count, size)) for size in looks[-1])
+            ordered = [_sorted(drawn0, drawn1, sizes) for sizes in looks]
+        for look, (counts, worlds) in enumerate(zip(told_apart, ordered, strict=True)):
+            done = out[look, :, start : start + count]
+            statistics_of_pairs(*worlds, *counts, curves, scans[look], done)
         return count
 
     with ThreadPoolExecutor(_num_cores()) as pool:
@@ -148,6 +167,33 @@ def simulate_statistics(
         for done in as_completed(jobs):
             on_progress(done.result())
     return out
+
+
+def _ranks(sizes: Sizes) -> tuple[Counts, Counts]:
+    """The ranks, from 1, of the scores of each world that are told apart."""
+    n0, n1 = sizes
+    return counts_told_apart(n0)[:-1] + 1, n1 - counts_told_apart(n1)[-2::-1]
+
+
+def _sorted(world0: Floats, world1: Floats, sizes: Sizes) -> tuple[Floats, Floats]:
+    """The first normals of each world, sorted in each row: those that are told apart."""
+    kept = zip((world0, world1), sizes, _ranks(sizes), strict=True)
+    ordered = [(np.sort(world[:, :size], axis=1), ranks) for world, size, ranks in kept]
+    first, second = (
+        world if len(ranks) == world.shape[1] else np.ascontiguousarray(world[:, ranks - 1])
+        for world, ranks in ordered
+    )
+    return first, second
+
+
+def _order_statistics(rng: np.random.Generator, count: int, ranks: Counts, size: int) -> Floats:
+    """Normals of these ranks among `size` sorted ones, without drawing the others.
+
+    The gaps of sorted uniforms are those of a Poisson process: shares of exponentials' sum.
+    """
+    gaps = np.diff(ranks, prepend=0, append=size + 1).astype(np.float64)
+    sums = np.cumsum(rng.standard_gamma(gaps, size=(count, len(gaps))), axis=1)
+    return np.asarray(ndtri(sums[:, :-1] / sums[:, -1:]))
 
 
 def _num_cores() -> int:
@@ -194,7 +240,9 @@ def compute_null_table(
     )
     for of_look, (n0, n1) in zip(statistics, looks, strict=True):
         on_normal_scale(of_look, n0 * n1)
-    few = np.array([min(sizes) < FEW_SCORES for sizes in looks])
+    few = np.array(
+        [min(len(counts_told_apart(n)) - 1 for n in sizes) < FEW_SCORES for sizes in looks]
+    )
     return make_null_table(
         thetas=thetas,
         statistics=statistics,

@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_real
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table, count_errors
+from dpcanary.estimation.error_rates import clopper_pearson_upper, counts_told_apart
 from dpcanary.estimation.families import AUC, GRID, LEAST_RATE, PUBLISHED_SCAN, Family
 
 Floats = NDArray[np.float64]
@@ -28,12 +28,16 @@ def scan_terms(*, family: Family, sizes: Sizes, significance: float) -> Floats:
     strict scan bounds it at a twentieth, so that the noise of the tails seldom decides.
 
     Returns:
-        Shape (2, 4, max(sizes) + 1): by count of false positives, false negatives, false positives
-        and false negatives. Counts beyond a world's size are not used.
+        Shape (2, 4, points): by false positives, false negatives, false positives and false
+        negatives, at each of a world's `counts_told_apart`. Points beyond these are not used.
     """
-    out = np.full((2, 4, max(sizes) + 1), -np.inf)
+    counts = [counts_told_apart(n) for n in sizes]
+    out = np.full((2, 4, max(map(len, counts))), -np.inf)
     for scan, level in enumerate((significance / 2, significance / 20)):
-        fnr, fpr = (clopper_pearson_upper_table(num_trials=n, level=level) for n in sizes)
+        fnr, fpr = (
+            clopper_pearson_upper(kept, num_trials=n, level=level)
+            for n, kept in zip(sizes, counts, strict=True)
+        )
         for place, terms in enumerate(family.strength_terms(fpr, fnr)):
             out[scan, place, : len(terms)] = terms
     return out
@@ -47,13 +51,15 @@ def observed_statistics(
     Each is a monotone function of the empirical ROC curve: it can only rise if a score of world 0
     comes to lie above one of world 1 that was not below it before. Ties count for world 1.
     """
-    counts = count_errors(world0_scores=world0_scores, world1_scores=world1_scores)
-    fp, fn = counts.false_positives, counts.false_negatives
+    x, y = np.sort(world0_scores), np.sort(world1_scores)
+    counts0, counts1 = counts_told_apart(len(x)), counts_told_apart(len(y))
+    # Thresholds are the scores of world 0 with so many below; places are those among the counts.
+    fn = np.arange(len(counts0) - 1)
+    fp = np.searchsorted(counts1, len(y) - np.searchsorted(y, x[counts0[:-1]], side="left"))
     scans = np.maximum(terms[:, 0, fp] + terms[:, 1, fn], terms[:, 2, fp] + terms[:, 3, fn])
-    # Every world-0 score of one threshold ties with the others and has their false positives.
-    repeats = np.diff(fn, append=counts.num_world0)
-    num_pairs = counts.num_world0 * counts.num_world1
-    losses = float(fp @ repeats) / num_pairs
+    num_pairs = len(x) * len(y)
+    # A score between two thresholds loses against no more than the lower one.
+    losses = float(counts1[fp] @ np.diff(counts0)) / num_pairs
     raw = np.array([*scans.max(axis=1), losses]).astype(np.float32)
     return on_normal_scale(raw, num_pairs)
 
