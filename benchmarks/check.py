@@ -9,7 +9,14 @@ import argparse
 import logging
 import warnings
 
-from benchmarks import jax_loops, loops, unseen_clipping_loops, unseen_loops
+from benchmarks import (
+    jax_loops,
+    loops,
+    unseen_clipping_loops,
+    unseen_loops,
+    unseen_noise_loops,
+    unseen_sampling_loops,
+)
 from benchmarks.loops import Loop
 from dpcanary.own_training import MechanismCheck
 from dpcanary.printing import print_table
@@ -19,6 +26,8 @@ WRONG = (
     *jax_loops.WRONG,
     *unseen_loops.WRONG,
     *unseen_clipping_loops.WRONG,
+    *unseen_noise_loops.WRONG,
+    *unseen_sampling_loops.WRONG,
 )
 NOT_FOUND = unseen_clipping_loops.NOT_FOUND
 RIGHT = (*loops.RIGHT, *jax_loops.RIGHT)

@@ -14,7 +14,7 @@ EXACT = 2e-3
 # A batch whose parts deviate by less from a common multiple of the right ones is scaled as a whole.
 _COMMON = 0.03
 # Below this noise multiplier, even the smallest gradients show in the noise.
-_LEAST_NOISE = 0.1
+LEAST_NOISE = 0.1
 # So does a part, over C, that clipping makes larger than this.
 _SMALL_PART = 0.03
 # A deviation in place of an infinite one.
@@ -147,6 +147,6 @@ def _noise(found: Measurements, noisy: Array) -> Tensors:
     names.append("hidden.* beside gradients")
     places |= {name: across[:, :, row] for row, name in enumerate(names)}
     least = found.quiet.parts[..., found.quiet.records.classes == 0]
-    if found.settings.noise_multiplier >= _LEAST_NOISE and np.abs(least).max() < _SMALL_PART:
+    if found.settings.noise_multiplier >= LEAST_NOISE and np.abs(least).max() < _SMALL_PART:
         places["along small gradients"] = along[..., records.classes == 0].reshape(shape)
     return {place: values for place, values in places.items() if values.size}

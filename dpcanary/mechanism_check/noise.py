@@ -5,9 +5,9 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta, norm
+from scipy.stats import beta, binom, norm
 
-from dpcanary.mechanism_check.evidence import Evidence
+from dpcanary.mechanism_check.evidence import LEAST_NOISE, Evidence
 from dpcanary.mechanism_check.findings import Measured, Property, Test, exact
 from dpcanary.mechanism_check.laws import (
     binomial_p_values,
@@ -32,6 +32,8 @@ _MOST_COORDINATES = 3_000
 _SAME = 0.005
 # Largest share of values that occur more than once. Of 10^4 numbers in single precision, a few do.
 _REPEATED = 0.02
+# So close, in standard deviations of the noise, an update is to what it would be without noise.
+_AS_IT_IS = 1e-3
 
 
 def _everything(evidence: Evidence) -> Array:
@@ -71,7 +73,29 @@ def _noise_scale(evidence: Evidence) -> Measured:
         scales, p_values = squares_p_values(values, (0, 1))
         worst, p_value = least(p_values)
         tests.append(Test(f"{place} {scales[worst]:.3g} in coordinate {worst}", p_value))
+    tests += _along_gradients(evidence)
     return Measured(f"{scale:.4g} times as much as {sigma:g} C", tests)
+
+
+def _along_gradients(evidence: Evidence) -> list[Test]:
+    """How often an update has the very gradient of one record along it, as if without noise.
+
+    Batches of few records often have one alone, so noise that leaves out the direction of the sum
+    shows here. With noise, the density along a gradient is at most that of the noise at 0.
+    """
+    found, sigma = evidence.found, evidence.found.settings.noise_multiplier
+    few = found.small_noisy is not None
+    trainings, scales = (
+        (found.small_noisy, evidence.of_small) if few else (found.noisy, evidence.scales)
+    )
+    if trainings is None or sigma < LEAST_NOISE:
+        return []
+    steps = min(trainings.moved.shape[1], len(scales))
+    along = trainings.parts[:, :steps].sum(axis=2) / sqrt(len(TENSORS)) / scales[:steps, None]
+    gaps = np.abs(along - np.minimum(1.0, trainings.norms[:, :steps])) / sigma
+    count = int((gaps < _AS_IT_IS).sum())
+    p_value = float(binom(gaps.size, 2 * _AS_IT_IS * norm.pdf(0)).sf(count - 1))
+    return [Test(f"{count} gradients of {gaps.size:,} are in updates without noise", p_value)]
 
 
 def _constant_noise(evidence: Evidence) -> Measured:
@@ -120,9 +144,12 @@ def _precision(evidence: Evidence) -> Measured:
 
 
 def _largest_correlation(
-    rows: Array, skipped: Array | None = None
+    rows: Array, skipped: Array | None = None, freedom: int | None = None
 ) -> tuple[int, int, float, float]:
-    """The two rows with the largest correlation, this, and its p-value among all pairs."""
+    """The two rows with the largest correlation, this, and its p-value among all pairs.
+
+    `freedom` is the number of independent values of a row, if these are not all.
+    """
     lengths = np.linalg.norm(rows, axis=1)
     scaled = (rows / np.where(lengths > 0, lengths, 1.0)[:, None]).astype(np.float32)
     products = scaled @ scaled.T
@@ -132,7 +159,7 @@ def _largest_correlation(
     one, two = np.unravel_index(int(np.abs(products).argmax()), products.shape)
     largest = float(products[one, two])
     pairs = len(rows) * (len(rows) - 1) / 2
-    p_value = beta(0.5, (rows.shape[1] - 1) / 2).sf(min(1.0, largest**2))
+    p_value = beta(0.5, ((freedom or rows.shape[1]) - 1) / 2).sf(min(1.0, largest**2))
     return int(one), int(two), largest, float(min(1.0, pairs * p_value))
 
 
@@ -207,10 +234,16 @@ def _between_coordinates(evidence: Evidence) -> tuple[float, list[Test]]:
     number = len(evidence.found.noisy.records.sizes)
     used = np.r_[number:columns, 0:number]
     used = used[: max(columns - number, _MOST_COORDINATES // values)]
-    rows = noisy[..., used].reshape(num_trainings * num_steps, -1).T
+    # Gradients fall along a training, so those of records that are in most batches fall together.
+    # Their mean over trainings is not noise; without it, each step has one value less.
+    values_used = noisy[..., used]
+    if num_trainings > 1:
+        values_used = values_used - values_used.mean(axis=0)
+    rows = values_used.reshape(num_trainings * num_steps, -1).T
     column = np.tile(used, values)
     same = (column[:, None] == column[None, :]) & (column < number)[:, None]
-    one, two, own, p_value = _largest_correlation(rows, same)
+    freedom = max(1, num_trainings - 1) * num_steps
+    one, two, own, p_value = _largest_correlation(rows, same, freedom)
     places = " and ".join(
         f"{names[index // len(used)]} in column {column[index]}" for index in (one, two)
     )

@@ -100,6 +100,13 @@ def test_right_loops_pass(loop):
     assert [*found.summary["name"]] == [finding.name for finding in found.findings]
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_records_that_are_in_most_batches_are_no_correlated_noise(seed):
+    """Their gradients fall together along a training."""
+    found = check_mechanism(one_at_a_time, sample_rate=0.95, num_records=20, seed=seed)
+    assert found.passes, str(found)
+
+
 @pytest.mark.parametrize(
     ("name", "note"),
     [
