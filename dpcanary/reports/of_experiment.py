@@ -37,6 +37,7 @@ from dpcanary.results_table import (
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.products import Products
+from dpcanary.summary import described_data
 from dpcanary.training.settings import MechanismStage
 
 _COLUMNS = (
@@ -88,10 +89,10 @@ def _no_data(experiment: Experiment) -> str:
     if not experiment.settings.is_released:
         return "none: nothing is trained"
     named = [
-        f"{name}: {dataset.num_records:,} private records of {dataset.source}"
+        f"{name}: {dataset.num_records:,} private records of {described_data(dataset.model_dump())}"
         for name, dataset in experiment.settings.datasets.items()
     ]
-    return "; ".join(["not needed: observations are released", *named])
+    return "; ".join(["not read, since observations are released", *named])
 
 
 def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Headline:
