@@ -32,7 +32,8 @@ rule unpack_release:
             lambda wildcards: RELEASE.job.to_json(),
             sha256=EXPERIMENT.settings.archive_sha256,
         ),
-        folder=RESULTS,  # its files are too many for a command
+        # Its files are too many for a command; the first one is of noise or canaries.
+        folder=lambda wildcards, output: Path(output[0]).parents[1],
     message:
         "Unpacking {input.archive}"
     shell:

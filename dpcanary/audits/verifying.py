@@ -178,7 +178,10 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(results / name)
         # Critical values that lie on this machine are not evidence.
-        with patch.dict(os.environ, {"DPCANARY_CACHE": str(root / "cache")}):
+        places = {"DPCANARY_CACHE": str(root / "cache")}
+        if settings.archive:  # which may lie among results, or above the folder
+            places["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(results.parents[1])
+        with patch.dict(os.environ, places):
             yield copy
 
 
