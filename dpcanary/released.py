@@ -23,7 +23,7 @@ from dpcanary.checks import Choice
 from dpcanary.errors import InputError
 from dpcanary.fields import ClosedModel, Name, Sha256
 from dpcanary.files import reading, sha256_of_file, write_atomically
-from dpcanary.provenance import KEY, check_origin, listed
+from dpcanary.provenance import KEY, listed
 from dpcanary.version import VERSION
 
 FORMAT = "dpcanary-release-1"
@@ -34,7 +34,9 @@ _UNIX = 3
 _MOST_BYTES_OF_MANIFEST = 2**26
 # What may be unpacked: `<folder>/<name>` below the results, and nothing above or beside them.
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_NAMES = re.compile(rf"noise/{_PART}\.json|(canaries|scores)/{_PART}\.npz|shards/{_PART}/\d+\.npz")
+_NAMES = re.compile(
+    rf"noise/{_PART}\.json|(canaries|scores)/{_PART}\.npz|shards/{_PART}/[0-9]+\.npz"
+)
 _REMEDY = "fetch the archive again, or make it again by `dpcanary release`"
 
 
@@ -185,17 +187,19 @@ class Release:
                     " those of this config"
                 )
 
-    def unpack(self, folder: Path, *, wanted: Sequence[str]) -> None:
+    def unpack(self, folder: Path, *, wanted: Sequence[str] | None = None) -> None:
         """Writes all files, after all were compared with their hashes and origins.
 
         Args:
             folder: of the results.
-            wanted: the origins of all files in the order of their names; see `listed`.
+            wanted: the origins of all files in the order of their names; see `listed`. None if they
+                are not known.
 
         Raises:
             InputError: if anything is damaged or of something else. Then nothing is written.
         """
-        if [*listed([*dict(sorted(self.origins.items())).values()])] != [*wanted]:
+        in_order = [origin for _, origin in sorted(self.origins.items())]
+        if wanted is not None and listed(in_order) != tuple(wanted):
             raise self._of_another("was made with other settings than those of this config")
         for name in self.origins:
             self._content(name)
@@ -207,10 +211,8 @@ class Release:
         member = self._members[name]
         if _sha256(content) != member.sha256:
             raise self._wrong(f"has a {name} with another hash than its manifest says")
-        try:
-            check_origin(self._path / name, _origin_in(name, content), member.origin)
-        except InputError:
-            raise self._wrong(f"has a {name} of another origin than its manifest says") from None
+        if _origin_in(name, content) != member.origin:
+            raise self._wrong(f"has a {name} of another origin than its manifest says")
         return content
 
     def _wrong(self, how: str) -> InputError:
