@@ -172,14 +172,25 @@ def test_a_regenerated_experiment_says_so_and_is_verified(regenerated):
     with pytest.raises(InputError, match=r"study\.zip, a release: nothing can be trained anew"):
         verify_results(results, replay=1)
     assert sha256 in printed_by([*DPCANARY, "results", "results/study"], regenerated)
-    [changed] = (results / "scores").glob("added.npz")
-    content = changed.read_bytes()
-    changed.write_bytes(with_other_score(content))
-    try:
-        again = verify_results(results, cores=2)
-    finally:
-        changed.write_bytes(content)
-    assert [one.file for one in again.files if one.status == "changed"] == ["scores/added.npz"]
+
+
+def test_a_score_that_is_altered_is_found_by_the_archive(trained, tmp_path):
+    """Results that say that they are from the archive, with a score that is not."""
+    for name in ("study.zip", "study.yaml"):
+        shutil.copy(trained / "scores" / name, tmp_path)
+    results = tmp_path / "results/study"
+    for name in ("scores/added.npz", "noise/added.json"):
+        (results / name).parent.mkdir(parents=True)
+        shutil.copy(trained / "results/study" / name, results / name)
+    experiment = parse_experiment(read_config(tmp_path / "study.yaml"))
+    (results / "experiment.json").write_text(experiment.to_json())
+    altered = results / "scores/added.npz"
+    altered.write_bytes(with_other_score(altered.read_bytes()))
+    found = verify_results(results, cores=2)
+    status = {one.file: one.status for one in found.files}
+    assert status["scores/added.npz"] == "changed"
+    assert status["noise/added.json"] == "same"
+    assert status["scores/module.npz"] == "missing"
 
 
 def test_nothing_is_unpacked_again_as_long_as_the_hash_is_the_same(regenerated):
