@@ -40,6 +40,11 @@ include: "rules/figures.smk"
 include: "rules/housekeeping.smk"
 
 
+if RELEASE:  # in place of what trains
+
+    include: "rules/released.smk"
+
+
 onstart:
     if IS_MAIN and BY_COMMAND not in os.environ:  # else the command holds it
         try:

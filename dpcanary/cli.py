@@ -9,7 +9,7 @@ from dpcanary.commands.audit import audit
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
-from dpcanary.commands.results import report, results, verify
+from dpcanary.commands.results import release, report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.errors import explained
 
@@ -30,6 +30,7 @@ for command in (
     check,
     audit,
     init,
+    release,
     report,
     results,
     verify,

@@ -189,7 +189,10 @@ def print_results(folder: Path) -> None:
 
 
 def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[str]:
-    """The datasets, the target record if all audits share it, and the accuracy."""
+    """The archive, the datasets, the target record if all audits share it, and the accuracy."""
+    settings = products.experiment.settings
+    if settings.is_released:
+        yield f"Observations: released, {settings.archive} of SHA-256 {settings.archive_sha256}."
     for _, text in datasets_in_words(products, folder):
         yield f"Data: {text}"
     audits = products.experiment.audits

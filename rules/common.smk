@@ -18,6 +18,7 @@ from dpcanary.workflow.code import check_functions, digest_of_code
 from dpcanary.workflow.figures import FigureRules
 from dpcanary.workflow.audits import files_in, option, options_of, with_known_signature
 from dpcanary.workflow.python import JobServer, path_of_python, paths_of_code
+from dpcanary.workflow.released import ReleaseRules
 from dpcanary.workflow.sources import SourceRules
 from snakemake.exceptions import WorkflowError
 
@@ -35,8 +36,9 @@ try:
     EXPERIMENT = parse_experiment(config)
     OWN_CODE = Path.cwd() if EXPERIMENT.own_functions else None
     sys.path += [str(OWN_CODE)] * bool(OWN_CODE)
-    check_functions(EXPERIMENT.own_functions)
     FILES = DataFiles(EXPERIMENT.settings)
+    if not FILES.archive:  # else no model is made, and its module may be missing
+        check_functions(EXPERIMENT.own_functions)
     if IS_MAIN:  # as a module, another rule may make them
         FILES.check()
     EXPERIMENT = FILES.with_hashes(EXPERIMENT)
@@ -74,6 +76,10 @@ RESOLVED_CONFIG = f"{RESULTS}/experiment.json"
 PLANNED_CONFIG = f"{RESULTS}/planned.json"
 AUDITS = AuditRules(RESULTS, PRODUCTS)
 FIGURES = FigureRules(RESULTS, PRODUCTS)
+try:
+    RELEASE = ReleaseRules(RESULTS, PRODUCTS, FILES.archive) if FILES.archive else None
+except InputError as error:
+    raise WorkflowError(str(error)) from None
 
 
 def program(rule):

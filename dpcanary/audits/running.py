@@ -119,6 +119,8 @@ def run_snakemake(
         files = DataFiles(experiment.settings, folder=folder)
         files.check()
         experiment = files.with_hashes(experiment)
+        if files.archive:
+            Products(experiment).check_release(files.archive)
     if makes_all and is_whole:
         _forget_other_config(results / "experiment.json", experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs

@@ -3,7 +3,7 @@
 import io
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from dpcanary.files import read_arrays, read_json, sha256_of_file, write_text
 from dpcanary.provenance import KEY, VERIFIED, as_json, origins_in
 from dpcanary.results_lock import locked
 from dpcanary.sealed import CHECKSUM, read_sealed_table
-from dpcanary.settings.experiment import read_experiment
+from dpcanary.settings.experiment import Settings, read_experiment
 
 # What training leaves; these files are read as they are, unless some are replayed.
 OBSERVED = ("shards", "pretrained", "reference", "optimised")
@@ -31,6 +31,7 @@ DERIVING_RULES = (
     "all", "download_file", "download_encoder", "extract_features", "prepare_dataset",
     "craft_canaries", "calibrate_noise", "account", "compare_adjacencies", "resolve_config",
     "score_runs", "estimate", "estimate_by_runs", "bound_ceiling", "summarise", "draw_figure",
+    "unpack_release",
 )  # fmt: skip
 # Beside results: no products, or made by request.
 _IGNORED = ("logs", ".lock", "report.html", VERIFIED, "planned.json")
@@ -65,12 +66,14 @@ class Verification:
         replayed: shards that were trained anew, of `files`.
         error: why what follows could not be made anew; empty if all was.
         seconds: that it took.
+        archive: the release that all was made from, in place of shards; empty if there is none.
     """
 
     files: tuple[Verified, ...]
     replayed: tuple[str, ...]
     error: str
     seconds: float
+    archive: str = ""
 
     @property
     def exit_status(self) -> int:
@@ -89,7 +92,7 @@ class Verification:
         if self.error:
             lines.append(self.error)
         verdict = (
-            "Every number is what its shards give."
+            f"Every number is what {self.archive or 'its shards'} give{'s' * bool(self.archive)}."
             if not self.exit_status
             else "These results must not be believed as they are."
         )
@@ -98,6 +101,8 @@ class Verification:
         trained = (
             "Shards, and reference and pretrained models, were read as they are; `--replay N`"
             " trains N shards anew."
+            if not self.archive
+            else f"What {self.archive} holds was read as it is."
         )
         return "\n".join([*lines, *([""] if lines else []), verdict, scope, trained])
 
@@ -109,7 +114,8 @@ def verify_results(
 
     Datasets, noise, canaries, scores, estimates, accounting, the summary and the figures are made
     again from the resolved config and the shards, in a folder of their own. Critical values are
-    simulated anew as well. Shards that are not of the config are refused as in any run.
+    simulated anew as well. Shards that are not of the config are refused as in any run. If the
+    observations are released, all is made from the archive.
 
     Args:
         results: the folder of an experiment, such as `results/demo`; it is not changed, but for
@@ -119,13 +125,20 @@ def verify_results(
         cores: by default all of this machine.
 
     Raises:
-        InputError: if there is no resolved config.
+        InputError: if there is no resolved config, or if released observations are to be replayed.
     """
     start = time.monotonic()
     results = results.resolve()
     experiment = read_experiment(results / "experiment.json")
+    archive = experiment.settings.archive
+    if archive and replay:
+        raise InputError(
+            f"{results} is made from {archive}, a release: nothing can be trained anew without the"
+            " data; leave out --replay, or verify the results of the training"
+        )
     error = ""
-    with locked(results), _copy(results, experiment.settings.experiment) as copy:
+    observed = () if archive else OBSERVED
+    with locked(results), _copy(results, experiment.settings, observed) as copy:
         config = copy.parents[1] / "resolved.yaml"
         # Not the JSON itself: YAML reads 1e-05 as text.
         resolved = read_json(results / "experiment.json")
@@ -142,31 +155,40 @@ def verify_results(
             targets = [str(path.relative_to(copy.parents[1])) for path in chosen]
             _make(config, copy, TRAINING_RULES, targets, cores)
         replayed = tuple(str(path.relative_to(copy)) for path in chosen)
-        files = _with_figures([*_compared(results, copy, replayed, is_whole=not error)])
-    found = Verification(files, replayed, error, time.monotonic() - start)
+        as_they_are = {*_files_in(results, observed)} - {*replayed}
+        files = _with_figures([*_compared(results, copy, as_they_are, is_whole=not error)])
+    found = Verification(files, replayed, error, time.monotonic() - start, archive or "")
     _note(results, found)
     return found
 
 
 @contextmanager
-def _copy(results: Path, name: str) -> Iterator[Path]:
+def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterator[Path]:
     """A folder with what training has left, and beside it all else that jobs may read."""
     with TemporaryDirectory(prefix="dpcanary-verify-") as folder:
-        root, copy = Path(folder), Path(folder) / "results" / name
+        root, copy = Path(folder), Path(folder) / "results" / settings.experiment
         copy.mkdir(parents=True)
         if results.parent.name == "results":
             # Paths in a config are relative to the folder in which it was run.
             for beside in results.parents[1].iterdir():
                 if beside.name not in ("results", ".snakemake"):
                     (root / beside.name).symlink_to(beside)
-        for kind in OBSERVED:
-            for path in sorted((results / kind).rglob("*.npz")):
-                link = copy / path.relative_to(results)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(path)
+        for name in _files_in(results, observed):
+            link = copy / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(results / name)
         # Critical values that lie on this machine are not evidence.
-        with patch.dict(os.environ, {"DPCANARY_CACHE": str(root / "cache")}):
+        places = {"DPCANARY_CACHE": str(root / "cache")}
+        if settings.archive:  # which may lie among results, or above the folder
+            places["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(results.parents[1])
+        with patch.dict(os.environ, places):
             yield copy
+
+
+def _files_in(results: Path, kinds: Sequence[str]) -> list[str]:
+    """The files of some kinds, by their paths below the results."""
+    paths = (path for kind in kinds for path in sorted((results / kind).rglob("*.npz")))
+    return [str(path.relative_to(results)) for path in paths]
 
 
 def _make(
@@ -190,9 +212,9 @@ def _drawn(copy: Path, count: int, seed: int) -> list[Path]:
 
 
 def _compared(
-    results: Path, copy: Path, replayed: Sequence[str], *, is_whole: bool
+    results: Path, copy: Path, as_they_are: Collection[str], *, is_whole: bool
 ) -> Iterator[Verified]:
-    """Every file of the results and of the copy."""
+    """Every file of the results and of the copy, but for those that were read `as_they_are`."""
     names = sorted(
         {
             str(path.relative_to(folder))
@@ -210,7 +232,7 @@ def _compared(
                 yield Verified(name, "not of this config")
             else:
                 yield Verified(name, "unverifiable", "it could not be made anew")
-        elif name.partition("/")[0] not in OBSERVED or name in replayed:
+        elif name not in as_they_are:
             yield _verified(name, ours, made)
 
 

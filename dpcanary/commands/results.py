@@ -1,5 +1,6 @@
 """`dpcanary results` and `report`: what an experiment has found."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from dpcanary.commands.training_options import Cores, Json
 from dpcanary.printing import print_json
+from dpcanary.released import Released
 
 Folder = Annotated[Path, typer.Argument(help="The folder of an experiment, such as results/demo.")]
 
@@ -112,3 +114,40 @@ def report(
         print_json({"report": str(path), "answer": found.headline.answer})
         return
     print(f"Open {path} in a browser.")
+
+
+def release(
+    folder: Folder,
+    observations: Annotated[
+        Released,
+        typer.Option(
+            help="What of training: the scores of each run, or shards, which are much larger."
+        ),
+    ] = Released.SCORES,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The archive; by default <experiment>.zip in the working directory."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make an archive from which others get the same bounds and figures, without training.
+
+    It holds what training has left, with hashes. A config beside it runs from the archive: bounds,
+    accounting, the summary and the figures are made anew, without data.
+
+    \b
+    Examples:
+      dpcanary release results/demo
+      dpcanary release results/demo --observations shards --output released/demo.zip
+    """
+    from dpcanary.audits.releasing import release_results
+
+    made = release_results(folder, observations=observations, output=output)
+    if as_json:
+        print_json({**vars(made), "archive": str(made.archive), "config": str(made.config)})
+        return
+    print(f"{made.archive}: {observations} in {made.files:,} files, {made.bytes / 1e6:,.1f} MB")
+    print(f"SHA-256: {made.sha256}")
+    place, config = (shlex.quote(str(path)) for path in (made.config.parent, made.config.name))
+    there = "" if place == "." else f"cd {place} && "
+    print(f"All else is made again by: {there}dpcanary run {config}")

@@ -31,6 +31,7 @@ from dpcanary.training.settings import TrainingStage
 # `benchmarks.cost` on the demo.
 _SECONDS = {
     "resolve_config": 0.0,
+    "unpack_release": 1.0,
     "prepare_dataset": 2.2,
     "pretrain": 4.7,
     "train_reference": 4.7,
@@ -83,6 +84,8 @@ class JobList:
         audits = experiment.audits.values()
         used = {audit.dataset for audit in audits}
         used |= {audit.pretraining.dataset for audit in audits if audit.pretraining}
+        if experiment.settings.is_released:
+            used = set()  # no data are read
         self.shapes = {name: shape_of(datasets[name], folder=folder) for name in used if name}
         shared = {"sweep": "(shared)", "audits": None}
         rows = [shared | row for row in (*self._before_audits(), *self._after_audits())]
@@ -96,6 +99,9 @@ class JobList:
 
     def _before_audits(self) -> Iterator[Row]:
         yield _row("resolve_config")
+        if self.experiment.settings.is_released:
+            yield _row("unpack_release")
+            return
         for name, shape in self.shapes.items():
             records = shape.num_records + shape.num_auxiliary + shape.num_test
             if self.experiment.settings.datasets[name].encoder:
@@ -123,7 +129,13 @@ class JobList:
         audit, settings = self.experiment.audits[name], self.experiment.settings
         scores = audit.total_runs * len(audit.record_steps) * audit.num_slots
         yield _row("account")
-        runs = self.experiment.runs_of_audit[name]
+        estimates = len(settings.threshold_rules) * len(settings.conversions)
+        yield _row("estimate", work=_ESTIMATED * scores * estimates)
+        if not settings.is_released:
+            yield from self._of_runs(name, scores)
+
+    def _of_runs(self, name: str, scores: int) -> Iterator[Row]:
+        audit, runs = self.experiment.audits[name], self.experiment.runs_of_audit[name]
         if self._first[runs] == name:  # otherwise another audit has the rows of these runs
             yield _row("calibrate_noise", work=_CALIBRATED * (audit.noise_multiplier is None))
             if audit.is_trained:
@@ -132,8 +144,6 @@ class JobList:
                 size, work = 13 * audit.total_runs + 8 * scores, _DRAWN * scores
                 yield _row("draw_shard", len(audit.shards), work=work, size=size)
         yield _row("score_runs", size=8 * scores + (4 + audit.num_slots) * audit.total_runs)
-        estimates = len(settings.threshold_rules) * len(settings.conversions)
-        yield _row("estimate", work=_ESTIMATED * scores * estimates)
 
     def _of_training(self, name: str) -> Iterator[Row]:
         audit = self.experiment.audits[name]

@@ -8,6 +8,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.costs.jobs import JobList
 from dpcanary.costs.report import probed_costs, timed_on
+from dpcanary.errors import InputError
 from dpcanary.estimation.power import runs_needed
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment
@@ -44,8 +45,13 @@ def planned_audits(experiment: Experiment, *, power: float, num_workers: int) ->
 
     Raises:
         AccountingError: if no accountant gives the epsilons of an audit.
-        InputError: if the data cannot be read.
+        InputError: if the data cannot be read, or nothing is trained.
     """
+    if experiment.settings.is_released:
+        raise InputError(
+            "observations are released, so that nothing is trained: plan with the config that they"
+            " were trained with"
+        )
     device = timed_on(experiment.settings.device)
     jobs = JobList(experiment, folder=None, device=device).table
     costs = probed_costs(jobs, num_workers=num_workers)

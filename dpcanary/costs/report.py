@@ -86,6 +86,10 @@ def timed_on(device: str) -> str:
 def notes_of(listed: JobList) -> Iterator[str]:
     """Lines that say where models are timed and what is not counted."""
     settings = listed.experiment.settings
+    if settings.is_released:
+        yield f"Nothing is trained: observations are those of the release {settings.archive}."
+        yield "Seconds are constants that were measured on one machine."
+        return
     if listed.device == "cuda":
         yield "One job at a time has the GPU; with more or other GPUs, times differ."
     elif settings.device != "cpu":

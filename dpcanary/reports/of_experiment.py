@@ -37,6 +37,7 @@ from dpcanary.results_table import (
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.products import Products
+from dpcanary.summary import described_data
 from dpcanary.training.settings import MechanismStage
 
 _COLUMNS = (
@@ -76,11 +77,22 @@ def report_of_experiment(folder: Path) -> Report:
         ],
         notes=[*meanings, in_words(table), *left_out],
         pictures=pictures,
-        data=[*datasets_in_words(products, folder)] or [("data", "none: nothing is trained")],
+        data=[*datasets_in_words(products, folder)] or [("data", _no_data(experiment))],
         provenance=[*_provenance(products, folder)],
         methods=methods.paragraphs,
         references=methods.references,
     )
+
+
+def _no_data(experiment: Experiment) -> str:
+    """Why nothing is known of records."""
+    if not experiment.settings.is_released:
+        return "none: nothing is trained"
+    named = [
+        f"{name}: {dataset.num_records:,} private records of {described_data(dataset.model_dump())}"
+        for name, dataset in experiment.settings.datasets.items()
+    ]
+    return "; ".join(["not read, since observations are released", *named])
 
 
 def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -> Headline:
@@ -241,6 +253,9 @@ def origin_of_png(path: Path) -> str:
 
 def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
     experiment = products.experiment
+    if experiment.settings.is_released:
+        yield "observations", f"released: {experiment.settings.archive}"
+        yield "SHA-256 of the archive", experiment.settings.archive_sha256 or "not recorded"
     shards = [
         (folder / "shards" / runs / f"{shard}.npz", products.shards(audit).origin)
         for runs, audit in experiment.first_audits.items()
@@ -259,7 +274,8 @@ def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:
         yield "devices", ", ".join(sorted(devices))
         yield "software", ", ".join(sorted(software)) or "not recorded"
     else:
-        yield "training", "not recorded: the folder has no shards"
+        where = "the release" if experiment.settings.is_released else "the folder"
+        yield "training", f"not recorded: {where} has no shards"
     yield "seed", str(experiment.settings.seed)
     yield "verified", verified_in_words(folder) or "not as they are: see `dpcanary verify`"
     for name in ("summary.tsv", "experiment.json"):

@@ -11,6 +11,7 @@ from dpcanary.datasets.source import KNOWN_SOURCES, check_hashes
 from dpcanary.errors import InputError
 from dpcanary.files import sha256_of_file
 from dpcanary.installation import SNAKEFILE
+from dpcanary.released import check_hash
 from dpcanary.settings.experiment import Experiment, Settings
 
 # All experiments of a folder share what is downloaded.
@@ -26,7 +27,7 @@ class DataFiles:
         Raises:
             InputError: if the catalogue of downloads is damaged.
         """
-        self._datasets = settings.datasets
+        self._settings, self._datasets = settings, settings.datasets
         self._folder = folder or Path()
         self.data_folder = settings.data_folder or os.getenv("DPCANARY_DATA") or None
 
@@ -34,6 +35,25 @@ class DataFiles:
     def catalogue(self) -> Mapping[str, Entry]:
         """Every file that can be downloaded, by source."""
         return read_catalogue(SNAKEFILE.parent / "config/datasets.yaml")
+
+    @property
+    def archive(self) -> Path | None:
+        """The archive of released observations; None where runs are trained."""
+        archive = self._settings.archive
+        return None if archive is None else self._folder / self.located(archive)
+
+    @cached_property
+    def archive_sha256(self) -> str | None:
+        """The hash of the archive, if there is one.
+
+        Raises:
+            InputError: if it is missing, or has another hash than the config says.
+        """
+        if self.archive is None:
+            return None
+        found = sha256_of_file(self.archive)
+        check_hash(self.archive, found, self._settings.archive_sha256 or found)
+        return found
 
     def of(self, dataset: str) -> list[str]:
         """The files that a dataset is read from; none where it is generated."""
@@ -50,14 +70,16 @@ class DataFiles:
         return str(inside) if (self._folder / inside).exists() else name
 
     def check(self) -> None:
-        """Looks for all files that the config names.
+        """Looks for all files that the config names; for its archive alone where it has one.
 
         Snakemake asks for them only where it must read them: results of another source would stand
         under the name of one that does not exist.
 
         Raises:
-            InputError: if one is missing.
+            InputError: if one is missing, or if the archive has another hash than the config says.
         """
+        if self.archive_sha256:
+            return
         for dataset in self._datasets:
             for name in self._local(dataset):
                 file, where = self._folder / name, f"datasets.{dataset}: {name}"
@@ -80,6 +102,10 @@ class DataFiles:
         Raises:
             InputError: if a file cannot be read, or has another hash than its dataset says.
         """
+        if self.archive_sha256:  # data are not read: their hashes are what the config states
+            told = {"archive_sha256": self.archive_sha256}
+            settings = experiment.settings.model_copy(update=told)
+            return experiment.model_copy(update={"settings": settings})
         datasets = {
             name: settings.model_copy(update={"sha256": self._hashes(name)})
             for name, settings in self._datasets.items()

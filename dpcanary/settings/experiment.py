@@ -13,7 +13,7 @@ from dpcanary.encoders.settings import EncodingKeys
 from dpcanary.errors import InputError, suggestion
 from dpcanary.estimation.rules import ThresholdRule, threshold_rule_named, threshold_rule_names
 from dpcanary.estimation.settings import EstimationKeys
-from dpcanary.fields import ClosedModel, Name
+from dpcanary.fields import ClosedModel, Name, Sha256
 from dpcanary.observations import Observation
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.figure import Figure
@@ -76,6 +76,21 @@ class Settings(EstimationKeys):
         description="folder with local copies of downloads, datasets and encoders; by default that"
         " of the environment variable DPCANARY_DATA",
     )
+    observations: Literal["trained", "released"] = Field(
+        "trained",
+        description="where the observations of runs come from: `trained` here, or `released`, from"
+        " an `archive` of `dpcanary release`; then nothing is trained, and no data are read",
+    )
+    archive: str | None = Field(
+        None,
+        description="of observations that are `released`: the archive, looked up in `data_folder`"
+        " first",
+    )
+    archive_sha256: Sha256 | None = Field(
+        None,
+        description="the SHA-256 of the `archive`, which is checked; by default what it is when the"
+        " experiment is planned",
+    )
     datasets: dict[Name, Dataset] = Field({}, description="by name")
     figures: dict[Name, Figure] = Field({}, description="by name, which is also the file name")
 
@@ -98,6 +113,22 @@ class Settings(EstimationKeys):
                     " `allow_not_valid: true`, for comparison with papers"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _has_an_archive(self) -> "Settings":
+        if self.is_released and self.archive is None:
+            raise ValueError("observations: released ones need an archive: give its path")
+        if not self.is_released and (self.archive or self.archive_sha256):
+            raise ValueError(
+                "archive: it is read if observations are released: write `observations: released`,"
+                " or drop it"
+            )
+        return self
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the observations are those of an archive."""
+        return self.observations == "released"
 
     @field_validator("threshold_rules", "conversions")
     @classmethod

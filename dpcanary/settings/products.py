@@ -16,6 +16,7 @@ from dpcanary.fields import ClosedModel
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import sha256_of_text
 from dpcanary.provenance import Job, listed, origin_of, origins_in
+from dpcanary.released import Released, open_release
 from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.audit import Audit
 from dpcanary.settings.experiment import Experiment
@@ -270,6 +271,38 @@ class Products:
             return [self.ratios(figure)]
         of_audit = {"scores": self.scores, "profiles": self.accounting}[role]
         return [of_audit(audit) for audit in self.audits_of(figure)]
+
+    def of_release(self, holds: Released) -> dict[str, str]:
+        """The origin of each file in a release of the experiment, by its path.
+
+        Noise is there so that exactly what was trained is accounted: another version of an
+        accountant may calibrate it to another last digit.
+        """
+        files = {one.path: one for one in map(self.noise, self._first.values())}
+        if holds is Released.SCORES:
+            files |= {one.path: one for one in map(self.scores, self._audits)}
+        else:
+            files |= {one.path: one for audit in self._audits for one in self.canaries(audit)}
+            files |= {
+                f"{self.shards(audit).path}/{shard}.npz": self.shards(audit)
+                for audit in self._first.values()
+                for shard in self._audits[audit].shards
+            }
+        return {path: product.origin for path, product in sorted(files.items())}
+
+    def check_release(self, archive: Path) -> dict[str, str]:
+        """Compares a release with what one of this experiment has.
+
+        Returns:
+            The origin of each of its files, as `of_release`.
+
+        Raises:
+            InputError: if it is damaged, or of another experiment.
+        """
+        with open_release(archive) as release:
+            wanted = self.of_release(release.manifest.holds)
+            release.check(wanted)
+        return wanted
 
     def check_summary(self, path: Path) -> None:
         """Compares the summary of all audits with what they must have been made from.

@@ -25,6 +25,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.files import read_arrays, read_header, shape_in_npz, write_arrays
 from dpcanary.provenance import check_origin, origins_in
+from dpcanary.released import Released, open_release, write_release
 from dpcanary.sealed import read_sealed_object, write_sealed_object
 from dpcanary.settings.experiment import read_experiment
 from dpcanary.settings.parsing import parse_experiment
@@ -202,11 +203,42 @@ def _read_resolved(path: Path) -> Any:
     return wanted
 
 
+def _write_release(path: Path, content: int) -> None:
+    from dpcanary.files import sha256_of_file
+
+    origin = ORIGIN if content == 0 else "scores/b:fedcba9876543210"
+    name = f"{origin.partition(':')[0]}.npz"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "scores.npz"
+        write_arrays(file, header={}, arrays=_arrays(content), origin=origin)
+        write_release(
+            path,
+            experiment="study",
+            holds=Released.SCORES,
+            config="settings: {}",
+            files={name: file},
+            origins={name: origin},
+        )
+    _HASHES.setdefault(path, sha256_of_file(path))
+
+
+def _read_release(path: Path) -> Any:
+    """A config states its hash."""
+    with (
+        open_release(path, sha256=_HASHES[path]) as release,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        release.check({"scores/a.npz": ORIGIN})
+        release.unpack(Path(folder), wanted=[ORIGIN])
+        return read_arrays(Path(folder) / "scores/a.npz")
+
+
 KINDS = [
     Kind("shards, scores, canaries, data (.npz)", "p.npz", _write_product, _read_product),
     Kind("estimates, accounting, summary (.tsv)", "p.tsv", _write_product, _read_product),
     Kind("noise (.json)", "p.json", _write_product, _read_product),
     Kind("resolved config (.json)", "experiment.json", _write_resolved, _read_resolved),
+    Kind("a release of observations", "r.zip", _write_release, _read_release),
     Kind("critical values in the cache", "critical.npz", _write_cache, _read_cache),
     Kind("CIFAR-10 (.tar.gz)", "c.tar.gz", _write_cifar10, _read_source("cifar10")),
     Kind("Housing (.tgz)", "h.tgz", _write_housing, _read_source("california_housing")),

@@ -1,0 +1,469 @@
+"""`dpcanary release`: an archive from which all but the training is made again, without data."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from running import printed_by
+
+from dpcanary.audits.releasing import release_results, released_config
+from dpcanary.audits.running import run_config
+from dpcanary.audits.verifying import verify_results
+from dpcanary.errors import InputError
+from dpcanary.released import MANIFEST, Released, open_release
+from dpcanary.reports.of_experiment import report_of_experiment
+from dpcanary.settings.experiment import read_experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
+from dpcanary.settings.products import Products
+
+ROOT = Path(__file__).parents[2]
+DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]
+AUDIT = {"num_steps": 4, "num_runs": 8, "sample_rate": 0.5, "runs_per_shard": 4}
+TRAINED = {**AUDIT, "dataset": "own"}
+CONFIG: dict[str, Any] = {
+    "experiment": "study",
+    "delta": 1e-5,
+    "datasets": {"own": {"source": "own.npz", "num_records": 20}},
+    "audits": {
+        "trained": {**TRAINED, "canary": ["gradient", "natural"], "target_epsilon": 8.0},
+        "module": {
+            **TRAINED,
+            "canary": "crafted_input",
+            "model": "own_nets:build",
+            "crafting_steps": 2,
+            "noise_multiplier": 2.0,
+        },
+        "added": {
+            **TRAINED,
+            "canary": "gradient",
+            "adjacency": "add_remove",
+            "noise_multiplier": 2.0,
+        },
+        "drawn": {
+            **AUDIT,
+            "canary": "worst_case",
+            "score": ["final_sum", "transcript"],
+            "noise_multiplier": 2.0,
+        },
+    },
+    "figures": {
+        "steps": {"kind": "epsilon_by_step", "sweeps": ["trained"]},
+        "trade_off": {"kind": "trade_off", "sweeps": ["added"], "proven": True},
+        "runs": {"kind": "epsilon_by_runs", "sweeps": ["drawn"], "num_runs": [4, 8]},
+    },
+}
+MODEL = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2))
+"""
+# Of what is made after training; all other files are data, canaries, models and shards.
+DERIVED = ("summary.tsv", "estimates", "accounting", "profiles", "figures", "ceilings", "scores")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished experiment on a file of its own, with a model of its own."""
+    folder = tmp_path_factory.mktemp("trained")
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    np.savez(folder / "own.npz", features=rng.normal(size=(80, 5)), labels=labels)
+    (folder / "own_nets.py").write_text(MODEL)
+    (folder / "trained.yaml").write_text(yaml.safe_dump(CONFIG))
+    printed_by([*DPCANARY, "run", "trained.yaml", "--cores", "2"], folder)
+    for holds in Released:
+        output = f"{holds}/study.zip"
+        printed_by(
+            [*DPCANARY, "release", "results/study", "--observations", holds, "--output", output],
+            folder,
+        )
+    return folder
+
+
+@pytest.fixture(scope="module", params=[*Released])
+def regenerated(
+    request: pytest.FixtureRequest, trained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same from a release, in a folder without the data and the model."""
+    folder = tmp_path_factory.mktemp(f"from-{request.param}")
+    for name in ("study.zip", "study.yaml"):
+        shutil.copy(trained / request.param / name, folder)
+    printed_by([*DPCANARY, "run", "study.yaml", "--cores", "2"], folder)
+    return folder
+
+
+def files_of(results: Path) -> dict[str, bytes]:
+    """What is made after training."""
+    return {
+        str(path.relative_to(results)): path.read_bytes()
+        for path in sorted(results.rglob("*"))
+        if path.is_file() and path.relative_to(results).parts[0] in DERIVED
+    }
+
+
+def members_of(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as content:
+        return {name: content.read(name) for name in content.namelist()}
+
+
+def write_zip(path: Path, members: dict[str, bytes], *, mends: bool = True, **options: Any) -> None:
+    """An archive; if `mends`, its manifest has the hashes of what is there."""
+    members = dict(members)
+    if mends:
+        manifest = json.loads(members[MANIFEST])
+        files = {one["name"]: one for one in manifest["files"]}
+        for name in members.keys() - {MANIFEST}:
+            files.setdefault(name, {"name": name, "origin": f"{name}:0"})
+            files[name]["sha256"] = hashlib.sha256(members[name]).hexdigest()
+        manifest["files"] = [files[name] for name in sorted(files.keys() & members.keys())]
+        members[MANIFEST] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w", **options) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def with_other_score(content: bytes) -> bytes:
+    with np.load(io.BytesIO(content)) as arrays:
+        changed = {**arrays, "scores": arrays["scores"] + 1}
+    written = io.BytesIO()
+    np.savez(written, **changed)
+    return written.getvalue()
+
+
+def test_everything_after_training_is_the_same_byte_by_byte(trained, regenerated):
+    made, own = (files_of(folder / "results/study") for folder in (regenerated, trained))
+    assert len(made) > 30
+    assert made.keys() == own.keys()
+    assert [name for name in made if made[name] != own[name]] == []
+    unneeded = {"data", "reference", "pretrained"}
+    assert not unneeded & {path.name for path in (regenerated / "results/study").iterdir()}
+    assert not (regenerated / "resources").exists()
+    holds = Released.SHARDS if (regenerated / "results/study/shards").exists() else Released.SCORES
+    again = regenerated / "again.zip"
+    release_results(regenerated / "results/study", observations=holds, output=again)
+    assert again.read_bytes() == (regenerated / "study.zip").read_bytes()
+
+
+def test_a_regenerated_experiment_says_so_and_is_verified(regenerated):
+    results = regenerated / "results/study"
+    sha256 = hashlib.sha256((regenerated / "study.zip").read_bytes()).hexdigest()
+    found = verify_results(results, cores=2)
+    assert found.exit_status == 0, str(found)
+    assert "Every number is what study.zip gives." in str(found)
+    report = report_of_experiment(results)
+    told = dict(report.provenance)
+    assert told["observations"] == "released: study.zip"
+    assert told["SHA-256 of the archive"] == sha256
+    assert told["verified"].endswith("0 shards replayed")
+    assert report.data == [
+        ("data", "not read, since observations are released; own: 20 private records of own.npz")
+    ]
+    with pytest.raises(InputError, match=r"study\.zip, a release: nothing can be trained anew"):
+        verify_results(results, replay=1)
+    assert sha256 in printed_by([*DPCANARY, "results", "results/study"], regenerated)
+
+
+def test_a_score_that_is_altered_is_found_by_the_archive(trained, tmp_path):
+    """Results that say that they are from the archive, with a score that is not."""
+    for name in ("study.zip", "study.yaml"):
+        shutil.copy(trained / "scores" / name, tmp_path)
+    results = tmp_path / "results/study"
+    for name in ("scores/added.npz", "noise/added.json"):
+        (results / name).parent.mkdir(parents=True)
+        shutil.copy(trained / "results/study" / name, results / name)
+    experiment = parse_experiment(read_config(tmp_path / "study.yaml"))
+    (results / "experiment.json").write_text(experiment.to_json())
+    altered = results / "scores/added.npz"
+    altered.write_bytes(with_other_score(altered.read_bytes()))
+    found = verify_results(results, cores=2)
+    status = {one.file: one.status for one in found.files}
+    assert status["scores/added.npz"] == "changed"
+    assert status["noise/added.json"] == "same"
+    assert status["scores/module.npz"] == "missing"
+
+
+def test_nothing_is_unpacked_again_as_long_as_the_hash_is_the_same(regenerated):
+    os.utime(regenerated / "study.zip")
+    said = printed_by([*DPCANARY, "run", "study.yaml", "--cores", "2", "--dry-run"], regenerated)
+    assert "unpack" not in said.lower()
+    said = printed_by(
+        [*DPCANARY, "run", "study.yaml", "--target", "estimate_cost", "--cores", "2"], regenerated
+    )
+    assert "Nothing is trained: observations are those of the release study.zip." in said
+
+
+def test_the_same_results_give_the_same_archive(trained, tmp_path):
+    for holds in Released:
+        command = [*DPCANARY, "release", str(trained / "results/study"), "--json"]
+        said = printed_by([*command, "--observations", holds, "--output", "other.zip"], tmp_path)
+        told = json.loads(said)
+        made = (tmp_path / "other.zip").read_bytes()
+        assert made == (trained / holds / "study.zip").read_bytes()
+        assert told["sha256"] == hashlib.sha256(made).hexdigest()
+        assert told["bytes"] == len(made)
+        assert read_config(tmp_path / "other.yaml")["settings"]["archive"] == "other.zip"
+        with zipfile.ZipFile(tmp_path / "other.zip") as archive:
+            assert archive.testzip() is None
+            assert archive.namelist() == sorted(archive.namelist())
+
+
+def test_the_config_in_an_archive_runs_it_and_is_the_experiment(trained):
+    own = read_experiment(trained / "results/study/experiment.json")
+    inside = yaml.safe_load(members_of(trained / "scores/study.zip")["config.yaml"])
+    told = {"observations": "released", "archive": "study.zip"}
+    expected = own.settings.model_copy(update=told)
+    assert parse_experiment(inside) == own.model_copy(update={"settings": expected})
+    text = released_config(
+        own.model_copy(update={"settings": own.settings.model_copy(update={"device": "cuda"})}),
+        archive="study.zip",
+        config="study.yaml",
+    )
+    assert parse_experiment(yaml.safe_load(text)).settings.device == "cpu"
+
+
+def flip(place: float) -> Callable[[Path], None]:
+    def change(archive: Path) -> None:
+        content = bytearray(archive.read_bytes())
+        content[int(place * (len(content) - 1))] ^= 1
+        archive.write_bytes(content)
+
+    return change
+
+
+def cut(archive: Path) -> None:
+    archive.write_bytes(archive.read_bytes()[:-100])
+
+
+def changed(name: str, make: Callable[[bytes], bytes], **options: Any) -> Callable[[Path], None]:
+    def change(archive: Path) -> None:
+        members = members_of(archive)
+        write_zip(archive, {**members, name: make(members.get(name, b""))}, **options)
+
+    return change
+
+
+def without(name: str, **options: Any) -> Callable[[Path], None]:
+    def change(archive: Path) -> None:
+        members = members_of(archive)
+        del members[name]
+        write_zip(archive, members, **options)
+
+    return change
+
+
+def doubled(archive: Path) -> None:
+    with zipfile.ZipFile(archive, "a") as content, pytest.warns(UserWarning, match="Duplicate"):
+        content.writestr("scores/added.npz", b"")
+
+
+def compressed(archive: Path) -> None:
+    write_zip(archive, members_of(archive), compression=zipfile.ZIP_DEFLATED)
+
+
+def exchanged(archive: Path) -> None:
+    """Two audits' scores, each under the other's name, in an archive that is whole."""
+    members = members_of(archive)
+    one, two = "scores/added.npz", "scores/module.npz"
+    write_zip(archive, {**members, one: members[two], two: members[one]})
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a bit of a score": (flip(0.5), "Bad CRC|another hash|not a whole"),
+    "a bit of the directory": (flip(0.99), "not a whole|lacks|another form|does not list|has a"),
+    # Members are archives themselves, one of which then seems to be the last.
+    "truncated": (cut, "not a whole release|has no manifest.json"),
+    "empty": (lambda archive: archive.write_bytes(b""), "not a whole release"),
+    "no archive": (lambda archive: archive.write_text("scores"), "not a whole release"),
+    "missing": (Path.unlink, "does not exist"),
+    "lacking a file": (without("scores/added.npz"), "lacks scores/added.npz"),
+    "lacking a listed file": (without("scores/added.npz", mends=False), "lacks 'scores/added.npz'"),
+    "without a manifest": (without(MANIFEST, mends=False), "has no manifest.json"),
+    "with a file more": (
+        changed("scores/more.npz", lambda _: b"1"),
+        "has scores/more.npz, which is not of this config",
+    ),
+    "with an unlisted file": (
+        changed("scores/more.npz", lambda _: b"1", mends=False),
+        "has 'scores/more.npz', which its manifest does not list",
+    ),
+    "leading outside": (changed("../x", lambda _: b"1"), r"has '\.\./x', which is no file of a"),
+    "leading to the root": (changed("/tmp/x", lambda _: b"1"), "has '/tmp/x', which is no file"),
+    "leading elsewhere": (changed("summary.tsv", lambda _: b"1"), "'summary.tsv', which is no"),
+    "with a file twice": (doubled, "has a member twice"),
+    "compressed": (compressed, "in another form than dpcanary writes"),
+    "with a foreign manifest": (changed(MANIFEST, lambda _: b"{}", mends=False), "that is wrong"),
+    "with an unmended score": (
+        changed("scores/added.npz", with_other_score, mends=False),
+        "scores/added.npz with another hash than its manifest says",
+    ),
+    "with exchanged files": (exchanged, "of another origin than its manifest says"),
+}
+
+
+def check_refused(folder: Path, message: str) -> None:
+    """Before anything runs, or by the job that unpacks; nothing of it is then there."""
+    with pytest.raises(InputError, match=message) as refused:
+        run_config(folder / "study.yaml", folder=folder, prints_results=False)
+    assert "study.zip" in str(refused.value)
+    left = [path.name for path in folder.rglob("*") if path.is_file()]
+    assert {*left} <= {"study.zip", "study.yaml", ".lock"}
+    assert not [*folder.parent.glob("x")]
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A release of scores, to be altered."""
+    place = tmp_path / "released"
+    shutil.copytree(trained / "scores", place)
+    return place
+
+
+def restate_hash(folder: Path) -> None:
+    """The config then states the hash of the altered archive."""
+    config = read_config(folder / "study.yaml")
+    archive = folder / "study.zip"
+    if archive.exists():
+        config["settings"]["archive_sha256"] = hashlib.sha256(archive.read_bytes()).hexdigest()
+    (folder / "study.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name != "missing"])
+def test_an_archive_with_another_hash_is_refused(folder, name):
+    DAMAGES[name][0](folder / "study.zip")
+    check_refused(folder, "has sha256 .*, and the config's archive_sha256 is")
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_an_archive_that_is_altered_is_refused_whatever_the_config_says(folder, name, tmp_path):
+    change, message = DAMAGES[name]
+    wanted = parse_experiment(read_config(folder / "study.yaml"))
+    origins = [*members_origins(folder / "study.zip").values()]
+    change(folder / "study.zip")
+    restate_hash(folder)
+    unpacked = tmp_path / "unpacked"
+    with (  # noqa: PT012
+        pytest.raises(InputError, match=message) as refused,
+        open_release(folder / "study.zip") as release,
+    ):
+        release.check(Products(wanted).of_release(Released.SCORES))
+        release.unpack(unpacked, wanted=origins)
+    assert "study.zip" in str(refused.value)
+    assert not unpacked.exists()
+
+
+def members_origins(archive: Path) -> dict[str, str]:
+    with open_release(archive) as release:
+        return release.origins
+
+
+def test_a_changed_score_is_known_by_the_hash_in_the_config_alone(folder):
+    changed("scores/added.npz", with_other_score)(folder / "study.zip")
+    check_refused(folder, "has sha256 .*, and the config's archive_sha256 is")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 7}, None),
+        ({"num_steps": 5}, "made with other settings"),
+        ({"datasets": {"own": {"num_records": 30}}}, "made with other settings"),
+        ({"datasets": {"own": {"sha256": ["0" * 64]}}}, "made with other settings"),
+    ],
+    ids=str,
+)
+def test_an_archive_of_other_settings_is_refused(trained, folder, change, message):
+    """The config as it was written, with the hashes of data that are not there."""
+    config = yaml.safe_load(yaml.safe_dump(CONFIG))
+    own = read_config(folder / "study.yaml")["settings"]
+    told = {key: own[key] for key in ("observations", "archive", "archive_sha256")}
+    config |= told
+    config["datasets"]["own"]["sha256"] = own["datasets"]["own"]["sha256"]
+    assert_origins_fit(config, folder)
+    for key, value in change.items():
+        if key == "datasets":
+            config["datasets"]["own"] |= value["own"]
+        elif key == "num_steps":
+            config["audits"]["added"][key] = value
+        else:
+            config[key] = value
+    (folder / "study.yaml").write_text(yaml.safe_dump(config))
+    check_refused(folder, message or "made with other settings, or from other inputs")
+
+
+def assert_origins_fit(config: dict[str, Any], folder: Path) -> None:
+    """Without a change, the config is the one that the archive is of."""
+    assert Products(parse_experiment(config)).check_release(folder / "study.zip")
+
+
+def test_the_archive_of_another_experiment_is_refused(folder):
+    config = read_config(folder / "study.yaml")
+    for key in ("audits", "runs_of_audit", "unused_keys"):
+        config[key]["other"] = config[key].pop("added")
+    config["runs_of_audit"]["other"] = "other"
+    config["sweeps"]["added"] = ["other"]
+    (folder / "study.yaml").write_text(yaml.safe_dump(config))
+    check_refused(folder, "has noise/added.json, which is not of this config")
+
+
+def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results/study"
+    shutil.copytree(trained / "results/study", results)
+    resolved = (results / "experiment.json").read_text()
+    (results / "experiment.json").write_text(resolved.replace('"delta": 1e-05', '"delta": 0.001'))
+    with pytest.raises(InputError, match="was not made with the config that is in"):
+        release_results(results)
+    (results / "experiment.json").write_text(resolved)
+    scores = results / "scores/added.npz"
+    content = scores.read_bytes()
+    shutil.copy(results / "scores/module.npz", scores)
+    with pytest.raises(InputError, match=r"added\.npz is scores/module, not scores/added"):
+        release_results(results)
+    scores.write_bytes(content[:-30])
+    with pytest.raises(InputError, match=r"added\.npz is not a whole"):
+        release_results(results)
+    scores.write_bytes(content)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(CONFIG))
+    with pytest.raises(InputError, match="is not the config of a release"):
+        release_results(results)
+    with pytest.raises(InputError, match=r"ends with \.zip"):
+        release_results(results, output=Path("study.tar"))
+    (results / "summary.tsv").unlink()
+    with pytest.raises(InputError, match=r"summary\.tsv does not exist"):
+        release_results(results, output=Path("made.zip"))
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "study.yaml"}
+
+
+def test_the_released_replication_makes_its_figure_again(tmp_path):
+    """In a folder without data; its archive is looked up in the repository."""
+    config = str(ROOT / "config/released/sst2.yaml")
+    command = [*DPCANARY, "run", config, "--cores", "2"]
+    said = printed_by(command, tmp_path, DPCANARY_DATA=str(ROOT))
+    assert "figureA6.zip" in said
+    figure = tmp_path / "results/released-sst2/figures/figureA6.tsv"
+    assert figure.read_text() == (ROOT / "docs/results/figureA6.tsv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"observations": "released"}, "need an archive"),
+        ({"archive": "a.zip"}, "write `observations: released`"),
+        ({"observations": "release"}, "did you mean 'released'"),
+    ],
+    ids=str,
+)
+def test_keys_that_do_not_fit_are_refused(keys, message):
+    with pytest.raises(InputError, match=message):
+        parse_experiment({**CONFIG, **keys})
