@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.ready-tools
 # What `make lock` and `make sbom` need has an environment of its own.
 RELEASE := build/release
+DIST := dist
 PIP_INSTALL := install --quiet --disable-pip-version-check
 # Files whose hash is not in the lock are refused. What has no wheel is built with what the lock holds.
 FROM_LOCK := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement
@@ -33,6 +34,8 @@ help:
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
 	@echo "make schema       the schema and the tables of a config's keys, from their declarations"
+	@echo "make lock         the hashes in locks/, from pyproject.toml and constraints.txt"
+	@echo "make sbom         licences and bill of materials of all that is installed, in dist/"
 	@echo "make bench        times training and estimation on the processor (a quarter of an hour)"
 	@echo "make bench-gpu    times training on a GPU, and Figure 3 of Pradhan et al. in full"
 	@echo "make clean        remove the results of the demo"
@@ -124,6 +127,14 @@ lock: $(RELEASE)/.ready
 			--only-binary :all: --no-binary connection-pool --python-platform x86_64-manylinux_2_28 \
 			--python-version $$python --requirement locks/tools.txt || exit 1; \
 	done
+
+# What `make` installed, as packages with licences and hashes.
+sbom: $(TOOLS) $(RELEASE)/.ready
+	mkdir -p $(DIST)
+	$(RELEASE)/bin/cyclonedx-py environment $(VENV)/bin/python --pyproject pyproject.toml --spec-version 1.6 \
+		--no-validate --output-reproducible --output-file $(DIST)/sbom.cdx.json
+	$(RELEASE)/bin/python -m release.bill_of_materials $(DIST)/sbom.cdx.json $(DIST)/licences.tsv
+	@echo "See $(DIST)/licences.tsv and $(DIST)/sbom.cdx.json"
 
 bench: $(TOOLS)
 	mkdir -p benchmarks/results
