@@ -113,14 +113,15 @@ $(RELEASE)/.ready: locks/release.txt
 	$(RELEASE)/bin/pip $(FROM_LOCK) locks/release.txt
 	touch $@
 
-# After a change of requirements or of constraints.txt. The last lines see that no version lacks a wheel.
+# After a change of requirements or of constraints.txt. Without --upgrade, uv would keep the hashes that are there,
+# also if the index has got more files since. The last lines see that no package lacks a wheel.
 COMPILE := $(RELEASE)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-package torch --no-annotate --custom-compile-command "make lock"
-LOCKED := pyproject.toml --constraints constraints.txt
+AS_PINNED := --constraints constraints.txt --upgrade
 lock: $(RELEASE)/.ready
-	$(COMPILE) --group build --constraints constraints.txt --output-file locks/build.txt
-	$(COMPILE) $(LOCKED) --output-file locks/dpcanary.txt
-	$(COMPILE) $(LOCKED) --all-extras --output-file locks/tools.txt
+	$(COMPILE) $(AS_PINNED) --group build --output-file locks/build.txt
+	$(COMPILE) $(AS_PINNED) pyproject.toml --output-file locks/dpcanary.txt
+	$(COMPILE) $(AS_PINNED) pyproject.toml --all-extras --output-file locks/tools.txt
 	$(COMPILE) --group release --output-file locks/release.txt
 	@for python in 3.11 3.12 3.13; do \
 		$(RELEASE)/bin/uv pip install --quiet --dry-run --require-hashes --no-deps --target $(RELEASE)/none \
