@@ -1,7 +1,7 @@
 """What is accounted, and the question to an accountant; with few imports, to load fast."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from math import nan, prod, sqrt
 
 from dpcanary.adjacency import Adjacency
@@ -51,9 +51,16 @@ class Mechanism:
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
         object.__setattr__(self, "sample_rate", rate)
         object.__setattr__(self, "num_steps", checked_count("num_steps", self.num_steps))
-        if self.noise_multiplier == self.noise_multiplier:  # NaN is not itself
+        noise = nan  # that of `math`, whatever NaN is given: see `__eq__`
+        if self.noise_multiplier == self.noise_multiplier:
             noise = checked_real("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", noise)
+        object.__setattr__(self, "noise_multiplier", noise)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all is equal. Noise that is not given is so, too, which NaN is not by itself."""
+        if not isinstance(other, Mechanism):
+            return NotImplemented
+        return astuple(self) == astuple(other)  # tuples take one object to be equal to itself
 
     def with_noise(self, noise_multiplier: float) -> "Mechanism":
         """The same mechanism with another noise multiplier."""

@@ -200,7 +200,10 @@ def test_noise_that_is_not_given_is_asked_for() -> None:
     mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500)
     with pytest.raises(InputError, match="noise_multiplier is nan"):
         account_epsilon(mechanism, delta=1e-5, method="closed_form")
-    assert mechanism == Mechanism("substitute", sample_rate=1.0, num_steps=500)
+    same = Mechanism("substitute", sample_rate=1.0, num_steps=500, noise_multiplier=float("nan"))
+    assert mechanism == same
+    assert hash(mechanism) == hash(same)
+    assert mechanism != mechanism.with_noise(1.0)
     sigma = calibrate_noise(mechanism, epsilon=9.992, delta=1e-5, method="closed_form")
     known = mechanism.with_noise(sigma)
     assert account_epsilon(known, delta=1e-5, method="closed_form").upper <= 9.992
