@@ -13,6 +13,8 @@ from dpcanary.program import progress
 # What Snakemake itself uses: seconds once and for every job, and the share of a core while it
 # waits. Measured with jobs that do nothing.
 _WORKFLOW_START, _WORKFLOW_JOB, _WORKFLOW_SHARE = 5.0, 0.05, 0.1
+# So many jobs of so few seconds spend their time on starting and being planned; and what is good.
+_MANY_JOBS, _SHORT_JOB, _GOOD_JOB = 500, 60, 600
 _SUMMED = ["jobs", "models", "model-steps", "GPU-hours", "core-hours", "disk"]
 _DURATIONS = (("days", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -53,7 +55,21 @@ def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Iterable[str]) -> str
     size, wall = _in_units(disk, _SIZES), _in_units(wall_seconds(costs, num_cores), _DURATIONS)
     cores = f"{num_cores} core{'s' if num_cores > 1 else ''}"
     said = f"In all {hours} and {size} of disk: about {wall} with {cores}, if nothing else runs."
-    return "\n".join(["\n\n".join([*map(_shown, tables), said]), *notes])
+    return "\n".join(["\n\n".join([*map(_shown, tables), said]), *_small_shards(costs), *notes])
+
+
+def _small_shards(costs: pd.DataFrame) -> Iterator[str]:
+    """Says which sweeps have many jobs of seconds, and what makes them fewer."""
+    shards = costs[costs["rule"] == "train_shard"]
+    for sweep, rows in shards.groupby("sweep", sort=False):
+        jobs, models = int(rows["jobs"].sum()), int(rows["models"].sum())
+        seconds = 3600 * float(rows["GPU-hours"].sum() + rows["core-hours"].sum()) / jobs
+        if jobs >= _MANY_JOBS and 0 < seconds < _SHORT_JOB:
+            larger = _two_digits(models / jobs * _GOOD_JOB / seconds)
+            yield (
+                f"{sweep}: a job of its {jobs:,} takes about {_in_units(seconds, _DURATIONS)}; with"
+                f" `runs_per_shard: {larger.replace(',', '')}`, there are fewer, of ten minutes."
+            )
 
 
 def _sums(costs: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -576,6 +576,21 @@ def test_tables_name_units_and_add_up():
     assert lines["total"][5:7] == ["40", "0.01"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_many_jobs_of_seconds_are_better_few(device):
+    def told(jobs: int, seconds: float) -> list[str]:
+        known = {"jobs": jobs, "models": 250 * jobs, "sweep": "mine", "audits": "a"}
+        row = row_of("train_shard", seconds, device=device, **known)
+        text = text_of(costs(row, row_of("summarise", 36.0)), num_cores=2, notes=[])
+        return [line for line in text.splitlines() if "runs_per_shard" in line]
+
+    assert told(600, 20.0) == [
+        "mine: a job of its 600 takes about 20 s; with `runs_per_shard: 7500`, there are fewer, of"
+        " ten minutes."
+    ]
+    assert told(400, 20.0) == told(600, 90.0) == []
+
+
 def test_jobs_without_a_probe_cost_their_constants():
     summary = row_of("summarise", 0.0) | {"probe": None, "units": None, "seconds": 36.0}
     found = costs(summary, row_of("train_shard", 72.0))
