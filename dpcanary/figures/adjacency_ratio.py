@@ -9,6 +9,7 @@ from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.figures.layout import log_ticks, make_frame
 from dpcanary.figures.panels import setting_in_words
+from dpcanary.provenance import KEY
 
 # The ratio if the epsilons of removing one record and adding another just added up.
 _TWICE: dict[str, Any] = {
@@ -44,7 +45,7 @@ def draw_adjacency_ratio(ratios: pd.DataFrame, *, note: str = "") -> tuple[Figur
             axes.plot(points["noise_multiplier"], points["ratio"], **looks[count])
         axes.set_xscale("log")
         log_ticks(axes, axis="x")
-    return figure, ratios
+    return figure, ratios.drop(columns=KEY, errors="ignore")
 
 
 def _note(ratios: pd.DataFrame) -> str:
