@@ -144,7 +144,7 @@ ERRORS = [
     Planted(
         "temporary files of processes have one name",
         "files.py",
-        'f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part"',
+        'f".{path.name}.{_HOST}.{os.getpid()}-{secrets.token_hex(4)}.part"',
         'f".{path.name}.part"',
         "test_files.py",
     ),

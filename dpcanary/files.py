@@ -8,6 +8,8 @@ import errno
 import hashlib
 import json
 import os
+import platform
+import re
 import secrets
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,12 +23,16 @@ from dpcanary.errors import InputError
 
 Arrays = Mapping[str, NDArray[Any]]
 _NAMES = "arrays"  # in the header
+_HOST = re.sub(r"\W+", "-", platform.node())
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Writes a file whole or not at all: a temporary file beside it is moved to its place."""
+    """Writes a file whole or not at all: a temporary file beside it is moved to its place.
+
+    What a killed process of this machine has left of an earlier try is removed.
+    """
     # Processes of several machines may share the folder, and the number.
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
@@ -34,6 +40,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        _remove_leftovers(path)
     except OSError as error:
         reason = error.strerror
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -42,6 +49,26 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     finally:
         with contextlib.suppress(OSError):  # the folder may not exist
             part.unlink()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes temporary files of a path whose process, of this machine, is no more."""
+    own = f".{path.name}.{_HOST}."
+    for name in os.listdir(path.parent):
+        if name.startswith(own) and name.endswith(".part"):
+            process = name.removeprefix(own).partition("-")[0]
+            if process.isdecimal() and not _is_alive(int(process)):
+                path.with_name(name).unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 import errno
 import os
 import pickle
+import platform
+import re
 import resource
 import subprocess
 import sys
@@ -154,3 +156,39 @@ def test_a_header_is_read_alone(tmp_path):
     np.savez(path, x=np.arange(4))
     with pytest.raises(InputError, match="was not written by dpcanary"):
         files.read_header(path)
+
+
+def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path):
+    path = tmp_path / "a[1].npz"
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    host = re.sub(r"\W+", "-", platform.node())
+    names = {
+        "killed": f".a[1].npz.{host}.{killed.pid}-00ff00ff.part",
+        "own": f".a[1].npz.{host}.{os.getpid()}-00ff00ff.part",
+        "of another machine": f".a[1].npz.{host}x.{killed.pid}-00ff00ff.part",
+        "of another file": f".b.npz.{host}.{killed.pid}-00ff00ff.part",
+    }
+    for name in names.values():
+        (tmp_path / name).write_text("part")
+    files.write_text(path, "whole")
+    del names["killed"]
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, *names.values()}
+
+
+def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypatch):
+    """The name that is written is the one that is looked for."""
+    path, left = tmp_path / "a.txt", []
+
+    def fail(file):
+        [part] = tmp_path.iterdir()
+        left.append(part.name)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomically(path, fail)
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / left[0]).write_text("part")  # as if it had been killed then
+    monkeypatch.setattr(files, "_is_alive", lambda process: process != os.getpid())
+    files.write_text(path, "whole")
+    assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
