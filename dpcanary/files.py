@@ -54,11 +54,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def _remove_leftovers(path: Path) -> None:
     """Removes temporary files of a path whose process, of this machine, is no more."""
     own = f".{path.name}.{_HOST}."
-    for name in os.listdir(path.parent):
-        if name.startswith(own) and name.endswith(".part"):
-            process = name.removeprefix(own).partition("-")[0]
+    for one in path.parent.iterdir():
+        if one.name.startswith(own) and one.suffix == ".part":
+            process = one.name.removeprefix(own).partition("-")[0]
             if process.isdecimal() and not _is_alive(int(process)):
-                path.with_name(name).unlink(missing_ok=True)
+                one.unlink(missing_ok=True)
 
 
 def _is_alive(process: int) -> bool:
