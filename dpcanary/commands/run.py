@@ -1,5 +1,6 @@
 """`dpcanary init` and `run`: a new study, and the workflow on a config."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +44,7 @@ def init(
         print_json({"folder": str(folder), "files": [*texts]})
         return
     print(f"Written: {', '.join(str(folder / name) for name in texts)}")
-    print(f"Edit the config, then: cd {folder} && dpcanary run config.yaml")
+    print(f"Edit the config, then: cd {shlex.quote(str(folder))} && dpcanary run config.yaml")
 
 
 def run(

@@ -57,6 +57,8 @@ def read_world_scores(
     Raises:
         InputError: if the file or a column is missing, or holds something else.
     """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file of scores in it")
     if path.suffix not in SUFFIXES:
         known = ", ".join(SUFFIXES)
         raise InputError(f"{path}: scores are read from {known} files, not from {path.suffix!r}")
@@ -84,8 +86,14 @@ def _columns(path: Path) -> dict[str, NDArray[Any]]:
         return read_npz(path)
     try:
         table = _TABLES[path.suffix](path)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not in UTF-8, from byte {error.start} on: save it with this encoding"
+        ) from None
     except (ValueError, OSError) as error:
         raise InputError(f"{path} cannot be read as a table: {error}") from None
+    if table.empty:
+        raise InputError(f"{path} has no rows")
     return {str(name): table[name].to_numpy() for name in table.columns}
 
 

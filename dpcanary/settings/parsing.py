@@ -279,7 +279,12 @@ def _describe(model: type[ClosedModel], detail: ErrorDetails) -> str:
         options = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         message = f"unknown name, {suggestion(str(value), options)}"
     if isinstance(value, str) and kind in ("float_type", "int_type"):
-        message += "; YAML reads 1e-5 as text: write 1.0e-5"
+        quoted = re.fullmatch(r"[+-]?[\d_]*\.?\d+", value)
+        message += (
+            f"; in quotes, it is a text: write {value}"
+            if quoted
+            else "; YAML reads 1e-5 as text: write 1.0e-5"
+        )
     return f"{key}: {message} (got {value!r})" if key else message
 
 

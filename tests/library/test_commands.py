@@ -323,8 +323,21 @@ def test_files_that_are_no_scores_are_refused(tmp_path):
         with pytest.raises(InputError, match=message):
             printed("estimate", str(tmp_path / name), "--delta", "1e-5")
     (tmp_path / "b.parquet").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="cannot be read as a table"):
-        printed("estimate", str(tmp_path / "b.parquet"), "--delta", "1e-5")
+    (tmp_path / "c.csv").write_text("score,world\n")
+    (tmp_path / "d.csv").write_bytes("scoré,world\n1,0\n".encode("latin-1"))
+    for name, message in (
+        ("b.parquet", "cannot be read as a table"),
+        ("c.csv", "has no rows"),
+        ("d.csv", "is not in UTF-8, from byte 4 on"),
+        (".", "is a folder: name a file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            printed("estimate", str(tmp_path / name), "--delta", "1e-5")
+
+
+def test_the_folder_of_a_new_study_is_quoted(tmp_path):
+    folder = tmp_path / "my study"
+    assert f"cd '{folder}' && dpcanary run config.yaml" in printed("init", str(folder))
 
 
 # Plans

@@ -268,6 +268,8 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("delta", 0.0, "delta: Input should be greater than 0"),
         ("delta", 1.0, "delta: Input should be less than 1"),
         ("delta", "1e-5", "YAML reads 1e-5 as text: write 1.0e-5"),
+        ("significance", "0.05", "in quotes, it is a text: write 0.05"),
+        ("seed", "20", "in quotes, it is a text: write 20"),
         ("significance", 1e-9, "significance: Input should be greater than or equal to"),
         ("significance", 0.51, "significance: Input should be less than or equal to 0.5"),
         ("significance", 1.5, "significance: Input should be less than or equal to 0.5"),

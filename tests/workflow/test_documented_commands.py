@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from running import environment
-from sklearn.datasets import load_iris
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -81,10 +80,9 @@ def masked(text: str) -> list[str]:
 
 @pytest.mark.long
 def test_the_tutorial_runs(tmp_path):
-    iris = load_iris(as_frame=True)
-    table = iris.frame.drop(columns="target").assign(species=iris.target_names[iris.target])
-    table.to_csv(tmp_path / "flowers.csv", index=False)
     page = (ROOT / "docs/tutorial.md").read_text()
+    [table] = re.findall(r"```python\n((?:.*\n)*?)```", page)
+    subprocess.run([sys.executable, "-c", table], cwd=tmp_path, check=True)
     parts = re.findall(r"```console\n\$ (.*)\n((?:.*\n)*?)```", page)
     assert len(parts) >= 4
     for command, expected in parts:
