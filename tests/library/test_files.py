@@ -95,6 +95,19 @@ def test_truncated_files_are_refused(tmp_path):
             files.read_arrays(path)
 
 
+def test_a_file_that_lost_or_gained_an_array_is_refused(tmp_path):
+    path = tmp_path / "x.npz"
+    files.write_arrays(path, header={"seed": 3}, arrays={"x": np.arange(4), "y": np.ones(2)})
+    whole = files.read_npz(path)
+    lost = {name: array for name, array in whole.items() if name != "y"}
+    for changed in (lost, {**whole, "z": np.zeros(3)}):
+        np.savez(path, **changed)
+        with pytest.raises(InputError, match=r"x\.npz does not hold the arrays that were written"):
+            files.read_arrays(path)
+    np.savez(path, **whole)
+    assert files.read_arrays(path)[1].keys() == {"x", "y"}
+
+
 def test_flipped_bytes_are_noticed(tmp_path):
     path = tmp_path / "x.npz"
     files.write_arrays(path, header={}, arrays={"x": np.zeros(1000)})

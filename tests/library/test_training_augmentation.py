@@ -152,6 +152,29 @@ def test_gradients_are_averaged_over_views_before_they_are_clipped(name, clip, v
         module.float()
 
 
+@pytest.mark.parametrize("vectorise", [False, True], ids=["in turns", "together"])
+def test_the_mean_over_views_decides_whether_a_record_is_clipped(vectorise):
+    """With a clipping norm between those of the records; the sum over views is VIEWS as long."""
+    torch.manual_seed(1)
+    module, images = Shared(), torch.randn(RECORDS + 1, 3, SIDE, SIDE)
+    table = RecordTable(images, torch.randint(0, 3, (RECORDS + 1,)), 0)
+    path = ModulePath(
+        module, table, Loss.CROSS_ENTROPY, vectorise_runs=vectorise, multiplicity=VIEWS
+    )
+    row = nn.utils.parameters_to_vector(module.parameters()).detach()
+    assert path.vectorises == vectorise
+    rows, weights = torch.arange(RECORDS), torch.ones(1, RECORDS)
+    drawn = Views(VIEWS, RECORDS + 1, seed=3, runs=torch.tensor([7])).at(2, rows)
+    each = averaged(module, row, augmented(images[rows], drawn[0]), table.labels[rows])
+    norms = each.norm(dim=1)
+    clip = float(norms.median())
+    found = torch.empty(1, len(row))
+    path.clipped_sums(row[None], Batch(rows, weights, drawn), clip, found)
+    assert norms.min() < 0.99 * clip < 1.01 * clip < norms.max() < VIEWS * clip
+    expected = (clip / norms).clamp(max=1.0) @ each
+    assert (found[0] - expected).norm() <= 1e-4 * expected.norm()
+
+
 def test_an_ensemble_trains_on_views_whatever_the_shards():
     rng = np.random.default_rng(1)
     records = Records(rng.normal(size=(8, 3, SIDE, SIDE)).astype(np.float32), np.arange(8) % 3)
