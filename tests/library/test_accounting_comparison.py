@@ -80,6 +80,17 @@ def test_no_epsilon_at_all_is_a_gap_too(capsys) -> None:
         draw_adjacency_ratio(table)
 
 
+def test_there_is_no_ratio_to_an_epsilon_of_0(capsys) -> None:
+    """At epsilon 0, delta is 2 Phi(mu / 2) - 1: 0.040 for mu = 0.1, and 0.080 for mu = 0.2."""
+    table = compare_adjacencies(
+        sample_rates=[1.0], noise_multipliers=[10.0], num_steps=[1, 9], delta=0.05
+    )
+    assert (table["epsilon_substitute"] > 0).all()
+    assert (table["epsilon_add_remove"] == 0).tolist() == [True, False]
+    assert table["ratio"].isna().tolist() == [True, False]
+    assert "num_steps=1, delta=0.05: epsilon under add/remove is 0" in capsys.readouterr().err
+
+
 def test_a_failure_at_one_number_of_steps_spares_the_others(monkeypatch, capsys) -> None:
     real = by_adjacency.account_epsilon_curve
 

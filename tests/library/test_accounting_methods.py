@@ -1,14 +1,16 @@
 """The accountants against each other, and properties of every answer."""
 
 from itertools import pairwise
+from math import sqrt
 
 import numpy as np
 import pytest
 from accounts import bounds_of, noise_for, setting, uppers_of
 
 from dpcanary import account_epsilon, calibrate_noise
-from dpcanary.accounting import EpsilonBounds
+from dpcanary.accounting import EpsilonBounds, gdp_mu
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.accounting.prv import AddLoss, RemoveLoss, SubstituteLoss
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
@@ -208,3 +210,23 @@ def test_noise_that_is_not_given_is_asked_for() -> None:
     known = mechanism.with_noise(sigma)
     assert account_epsilon(known, delta=1e-5, method="closed_form").upper <= 9.992
     assert known.under("add_remove").adjacency is Adjacency.ADD_REMOVE
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "sensitivity"),
+    [(Adjacency.ADD_REMOVE, 1), (Adjacency.ZERO_OUT, 1), (Adjacency.SUBSTITUTE, 2)],
+)
+def test_the_noise_of_an_audit_is_calibrated_under_its_adjacency(
+    adjacency: Adjacency, sensitivity: int
+) -> None:
+    """Full batches are one Gaussian mechanism, which has a closed form."""
+    stage = NoiseStage(
+        adjacency=adjacency,
+        sample_rate=1.0,
+        accounted_steps=40,
+        noise_multiplier=None,
+        target_epsilon=3.0,
+        target_delta=1e-6,
+    )
+    exact = sensitivity * sqrt(40) / gdp_mu(epsilon=3.0, delta=1e-6)
+    assert noise_of(stage) == pytest.approx(exact, rel=1e-3)

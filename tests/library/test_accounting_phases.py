@@ -55,6 +55,15 @@ def test_hundreds_of_phases_err_on_the_safe_side_and_little():
     assert truth <= found.add_remove <= 1.02 * truth
 
 
+def test_noise_of_hundreds_of_phases_is_never_rounded_up():
+    """Nearly all noises are just below one that they could be rounded up to."""
+    noises = [6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0]
+    mu = math.sqrt(sum(5 * noise**-2.0 for noise in noises))
+    found = account_phases([Phase(float(noise), 1.0, 5) for noise in noises], delta=DELTA)
+    assert found.add_remove >= gdp_epsilon(mu=mu, delta=DELTA)
+    assert found.substitute >= gdp_epsilon(mu=2 * mu, delta=DELTA)
+
+
 def test_what_is_no_phase_is_refused():
     with pytest.raises(InputError, match="empty"):
         account_phases([], delta=DELTA)

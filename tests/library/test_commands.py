@@ -420,3 +420,11 @@ def test_a_delta_of_at_least_one_over_the_records_gets_a_warning(command, delta,
     done = CliRunner().invoke(app, [*command, *training, "--delta", delta], catch_exceptions=False)
     assert ("at least 1 / 60,000 records: a mechanism that publishes" in done.stderr) == warned
     assert "warning" not in done.stdout
+
+
+@pytest.mark.parametrize(("delta", "warned"), [("0.0625", True), ("0.0624", False)])
+def test_a_delta_of_exactly_one_over_the_records_is_too_large(delta, warned):
+    training = ["--batch-size", "4", "--num-records", "16", "--num-steps", "9"]
+    command = ["account", "--noise-multiplier", "2.5", *training, "--delta", delta]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert (f"delta {delta} is at least 1 / 16 records" in done.stderr) == warned

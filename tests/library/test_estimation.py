@@ -13,6 +13,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
 from dpcanary.estimation.rules import ThresholdRule
+from dpcanary.estimation.threshold_rules import _halves
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 DELTA = 1e-5
@@ -101,6 +102,34 @@ def test_split_chooses_on_one_half_and_evaluates_on_the_other():
     table = clopper_pearson_upper_table(num_trials=500, level=0.025)
     assert split.fpr_upper in table
     assert split.fnr_upper in table
+
+
+def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
+    rng = np.random.default_rng(6)
+    scores0, scores1 = rng.normal(1.5, 1, 75).round(1), rng.normal(0, 1, 52).round(1)
+    (choosing0, rest0), (choosing1, rest1) = _halves(scores0, "0"), _halves(scores1, "1")
+    assert sorted([*choosing0, *rest0]) == sorted(scores0)
+    assert sorted([*choosing1, *rest1]) == sorted(scores1)
+
+    def rates(one: np.ndarray, other: np.ndarray, threshold: float) -> tuple[float, float]:
+        fpr = naive_upper(int((other >= threshold).sum()), len(other), 0.05)
+        return fpr, naive_upper(int((one < threshold).sum()), len(one), 0.05)
+
+    def strength(threshold: float) -> float:
+        fpr, fnr = rates(choosing0, choosing1, threshold)
+        return float(norm.ppf(1 - fpr) - norm.ppf(fnr))
+
+    found = estimate_epsilon(
+        world0_scores=scores0,
+        world1_scores=scores1,
+        delta=1e-3,
+        significance=0.1,
+        threshold_rule="split",
+    )
+    assert found.threshold == max(sorted(choosing0), key=strength)
+    expected = rates(rest0, rest1, found.threshold)
+    assert (found.fpr_upper, found.fnr_upper) == pytest.approx(expected)
+    assert found.mu_lower == pytest.approx(norm.ppf(1 - expected[0]) - norm.ppf(expected[1]))
 
 
 @pytest.mark.parametrize("conversion", ["gdp", "direct"])

@@ -65,6 +65,13 @@ def test_between_entries_the_next_larger_one_serves():
     assert simultaneous_local_level(num_scores=sizes[4], level=LEVEL) == LOCAL_LEVELS[4][1]
 
 
+@pytest.mark.parametrize("level", [0.005, 0.2])
+def test_the_table_is_not_for_other_levels(level):
+    local = simultaneous_local_level(num_scores=1_400, level=level)
+    failure = failure_probability(num_scores=1_400, local_level=local)
+    assert 0.994 * level <= failure <= level
+
+
 @pytest.mark.parametrize(("num_scores", "level"), [(0, 0.025), (10, 0.0), (10, 1.0)])
 def test_bad_arguments(num_scores, level):
     with pytest.raises(InputError, match="no local level"):

@@ -107,6 +107,20 @@ def test_simulation_does_not_depend_on_the_number_of_cores(monkeypatch):
     assert (simulate_statistics(**arguments) == first).all()
 
 
+def test_every_job_draws_its_own_normals(monkeypatch):
+    sizes, per_job, num_jobs = (70, 50), 6, 4
+    monkeypatch.setattr(simulation, "_NORMALS_PER_JOB", per_job * sum(sizes))
+    found = simulate_statistics(
+        curves=GDP.curves(np.array([0.7])),
+        looks=[sizes],
+        scans=[scan_terms(family=GDP, sizes=sizes, significance=0.1)],
+        num_samples=per_job * num_jobs,
+        seed=8,
+    )
+    of_jobs = found[0, -1, :, 0].reshape(num_jobs, per_job)  # 1 - AUC
+    assert len(np.unique(of_jobs, axis=0)) == num_jobs
+
+
 @pytest.mark.parametrize("family", [GDP, DIRECT], ids=["gdp", "direct"])
 def test_strength_inverts_the_curves(family):
     thetas = np.array([0.3, 1.0, 2.0, 3.5])

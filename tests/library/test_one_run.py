@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from dpcanary import InputError, Mechanism, estimate_epsilon, estimate_epsilon_one_run
-from dpcanary.accounting import gdp_epsilon
+from dpcanary.accounting import gdp_epsilon, trade_off_curve
 from dpcanary.commands import estimate as commands_estimate
 from dpcanary.estimation.families import family_of
 from dpcanary.estimation.one_run.estimate import epsilon_of_guesses
@@ -244,6 +244,15 @@ def test_exact_curves_of_sampled_training():
     alone = Mechanism(adjacency="add_remove", sample_rate=0.25, noise_multiplier=1.0, num_steps=100)
     with pytest.raises(InputError, match="differ between the worlds"):
         bound(500, 125, 110, conversion="subsampled_gaussian", mechanism=alone)
+
+
+def test_worlds_that_differ_under_zero_out_are_not_guessed():
+    """Of a sampled step with little noise, a large sum shows the record; nothing denies it."""
+    mechanism = Mechanism("zero_out", sample_rate=0.1, noise_multiplier=0.4, num_steps=1)
+    curve, rates = trade_off_curve(mechanism), np.array([0.05, 0.3])
+    assert (np.abs(curve.fnr(curve.fnr(rates)) - rates) > 0.01).all()  # not its own inverse
+    with pytest.raises(InputError, match="differ between the worlds"):
+        bound(400, 100, 80, conversion="subsampled_gaussian", mechanism=mechanism)
 
 
 SCORES = {"world0_scores": [2.0, 1.0, 3.0], "world1_scores": [0.0, 1.0, 0.5], "delta": DELTA}

@@ -570,6 +570,16 @@ def test_phases_follow_what_is_told():
     assert found.accounted.add_remove < found.accounted.substitute
 
 
+def test_another_sample_rate_begins_another_phase():
+    recorder = trained(steps=0)
+    for rate in (0.3, 0.3, 0.2, 0.3):
+        sums = [torch.zeros(shape) for shape in SHAPES.values()]
+        recorder.before_noise(sums, StepTold(SIGMA, NORM, rate))
+        recorder.after_noise([part + SIGMA * NORM * torch.randn(part.shape) for part in sums])
+    found = recorder.result(delta=1e-5)
+    assert found.phases == (Phase(SIGMA, 0.3, 2), Phase(SIGMA, 0.2, 1), Phase(SIGMA, 0.3, 1))
+
+
 def test_the_alarm_is_raised_once_and_can_stop_the_training():
     class StopError(Exception):
         pass
