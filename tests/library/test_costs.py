@@ -668,3 +668,15 @@ def test_what_is_planned_is_what_the_library_says():
         assert one.runs_needed == needed
         assert one.planned_runs == 40
         assert 0 < one.seconds_per_run < 5
+
+
+def test_planned_runs_are_those_of_the_significance():
+    """A bound that may fail more often needs fewer runs."""
+    mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 4}
+    few = {**mechanism, "num_runs": 20, "record_every": None, "canary": "gradient"}
+    of = experiment(settings={"significance": 0.3}, mine=few)
+    [found] = planned_audits(of, power=0.7, num_workers=1)
+    asked = {"exceed": found.add_remove, "delta": 1e-5, "power": 0.7}
+    told = Mechanism(adjacency="substitute", **mechanism)
+    expected = runs_needed(mechanism=told, significance=0.3, **asked)
+    assert found.runs_needed == expected < runs_needed(mechanism=told, **asked)

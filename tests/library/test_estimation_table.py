@@ -302,6 +302,23 @@ def test_a_configuration_is_all_settings_but_the_seed_and_those_that_are_not_use
     assert (first == second) == is_same
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("noise_multiplier", (2.0, 3.0)), ("momentum", (0.0, 0.9)), ("hidden_sizes", ([64], [32]))],
+)
+def test_audits_that_differ_in_noise_or_in_what_is_not_shown_are_no_repeats(
+    key: str, values: tuple[object, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So their bounds are not averaged."""
+    estimates, found = estimates_by_runs(STAGE, _scores(), [40]), []
+    for value in values:
+        changed = _experiment()
+        changed["audits"]["trained"][key] = value
+        monkeypatch.setitem(globals(), "_experiment", lambda changed=changed: changed)
+        found += _summary("trained", estimates)["configuration"].unique().tolist()
+    assert len({*found}) == 2
+
+
 @pytest.mark.parametrize(("stage", "slots"), [(STAGE, [0, 1, 2]), (POOLED, [])])
 def test_the_summary_says_which_slot_a_row_is_of(stage: EstimationStage, slots: list[int]) -> None:
     estimates = estimates_table(stage, _scores(num_slots=3).at_last_step())

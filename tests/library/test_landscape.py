@@ -187,6 +187,21 @@ def test_epsilon_and_delta_agree():
         far.epsilon(DELTA)
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 0.4, 1.1])
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_delta_is_that_of_the_worse_order_of_the_worlds(rate, epsilon):
+    """A Gaussian against its mixture with a shifted one, whose privacy loss has a closed form."""
+    x = np.linspace(-12.0, 13.0, 4001)
+    plain, mixed = norm.pdf(x), (1 - rate) * norm.pdf(x) + rate * norm.pdf(x - 1)
+    above = 0.5 + np.log((np.exp(epsilon) - 1 + rate) / rate)
+    tail, moved = norm.sf(above), norm.sf(above - 1)
+    expected = (1 - rate) * tail + rate * moved - np.exp(epsilon) * tail
+    for worlds in ((plain, mixed), (mixed, plain)):
+        curve = DensityCurve(*worlds, x[1] - x[0])
+        assert curve.delta(epsilon) == pytest.approx(expected, rel=1e-3)
+        assert curve.epsilon(expected) == pytest.approx(epsilon, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("edges", "moves", "message"),
     [

@@ -143,6 +143,19 @@ def test_the_claim_of_the_accountant_is_tested(claimed, holds, tmp_path):
     assert row["p_value"] == found.claim.p_value
 
 
+@pytest.mark.parametrize(("accounted", "holds"), [(2.0, True), (1.0, False)])
+def test_the_claim_is_about_the_audited_adjacency(accounted, holds, tmp_path):
+    """Four steps at sample rate 1 have mu = sqrt(4) / sigma under add/remove; the scores have 2."""
+
+    def train(seed: int, world: int):
+        return gaussian(seed, world), engine_of((2 / accounted, 1.0, 4))
+
+    found = audit(train, tmp_path, num_runs=600, adjacency="add_remove")
+    expected = gdp_epsilon(mu=accounted, delta=DELTA)
+    assert found.accounted.add_remove == pytest.approx(expected, rel=1e-4)
+    assert (found.claim.p_value < 0.001) != holds
+
+
 def test_a_training_without_noise_has_no_accounted_epsilon(tmp_path):
     found = audit(lambda seed, world: (gaussian(seed, world), engine_of((0.0, 1.0, 4))), tmp_path)
     assert found.accounted is None
@@ -310,6 +323,14 @@ def test_looks_that_were_not_planned_are_no_valid_bounds(tmp_path):
     assert "This audit proves nothing" in text
     assert "NOT a valid lower bound" in text
     assert "Proven by attack" not in text
+
+
+def test_a_look_at_more_runs_is_remembered(tmp_path):
+    """Whoever goes back to fewer runs has chosen between two bounds."""
+    audit(gaussian, tmp_path, num_runs=200)
+    fewer = audit(gaussian, tmp_path, num_runs=100)
+    assert not fewer.estimate.is_valid
+    assert "NOT a valid bound (the audit was looked at before, with 200 runs)" in str(fewer)
 
 
 def test_planned_looks_hold_jointly(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from math import floor
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from summaries import row, summary_of
 from typer.testing import CliRunner
 
+from dpcanary.audits.results import AuditResults
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.results_table import in_words, read_results, results_table
@@ -127,6 +129,14 @@ def test_the_command_prints_the_table(tmp_path):
     assert len(json.loads(as_json.output)["audits"]) == len(table)
     with pytest.raises(InputError, match="has no results"):
         CliRunner().invoke(app, ["results", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_notebook_rounds_to_the_safe_side(tmp_path):
+    """What is proven is rounded down, and what is accounted up."""
+    row_of = one(3.009, epsilon_upper_add_remove=4.401, epsilon_upper_substitute=9.121)
+    write_table(tmp_path / "summary.tsv", pd.DataFrame([row_of]))
+    cells = re.findall(r"<td>([^<]*)</td>", AuditResults(tmp_path)._repr_html_())
+    assert cells[:5] == ["gradient", "1000", "3.00", "4.41", "9.13"]
 
 
 def test_a_finished_run_ends_with_its_results(tmp_path, capsys):

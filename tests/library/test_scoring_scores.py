@@ -1,16 +1,19 @@
 """Scores against their definitions."""
 
+from dataclasses import replace
 from math import log
 
 import numpy as np
 import pytest
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.scoring.scores import (
     ScoringContext,
     as_observed,
     coordinate,
+    gradient_norm,
     logit_confidence,
     logit_difference,
 )
@@ -102,6 +105,18 @@ def test_higher_means_world_0() -> None:
     scores = coordinate(-learning_rate * gradient, context())
     assert scores.shape == (2, 1, 1)
     assert scores.ravel() == pytest.approx([0.2, -0.2])
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "sign"), [("add_remove", -1.0), ("zero_out", -1.0), ("substitute", 1.0)]
+)
+def test_a_small_gradient_is_of_the_world_that_trains_on_the_canary(
+    adjacency: str, sign: float
+) -> None:
+    """That is world 0, whose scores are higher; but world 1 under `substitute`."""
+    norms = np.random.default_rng(4).exponential(size=(5, 3, 2))
+    score = gradient_norm(norms, replace(context(), adjacency=Adjacency(adjacency)))
+    np.testing.assert_array_equal(score, sign * norms)
 
 
 def test_a_process_may_observe_its_score() -> None:

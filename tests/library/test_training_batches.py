@@ -315,6 +315,18 @@ def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
         batches_for([0], kind="input", dpsgd=replace(leaves_none_out, batch_size=N + 1))
 
 
+@every_canary
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
+def test_fixed_batches_keep_the_targets_where_canaries_replace_no_record(
+    kind: str, adjacency: Adjacency
+) -> None:
+    """A canary is an additional record, in world 0 alone; every epoch has all others."""
+    dpsgd = replace(FIXED, adjacency=adjacency, batch_size=N, canary_period=2)
+    source = batches_for(range(4), kind=kind, dpsgd=dpsgd, num_slots=2)
+    for step in range(4):
+        assert (members(source.at(step)[0])[:, :N] == 1).all()
+
+
 @pytest.mark.parametrize("name", ["batch_size", "canary_period"])
 def test_only_fixed_sampling_has_a_batch_size_and_a_period(name: str) -> None:
     message = r"^sampling poisson has no batch_size or canary_period: .* sample_rate = batch size /"

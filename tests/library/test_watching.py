@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom, norm
+from scipy.stats import binom, chi2, norm
 from scipy.stats import t as student
 from typer.testing import CliRunner
 
 from dpcanary import Adjacency, InputError
 from dpcanary.accounting import gdp_epsilon
+from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.phases import Phase
 from dpcanary.cli import app
 from dpcanary.own_training import Recorder, StepTold, read_watched
@@ -22,6 +23,7 @@ from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
 from dpcanary.watching.correlated import CorrelatedRecorder
 from dpcanary.watching.directions import Directions
 from dpcanary.watching.evidence import Evidence, StepsSeen
+from dpcanary.watching.measured import Measured
 
 SHAPES = {"first": (30, 40), "bias": (7,), "last": (20, 10)}
 NUM_PARAMETERS = 1_407
@@ -580,6 +582,32 @@ def test_another_sample_rate_begins_another_phase():
     assert found.phases == (Phase(SIGMA, 0.3, 2), Phase(SIGMA, 0.2, 1), Phase(SIGMA, 0.3, 1))
 
 
+def test_the_mechanism_of_phases_has_the_least_noise_and_the_largest_rate():
+    """It reveals at least as much as was accounted, in whatever order the phases come."""
+    recorder = trained(steps=0)
+    for sigma, rate in ((2.5, 0.1), (1.4, 0.2), (3.5, 0.3)):
+        sums = [torch.zeros(shape) for shape in SHAPES.values()]
+        recorder.before_noise(sums, StepTold(sigma, NORM, rate))
+        recorder.after_noise([part + sigma * NORM * torch.randn(part.shape) for part in sums])
+    found = recorder.result(delta=1e-4)
+    told = found.mechanism
+    assert (told.noise_multiplier, told.sample_rate, told.num_steps) == (1.4, 0.3, 3)
+    revealed = account_by_adjacency(told, delta=1e-4)
+    assert revealed.substitute > found.accounted.substitute
+    assert revealed.add_remove > found.accounted.add_remove
+
+
+def test_the_interval_of_the_noise_scale_misses_it_in_one_of_twenty_trainings():
+    """The squares over the variance are chi-squared with a degree for each number measured."""
+    whole = Measured(num_steps=4, squares=np.array([30.0, 8.0]), sizes=np.array([9.0, 2.0]))
+    along = Measured(along=np.array([38.0, 44.0]))
+    for measured in (whole, along):
+        scale, low, high = measured.noise_scale()
+        assert scale == pytest.approx(math.sqrt(38 / 44))
+        assert chi2.sf(38 / low**2, 44) == pytest.approx(0.025)
+        assert chi2.cdf(38 / high**2, 44) == pytest.approx(0.025)
+
+
 def test_the_alarm_is_raised_once_and_can_stop_the_training():
     class StopError(Exception):
         pass
@@ -669,6 +697,16 @@ def test_correlated_noise_is_white_again_and_bounds_are_below_the_truth():
     scale, low, high = found[0].measured.noise_scale()
     assert abs(scale - 1) < 0.06
     assert low < scale < high
+
+
+@pytest.mark.parametrize("steps", [1, 3, 9])
+def test_an_unfinished_training_with_correlated_noise_has_the_worst_record(steps):
+    """One of the first batch, which has moved all sums so far; others have yet to come."""
+    found = correlated(seed=5, steps=steps).result(delta=1e-4)
+    moved = math.sqrt(sum(value**2 for value in STRATEGY[:steps]))
+    assert found.phases == (Phase(pytest.approx(SIGMA / moved), 1.0, 1),)
+    truth = gdp_epsilon(mu=moved / SIGMA, delta=1e-4)
+    assert found.accounted.add_remove == pytest.approx(truth, rel=1e-3)
 
 
 def test_a_training_with_correlated_noise_resumes():
