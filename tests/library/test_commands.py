@@ -357,6 +357,19 @@ def test_a_plan_is_the_power_of_the_library():
     assert 8.9 < found["expected_bound"]["1000"]["mean"] < 9.4
 
 
+def test_a_plan_follows_its_significance():
+    training = ["--sample-rate", "1", "--num-steps", "500", "--noise-multiplier", "22.37"]
+    options = ["--delta", "1e-5", "--exceed", "5", "--significance", "0.01"]
+    mechanism = Mechanism(
+        adjacency=Adjacency.SUBSTITUTE, sample_rate=1.0, noise_multiplier=22.37, num_steps=500
+    )
+    needed = as_json("plan", *training, *options)["runs_needed"]
+    for power in (0.5, 0.95):
+        known = {"mechanism": mechanism, "exceed": 5.0, "delta": 1e-5, "power": power}
+        assert needed[str(power)] == runs_needed(**known, significance=0.01)
+        assert needed[str(power)] > runs_needed(**known, significance=0.05)
+
+
 def test_a_plan_without_anything_to_exceed_is_refused():
     training = ["--sample-rate", "1", "--num-steps", "1", "--noise-multiplier", "1e6"]
     with pytest.raises(InputError, match="there is nothing to exceed: lower delta, or give"):

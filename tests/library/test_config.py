@@ -969,6 +969,15 @@ def test_a_crafted_landscape_has_its_defaults_and_others_have_none():
     assert single().audits["steps"].landscape is None
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+def test_a_threshold_of_a_landscape_that_is_given_stays(adjacency):
+    """Also 0, which is not the default under add/remove."""
+    for threshold in (0, -1.5, 0.5):
+        changes = {"adjacency": adjacency, "landscape_threshold": threshold}
+        experiment = parse_experiment(with_sweep(**LANDSCAPE | changes))
+        assert experiment.audits["steps"].landscape_threshold == threshold
+
+
 def test_a_crafted_landscape_is_accounted_for_its_first_step():
     experiment = parse_experiment(with_sweep(**LANDSCAPE, record_every=50))
     accounting = experiment.stage(AccountingStage, audit="steps")

@@ -12,6 +12,7 @@ from dpcanary.errors import InputError
 from dpcanary.settings.data_files import DataFiles
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.settings.products import Products
+from dpcanary.workflow.sources import SourceRules
 
 TABLE = "a,b,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n"
 SHA256 = hashlib.sha256(TABLE.encode()).hexdigest()
@@ -61,6 +62,28 @@ def test_the_hash_of_a_file_is_a_setting_of_what_is_made_from_it(known, tmp_path
     changed = known()
     origins = [Products(one).data("mine").origin for one in (first, changed)]
     assert origins[0] != origins[1]
+
+
+def test_the_seed_of_the_split_is_a_setting_of_what_is_made():
+    one = experiment(source="digits")
+    origins = []
+    for seed in (3, 4, 3):
+        settings = one.settings.model_copy(update={"seed": seed})
+        other = one.model_copy(update={"settings": settings})
+        origins.append(Products(other).data("mine").origin)
+    assert origins[0] == origins[2] != origins[1]
+
+
+def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
+    files = []
+    for revision in (None, "a" * 40, "b" * 40):
+        one = experiment(source="cifar10", encoder="someone/vit", encoder_revision=revision)
+        sources = SourceRules(Products(one), DataFiles(one.settings, folder=tmp_path))
+        [file] = sources.downloaded_encoder("mine")
+        [key] = sources.on_the_hub
+        assert Path(file).name == f"{key}.json"
+        files.append(file)
+    assert len({*files}) == 3
 
 
 def test_a_file_of_another_hash_than_stated_is_refused(known):

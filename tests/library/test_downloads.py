@@ -187,6 +187,12 @@ def test_an_unknown_hash_is_kept(get, tmp_path, caplog):
     assert caplog.text.count("first seen") == 1
 
 
+def test_the_hashes_of_other_downloads_stay(get, tmp_path):
+    (tmp_path / "lock.json").write_text('{"other.tgz": "abc"}')
+    get(sha256=None)
+    assert read_json(tmp_path / "lock.json") == {"data.tgz": SHA256, "other.tgz": "abc"}
+
+
 @pytest.mark.usefixtures("nothing_left")
 def test_a_changed_hash_is_an_error(get, tmp_path):
     (tmp_path / "lock.json").write_text('{"data.tgz": "abc"}')

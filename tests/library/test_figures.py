@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.patches import StepPatch
 from scipy.stats import binomtest, norm
-from summaries import attack, gaussian_profile, titles, written_below
+from summaries import attack, gaussian_profile, legend, titles, written_below
 
+from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.figures.attacks import (
     Profile,
@@ -13,8 +16,9 @@ from dpcanary.figures.attacks import (
     measured_error_curve,
     thinned,
 )
-from dpcanary.figures.scores_of_worlds import draw_score_histograms
+from dpcanary.figures.scores_of_worlds import draw_score_histograms, draw_scores_of_worlds
 from dpcanary.figures.trade_off import draw_trade_off
+from dpcanary.scoring.world_scores import WorldScores
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
@@ -125,6 +129,25 @@ def test_histograms_count_every_score_in_shared_bins() -> None:
             assert bins[f"world{world}_scores"].tolist() == counts
             assert sum(counts) == len(scores)
     assert titles(figure) == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
+
+
+def test_histograms_of_an_own_audit_have_the_colours_of_the_legend() -> None:
+    rng = np.random.default_rng(0)
+    scores = WorldScores(rng.normal(4.0, 1.0, 50), rng.normal(0.0, 1.0, 40))
+    bound = estimate_epsilon(
+        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5, threshold_rule="split"
+    )
+    figure = draw_scores_of_worlds(scores, bound, name="mine")
+    for world, own in enumerate((scores.world0, scores.world1)):
+        colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
+        steps = [one for one in figure.axes[0].patches if isinstance(one, StepPatch)]
+        filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
+        lines = [one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour]
+        assert (len(filled), len(lines)) == (1, 1)
+        for one in [*filled, *lines]:
+            counts, edges, _ = one.get_data()
+            assert counts.tolist() == np.histogram(own, edges)[0].tolist()
+            assert counts.sum() == len(own)
 
 
 def test_equal_scores_have_a_histogram() -> None:

@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from math import comb
 from pathlib import Path
 
 import jax
@@ -23,9 +24,9 @@ from dpcanary import Records, check_mechanism
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.check import PROPERTIES, smallest_errors
-from dpcanary.mechanism_check.findings import findings_of, level_of_each
+from dpcanary.mechanism_check.findings import Measured, Property, findings_of, level_of_each
 from dpcanary.mechanism_check.jax_probe import JaxProbe
-from dpcanary.mechanism_check.laws import spread_p_value
+from dpcanary.mechanism_check.laws import binomial_p_values, spread_p_value
 from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, Trainings
 from dpcanary.mechanism_check.probe import TENSORS, Probe, by_column, probe_records
 from dpcanary.mechanism_check.trace import Trace
@@ -251,6 +252,25 @@ def test_right_loops_fail_at_most_at_the_stated_rate():
     for index, finding in enumerate(results[0].findings):
         failed = [not found.findings[index].holds for found in results]
         assert not too_many(failed, level_of_each(level, PROPERTIES)), finding.name
+
+
+def test_the_level_is_shared_out_among_what_is_random():
+    """Of four properties three are random, and two need noise."""
+    kinds = [(True, False), (True, False), (True, True), (False, True)]
+    properties = [
+        Property(f"p{index}", "", lambda _: Measured("", []), "", is_random, needs_noise)
+        for index, (is_random, needs_noise) in enumerate(kinds)
+    ]
+    assert level_of_each(0.06, properties) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_p_values_of_binomial_numbers_are_sums_over_outcomes(rate):
+    """Twice the probability of no larger, or of no smaller ones; each holds the number itself."""
+    law = [comb(7, count) * rate**count * (1 - rate) ** (7 - count) for count in range(8)]
+    expected = [min(1.0, 2 * min(sum(law[: count + 1]), sum(law[count:]))) for count in range(8)]
+    assert binomial_p_values(np.arange(8), 7, rate) == pytest.approx(expected, rel=1e-9)
+    assert binomial_p_values(7, 7, rate) == pytest.approx(expected[-1], rel=1e-9)
 
 
 def test_the_law_of_a_spread_is_exact():

@@ -1,15 +1,23 @@
 """What a report says: the answer of its first screen, its methods, and what it must not say."""
 
+import hashlib
+import json
 import re
 from math import inf, nan
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from dpcanary import estimate_epsilon
+from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
+from dpcanary.accounting.mechanism import AccountingMethod
+from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import RULES
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
+from dpcanary.provenance import verified_in_words
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -18,8 +26,11 @@ from dpcanary.reports.headline import (
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.of_experiment import report_of_experiment
+from dpcanary.reports.of_experiment import _of_real_record, report_of_experiment
+from dpcanary.reports.of_own_audit import report_of_own_audit
 from dpcanary.reports.page import Report, html_of
+from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.settings.parsing import parse_experiment
 
 
 def headline(**changes: object) -> Headline:
@@ -178,6 +189,71 @@ def test_every_rule_conversion_and_accountant_that_is_named_has_a_sentence():
 def test_a_folder_without_results_is_named(tmp_path):
     with pytest.raises(InputError, match="has no results: there is no summary"):
         report_of_experiment(tmp_path)
+
+
+def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
+    assert verified_in_words(tmp_path) == ""
+    summary, text = tmp_path / "summary.tsv", "audit\tepsilon\na\t1.5\n"
+    summary.write_text(text)
+    noted = {
+        "when": "today", "exit_status": 0, "files": 7, "replayed": ["shards/a/00000.npz"],
+        "summary": hashlib.sha256(text.encode()).hexdigest(),
+    }  # fmt: skip
+    (tmp_path / "verified.json").write_text(json.dumps(noted))
+    assert verified_in_words(tmp_path) == "today: 7 files made anew, 1 shards replayed"
+    summary.write_text(text.replace("1.5", "2.5"))
+    assert verified_in_words(tmp_path) == ""
+    summary.write_text(text)
+    (tmp_path / "verified.json").write_text(json.dumps({**noted, "exit_status": 3}))
+    assert verified_in_words(tmp_path) == ""
+
+
+def test_a_real_record_beside_a_crafted_one_is_of_the_same_noise():
+    sweep = {
+        "dataset": "some", "canary": ["gradient", "natural"], "noise_multiplier": [2.0, 3.0],
+        "sample_rate": 0.5, "num_steps": 4, "num_runs": 8,
+    }  # fmt: skip
+    datasets = {"some": {"source": "digits", "num_records": 60}}
+    experiment = parse_experiment(
+        {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": {"a": sweep}}
+    )
+    bounds = {("natural", 2.0): 1.25, ("natural", 3.0): 4.5}  # the other noise has the larger one
+    rows = [
+        {"audit": name, "canary": audit.canary, "runs": 8, "bounds": 1, "above": 0,
+         "proven": bounds.get((audit.canary, audit.noise_multiplier), 6.0),
+         "noise_multiplier": audit.noise_multiplier}
+        for name, audit in experiment.audits.items()
+    ]  # fmt: skip
+    table = pd.DataFrame(rows)
+    last = table.set_index("audit")
+    for row in rows:
+        found = _of_real_record(experiment, table, last, row["audit"])
+        if row["canary"] == "natural":
+            assert found is None
+        else:
+            assert (found.proven, found.compared) == (bounds["natural", row["noise_multiplier"]], 1)
+
+
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
+    """A bound between both epsilons is an alarm, unless the audit is of a substitution."""
+    rng = np.random.default_rng(0)
+    scores = WorldScores(rng.normal(6.0, 1.0, 200), rng.normal(0.0, 1.0, 200))
+    estimate = estimate_epsilon(
+        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5
+    )
+    bound = estimate.epsilon_lower
+    accounted = EpsilonsByAdjacency(bound - 1, bound + 1, bound + 2, 1e-5, AccountingMethod.PLD)
+    report = report_of_own_audit(
+        name="mine", scores=scores, estimate=estimate, adjacency=adjacency,
+        mechanism=(2.0, 0.5, 7), accounted=accounted, seconds=1.0, findings=[],
+    )  # fmt: skip
+    is_substitute = adjacency == "substitute"
+    assert report.headline.add_remove == bound - 1
+    assert report.headline.substitute == (
+        bound + 1 if is_substitute else pytest.approx(nan, nan_ok=True)
+    )
+    assert ("exceeds what is accounted" in " ".join(report.headline.answer)) is not is_substitute
 
 
 def test_the_overview_shows_what_is_finite():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from running import printed_by
@@ -17,11 +18,13 @@ from dpcanary.audits.verifying import (
     OBSERVED,
     TRAINING_RULES,
     Verification,
+    _verified,
     verify_results,
 )
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays
 from dpcanary.reports.of_experiment import report_of_experiment
+from dpcanary.tables import write_table
 
 ROOT = Path(__file__).parents[2]
 AUDIT = {"num_steps": 4, "num_runs": 8, "sample_rate": 0.5, "runs_per_shard": 8}
@@ -230,6 +233,29 @@ def test_shards_of_another_audit_or_none_are_refused(results: Path) -> None:
     assert found["exit_status"] == 6
     unverifiable = {one["file"] for one in found["files"] if one["status"] == "unverifiable"}
     assert {"scores/trained-gradient.npz", "scores/drawn-sigma2.npz", "summary.tsv"} <= unverifiable
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "status", "count"),
+    [
+        ([2.5, 8.0], "same", 0),
+        ([2.5 + 1e-7, 8.0], "close", 1),
+        ([2.5 + 1e-7, 8.0 - 1e-7], "close", 2),
+        ([2.5 + 1e-7, 8.5], "changed", 2),
+        ([2.6, 8.0 - 1e-7], "changed", 2),
+    ],
+)
+def test_a_table_is_close_if_all_that_differs_is(
+    tmp_path: Path, epsilons: list[float], status: str, count: int
+) -> None:
+    """As on another machine: 1e-7 of a number is too little to matter, .1 is not."""
+    ours, made = tmp_path / "ours.tsv", tmp_path / "made.tsv"
+    for path, values in ((ours, epsilons), (made, [2.5, 8.0])):
+        table = pd.DataFrame({"audit": ["a", "b"], "epsilon": values})
+        write_table(path, table, origin="accounting/a:0123456789abcdef")
+    found = _verified("accounting/a.tsv", ours, made)
+    assert found.status == status
+    assert found.detail.startswith(f"{count} cells differ: epsilon" if count else "")
 
 
 def test_every_rule_is_one_of_both_kinds() -> None:
