@@ -29,7 +29,8 @@ from dpcanary.training.batches import KnownBatches
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.models import module_of
-from dpcanary.training.settings import Initialisation, Loss
+from dpcanary.training.noise import Noise
+from dpcanary.training.settings import Initialisation, Loss, Purpose
 from dpcanary.training.simulation import simulated_movement
 
 CPU = torch.device("cpu")
@@ -218,6 +219,20 @@ def test_simulations_have_noise_of_their_own():
     assert ratio.min() > 1
     assert np.abs(ratio - 2).max() > 0.1
     assert not np.array_equal(one.final, movement_with_noise(1, seed=7).final)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "is_theirs"), [(Purpose.SIMULATED_NOISE, True), (Purpose.NOISE, False)]
+)
+def test_simulated_noise_is_not_that_of_the_runs(purpose, is_theirs):
+    """Canaries that were chosen by the runs' own noise would depend on what they are to show."""
+    moved = movement_with_noise(1, dpsgd=fixed(500.0, 1)).final
+    drawn = torch.zeros(1, len(moved))
+    run, scale = torch.zeros(1, dtype=torch.int64), 500.0 * CLIP * RATE / BATCH
+    Noise(seed=6).add(drawn, factor=0.0, scale=scale, runs=run, step=0, purpose=purpose)
+    gaps = np.sort(moved) - np.sort(np.abs(drawn[0].numpy()))
+    # Gradients are as long as the 500th part of one coordinate's noise.
+    assert (np.abs(gaps).max() < 0.02 * scale) == is_theirs
 
 
 def test_noisy_simulation_chooses_with_the_audits_noise():
