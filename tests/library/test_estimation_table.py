@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import Mechanism, estimate_epsilon, estimate_epsilon_one_run
+from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_one_run
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.rules import ThresholdRule
@@ -89,6 +89,38 @@ def test_estimates_of_the_first_runs_are_those_by_hand() -> None:
         assert found.threshold == by_hand.threshold
         accuracies = [scores.test_accuracy[found.repeat, run] for run in range(30)]
         assert found.test_accuracy == pytest.approx(sum(accuracies) / 30)
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "period"),
+    [(Adjacency.SUBSTITUTE, None), (Adjacency.ADD_REMOVE, None), (Adjacency.SUBSTITUTE, 5)],
+)
+def test_the_bound_of_a_step_is_of_the_mechanism_up_to_it(
+    adjacency: Adjacency, period: int | None
+) -> None:
+    changes = {"adjacency": adjacency, "canary_period": period}
+    changes |= {"sample_rate": 1.0 if period else 0.3, "threshold_rules": ("simultaneous",)}
+    changes |= {"conversions": (Conversion.SUBSAMPLED_GAUSSIAN,)}
+    stage = STAGE.model_copy(update=changes)
+    scores = _scores()
+    for found in estimates_table(stage, scores).itertuples():
+        told = Mechanism(
+            adjacency,
+            sample_rate=stage.sample_rate,
+            noise_multiplier=2.0,
+            num_steps=found.step // (period or 1),
+        )
+        world0, world1 = scores.of_worlds(repeat=found.repeat, step=[10, 20].index(found.step))
+        by_hand = estimate_epsilon(
+            world0_scores=world0,
+            world1_scores=world1,
+            delta=1e-5,
+            threshold_rule="simultaneous",
+            conversion="subsampled_gaussian",
+            mechanism=told,
+        )
+        assert found.epsilon_lower == pytest.approx(by_hand.epsilon_lower)
+        assert found.epsilon_lower > 0
 
 
 def test_each_number_of_runs_has_the_rows_of_its_own_table() -> None:
