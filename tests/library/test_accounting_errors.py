@@ -31,6 +31,19 @@ LIBRARY_ONLY = {
 } - CONFIG_KEYS
 
 
+@pytest.mark.parametrize("method", ["pld", "prv"])
+def test_lack_of_memory_is_no_property_of_the_mechanism(method, monkeypatch) -> None:
+    """A machine with more memory would give a number, so no other accountant may be taken."""
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 9.00 GiB")
+
+    asked = {"pld": "from_gaussian_mechanism", "prv": "PRVAccountant"}[method]
+    monkeypatch.setattr(f"dpcanary.accounting.{method}.{asked}", full)
+    with pytest.raises(MemoryError, match=r"9\.00 GiB"):
+        bounds_of(**setting(method=method))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

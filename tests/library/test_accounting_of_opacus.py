@@ -48,6 +48,13 @@ def trained(noise_multiplier: float = 1.3, epochs: int = 3, kept: list | None = 
     return engine, optimizer
 
 
+def test_what_is_given_goes_before_what_the_engine_knows():
+    engine, _ = trained(epochs=1)  # 5 steps at rate .2
+    found = epsilons_of(engine, delta=DELTA, sample_rate=0.4, num_steps=9)
+    known = {"sample_rate": 0.4, "noise_multiplier": 1.3, "num_steps": 9}
+    assert found == account_by_adjacency(Mechanism("add_remove", **known), delta=DELTA)
+
+
 def test_a_finished_training_is_accounted_under_each_adjacency():
     engine, _ = trained()
     found = epsilons_of(engine, delta=DELTA)

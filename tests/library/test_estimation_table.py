@@ -12,7 +12,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
-from dpcanary.estimation.table import estimates_by_runs, estimates_table
+from dpcanary.estimation.table import ceilings_table, estimates_by_runs, estimates_table
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.summary import described_data, summary_rows
 from dpcanary.training.settings import WorldAssignment
@@ -121,6 +121,21 @@ def test_the_bound_of_a_step_is_of_the_mechanism_up_to_it(
         )
         assert found.epsilon_lower == pytest.approx(by_hand.epsilon_lower)
         assert found.epsilon_lower > 0
+
+
+def test_a_ceiling_is_that_of_the_stage() -> None:
+    stage = STAGE.model_copy(update={"significance": 0.2, "delta": 1e-4})
+    [row] = ceilings_table(stage, [_scores()]).itertuples()
+    assert (row.num_world0, row.num_world1, row.threshold_rule) == (50, 50, "simultaneous")
+    perfect = estimate_epsilon(
+        world0_scores=np.arange(50) + 100,
+        world1_scores=np.arange(50),
+        delta=1e-4,
+        significance=0.2,
+        threshold_rule="simultaneous",
+        conversion="direct",
+    )
+    assert row.epsilon == pytest.approx(perfect.epsilon_lower)
 
 
 def test_each_number_of_runs_has_the_rows_of_its_own_table() -> None:

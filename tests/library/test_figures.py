@@ -150,6 +150,17 @@ def test_histograms_of_an_own_audit_have_the_colours_of_the_legend() -> None:
             assert counts.sum() == len(own)
 
 
+def test_histograms_of_a_figure_have_the_colours_of_the_legend() -> None:
+    figure, table = draw_score_histograms([attack(world0_scores=np.arange(30.0) + 8)])
+    for world in (0, 1):
+        colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
+        steps = [one for one in figure.axes[0].patches if isinstance(one, StepPatch)]
+        own = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
+        [counts] = [one.get_data()[0].tolist() for one in own]
+        assert counts == table[f"world{world}_scores"].tolist()
+    assert table["world0_scores"].tolist() != table["world1_scores"].tolist()
+
+
 def test_equal_scores_have_a_histogram() -> None:
     same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
     _, table = draw_score_histograms([same])

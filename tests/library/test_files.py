@@ -201,6 +201,11 @@ def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         files.write_atomically(path, fail)
     assert not [*tmp_path.iterdir()]
+    with pytest.raises(KeyboardInterrupt):
+        files.write_atomically(path, fail)
+    # Two processes, or two threads of one, may write the same file.
+    assert left[0] != left[1]
+    assert f".{os.getpid()}-" in left[0]
     (tmp_path / left[0]).write_text("part")  # as if it had been killed then
     monkeypatch.setattr(files, "_is_alive", lambda process: process != os.getpid())
     files.write_text(path, "whole")

@@ -20,7 +20,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpcanary import audit_training, estimate_epsilon
+from dpcanary import Mechanism, assess_claim, audit_training, estimate_epsilon
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
@@ -343,6 +343,23 @@ def test_planned_looks_hold_jointly(tmp_path):
     known = {"world0_scores": two.scores.world0, "world1_scores": two.scores.world1}
     jointly = estimate_epsilon_at_looks(looks=sizes, delta=DELTA, **known)
     assert [one.estimate, two.estimate] == jointly
+
+
+def test_a_claim_is_tested_at_each_look(tmp_path):
+    """Two tests at .05 would call a right training wrong in nearly a tenth of all audits."""
+
+    def train(seed: int, world: int):
+        return gaussian(seed, world), engine_of((2.0, 1.0, 4))
+
+    options = {"adjacency": "add_remove", "looks": [100, 200]}
+    for count in (100, 200):
+        found = audit(train, tmp_path, num_runs=count, **options)
+    mechanism = Mechanism("add_remove", sample_rate=1.0, noise_multiplier=2.0, num_steps=4)
+    alone = assess_claim(
+        world0_scores=found.scores.world0, world1_scores=found.scores.world1, mechanism=mechanism
+    )
+    assert found.claim.p_value == pytest.approx(2 * alone.p_value)
+    assert 0 < alone.p_value < 0.5
 
 
 def test_runs_of_other_trainings_do_not_mix(tmp_path):

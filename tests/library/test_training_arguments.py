@@ -261,33 +261,53 @@ WITHOUT_PARAMETERS = {
         nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.Flatten(), nn.Linear(64, 3)
     ),
 }
+# Whose gradients are computed from what they normalise, with an `eps` that counts.
+WITH_PARAMETERS = {
+    "layer norm": lambda: nn.Sequential(
+        nn.Linear(5, 8), nn.LayerNorm(8, eps=0.3), nn.Tanh(), nn.Linear(8, 3)
+    ),
+    "rms norm": lambda: nn.Sequential(nn.Linear(5, 8), nn.RMSNorm(8, eps=0.3), nn.Linear(8, 3)),
+    "group norm of images": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4, eps=0.3), nn.Flatten(), nn.Linear(64, 3)
+    ),
+}
 
 
-def first_step(module: nn.Module, records: dc.Records, coordinate: int) -> NDArray[np.float64]:
+def first_step(
+    module: nn.Module, records: dc.Records, coordinate: int, clip: float
+) -> NDArray[np.float64]:
     """All parameters of world 0 after a step on all records without noise, record by record."""
     theta = parameters_to_vector(module.parameters()).detach()
     total = torch.zeros_like(theta)
-    total[coordinate] = 1.0
+    total[coordinate] = clip
     for index in range(N):
         features = torch.from_numpy(records.features[index : index + 1])
         label = torch.from_numpy(records.labels[index : index + 1])
         loss = nn.functional.cross_entropy(module(features), label)
         found = parameters_to_vector(torch.autograd.grad(loss, list(module.parameters())))
         if index != TARGET:
-            total += found / found.norm().clamp(min=1.0)
+            total += found * (clip / found.norm()).clamp(max=1.0)
     return (theta - 0.1 * total / N).numpy()
 
 
-@pytest.mark.parametrize("make", WITHOUT_PARAMETERS.values(), ids=WITHOUT_PARAMETERS)
-def test_norm_layers_without_parameters_are_trained_through(
-    make: Callable[[], nn.Module],
-) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            pytest.param(make, id=f"{name}, no parameters")
+            for name, make in WITHOUT_PARAMETERS.items()
+        ),
+        *(pytest.param(make, id=name) for name, make in WITH_PARAMETERS.items()),
+    ],
+)
+@pytest.mark.parametrize("clip", [1.0, 0.2])
+def test_norm_layers_are_trained_through(make: Callable[[], nn.Module], clip: float) -> None:
     module = seeded(make)
     records = IMAGES if isinstance(module[0], nn.Conv2d) else RECORDS
-    noiseless = dpsgd(noise_multiplier=0.0, sample_rate=1.0, record_steps=(1,))
+    noiseless = dpsgd(noise_multiplier=0.0, sample_rate=1.0, record_steps=(1,), max_grad_norm=clip)
     found = train(module=module, records=records, dpsgd=noiseless).parameters
     assert found is not None
-    expected = first_step(module, records, coordinate=7)
+    expected = first_step(module, records, 7, clip)
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=1e-6)
     # The step is much longer than any rounding error.
     assert np.abs(found[0] - flat(module)).max() > 1e-3

@@ -34,7 +34,12 @@ CONFIG = {
     "delta": 1e-5,
     "datasets": {"some": {"source": "digits", "num_records": 60}},
     "audits": {
-        "trained": {**TRAINED, "canary": ["gradient", "crafted_input"], "target_epsilon": 8.0},
+        "trained": {
+            **TRAINED,
+            "canary": ["gradient", "crafted_input"],
+            "target_epsilon": 8.0,
+            "record_every": 2,
+        },
         "added": {
             **TRAINED,
             "canary": "gradient",
@@ -133,6 +138,9 @@ ALTER: dict[str, Callable[[Path, np.random.Generator], None]] = {
 
 def test_a_finished_experiment_is_verified_and_its_report_says_so(results: Path) -> None:
     assert dict(report_of_experiment(results).provenance)["verified"].startswith("not as they are")
+    summary = pd.read_csv(results / "summary.tsv", sep="\t").set_index(["audit", "step"])
+    accuracy = summary.loc[("trained-gradient", 4), "test_accuracy"].iloc[0]
+    assert f"Test accuracy {accuracy:.1%}" in report_of_experiment(results).headline.measured
     before = {path: path.read_bytes() for path in derived(results)}
     found = verify_results(results, replay=3, cores=2)
     assert found.exit_status == 0, str(found)
