@@ -40,7 +40,6 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        _remove_leftovers(path)
     except OSError as error:
         reason = error.strerror
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -49,6 +48,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     finally:
         with contextlib.suppress(OSError):  # the folder may not exist
             part.unlink()
+    with contextlib.suppress(OSError):  # another user's: the file itself is written
+        _remove_leftovers(path)
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -58,8 +58,8 @@ def release_results(
         InputError: if the experiment is not finished, a file is damaged or of another config, or
             the output is not that of a release.
     """
+    experiment = read_experiment(results / "experiment.json")  # before a folder is made for a lock
     with locked(results.resolve()):
-        experiment = read_experiment(results / "experiment.json")
         name = experiment.settings.experiment
         archive = output or Path(f"{name}.zip")
         config = _config_beside(archive)

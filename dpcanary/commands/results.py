@@ -150,4 +150,4 @@ def release(
     print(f"SHA-256: {made.sha256}")
     place, config = (shlex.quote(str(path)) for path in (made.config.parent, made.config.name))
     there = "" if place == "." else f"cd {place} && "
-    print(f"All else is made again by: {there}dpcanary run {config}")
+    print(f"All else is made again, best in another folder, by: {there}dpcanary run {config}")

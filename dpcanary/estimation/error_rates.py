@@ -65,10 +65,11 @@ def counts_told_apart(num_scores: int) -> NDArray[np.int64]:
     """The counts of errors among n scores that are told apart; others count as the next larger.
 
     Up to `MOST_TOLD_APART` scores these are all. Of more scores, they are all counts near both
-    ends, and in between some two thousand, dense where counts are small: neighbours differ by about
-    their own standard deviation. They are fixed before scores are seen, and a threshold's errors
-    only become more. So a statistic of these counts does not decrease in any comparison of two
-    scores, and bounds that hold at these counts hold at all.
+    ends, and in between some two thousand, dense where counts are small: neighbours differ by
+    sqrt(2 n) / 1,024 of a count's standard deviation, which is 1.4 for n = 10^6. They are fixed
+    before scores are seen, and a threshold's errors only become more. So a statistic of these
+    counts is monotone in the comparisons of scores, and bounds that hold at these counts hold at
+    all.
 
     Returns:
         Rising from 0 to n, read-only.
@@ -191,6 +192,7 @@ _NEGLIGIBLE = 1e-18
 # Steps of more counts, which occur where not all counts are told apart, are convolved by Fourier
 # transforms. These have an error of a small part of the largest state; smaller ones are nothing.
 _LONG, _ROUNDED = 256, 1e-15
+_LARGE, _MOST_ROUNDS = 1e5, 50
 _EXACT_UP_TO = 1_000
 
 
@@ -225,12 +227,16 @@ def simultaneous_local_level(*, num_scores: int, level: float) -> float:
 def compute_local_level(*, num_scores: int, level: float) -> float:
     """The local level whose failure probability is between 99.5 % and 100 % of `level`."""
     local = level / (1.0 + 4.0 * math.log(num_scores))
-    while True:
+    for _ in range(_MOST_ROUNDS):
         failure = failure_probability(num_scores=num_scores, local_level=local)
         if 0.995 * level <= failure <= level:
             return local
         # The failure probability is nearly proportional to the local level: few rounds are needed.
-        local *= 0.9975 * level / failure
+        local *= 0.9975 * level / max(failure, 0.1 * level)
+    raise InputError(
+        f"a failure probability of {level:g} for {num_scores:,} scores is beyond the precision of"
+        " rule 'simultaneous': use a larger significance, or another rule"
+    )
 
 
 def failure_probability(*, num_scores: int, local_level: float) -> float:
@@ -256,7 +262,12 @@ def failure_probability(*, num_scores: int, local_level: float) -> float:
         state = state[max(rank - lowest, 0) : n - lowest + 1]
         state = state[: np.flatnonzero(state > _NEGLIGIBLE * state.max())[-1] + 1]
         lowest = max(rank, lowest)
-    n_events = np.exp(xlogy(n, n) - gammaln(n + 1) - n)  # scipy.stats takes long to import
+    # P(n events), for large n by Stirling's series: its terms cancel otherwise. (scipy.stats takes
+    # long to import.)
+    log_n_events = float(xlogy(n, n) - gammaln(n + 1) - n)
+    if n > _LARGE:
+        log_n_events = -0.5 * math.log(2 * math.pi * n) - 1 / (12 * n)
+    n_events = math.exp(log_n_events)
     survival = state[n - lowest] * math.exp(-n * (1.0 - bounds[-1])) / n_events
     return float(1.0 - survival)
 

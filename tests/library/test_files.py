@@ -189,6 +189,15 @@ def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path
     assert {one.name for one in tmp_path.iterdir()} == {path.name, *names.values()}
 
 
+def test_leftovers_that_cannot_be_removed_spare_the_file(tmp_path, monkeypatch):
+    def refused(_: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(files, "_remove_leftovers", refused)
+    files.write_text(tmp_path / "a.txt", "whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"
+
+
 def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypatch):
     """The name that is written is the one that is looked for."""
     path, left = tmp_path / "a.txt", []

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import betainc, betainccinv
 from scipy.stats import ks_2samp
 
-from dpcanary import estimate_epsilon
+from dpcanary import InputError, estimate_epsilon
 from dpcanary.estimation import error_rates
 from dpcanary.estimation.calibration import simulation, statistics, store
 from dpcanary.estimation.calibration.simulation import compute_null_table, simulate_statistics
@@ -22,11 +22,14 @@ from dpcanary.estimation.error_rates import (
     counts_told_apart,
     failure_probability,
     next_told_apart,
+    simultaneous_local_level,
 )
 from dpcanary.estimation.families import GDP, direct_family
 
 LIMIT = 300
-CACHED = (counts_told_apart, scan_terms, store.own_table, store.null_table)
+CACHED = (
+    counts_told_apart, scan_terms, simultaneous_local_level, store.own_table, store.null_table,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -191,6 +194,20 @@ def test_local_level_is_that_of_the_counts_told_apart():
         assert abs((least < level).mean() - exact) < 3.5 * error
     local = compute_local_level(num_scores=num_scores, level=0.025)
     assert 0.995 * 0.025 <= failure_probability(num_scores=num_scores, local_level=local) <= 0.025
+
+
+@pytest.mark.parametrize("level", [1e-3, 0.01])
+def test_stirlings_series_is_the_same_where_both_are_exact(level, monkeypatch):
+    exact = failure_probability(num_scores=3_000, local_level=level)
+    monkeypatch.setattr(error_rates, "_LARGE", 0)
+    found = failure_probability(num_scores=3_000, local_level=level)
+    assert found == pytest.approx(exact, abs=1e-10)
+
+
+def test_a_level_beyond_all_precision_is_refused(monkeypatch):
+    monkeypatch.setattr(error_rates, "failure_probability", lambda **_: 1e-7)
+    with pytest.raises(InputError, match="beyond the precision of rule 'simultaneous'"):
+        compute_local_level(num_scores=400_000, level=1e-9)
 
 
 def test_fourier_transforms_change_no_digit_that_counts(monkeypatch):

@@ -31,7 +31,7 @@ from dpcanary.files import read_arrays, sha256_of_text, write_arrays
 Arrays = Mapping[str, NDArray[Any]]
 
 # Part of every file's name. Raised when the content of the files changes.
-_FORMAT = 4
+_FORMAT = 5
 
 
 def cache_folder() -> Path:
