@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -77,6 +78,18 @@ def read_list() -> list[Planted]:
     return [Planted(**one) for one in json.loads(LIST.read_text(encoding="utf-8"))]
 
 
+def run_tests(tests: Sequence[str], copy: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs tests of a copy until one fails."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def find(error: Planted, copy: Path) -> str:
     """Plants an error in a copy of the project and runs its tests; how they end."""
     path = copy / "dpcanary" / error.file
@@ -85,15 +98,7 @@ def find(error: Planted, copy: Path) -> str:
         return "NOT PLANTED: the text is not there once"
     path.write_text(text.replace(error.before, error.after))
     try:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-        done = subprocess.run(
-            [*command, *error.tests],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_tests(error.tests, copy)
     finally:
         path.write_text(text)
     if done.returncode == 1:
@@ -128,6 +133,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dpcanary-planted-") as folder:
         for number in range(arguments.jobs):
             copies.put(copied(Path(folder) / str(number)))
+        # A test that fails anyway finds nothing.
+        clean = run_tests(
+            sorted({test for error in chosen for test in error.tests}), Path(folder) / "0"
+        )
+        if clean.returncode:
+            sys.exit(f"without any planted error, a test fails:\n{clean.stdout[-2_000:]}")
 
         def row(error: Planted) -> tuple[str, str]:
             copy = copies.get()

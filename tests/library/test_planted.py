@@ -1,0 +1,34 @@
+"""The list of errors that are planted in the library fits the library and its tests."""
+
+import ast
+import re
+
+import pytest
+
+from benchmarks.planted import ROOT, read_list
+
+ERRORS = read_list()
+
+
+def test_the_list_is_as_long_as_the_documents_say():
+    page = (ROOT / "docs/reliability.md").read_text()
+    blind = [error for error in ERRORS if error.chosen == "blind"]
+    assert f"list of {len(ERRORS)} errors" in page
+    assert f"All {len(ERRORS)} are found" in page
+    assert len(blind) == 90
+    assert sum(error.at_first for error in blind) == 56
+    assert "found 56 of\n  the ninety at first" in page
+    assert len({error.name for error in ERRORS}) == len(ERRORS)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name.replace(" ", "-"))
+def test_an_error_can_be_planted_and_its_tests_are_there(error):
+    text = (ROOT / "dpcanary" / error.file).read_text()
+    assert text.count(error.before) == 1
+    assert error.before != error.after
+    ast.parse(text.replace(error.before, error.after))
+    for test in error.tests:
+        path, _, name = test.partition("::")
+        assert (ROOT / path).is_file()
+        if name:
+            assert re.search(rf"def {name.partition('[')[0]}\(", (ROOT / path).read_text())
