@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import fftconvolve
 from scipy.special import betainccinv, gammaln, xlogy
 
 from dpcanary.checks import checked_real
@@ -283,6 +282,8 @@ def _convolved(state: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArra
     """The distribution of a sum; by Fourier transforms where that is much faster."""
     if len(steps) < _LONG:
         return np.convolve(state, steps)
+    from scipy.signal import fftconvolve  # takes long to import
+
     out = np.asarray(fftconvolve(state, steps))
     out[out < _ROUNDED * out.max()] = 0.0
     return out
