@@ -58,11 +58,12 @@ def _remove_leftovers(path: Path) -> None:
     for one in path.parent.iterdir():
         if one.name.startswith(own) and one.suffix == ".part":
             process = one.name.removeprefix(own).partition("-")[0]
-            if process.isdecimal() and not _is_alive(int(process)):
+            if process.isdecimal() and not is_alive(int(process)):
                 one.unlink(missing_ok=True)
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine runs, whoever's it is."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dpcanary.errors import InputError
+from dpcanary.files import is_alive
 
 # In the environment of a workflow: the command that started it holds the lock, and prints the
 # results.
@@ -61,12 +62,7 @@ def write_holder(lock: int, *processes: int) -> None:
 def _holder(file: TextIO) -> str:
     """The process that holds a lock, in words; nothing if it is not known."""
     for word in file.read(100).split():
-        if word.isdecimal():
-            try:
-                os.kill(int(word), 0)
-            except ProcessLookupError:
-                continue  # killed: a process that it started holds the lock
-            except PermissionError:
-                pass  # another user's
+        # One that was killed holds nothing: a process that it started does.
+        if word.isdecimal() and is_alive(int(word)):
             return f" (process {word})"
     return ""

@@ -216,6 +216,6 @@ def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypa
     assert left[0] != left[1]
     assert f".{os.getpid()}-" in left[0]
     (tmp_path / left[0]).write_text("part")  # as if it had been killed then
-    monkeypatch.setattr(files, "_is_alive", lambda process: process != os.getpid())
+    monkeypatch.setattr(files, "is_alive", lambda process: process != os.getpid())
     files.write_text(path, "whole")
     assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
