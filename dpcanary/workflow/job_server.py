@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 # What every shell sets anew.
 _OF_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 # A job that neither computes nor reads or writes for so long is ended.
 IDLE = "DPCANARY_IDLE_MINUTES"
 _IDLE_MINUTES = 15.0
@@ -44,10 +46,11 @@ _MOST_BYTES = 60_000
 def ask(name: str, arguments: list[str]) -> NoReturn:
     """Does what `python ARGUMENTS` does, by the server of this name."""
     job = 0
-    # Ctrl-C reaches the job by itself, and `kill` is passed on: this waits for what it does.
-    passed_on = (signal.SIGTERM, signal.SIGHUP)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *passed_on)}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Until there is a job, a signal ends this process at once; the server then kills the job that
+    # it may have started meanwhile.
+    taken = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, signal.SIG_DFL)
     server = socket.socket(socket.AF_UNIX)
     with suppress(OSError):
         # In the kernel's own namespace, which leaves no file behind. Others may look into it.
@@ -58,11 +61,14 @@ def ask(name: str, arguments: list[str]) -> NoReturn:
             server.sendall(told)
             job = _number(server) or 0
     if not job:  # no server, or it refuses what it cannot run as a Python of its own would
-        signal.signal(signal.SIGINT, handlers[signal.SIGINT])
         os.execvp("python", ["python", *arguments])
-    for number in passed_on:
-        if handlers[number] is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: os.kill(job, number))
+    # From here on, Ctrl-C reaches the job by itself, and `kill` is passed on: this waits for what
+    # the job does.
+    for number in taken:
+        signal.signal(
+            number,
+            signal.SIG_IGN if number == signal.SIGINT else lambda number, _: os.kill(job, number),
+        )
     # A signal that comes just before a wait would not end it; its number in this socket does.
     woken, waking = socket.socketpair()
     waking.setblocking(False)
@@ -261,11 +267,14 @@ class Server:
         self, program: str, request: tuple[str, list[str], list[int]], connection: socket.socket
     ) -> None:
         modules, of_job = os.pipe()
+        # A job would lose what comes before it has its own handlers: the server ignores it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
         job = os.fork()
         if not job:
             os.close(modules)
             connection.close()
             self._be(*request, of_job)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handlers)
         os.close(of_job)
         self._watch.jobs[job] = None
         self._on(connection, lambda: self._give_up(job, connection))
@@ -313,6 +322,7 @@ class Server:
                     os.close(key.fd)
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handlers)
             os.chdir(folder)
             sys.argv = arguments
             runpy.run_path(arguments[0], run_name="__main__")

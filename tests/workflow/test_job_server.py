@@ -204,6 +204,41 @@ def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
     assert running.is_fork()
 
 
+def test_an_interruption_while_the_server_imports_ends_who_asks_and_starts_no_job(running):
+    """The job would be the only one that has not heard of it."""
+    with (running.folder / "imported.py").open("a") as imported:
+        imported.write("import time; time.sleep(1)\n")
+    job = running.start("open('begun', 'w'); time.sleep(60)", start_new_session=True)
+    while not (running.folder / "imported.py.imports").exists():
+        assert job.poll() is None
+        time.sleep(0.01)
+    os.kill(running.server.process.pid, signal.SIGINT)
+    os.killpg(job.pid, signal.SIGINT)
+    asked = time.monotonic()
+    assert job.wait(30) == -signal.SIGINT
+    assert time.monotonic() - asked < 0.9  # while the server is busy
+    assert running.is_fork()
+    children = Path(
+        f"/proc/{running.server.process.pid}/task/{running.server.process.pid}/children"
+    )
+    assert all(ends(int(child)) for child in children.read_text().split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_between_a_fork_and_its_handlers_is_not_lost(running, number):
+    (running.folder / "imported.py").write_text(f"""
+import os
+dup2 = os.dup2
+def early(*arguments):
+    os.kill(os.getpid(), {int(number)})
+    dup2(*arguments)
+os.dup2 = early
+""")
+    job = running.start("time.sleep(60)")
+    assert job.wait(10) == -number
+    assert running.server.process.poll() is None
+
+
 def test_a_server_that_is_killed_ends_its_jobs_and_stops_no_later_one(running):
     job, process = started(running, "time.sleep(60)")
     running.server.process.kill()
