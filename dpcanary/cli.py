@@ -9,7 +9,7 @@ from dpcanary.commands.audit import audit
 from dpcanary.commands.check import check
 from dpcanary.commands.estimate import estimate
 from dpcanary.commands.plan import plan
-from dpcanary.commands.results import release, report, results, verify
+from dpcanary.commands.results import crate, release, report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.errors import explained
 
@@ -29,6 +29,7 @@ for command in (
     plan,
     check,
     audit,
+    crate,
     init,
     release,
     report,

@@ -22,6 +22,8 @@ from dpcanary.sealed import read_sealed_object, read_sealed_table
 KEY = "origin"
 # Beside results: what `dpcanary verify` found, and of which summary.
 VERIFIED = "verified.json"
+# What describes them for an archive; the name is that of the standard.
+CRATE = "ro-crate-metadata.json"
 _DIGITS = 16  # of the digest: no two products meet by chance
 _MOST_LISTED = 200
 _MANY = "many"

@@ -18,7 +18,7 @@ import yaml
 from dpcanary.audits.running import run_config
 from dpcanary.errors import InputError
 from dpcanary.files import read_arrays, read_json, sha256_of_file, write_text
-from dpcanary.provenance import KEY, VERIFIED, as_json, origins_in
+from dpcanary.provenance import CRATE, KEY, VERIFIED, as_json, origins_in
 from dpcanary.results_lock import locked
 from dpcanary.sealed import CHECKSUM, read_sealed_table
 from dpcanary.settings.experiment import Settings, read_experiment
@@ -34,7 +34,7 @@ DERIVING_RULES = (
     "unpack_release",
 )  # fmt: skip
 # Beside results: no products, or made by request.
-_IGNORED = ("logs", ".lock", "report.html", VERIFIED, "planned.json")
+_IGNORED = ("logs", ".lock", "report.html", VERIFIED, CRATE, "planned.json")
 # Relative differences of numbers that another machine or library may make.
 CLOSE = 1e-6
 STATUSES = ("same", "close", "changed", "missing", "stale", "unverifiable", "not of this config")

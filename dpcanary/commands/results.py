@@ -151,3 +151,31 @@ def release(
     place, config = (shlex.quote(str(path)) for path in (made.config.parent, made.config.name))
     there = "" if place == "." else f"cd {place} && "
     print(f"All else is made again, best in another folder, by: {there}dpcanary run {config}")
+
+
+def crate(
+    folder: Folder,
+    license: Annotated[
+        str, typer.Option(help="Of the results, by SPDX, such as CC-BY-4.0, or an address.")
+    ],
+    author: Annotated[
+        list[str] | None, typer.Option(help="The name of an author; may be given again.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Describe the results for an archive: the folder becomes an RO-Crate.
+
+    One file is written into it, ro-crate-metadata.json. It says what each file is, with its size
+    and SHA-256, and which files it was made from.
+
+    \b
+    Example:
+      dpcanary crate results/demo --license CC-BY-4.0 --author "Ada Lovelace"
+    """
+    from dpcanary.audits.crating import write_crate
+
+    path = write_crate(folder, license=license, authors=author or ())
+    if as_json:
+        print_json({"description": str(path)})
+        return
+    print(f"{path} describes the folder. Archive it as it is, without logs/.")

@@ -1,10 +1,15 @@
-"""`dpcanary release`: an archive from which all but the training is made again, without data."""
+"""`dpcanary release`: an archive from which all but the training is made again, without data.
 
+And `dpcanary crate`: the results described for an archive.
+"""
+
+import csv
 import hashlib
 import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -14,12 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from running import printed_by
+from running import SNAKEFILE, SNAKEMAKE, printed_by
 
+from dpcanary.audits.crating import write_crate
 from dpcanary.audits.releasing import release_results, released_config
 from dpcanary.audits.running import run_config
 from dpcanary.audits.verifying import verify_results
 from dpcanary.errors import InputError
+from dpcanary.provenance import CRATE
 from dpcanary.released import MANIFEST, Released, open_release
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.settings.experiment import read_experiment
@@ -62,6 +69,42 @@ CONFIG: dict[str, Any] = {
         "runs": {"kind": "epsilon_by_runs", "sweeps": ["drawn"], "num_runs": [4, 8]},
     },
 }
+# What the standard has under its address is given to the validator by hand.
+VALIDATES = """
+import io, json, sys
+from pathlib import Path
+import requests, rocrate, urllib3
+from requests_cache import CachedSession
+from rocrate_validator import services
+
+CACHE = str(Path("cache").resolve())
+TERM = "https://w3id.org/ro/terms/workflow-run#sha256"
+for address, content in {
+    "https://w3id.org/ro/crate/1.1/context":
+        (Path(rocrate.__file__).parent / "data/ro-crate.jsonld").read_bytes(),
+    "https://w3id.org/ro/terms/workflow-run/context":
+        json.dumps({"@context": {"sha256": TERM}}).encode(),
+}.items():
+    answer = requests.Response()
+    answer.status_code, answer._content, answer.url = 200, content, address
+    answer.request = requests.Request("GET", address).prepare()
+    answer.headers["Content-Type"] = "application/ld+json"
+    answer.raw = urllib3.HTTPResponse(
+        io.BytesIO(content), answer.headers, 200, preload_content=False, request_url=address
+    )
+    CachedSession(CACHE, backend="sqlite", expire_after=-1).cache.save_response(answer)
+valid = []
+for profile in ("ro-crate-1.1", "process-run-crate-0.5"):
+    settings = {"rocrate_uri": sys.argv[1], "offline": True, "cache_path": CACHE}
+    found = services.validate({
+        **settings, "profile_identifier": profile, "requirement_severity": "REQUIRED"
+    })
+    for one in found.get_issues():
+        print(one.severity, one.message, one.violatingEntity)
+    valid += [profile] * found.passed()
+print("valid:", ", ".join(valid))
+sys.exit(len(valid) < 2)
+"""
 MODEL = """
 from torch import nn
 
@@ -467,3 +510,119 @@ def test_the_released_replication_makes_its_figure_again(tmp_path):
 def test_keys_that_do_not_fit_are_refused(keys, message):
     with pytest.raises(InputError, match=message):
         parse_experiment({**CONFIG, **keys})
+
+
+# The folder as an RO-Crate
+
+
+def described(results: Path) -> dict[str, dict[str, Any]]:
+    told = json.loads((results / CRATE).read_text())
+    return {one["@id"]: one for one in told["@graph"]}
+
+
+def ids(value: Any) -> set[str]:
+    return {one["@id"] for one in (value if isinstance(value, list) else [value])}
+
+
+@pytest.fixture(scope="module")
+def crate(trained: Path) -> Path:
+    """The results, described; the license and the author are as given."""
+    command = ["crate", "results/study", "--license", "CC-BY-4.0", "--author", "Ada Lovelace"]
+    printed_by([*DPCANARY, "report", "results/study"], trained)
+    printed_by([*DPCANARY, *command], trained)
+    return trained / "results/study"
+
+
+def test_a_crate_describes_every_file_with_its_hash(crate: Path) -> None:
+    told = described(crate)
+    files = {name: one for name, one in told.items() if one["@type"] == "File"}
+    beside = {CRATE, ".lock"}
+    there = {str(path.relative_to(crate)) for path in crate.rglob("*") if path.is_file()}
+    assert {*files} == {one for one in there - beside if not one.startswith("logs/")}
+    assert len(files) > 40
+    for name, one in files.items():
+        content = (crate / name).read_bytes()
+        assert one["sha256"] == hashlib.sha256(content).hexdigest()
+        assert int(one["contentSize"]) == len(content)
+    root = told["./"]
+    assert ids(root["license"]) == {"https://spdx.org/licenses/CC-BY-4.0"}
+    assert [told[one]["name"] for one in ids(root["author"])] == ["Ada Lovelace"]
+    assert "95 % confidence" in root["description"]
+    assert verify_results(crate, cores=2).exit_status == 0
+
+
+def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) -> None:
+    """Snakemake's own table of inputs is the twin."""
+    study = crate.parents[1]
+    command = [*SNAKEMAKE, "--snakefile", SNAKEFILE, "--configfile", "trained.yaml"]
+    lines = printed_by([*command, "--detailed-summary", "--cores", "1"], study).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("output_file\t"))
+    wanted: dict[str, set[str]] = {}
+    for row in csv.DictReader(lines[start:], delimiter="\t"):
+        if row["input-file(s)"] is None:
+            continue  # what Snakemake says last
+        inputs = {
+            str(Path(one).relative_to("results/study"))
+            for one in row["input-file(s)"].split(",")
+            if one.startswith("results/study/")
+        }
+        name = str(Path(row["output_file"]).relative_to("results/study"))
+        wanted[name] = {
+            f"{Path(one).parent}/" if one.startswith("shards/") else one for one in inputs
+        }
+    told, made = described(crate), set[str]()
+    for one in told.values():
+        if one["@type"] == "CreateAction":
+            assert ids(one["instrument"]) == {"#dpcanary"}
+            for result in ids(one["result"]):
+                parts = ids(told[result]["hasPart"]) if result.endswith("/") else {result}
+                for part in parts:
+                    assert ids(one["object"]) - {"experiment.json"} == wanted[part] - {
+                        "experiment.json"
+                    }, part
+                    made.add(part)
+    assert made == {*wanted} - {"experiment.json"}
+
+
+@pytest.mark.long
+def test_a_crate_passes_the_validator(crate: Path, tmp_path: Path) -> None:
+    """In an environment of its own: it needs other versions than an accountant. No network."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    programs = tmp_path / "venv/bin"
+    needed = ["roc-validator==0.13.0", "rocrate==0.16.0"]
+    install = [str(programs / "pip"), "install", "--quiet", "--no-compile", *needed]
+    subprocess.run(install, check=True)
+    (tmp_path / "validates.py").write_text(VALIDATES)
+
+    def printed(folder: Path, *, fails: bool = False) -> str:
+        return printed_by(
+            [str(programs / "python"), "validates.py", str(folder)], tmp_path, fails=fails
+        )
+
+    assert "valid: ro-crate-1.1, process-run-crate-0.5" in printed(crate)
+    other = tmp_path / "other"
+    shutil.copytree(crate, other)
+    (other / "summary.tsv").unlink()
+    assert "summary.tsv" in printed(other, fails=True)
+
+
+def test_a_crate_of_a_release_or_of_damaged_results(
+    regenerated: Path, crate: Path, tmp_path: Path
+) -> None:
+    """Of a release, what was unpacked is from no file; what is damaged is not described."""
+    path = write_crate(regenerated / "results/study", license="https://example.org/terms")
+    told = described(path.parent)
+    assert ids(told["./"]["license"]) == {"https://example.org/terms"}
+    assert "author" not in told["./"]
+    for one in told.values():
+        if one["@type"] == "CreateAction":
+            assert ids(one["object"]) | ids(one["result"]) <= {*told}
+    place = tmp_path / "study"
+    shutil.copytree(crate, place)
+    (place / CRATE).unlink()
+    shutil.copy(place / "scores/added.npz", place / "scores/drawn-final_sum.npz")
+    with pytest.raises(InputError, match="is scores/added, not scores/drawn-final_sum"):
+        write_crate(place, license="MIT")
+    with pytest.raises(InputError, match="license 'none of them'"):
+        write_crate(crate, license="none of them")
+    assert not (place / CRATE).exists()
