@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 import dpcanary
+from dpcanary.accounting import account_by_adjacency
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.printing import rounded_up
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -128,3 +131,36 @@ def test_files_that_pages_name_exist(page):
     modules = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
     for name in re.findall(r"`(\w+\.py)`", (ROOT / page).read_text()):
         assert name in modules, name
+
+
+EXAMPLE = {"sample_rate": 0.01, "noise_multiplier": 1.0, "num_steps": 1000}
+OF_WORDS = {
+    "sample rate": "sample_rate",
+    "noise multiplier": "noise_multiplier",
+    "steps": "num_steps",
+}
+
+
+def test_the_epsilons_of_the_pitfalls_are_accounted():
+    """`1.83 → 2.44 ... [sample rate .013]`: what is in brackets differs from the example."""
+    page = (DOCS / "pitfalls.md").read_text()
+    of_example = epsilons_of(EXAMPLE)
+    rows = re.findall(r"\| (1\.83) → (?:at most )?([\d.]+)[^|\[]*(?:\[([^\]]+)\])? \|", page)
+    assert len(rows) >= 7
+    for quoted, right, settings in rows:
+        assert quoted == rounded_up(of_example["add_remove"])
+        if not settings:
+            assert right == rounded_up(of_example["substitute"])
+            continue
+        changed = dict(EXAMPLE)
+        for words in settings.split(", "):
+            [value] = re.findall(r"[\d.,]*\d", words)
+            name = OF_WORDS[words.replace(value, "").strip()]
+            changed[name] = type(EXAMPLE[name])(value.replace(",", ""))
+        assert right == rounded_up(epsilons_of(changed)["add_remove"]), settings
+
+
+def epsilons_of(settings: dict) -> dict[str, float]:
+    """As `dpcanary account` prints them."""
+    found = account_by_adjacency(Mechanism("substitute", **settings), delta=1e-5)
+    return {"add_remove": found.add_remove, "substitute": found.substitute}
