@@ -1,7 +1,7 @@
 """A training by the Trainer of transformers and Opacus, watched.
 
-Run it with `python docs/examples/watched_trainer.py`. It needs `pip install accelerate`. The model is
-small and from random parameters, so that nothing is downloaded.
+Run it with `python docs/examples/watched_trainer.py`. It needs `pip install accelerate`. The model
+is small and from random parameters, so that nothing is downloaded.
 """
 
 import tempfile
