@@ -21,7 +21,7 @@ BY_PIN := $(PIP_INSTALL) --constraint constraints.txt
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
 
-.PHONY: help demo report docs test test-all test-cluster lint schema lock sbom figures replication bench \
+.PHONY: help demo report docs test test-long test-all test-cluster lint schema lock sbom figures replication bench \
 	bench-gpu clean
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
@@ -29,7 +29,8 @@ help:
 	@echo "make figures      the figures of both papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
 	@echo "make test         the tests, in ten minutes on two cores"
-	@echo "make test-all     the same and the long ones: whole experiments, and environments built anew"
+	@echo "make test-long    the same and the long ones, as in CI: whole experiments, environments built anew"
+	@echo "make test-all     all, with whole lists and hundreds of repetitions of which the others take some"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
@@ -84,7 +85,10 @@ replication: $(READY)
 PYTEST = $(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
 
 test: $(TOOLS)
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not long and not exhaustive"
+
+test-long: $(TOOLS)
+	$(PYTEST) -m "not exhaustive"
 
 test-all: $(TOOLS)
 	$(PYTEST)

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-# Whole experiments, and environments that are built anew: `make test-all`, not `make test`. Single
+# Whole experiments, and environments that are built anew: `make test-long`, not `make test`. Single
 # long tests of other files have the mark themselves.
 LONG = [
     "test_environments_built.py",

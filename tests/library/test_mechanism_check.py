@@ -54,7 +54,7 @@ def names(loops) -> list[str]:
     return [loop.name.replace(" ", "-") for loop in loops]
 
 
-# Every fifth in each run of the tests, all of them in the long ones.
+# Every fifth in each run of the tests, all of them in the exhaustive ones.
 @pytest.mark.parametrize("loop", WRONG[::5], ids=names(WRONG[::5]))
 def test_wrong_loops_are_found_by_name(loop):
     assert_found(loop)
@@ -66,7 +66,7 @@ def test_what_is_said_not_to_be_found_is_not_found(loop):
     assert not failing(loop.check(num_trainings=20))
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("loop", WRONG, ids=names(WRONG))
 def test_all_wrong_loops_are_found(loop):
     assert_found(loop)
@@ -140,7 +140,7 @@ def test_checks_in_jax_leave_no_code_behind():
     assert max(later) < first + 200
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_right_loops_fail_in_200_repetitions_at_most_as_stated():
     num_checks = 200 // len(RIGHT) + 1
     passes = [
@@ -212,7 +212,9 @@ def too_many(failures, level: float) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sizes", [(20, 10, 0.5), (40, 12, 0.25)])
+@pytest.mark.parametrize(
+    "sizes", [(20, 10, 0.5), pytest.param((40, 12, 0.25), marks=pytest.mark.exhaustive)]
+)
 def test_every_property_keeps_its_level(sizes):
     """Of small measurements, whose laws are far from normal."""
     rng = np.random.default_rng(0)
@@ -233,7 +235,7 @@ def test_every_property_keeps_its_level(sizes):
     assert too_many(p_values["noise scale"] / 3 <= 0.2, 0.2)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_right_loops_fail_at_most_at_the_stated_rate():
     level, num_checks = 0.2, 200
     results = [
