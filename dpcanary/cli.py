@@ -64,8 +64,8 @@ def main() -> None:
     """Runs the command line.
 
     The exit status is 0 if all went well, 1 if a file or a value is wrong, a package is not
-    installed or an accountant gives no number, with one message on stderr, 2 if the command line itself is wrong, and 3 if `check` has
-    found an error.
+    installed or an accountant gives no number, with one message on stderr, 2 if the command line
+    itself is wrong, and 3 if `check` has found an error.
     """
     try:
         app()
