@@ -5,8 +5,9 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(IS_SUPPORTED)' 2>/dev/null && echo $$python && break; done)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 VENV := .venv
-# Three stamps of one environment: dpcanary and what it needs, without PyTorch; with it; what tests, lint and
-# documentation need besides.
+# Four stamps of one environment: dpcanary without its extras; what training needs, without PyTorch; with it; what
+# tests, lint and documentation need besides.
+LIGHT := $(VENV)/.light
 HASHED := $(VENV)/.hashed
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.ready-tools
@@ -41,13 +42,17 @@ help:
 	@echo "make bench-gpu    times training on a GPU, and Figure 3 of Pradhan et al. in full"
 	@echo "make clean        remove the results of the demo"
 
-$(HASHED): pyproject.toml locks/build.txt locks/dpcanary.txt
+$(LIGHT): pyproject.toml locks/build.txt locks/dpcanary.txt
 	@'$(PYTHON)' -c '$(IS_SUPPORTED)' 2>/dev/null \
 		|| { echo "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip $(FROM_LOCK) locks/build.txt
 	$(VENV)/bin/pip $(FROM_LOCK) locks/dpcanary.txt
 	$(VENV)/bin/pip $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(HASHED): $(LIGHT) locks/train.txt
+	$(VENV)/bin/pip $(FROM_LOCK) locks/train.txt
 	touch $@
 
 # PyTorch has several builds of one version, which need different packages: docs/install.md.
@@ -125,6 +130,7 @@ AS_PINNED := --constraints constraints.txt --upgrade
 lock: $(RELEASE)/.ready
 	$(COMPILE) $(AS_PINNED) --group build --output-file locks/build.txt
 	$(COMPILE) $(AS_PINNED) pyproject.toml --output-file locks/dpcanary.txt
+	$(COMPILE) $(AS_PINNED) pyproject.toml --extra train --output-file locks/train.txt
 	$(COMPILE) $(AS_PINNED) pyproject.toml --all-extras --output-file locks/tools.txt
 	$(COMPILE) --group release --output-file locks/release.txt
 	@for python in 3.11 3.12 3.13; do \

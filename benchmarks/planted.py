@@ -47,7 +47,6 @@ FILES = (
     "CHANGELOG.md",
     "Makefile",
     "constraints.txt",
-    "light.txt",
 )
 
 

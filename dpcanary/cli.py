@@ -64,19 +64,12 @@ def _options(
 def main() -> None:
     """Runs the command line.
 
-    The exit status is 0 if all went well, 1 if a file or a value is wrong or an accountant gives no
-    number, with one message on stderr, 2 if the command line itself is wrong, and 3 if `check` has
-    found an error.
+    The exit status is 0 if all went well, 1 if a file or a value is wrong, a package is not
+    installed or an accountant gives no number, with one message on stderr, 2 if the command line
+    itself is wrong, and 3 if `check` has found an error.
     """
     try:
         app()
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "dpcanary":
-            raise
-        sys.exit(
-            f"error: this needs the package {error.name.split('.')[0]!r}, which is not installed"
-            " here; a light install lacks what training needs: docs/install.md"
-        )
     except Exception as error:
         if (text := explained(error)) is None:
             raise

@@ -4,6 +4,8 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from dpcanary.extras import lacking, package_lacked
+
 _OF_THE_DISK = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
@@ -38,6 +40,8 @@ def explained(error: BaseException) -> str | None:
     """What to tell of an error that is no fault of the program; None if it may be one."""
     if isinstance(error, InputError | AccountingError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (package := package_lacked(error)):
+        return lacking(package)
     is_unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     if isinstance(error, MemoryError) or is_unmapped:
         detail = f" ({error})" if str(error) else ""

@@ -28,7 +28,15 @@ def namespace(package: str, init: str) -> Namespace:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if modules[name] == package:  # `from package import subpackage`
             return import_module(f"{package}.{name}")
-        return getattr(import_module(modules[name]), name)
+        try:
+            return getattr(import_module(modules[name]), name)
+        except ModuleNotFoundError as error:
+            from dpcanary.extras import lacking, package_lacked
+
+            if (lacked := package_lacked(error)) is None:
+                raise
+            text = lacking(lacked, subject=f"{package}.{name}")
+            raise ModuleNotFoundError(text, name=error.name) from None
 
     def shown() -> list[str]:
         return sorted({*vars(import_module(package)), *modules})

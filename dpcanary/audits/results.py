@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from dpcanary.extras import require
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.results_table import (
     in_words,
@@ -69,6 +70,7 @@ class AuditResults:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""
+        require("matplotlib")
         from dpcanary.figures.overview import draw_overview, shown
 
         return shown(draw_overview(self.summary), path)

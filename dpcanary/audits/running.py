@@ -7,11 +7,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from dpcanary.errors import InputError
+from dpcanary.extras import require
 from dpcanary.installation import SNAKEFILE
 from dpcanary.results_lock import BY_COMMAND, locked, write_holder
 from dpcanary.results_table import asks_for_all, print_ending
@@ -63,7 +63,7 @@ def run_config(
     Raises:
         InputError: if the config is wrong, the experiment is already running, or a job fails. The
             reasons of failed jobs are printed.
-        ModuleNotFoundError: if this is a light install.
+        ModuleNotFoundError: if this is a light install; it says how to install the rest.
         KeyboardInterrupt: if it was interrupted.
     """
     root = folder or Path.cwd()
@@ -108,9 +108,7 @@ def run_snakemake(
     Raises:
         InputError: see `run_config`.
     """
-    for package in ("snakemake", "torch"):
-        if find_spec(package) is None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    require("torch", "snakemake")
     experiment = parse_experiment(read_config(config))
     makes_all = asks_for_all(targets) and not any(map(_only_looks, options))
     # With other keys on the command line, the file is not the whole config.

@@ -1,11 +1,12 @@
-"""Style of all figures: each canary has one colour and marker, each accounted curve one line."""
+"""Style of all figures: each canary has one colour and marker, each accounted curve one line.
+
+Matplotlib is imported where it is needed: what is not a figure uses names and captions alone.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import matplotlib.colors
-import matplotlib.style
 import numpy as np
 
 from dpcanary.adjacency import ADJACENCIES, Adjacency
@@ -72,7 +73,9 @@ EXACT: Styles = {
 @contextmanager
 def applied() -> Iterator[None]:
     """A context or decorator with this style, whatever the user's matplotlibrc says."""
-    with matplotlib.style.context(_RC, after_reset=True):
+    from matplotlib.style import context
+
+    with context(_RC, after_reset=True):
         yield
 
 
@@ -138,10 +141,12 @@ def variant_options(
 
 def _mixed(colour: str, part: float) -> str:
     """A dark colour with a part of white, or a light one with a part of black."""
-    red, green, blue = matplotlib.colors.to_rgb(colour)
+    from matplotlib.colors import to_hex, to_rgb
+
+    red, green, blue = to_rgb(colour)
     other = 0.0 if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else 1.0
     mixed = [(1 - part) * one + part * other for one in (red, green, blue)]
-    return matplotlib.colors.to_hex((mixed[0], mixed[1], mixed[2]))
+    return to_hex((mixed[0], mixed[1], mixed[2]))
 
 
 def catalogue_order(canary: str, score: str | None) -> tuple[int, int]:
@@ -162,11 +167,14 @@ def _place_without_style(canary: str) -> int:
 
 def ranked(values: Iterable[Any], label: Callable[[Any], str] = str) -> dict[Any, dict[str, Any]]:
     """Keyword arguments of `Axes.plot` for ordered lines, from light to dark, by what they show."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
     lines = [*dict.fromkeys(values)]
     places = np.linspace(0.1, 0.9, len(lines)) if len(lines) > 1 else [0.9]
     return {
         value: {
-            "color": matplotlib.colors.to_hex(matplotlib.colormaps["viridis_r"](place)),
+            "color": to_hex(colormaps["viridis_r"](place)),
             "marker": _RANK_MARKERS[rank % len(_RANK_MARKERS)],
             "zorder": 3,
             "label": label(value),

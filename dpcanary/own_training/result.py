@@ -18,6 +18,7 @@ from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.estimation.power import ClaimTest, assess_claim
 from dpcanary.estimation.rules import rests_on
+from dpcanary.extras import require
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
 
@@ -147,6 +148,7 @@ class OwnAudit:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """The scores, the error rates that they reach, and the bound; also into a file."""
+        require("matplotlib")
         from dpcanary.figures.overview import shown
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 

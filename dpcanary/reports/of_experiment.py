@@ -1,18 +1,17 @@
 """The report of an experiment, from its results folder."""
 
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from PIL import Image
 
 from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import rests_on
 from dpcanary.figures.catalogue import figure_kind
-from dpcanary.figures.overview import draw_overview
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import lettered, rounded_down, rounded_up
@@ -25,7 +24,7 @@ from dpcanary.reports.headline import (
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.page import Picture, Report, Row, png_of
+from dpcanary.reports.page import Picture, Report, Row, drawn
 from dpcanary.results_table import (
     datasets_in_words,
     in_words,
@@ -40,12 +39,17 @@ from dpcanary.settings.products import Products
 from dpcanary.summary import described_data
 from dpcanary.training.settings import MechanismStage
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _COLUMNS = (
     "audit", "canary", "adjacency", "models", "proven", "add/remove", "substitute", "rule", "if",
 )  # fmt: skip
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
+# A PNG file: a signature, then chunks of a size, a kind, the content and a checksum.
+_PNG, _CHUNK, _CHECKSUM = b"\x89PNG\r\n\x1a\n", struct.Struct(">I4s"), 4
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
@@ -220,13 +224,18 @@ def _details(
 def _pictures(
     products: Products, folder: Path, table: pd.DataFrame
 ) -> tuple[list[Picture], list[str]]:
-    """The figures, and sentences on those that are left out since they are not of this config."""
-    overview = Picture(
+    """The figures, and sentences on those that are left out: they are not of this config."""
+
+    def draw() -> "Figure":
+        from dpcanary.figures.overview import draw_overview
+
+        return draw_overview(table)
+
+    pictures, left_out = drawn(
         "What is proven and what is accounted",
-        png_of(draw_overview(table)),
+        draw,
         ["One row per set-up of the table above, after the last step."],
     )
-    pictures, left_out = [overview], []
     for name, figure in products.experiment.settings.figures.items():
         path = folder / "figures" / f"{name}.png"
         if not path.exists():
@@ -243,12 +252,22 @@ def _pictures(
 
 
 def origin_of_png(path: Path) -> str:
-    """What a figure says that it is of an experiment; empty if it says nothing."""
-    try:
-        with Image.open(path) as image:
-            return str(image.info.get(KEY, ""))
-    except OSError:
+    """What a figure says that it is of an experiment; empty if it says nothing.
+
+    It says so in a chunk `tEXt` of the PNG file; see the PNG specification, sections 5.3 and 11.3.
+    """
+    content = path.read_bytes()
+    if not content.startswith(_PNG):
         return ""
+    start = len(_PNG)
+    while start + _CHUNK.size <= len(content):
+        size, kind = _CHUNK.unpack_from(content, start)
+        start += _CHUNK.size
+        keyword, _, text = content[start : start + size].partition(b"\0")
+        if kind == b"tEXt" and keyword == KEY.encode():
+            return text.decode("latin-1")
+        start += size + _CHECKSUM
+    return ""
 
 
 def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:

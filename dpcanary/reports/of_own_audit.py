@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 from math import inf, isnan, nan
 from platform import python_version
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,11 +11,13 @@ from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.estimation.rules import rests_on
-from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
-from dpcanary.reports.page import Picture, Report, Row, png_of
+from dpcanary.reports.page import Report, Row, drawn
 from dpcanary.scoring.world_scores import WorldScores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CAPTION = (
     "The scores of the models of both worlds, and the errors of an attacker who decides between"
@@ -89,19 +92,20 @@ def report_of_own_audit(
         details,
     )
     methods = _methods(estimate, adjacency, accounted)
+
+    def draw() -> "Figure":
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        return draw_scores_of_worlds(scores, estimate, name=name)
+
+    pictures, left_out = drawn("Scores and error rates", draw, _CAPTION)
     return Report(
         title=name,
         headline=headline,
         columns=("training", "models", "proven", "add/remove", "substitute", "rule"),
         rows=[row],
-        notes=findings,
-        pictures=[
-            Picture(
-                "Scores and error rates",
-                png_of(draw_scores_of_worlds(scores, estimate, name=name)),
-                _CAPTION,
-            )
-        ],
+        notes=[*findings, *left_out],
+        pictures=pictures,
         data=[("data", "the training's own, which the audit does not see")],
         provenance=[("training", f"{seconds:,.0f} seconds"), ("software", software_used())],
         methods=methods.paragraphs,

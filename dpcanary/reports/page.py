@@ -2,13 +2,14 @@
 
 import io
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dpcanary.extras import is_installed, lacking
 from dpcanary.figures import style
 from dpcanary.files import write_text
 from dpcanary.reports.headline import Headline
@@ -69,6 +70,15 @@ def png_of(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=style.RASTER_DPI)
     return buffer.getvalue()
+
+
+def drawn(
+    title: str, draw: "Callable[[], Figure]", caption: Sequence[str]
+) -> tuple[list[Picture], list[str]]:
+    """A figure that is drawn for the page; where Matplotlib is not installed, a note instead."""
+    if is_installed("matplotlib"):
+        return [Picture(title, png_of(draw()), caption)], []
+    return [], [f"A figure is left out: {lacking('matplotlib', subject=f'“{title}”')}."]
 
 
 def html_of(report: Report) -> str:

@@ -9,13 +9,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError, suggestion
+from dpcanary.extras import is_installed
 from dpcanary.files import read_npz
 from dpcanary.scoring.score_file import read_scores
 
 _TABLES = {
     ".csv": lambda path: pd.read_csv(path),
     ".tsv": lambda path: pd.read_csv(path, sep="\t"),
-    ".parquet": lambda path: pd.read_parquet(path),
+    ".parquet": lambda path: _read_parquet(path),
 }
 _TWO = ("world0_scores", "world1_scores")
 SUFFIXES = (".npz", *_TABLES)
@@ -81,11 +82,22 @@ def read_world_scores(
     return WorldScores(scores[is_world0], scores[~is_world0])
 
 
+def _read_parquet(path: Path) -> pd.DataFrame:
+    if not is_installed("pyarrow"):
+        raise InputError(
+            f"{path}: Parquet files need the package 'pyarrow', which is not installed here:"
+            " pip install pyarrow, or save the scores as .csv"
+        )
+    return pd.read_parquet(path)
+
+
 def _columns(path: Path) -> dict[str, NDArray[Any]]:
     if path.suffix == ".npz":
         return read_npz(path)
     try:
         table = _TABLES[path.suffix](path)
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not in UTF-8, from byte {error.start} on: save it with this encoding"

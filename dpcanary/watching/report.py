@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError
 from dpcanary.estimation.rules import rests_on
-from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
 from dpcanary.reports.of_own_audit import software_used
-from dpcanary.reports.page import Picture, Report, Row, png_of
+from dpcanary.reports.page import Report, Row, drawn
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dpcanary.watching.result import WatchedTraining
 
 _CAPTION = (
@@ -62,6 +63,14 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         difference="crafted gradients that are put in after clipping",
         is_real=False,
     )
+
+    def draw() -> "Figure":
+        from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+
+        scores = watched.scores["all_updates_known"]
+        return draw_scores_of_worlds(scores, estimate, name="watched training")
+
+    pictures, left_out = drawn("Scores and error rates", draw, _CAPTION)
     return Report(
         title=name,
         headline=headline,
@@ -72,18 +81,9 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
             *watched.accounted_lines(),
             *watched.measured_lines(),
             watched.alarm_line(),
+            *left_out,
         ],
-        pictures=[
-            Picture(
-                "Scores and error rates",
-                png_of(
-                    draw_scores_of_worlds(
-                        watched.scores["all_updates_known"], estimate, name="watched training"
-                    )
-                ),
-                _CAPTION,
-            )
-        ],
+        pictures=pictures,
         data=[("data", "the training's own, which dpcanary does not see")],
         provenance=[("software", software_used())],
         methods=methods.paragraphs,

@@ -18,6 +18,7 @@ from dpcanary.estimation.estimate import EpsilonEstimate, estimate_epsilon
 from dpcanary.estimation.one_run.estimate import OneRunEstimate, estimate_epsilon_one_run
 from dpcanary.estimation.power import ClaimTest, assess_claim
 from dpcanary.estimation.settings import Conversion
+from dpcanary.extras import require
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up, table_lines
 from dpcanary.scoring.world_scores import WorldScores
 from dpcanary.watching.findings import Alarm
@@ -239,6 +240,7 @@ class WatchedTraining:
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """The canaries' scores, their error rates, and the bound; also into a file."""
+        require("matplotlib")
         from dpcanary.figures.overview import shown
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 

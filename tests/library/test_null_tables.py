@@ -94,6 +94,24 @@ def test_simulated_statistics_are_those_of_the_simulated_scores(family):
         assert found[look, 2, b, g] == pytest.approx(np.mean(x[:, None] < y), abs=1e-6)
 
 
+@pytest.mark.parametrize("family", [GDP, DIRECT], ids=["gdp", "direct"])
+@pytest.mark.parametrize("sizes", [(1, 3), (40, 40), (700, 300), (9_000, 12_000)])
+def test_statistics_are_the_same_without_numba(monkeypatch, family, sizes):
+    """To the last bit, so that tables are; of many scores, not all are told apart."""
+    arguments = {
+        "curves": family.curves(np.linspace(0, 5, 9)),
+        "looks": [sizes],
+        "scans": [scan_terms(family=family, sizes=sizes, significance=0.1)],
+        "num_samples": 12,
+        "seed": 2,
+    }
+    compiled = simulate_statistics(**arguments)
+    monkeypatch.setattr(simulation, "is_installed", lambda package: False)
+    assert np.array_equal(simulate_statistics(**arguments), compiled)
+    monkeypatch.setattr(simulation, "_AT_ONCE", 100)  # several blocks of scores
+    assert np.array_equal(simulate_statistics(**arguments), compiled)
+
+
 def test_simulation_does_not_depend_on_the_number_of_cores(monkeypatch):
     arguments = {
         "curves": GDP.curves(np.array([0.0, 1.0])),

@@ -1,57 +1,122 @@
-"""The light install: accounting, estimation and reading of results without PyTorch."""
+"""The light install: what `pip install dpcanary` brings, and what it says of the rest."""
 
-import re
 import subprocess
 import sys
-import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MOST_BYTES = 400e6
 TRAINING = ("--sample-rate", "0.25", "--num-steps", "200", "--delta", "1e-5")
 NOISE = ("--noise-multiplier", "4")
+TRAIN, FIGURES = "pip install 'dpcanary[train]'", "pip install 'dpcanary[figures]'"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.long
 
 
-def listed() -> list[str]:
-    lines = (ROOT / "light.txt").read_text().splitlines()
-    return [line for line in lines if not line.startswith("#")]
-
-
-def test_it_is_a_part_of_what_the_package_needs():
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert {*listed()} < {*needed}
-    names = {re.split("[>=<]", one)[0] for one in listed()}
-    assert not names & {"torch", "transformers", "sentence-transformers", "snakemake"}
-
-
-@pytest.mark.long
-def test_it_is_enough_for_what_the_documents_say(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "light"], check=True)
-    python = str(tmp_path / "light/bin/python")
-    pip = [python, "-m", "pip", "--quiet", "install"]
-    constraints = ["--constraint", ROOT / "constraints.txt", "--requirement", ROOT / "light.txt"]
-    subprocess.run([*pip, *constraints], check=True)
-    subprocess.run([*pip, "--no-deps", ROOT], check=True)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the built package alone, beside files of scores."""
+    folder = tmp_path_factory.mktemp("light")
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
+    [wheel] = folder.glob("dpcanary-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    pip[0] = str(folder / "venv/bin/python")
+    pinned = ["--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, "install", *pinned, wheel], check=True)
     rng = np.random.default_rng(0)
     scores = {"world0_scores": rng.normal(2, 1, 60), "world1_scores": rng.normal(0, 1, 60)}
-    np.savez(tmp_path / "scores.npz", **scores)
+    np.savez(folder / "scores.npz", **scores)
+    (folder / "scores.parquet").write_bytes(b"PAR1")
+    return folder
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [tmp_path / "light/bin/dpcanary", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    for arguments in (
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        program = str(folder / "venv/bin" / command[0])
+        return subprocess.run(
+            [program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False,
+            env={"HOME": str(folder), **variables},
+        )  # fmt: skip
+
+    return run
+
+
+def test_it_is_small(folder):
+    files = [path for path in (folder / "venv").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files if not path.is_symlink()) < MOST_BYTES
+
+
+@pytest.mark.parametrize("package", ["torch", "snakemake", "matplotlib", "numba", "pyarrow"])
+def test_it_has_nothing_that_training_needs(run, package):
+    done = run("python", "-c", f"import {package}")
+    assert done.stderr.endswith(f"No module named '{package}'\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
         ("account", *TRAINING, *NOISE),
         ("statement", *TRAINING, *NOISE),
         ("calibrate", *TRAINING, "--epsilon", "8", "--adjacency", "substitute"),
         ("plan", *TRAINING, *NOISE),
-        ("estimate", "scores.npz", "--delta", "1e-5", "--plot", "scores.png"),
         ("init", "study"),
-    ):
-        done = run(*arguments)
-        assert done.returncode == 0, done.stderr
-    lacking = run("audit", "--features", "digits", *TRAINING[2:], *NOISE)
-    assert lacking.returncode == 1
-    assert re.search(r"error: this needs the package '\w+', which is not installed", lacking.stderr)
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_that_it_is_for(run, arguments):
+    done = run("dpcanary", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("options", [("--all",), ("--significance", "0.1"), ("--one-run",)])
+def test_estimates_are_those_of_the_full_install(run, folder, options):
+    """Also where a table of critical values is computed, without Numba."""
+    command = ("estimate", "scores.npz", "--delta", "1e-5", "--json", *options)
+    done = run("dpcanary", *command)
+    full = subprocess.run(
+        [sys.executable, "-m", "dpcanary", *command],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == full.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("audit", "--features", "digits", *TRAINING, *NOISE), TRAIN),
+        (("run", "study.yaml"), TRAIN),
+        (("check", "my_loop:train"), TRAIN),
+        (("report", "watched.npz"), TRAIN),
+        (("estimate", "scores.npz", "--delta", "1e-5", "--plot", "scores.png"), FIGURES),
+        (("estimate", "scores.parquet", "--delta", "1e-5"), "pip install pyarrow"),
+    ],
+    ids=["audit", "run", "check", "report", "plot", "parquet"],
+)
+def test_what_needs_more_says_which_words_to_type(run, folder, arguments, words):
+    (folder / "study.yaml").write_text((ROOT / "config/demo.yaml").read_text())
+    done = run("dpcanary", *arguments)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["audit", "audit_training", "watch", "check_model", "training.train_ensemble"],
+)
+def test_public_names_that_need_training_say_so(run, name):
+    done = run("python", "-c", f"import dpcanary; dpcanary.{name}")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: dpcanary.{name} needs the package ")
+    assert last.endswith(TRAIN)

@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 SUPPORTED = ("3.11", "3.12", "3.13")
-LOCKS = {name: ROOT / "locks" / f"{name}.txt" for name in ("build", "dpcanary", "tools", "release")}
+LOCKS = {
+    name: ROOT / "locks" / f"{name}.txt"
+    for name in ("build", "dpcanary", "train", "tools", "release")
+}
 NOT_LOCKED = {"torch"}  # docs/install.md
 MAKE = shutil.which("make")
 
@@ -54,7 +57,7 @@ def disagreements(constraints: str, *locks: str) -> dict[str, set[str | None]]:
 
 
 def test_pins_are_those_of_the_locks():
-    locks = [LOCKS[name].read_text() for name in ("build", "dpcanary", "tools")]
+    locks = [LOCKS[name].read_text() for name in ("build", "dpcanary", "train", "tools")]
     assert len(pins(locks[-1])) > 150
     assert disagreements((ROOT / "constraints.txt").read_text(), *locks) == {}
 
@@ -90,9 +93,9 @@ def test_every_locked_package_has_hashes(name):
         assert all(len(digest) == 64 for digest in digests)
 
 
-def test_what_demo_needs_is_a_part_of_the_rest():
-    needed, rest = locked(LOCKS["dpcanary"]), locked(LOCKS["tools"])
-    assert needed.items() < rest.items()
+def test_each_lock_is_a_part_of_the_next():
+    light, train, tools = (locked(LOCKS[name]).items() for name in ("dpcanary", "train", "tools"))
+    assert light < train < tools
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,7 @@ def test_what_demo_needs_is_a_part_of_the_rest():
     [
         ("build", PYPROJECT["dependency-groups"]["build"] + PYPROJECT["build-system"]["requires"]),
         ("dpcanary", PYPROJECT["project"]["dependencies"]),
+        ("train", EXTRAS["figures"] + EXTRAS["train"]),
         ("tools", [one for extra in EXTRAS.values() for one in extra]),
         ("release", PYPROJECT["dependency-groups"]["release"]),
     ],
@@ -107,13 +111,14 @@ def test_what_demo_needs_is_a_part_of_the_rest():
 def test_locks_have_what_is_declared(lock, declared):
     versions = {name: version for name, version in locked(LOCKS[lock])}
     for requirement in map(Requirement, declared):
-        if requirement.name not in NOT_LOCKED:
+        if requirement.name not in NOT_LOCKED | {PYPROJECT["project"]["name"]}:
             assert versions[canonical(requirement.name)] in requirement.specifier
 
 
 def installation(lock: Path, *options: str) -> list[str]:
     """How `make` installs from a lock of that name; with another file in its place."""
-    stamp = {"tools": ".ready-tools", "release": ".ready"}.get(lock.stem, ".hashed")
+    stamps = {"train": ".hashed", "tools": ".ready-tools", "release": ".ready"}
+    stamp = stamps.get(lock.stem, ".light")
     folder = "RELEASE" if lock.stem == "release" else "VENV"
     plan = subprocess.run(
         [str(MAKE), "--dry-run", f"{folder}={lock.parent}/none", f"{lock.parent}/none/{stamp}"],

@@ -15,6 +15,7 @@ from scipy.special import bdtrc, betaincinv, gammaln, log_expit, ndtr
 from dpcanary.errors import InputError
 from dpcanary.estimation.families import GRID, Family
 from dpcanary.estimation.one_run.slots import Guesses
+from dpcanary.extras import is_installed
 
 Floats = NDArray[np.float64]
 
@@ -79,9 +80,17 @@ def mahloujifar(
 
 @cache
 def _compiled_recursion() -> Callable[..., Any]:
+    """The recursion, compiled where Numba is installed."""
+    if not is_installed("numba"):
+        return lambda *arguments: _recursion(*(_plain(one) for one in arguments))
     import numba  # takes long to import, and the other methods do not need it
 
     return numba.njit(cache=True)(_recursion)  # type: ignore[no-any-return]
+
+
+def _plain(argument: Any) -> Any:
+    """An array as a list, whose numbers Python reads several times as fast."""
+    return argument.tolist() if isinstance(argument, np.ndarray) else argument
 
 
 def _recursion(

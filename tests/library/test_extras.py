@@ -1,0 +1,142 @@
+"""What a light install lacks: the declared extras, and the errors that name them."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from dpcanary.errors import explained
+from dpcanary.estimation import Guesses, epsilon_of_guesses
+from dpcanary.estimation.one_run import methods
+from dpcanary.extras import EXTRAS, require
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IMPORTED = {"scikit-learn": "sklearn", "pyyaml": "yaml", "pillow": "PIL"}
+# Declared and imported by nothing here, or imported and declared by what brings it.
+NOT_IMPORTED, BROUGHT = {"jax-privacy", "pygments"}, {"llvmlite", "pydantic_core"}
+# Of the user's own environment, and of tests.
+THEIRS = {"opacus", "triton", "pytest", "IPython"}
+
+
+def imported(requirements: list[str]) -> set[str]:
+    """The names by which packages are imported."""
+    names = {Requirement(one).name for one in requirements} - {"dpcanary"}
+    return {IMPORTED.get(name, name.replace("-", "_")) for name in names - NOT_IMPORTED}
+
+
+def test_extras_are_those_of_the_package():
+    declared = PROJECT["optional-dependencies"]
+    for extra, packages in EXTRAS.items():
+        assert {*packages} - BROUGHT == imported(declared[extra]), extra
+    assert "dpcanary[figures]" in declared["train"]
+
+
+def test_every_import_is_of_a_requirement_or_of_an_extra():
+    needed = imported(PROJECT["dependencies"])
+    known = needed.union(THEIRS, BROUGHT, *EXTRAS.values(), sys.stdlib_module_names, {"dpcanary"})
+    for path in (ROOT / "dpcanary").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert {name.split(".")[0] for name in names} <= known, path
+
+
+# In place of a light install: a Python that does not find the packages of the extras.
+LIGHT = f"""
+import importlib.machinery, sys
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] in {[*sum(EXTRAS.values(), ())]}:
+            return None
+        return super().find_spec(name, path, target)
+sys.meta_path = [Finder if one is importlib.machinery.PathFinder else one for one in sys.meta_path]
+"""
+
+
+def in_light_install(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LIGHT + code], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", ["watch", "audit", "training.train_ensemble"])
+def test_a_public_name_says_how_to_get_what_it_needs(name):
+    done = in_light_install(f"import dpcanary; dpcanary.{name}")
+    assert re.search(
+        rf"\nModuleNotFoundError: dpcanary.{name} needs the package '\w+', which is not installed"
+        r" here: pip install 'dpcanary\[train\]'\n$",
+        done.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (["run", "config/demo.yaml"], "torch", "train"),
+        (["check", "loop:train"], "torch", "train"),
+    ],
+)
+def test_a_command_says_so_in_one_line(arguments, package, extra):
+    done = in_light_install(f"sys.argv[1:] = {arguments}\nfrom dpcanary.cli import main\nmain()")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: this needs the package {package!r}, which is not installed here:"
+        f" pip install 'dpcanary[{extra}]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "dpcanary.calibrate_noise",
+        "dpcanary.epsilons_of",
+        "dpcanary.AuditResults",
+        "dpcanary.expected_bound(mechanism=1.0, num_runs=60, delta=1e-5)",
+        "dpcanary.accounting.trade_off_curve",
+        "from dpcanary.reports import of_experiment, of_own_audit",
+        "from dpcanary import results_table",
+    ],
+)
+def test_what_needs_no_extra_works_without(use):
+    done = in_light_install(f"import dpcanary; {use}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_error_is_explained_of_other_packages_alone():
+    assert explained(ModuleNotFoundError(name="dpcanary.nothing")) is None
+    assert explained(ModuleNotFoundError("no name")) is None
+    text = explained(ModuleNotFoundError(name="matplotlib.figure"))
+    assert text.endswith(
+        "'matplotlib', which is not installed here: pip install 'dpcanary[figures]'"
+    )
+    require("numpy", "json")
+    with pytest.raises(
+        ModuleNotFoundError, match=r"'nothing_like_it'.*pip install nothing_like_it"
+    ):
+        require("numpy", "nothing_like_it")
+
+
+@pytest.mark.parametrize("guesses", [(200, 150, 130), (60, 60, 60), (1_000, 800, 507)])
+@pytest.mark.parametrize("conversion", ["gdp", "direct"])
+def test_one_run_is_estimated_without_numba_to_the_same_number(monkeypatch, guesses, conversion):
+    def bound() -> float:
+        methods._compiled_recursion.cache_clear()
+        found = epsilon_of_guesses(
+            Guesses(*guesses), delta=1e-6, significance=0.1, conversion=conversion
+        )
+        return found.epsilon_lower
+
+    compiled = bound()
+    monkeypatch.setattr(methods, "is_installed", lambda package: False)
+    assert bound() == compiled
+    methods._compiled_recursion.cache_clear()
