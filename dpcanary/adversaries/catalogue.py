@@ -176,6 +176,21 @@ _BUILT_IN = (
         marker="<",
     ),
     Adversary(
+        name="blank",
+        label="blank record",
+        description="a record whose features are all 0, with the last label, against nothing;"
+        " against a private record under `substitute`",
+        source="Annamalai and De Cristofaro, 2024; after Nasr et al., 2021",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.input:blank_records",
+        scores=(_LOSS,),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#2F4F4F",
+        marker="H",
+    ),
+    Adversary(
         name="metagradient",
         label="metagradient",
         description="a private image whose pixels are optimised through whole trainings, against"

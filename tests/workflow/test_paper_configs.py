@@ -12,7 +12,14 @@ ROOT = Path(__file__).parents[2]
 PAPER = sorted((ROOT / "config/pradhan").glob("*.yaml"))
 CEBERE = sorted((ROOT / "config/cebere").glob("*.yaml"))
 BOGLIONI = sorted((ROOT / "config/boglioni").glob("*.yaml"))
-CONFIGS = [*PAPER, *CEBERE, *BOGLIONI, *sorted((ROOT / "config/replication").glob("*.yaml"))]
+PUBLISHED = sorted((ROOT / "config/published").glob("*.yaml"))
+CONFIGS = [
+    *PAPER,
+    *CEBERE,
+    *BOGLIONI,
+    *PUBLISHED,
+    *sorted((ROOT / "config/replication").glob("*.yaml")),
+]
 
 
 @pytest.fixture(scope="module")
