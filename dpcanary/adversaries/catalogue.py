@@ -17,6 +17,7 @@ _LOGIT_DIFFERENCE = Score(
 )
 _COORDINATE = Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE)
 _VALUE = Score("value", "dpcanary.scoring.scores:coordinate", Observation.VALUE)
+_TRANSCRIPT = Score("transcript", "dpcanary.scoring.scores:transcript", Observation.NOISY_GRADIENTS)
 _LOSS = Score("loss", "dpcanary.scoring.scores:canary_loss", Observation.LOGITS)
 _BUILT_IN = (
     Adversary(
@@ -41,7 +42,7 @@ _BUILT_IN = (
         source="Pradhan et al., S2; Cebere et al.",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:least_updated",
-        scores=(_COORDINATE, _VALUE),
+        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
         colour="#0072B2",
@@ -96,7 +97,7 @@ _BUILT_IN = (
         source="Cebere et al., A_GC-R",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:random_dimensions",
-        scores=(_COORDINATE, _VALUE),
+        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,
         uses_reference=False,
@@ -111,7 +112,7 @@ _BUILT_IN = (
         source="Cebere et al., A_GC-S",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:simulated_dimensions",
-        scores=(_COORDINATE, _VALUE),
+        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
         settings=("simulation", "ranking", "num_simulations"),
@@ -131,6 +132,7 @@ _BUILT_IN = (
             Score("cosine", "dpcanary.scoring.scores:cosine", Observation.CHANGE_AND_LENGTH),
             _COORDINATE,
             _VALUE,
+            _TRANSCRIPT,
         ),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,
