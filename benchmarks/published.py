@@ -40,11 +40,14 @@ def kept(results: Path) -> pd.DataFrame:
 
     Minutes are those of training all models of an audit on two cores.
     """
-    audits = read_experiment(results / "experiment.json").audits
+    experiment = read_experiment(results / "experiment.json")
+    audits, by_runs = experiment.audits, results / "estimates_by_runs"
+    # Not those of a config that it was before.
+    made = [path for name in experiment.settings.figures for path in by_runs.glob(f"{name}/*.tsv")]
     summary = pd.read_csv(results / "summary.tsv", sep="\t").drop_duplicates("audit")
     summary = summary.set_index("audit")
     tables = []
-    for path in sorted((results / "estimates_by_runs").glob("*/*.tsv")):
+    for path in made:
         audit = path.stem
         table = read_table(path)
         adjacency = "substitute" if audits[audit].adjacency == "substitute" else "add_remove"

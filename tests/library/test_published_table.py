@@ -30,3 +30,13 @@ def test_valid_bounds_are_below_the_accounted_epsilon(name):
     valid = bounds[bounds["is_valid"]]
     assert len(valid)
     assert (valid["epsilon"] <= valid["accounted"]).all()
+
+
+def test_what_the_exact_curve_adds():
+    bounds = pd.read_csv(KEPT / "nasr-digits.tsv", sep="\t")
+    of_steps = bounds["audit"].isin(["two_add_remove", "many_add_remove"])
+    valid = bounds[of_steps & (bounds["threshold_rule"] == "combined")]
+    by_conversion = valid.pivot(index="audit", columns="conversion", values="epsilon")
+    more = by_conversion["subsampled_gaussian"] - by_conversion["gdp"]
+    said = f"proves {more.min():.1f} to {more.max():.1f} more"
+    assert said in " ".join(PAGE.read_text().split())
