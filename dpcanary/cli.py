@@ -12,6 +12,7 @@ from dpcanary.commands.plan import plan
 from dpcanary.commands.results import crate, release, report, results, verify
 from dpcanary.commands.run import init, run
 from dpcanary.errors import explained
+from dpcanary.installation import published_names
 
 app = typer.Typer(
     name="dpcanary",
@@ -41,6 +42,7 @@ for command in (
 app.command(
     no_args_is_help=True,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=f"Published audits (docs/published.md): {', '.join(published_names())}.",
 )(run)
 
 

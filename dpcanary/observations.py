@@ -40,6 +40,9 @@ class Observation(Choice):
             where the run started.
         CHANGE_AND_LENGTH: the change along the canary, and the length of the change of all
             parameters.
+        NOISY_GRADIENTS: the sum of clipped gradients and noise along the slot's canary, in units
+            of the clipping norm, for every step since the recorded one before; shape (steps,), and
+            0 behind the last of them where others are further apart.
         GRADIENT_NORM: the norm of the gradient of the slot's input canary, before clipping.
         LOGITS: logits of the slot's target and of its input canary, shape (2, outputs).
     """
@@ -47,6 +50,7 @@ class Observation(Choice):
     CHANGE = "change"
     VALUE = "value"
     CHANGE_AND_LENGTH = "change_and_length"
+    NOISY_GRADIENTS = "noisy_gradients"
     LOGITS = "logits"
     GRADIENT_NORM = "gradient_norm"
 

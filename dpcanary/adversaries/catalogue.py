@@ -17,6 +17,7 @@ _LOGIT_DIFFERENCE = Score(
 )
 _COORDINATE = Score("coordinate", "dpcanary.scoring.scores:coordinate", Observation.CHANGE)
 _VALUE = Score("value", "dpcanary.scoring.scores:coordinate", Observation.VALUE)
+_TRANSCRIPT = Score("transcript", "dpcanary.scoring.scores:transcript", Observation.NOISY_GRADIENTS)
 _LOSS = Score("loss", "dpcanary.scoring.scores:canary_loss", Observation.LOGITS)
 _BUILT_IN = (
     Adversary(
@@ -41,7 +42,7 @@ _BUILT_IN = (
         source="Pradhan et al., S2; Cebere et al.",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:least_updated",
-        scores=(_COORDINATE, _VALUE),
+        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
         colour="#0072B2",
@@ -96,7 +97,7 @@ _BUILT_IN = (
         source="Cebere et al., A_GC-R",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:random_dimensions",
-        scores=(_COORDINATE, _VALUE),
+        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,
         uses_reference=False,
@@ -111,7 +112,7 @@ _BUILT_IN = (
         source="Cebere et al., A_GC-S",
         inserts=Inserts.GRADIENT,
         function="dpcanary.adversaries.gradient:simulated_dimensions",
-        scores=(_COORDINATE, _VALUE),
+        scores=(_COORDINATE, _VALUE, _TRANSCRIPT),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NUM_STEPS,
         settings=("simulation", "ranking", "num_simulations"),
@@ -131,6 +132,7 @@ _BUILT_IN = (
             Score("cosine", "dpcanary.scoring.scores:cosine", Observation.CHANGE_AND_LENGTH),
             _COORDINATE,
             _VALUE,
+            _TRANSCRIPT,
         ),
         adjacencies=tuple(Adjacency),
         cost=CraftingCost.NOTHING,
@@ -174,6 +176,21 @@ _BUILT_IN = (
         uses_reference=False,
         colour="#6E6E6E",
         marker="<",
+    ),
+    Adversary(
+        name="blank",
+        label="blank record",
+        description="a record whose features are all 0, with the last label, against nothing;"
+        " against a private record under `substitute`",
+        source="Annamalai and De Cristofaro, 2024; after Nasr et al., 2021",
+        inserts=Inserts.RECORD,
+        function="dpcanary.adversaries.input:blank_records",
+        scores=(_LOSS,),
+        adjacencies=tuple(Adjacency),
+        cost=CraftingCost.NOTHING,
+        uses_reference=False,
+        colour="#2F4F4F",
+        marker="H",
     ),
     Adversary(
         name="metagradient",

@@ -1,4 +1,4 @@
-"""Canaries that are records: random, with a flipped label, most opposed, and crafted."""
+"""Canaries that are records: random, blank, with a flipped label, most opposed, and crafted."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,6 +19,18 @@ from dpcanary.training.settings import Optimizer
 def random_records(crafting: Crafting) -> list[InputCanary]:
     """Each target itself, with its own label."""
     return [InputCanary(target.features, target.label, target.index) for target in crafting.targets]
+
+
+def blank_records(crafting: Crafting) -> list[InputCanary]:
+    """For each target a record whose features are all 0, with the last label.
+
+    Its loss is that of the model's constants alone, which few other gradients move.
+    """
+    label = crafting.data.num_classes - 1
+    return [
+        InputCanary(np.zeros_like(target.features), label, target.index)
+        for target in crafting.targets
+    ]
 
 
 def flipped_labels(crafting: Crafting) -> list[InputCanary]:

@@ -145,10 +145,11 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     import sys
 
     from dpcanary.costs.planned import planned_audits
+    from dpcanary.installation import config_named
     from dpcanary.settings.parsing import parse_experiment, read_config
 
     power = _POWERS[1]
-    experiment = parse_experiment(read_config(path))
+    experiment = parse_experiment(read_config(config_named(path)))
     if experiment.own_functions:
         sys.path.append(str(Path.cwd()))
     found = planned_audits(experiment, power=power, num_workers=os.cpu_count() or 1)

@@ -49,7 +49,10 @@ def init(
 
 def run(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="The config of an experiment.")],
+    config: Annotated[
+        Path,
+        typer.Argument(help="The config of an experiment, or the name of a published audit."),
+    ],
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,12 +72,14 @@ def run(
       dpcanary run mine.yaml
       dpcanary run mine.yaml --target estimate_cost
       dpcanary run mine.yaml --profile profiles/slurm
+      dpcanary run published/annamalai-digits
     """
     from dpcanary.audits.running import run_config
+    from dpcanary.installation import config_named
     from dpcanary.results_table import read_results
 
     results = run_config(
-        config,
+        config_named(config),
         targets=target or [],
         cores=cores,
         options=context.args,

@@ -156,7 +156,11 @@ class JobList:
         training = self.experiment.stage(TrainingStage, audit=name)
         jobs, models, slots = len(audit.shards), audit.total_runs, audit.num_slots
         probe = training_probe(training, shape, audit, device=self.device)
-        numbers = {"change_and_length": 2, "logits": 2 * shape.num_classes}
+        numbers = {
+            "change_and_length": 2,
+            "logits": 2 * shape.num_classes,
+            "noisy_gradients": audit.num_steps // len(audit.record_steps),
+        }
         observed = slots * numbers.get(training.observe, 1) * len(training.record_steps)
         size, steps = models * (12 + slots + 4 * observed), models * audit.num_steps
         row = _row("train_shard", jobs, size=size, probe=probe, units=(jobs, models, steps))

@@ -70,6 +70,34 @@ def cosine(observed: Array, context: ScoringContext) -> Array:
     return -np.divide(change, length, out=np.zeros_like(change), where=length > 0)
 
 
+def transcript(observed: Array, context: ScoringContext) -> Array:
+    """The log-likelihood ratio of all noisy gradients along the canary, up to each recorded step.
+
+    It is that of independent steps, each of which adds the canary of length C with probability q,
+    and the noise, so it is exact where no other gradient has a part along the canary. Nothing is
+    subtracted for the others: the score then is not the best one, and the bound as valid.
+
+    `observed` holds noisy gradients, shape (runs, steps, slots, most steps between two recorded
+    ones), in units of C, of which the noise has standard deviation `noise_multiplier`, above 0.
+    """
+    sigma, rate = context.noise_multiplier, context.sample_rate
+    substitute = context.adjacency is Adjacency.SUBSTITUTE
+    with np.errstate(divide="ignore"):  # where every step has the canary, log(1 - q) is -inf
+        absent, present = np.log1p(-rate), np.log(rate)
+
+    def log_density(sign: int) -> Array:
+        """Of a step in the world that adds sign x C, beside that of noise alone."""
+        tilted = (sign * observed - 0.5) / sigma**2
+        return np.asarray(np.logaddexp(absent, present + tilted))
+
+    ratios = log_density(1) - (log_density(-1) if substitute else 0.0)
+    ends = np.array(context.record_steps)[:, None]
+    steps = np.insert(ends[:-1], 0, 0)[:, None] + np.arange(1, observed.shape[-1] + 1)
+    period = context.runs_settings.get("canary_period") or 1
+    counts = (steps <= ends) & (steps % period == 0)
+    return np.asarray((ratios * counts[:, None]).sum(axis=-1).cumsum(axis=1))
+
+
 def canary_loss(observed: Array, context: ScoringContext) -> Array:
     """Minus the loss of the canary, which is lower where it was trained on (Cebere et al., A_L).
 
@@ -125,9 +153,9 @@ def ensemble_scores(result: "EnsembleResult") -> Array:
     """The default scores of runs that `train_ensemble` trained, shape (runs, steps, slots).
 
     Higher means world 0. The score of a gradient canary is minus the change of the parameters
-    along it, or minus their values. That of an input canary is the logit-confidence of the target
-    minus that of the canary; under `add_remove` and `zero_out`, where only world 0 has the canary,
-    that of the canary alone.
+    along it, or minus their values, or the log-likelihood ratio of all noisy gradients. That of an
+    input canary is the logit-confidence of the target minus that of the canary; under `add_remove`
+    and `zero_out`, where only world 0 has the canary, that of the canary alone.
     """
     dpsgd, observed = result.dpsgd, result.observations.astype(np.float64)
     context = ScoringContext(
@@ -135,6 +163,7 @@ def ensemble_scores(result: "EnsembleResult") -> Array:
         dpsgd.noise_multiplier,
         dpsgd.record_steps,
         result.canaries,
+        {"canary_period": dpsgd.canary_period},
         adjacency=dpsgd.adjacency,
         loss=dpsgd.loss,
     )
@@ -143,6 +172,8 @@ def ensemble_scores(result: "EnsembleResult") -> Array:
             return coordinate(observed, context)
         case Observation.CHANGE_AND_LENGTH:
             return coordinate(observed[..., 0], context)
+        case Observation.NOISY_GRADIENTS:
+            return transcript(observed, context)
         case Observation.GRADIENT_NORM:
             return gradient_norm(observed, context)
         case Observation.LOGITS if dpsgd.adjacency is Adjacency.SUBSTITUTE:

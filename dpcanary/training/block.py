@@ -108,6 +108,7 @@ class Block:
             self._before = self._gradients.along(self._parameters)
         if plan.observe is Observation.CHANGE_AND_LENGTH:
             self._start = self._parameters.clone()
+        self._noisy_gradients: list[Tensor] = []  # of the steps since the last recorded one
 
     def train(self, on_step: Callable[[], object]) -> NDArray[np.float32]:
         """Trains to the end, and returns observations, shape (runs, steps, slots, ...)."""
@@ -136,6 +137,10 @@ class Block:
             self._noise.add(self._sums, factor=factor, scale=scale, runs=runs, step=self.step)
         else:
             self._sums *= factor
+        if self._plan.observe is Observation.NOISY_GRADIENTS:
+            assert self._gradients is not None
+            unit = dpsgd.max_grad_norm * factor
+            self._noisy_gradients.append(self._gradients.along(self._sums) / unit)
         self._optimizer.step(self._sums, dpsgd.learning_rate_at(self.step))
         self.step += 1
 
@@ -158,6 +163,10 @@ class Block:
                 length = torch.linalg.vector_norm(whole, dim=1, keepdim=True)
                 change = self._change()
                 return torch.stack([change, length.expand_as(change)], dim=2)
+            case Observation.NOISY_GRADIENTS:
+                seen, self._noisy_gradients = self._noisy_gradients, []
+                most = max(self._plan.dpsgd.steps_between)
+                return torch.nn.functional.pad(torch.stack(seen, dim=2), (0, most - len(seen)))
             case never:
                 assert_never(never)
 

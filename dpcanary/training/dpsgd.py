@@ -86,6 +86,11 @@ class DPSGD:
                 " give sample_rate = batch size / number of records, or sampling='fixed'"
             )
 
+    @property
+    def steps_between(self) -> tuple[int, ...]:
+        """Steps up to the first recorded one, and from each recorded one to the next."""
+        return tuple(two - one for one, two in pairwise((0, *self.record_steps)))
+
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of a step, 0 for the first; a finite number of at least 0."""
         rate = self.learning_rate

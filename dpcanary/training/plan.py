@@ -61,6 +61,11 @@ class Plan:
         if self.observe.is_of_gradients != self.slots.has_gradients:
             kind = type(self.canaries[0]).__name__
             raise InputError(f"observe={self.observe.value!r} is not for a {kind}")
+        if self.observe is Observation.NOISY_GRADIENTS and not dpsgd.noise_multiplier:
+            raise InputError(
+                "observe='noisy_gradients' is for training with noise: give noise_multiplier above"
+                " 0, or observe another way"
+            )
         check_assignment(self.worlds, len(self.slots))
         table = table_of(self.records, self.canaries, self.device)
         self.path = self.evaluator = path_of(module, table, dpsgd=dpsgd, basis=None)

@@ -125,7 +125,8 @@ class EnsembleResult:
         runs: shape (runs,), their indices.
         worlds: shape (runs, slots), 0 or 1.
         observations: shape (runs, steps, slots) for `change`; (runs, steps, slots, 2) for
-            `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`.
+            `change_and_length`; (runs, steps, slots, 2, outputs) for `logits`; (runs, steps, slots,
+            most steps between two recorded ones) for `noisy_gradients`.
         test_accuracy: shape (runs,), of the last step's models; NaN without test records.
         parameters: shape (runs, parameters), in the module's order, of the last step's models;
             None if not asked for.
@@ -182,8 +183,11 @@ def _runs_at_once(plan: Plan, *, num_runs: int, workers: int) -> int:
     # Parameters and the optimiser's state; if lengths are observed, also the start and the change.
     states = 1 + state_tensors(plan.dpsgd.optimizer)
     states += 2 * (plan.observe is Observation.CHANGE_AND_LENGTH)
+    numbers = states * plan.path.num_parameters
+    if plan.observe is Observation.NOISY_GRADIENTS:
+        numbers += len(plan.slots) * max(plan.dpsgd.steps_between)
     return runs_that_fit(
-        bytes_per_run=plan.path.bytes_per_run(size) + 4 * states * plan.path.num_parameters,
+        bytes_per_run=plan.path.bytes_per_run(size) + 4 * numbers,
         free=free_bytes(plan.device),
         num_workers=workers,
         num_runs=num_runs,

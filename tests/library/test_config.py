@@ -300,7 +300,7 @@ def test_processes_do_not_depend_on_settings_of_training():
         ("audits/steps/record_every", 30, "record_every 30 does not divide num_steps"),
         ("audits/steps/dataset", "digit", "dataset: no 'digit'; did you mean 'digits'"),
         ("audits/steps/dataset", None, "needs a dataset"),
-        ("audits/steps/score", "transcript", "gradient has no score 'transcript'; known: coord"),
+        ("audits/steps/score", "final_sum", "gradient has no score 'final_sum'; known: coord"),
         ("audits/steps/score", "cordinate", "has no score 'cordinate'; did you mean 'coordinate'"),
         ("audits/steps/sample_rate", None, "sampling poisson needs sample_rate"),
         ("audits/steps/sample_rate", 1e-7, "is below 1e-6; rounded"),
@@ -557,11 +557,13 @@ def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
     drawn = single(canary="worst_case", dataset=None, score=["final_sum", "transcript"])
     two_scores(monkeypatch, Observation.CHANGE_AND_LENGTH)
     trained = single(score=["coordinate", "other"])
+    updates = single(canary="gradient", score="transcript")
     others = parse_experiment(GOOD)  # these differ in more than their scores
     assert drawn.runs_of_audit == {
         "steps-final_sum": "steps",
         "steps-transcript": "steps-log_likelihood_ratio",
     }
+    assert updates.runs_of_audit == {"steps": "steps-noisy_gradients"}
     for experiment in (drawn, trained, others):
         assert len({*experiment.runs_of_audit.values()}) == len(experiment.audits)
         seeds = {audit.seed for audit in experiment.audits.values()}

@@ -45,7 +45,7 @@ def _without_large_models(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tiny_dataset(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     source = dataset["source"]
-    files = {} if source == "purchase100_synthetic" else {"files": [str(FILES[source](folder))]}
+    files = {"files": [str(FILES[source](folder))]} if source in FILES else {}
     encoder = {}
     if "encoder" in dataset:
         encoder = {"encoder": str(folder / ("vit" if source == "cifar10" else "bert"))}
@@ -80,6 +80,10 @@ def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
     tiny["num_steps"] = [EVERY, LONGEST] if isinstance(steps, list) else LONGEST
     if "record_every" in tiny:
         tiny["record_every"] = EVERY
+    if audit.get("pretraining"):
+        tiny["pretraining"] = {**audit["pretraining"], "num_steps": 3, "batch_size": 8}
+    if "num_slots" in tiny:
+        tiny["num_slots"] = 6
     if "hidden_sizes" in tiny:
         tiny["hidden_sizes"] = [4]
     if "crafted_input" in tiny["canary"]:
@@ -89,7 +93,7 @@ def _tiny_audit(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tiny_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     tiny = {key: _ends(value) for key, value in figure.items()}
-    if figure["kind"] == "epsilon_by_runs":
+    if figure["kind"] in ("epsilon_by_runs", "models_trained"):
         tiny["num_runs"] = FIGURE_RUNS
     if figure["kind"] == "adjacency_ratio":
         tiny["num_steps"], tiny["noise_multipliers"] = [EVERY, LONGEST], [2.0, 8.0]

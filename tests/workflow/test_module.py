@@ -101,5 +101,8 @@ def test_a_built_package_has_the_workflow(own, tmp_path):
         **variables,
     )
     assert "audit-mislabeled" in printed
+    command = [sys.executable, "-m", "dpcanary", "run", "published/annamalai-digits"]
+    listed = printed_by([*command, "--target", "list_audits"], own, **variables)
+    assert "pretrained-lr4" in listed
     printed_by([sys.executable, "-m", "dpcanary", "report", "results/digits"], own, **variables)
     assert (own / "results/digits/report.html").exists()

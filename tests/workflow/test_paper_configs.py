@@ -1,5 +1,6 @@
 """Every config of the paper: a dry run as it is, and the whole of it in miniature."""
 
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,14 @@ ROOT = Path(__file__).parents[2]
 PAPER = sorted((ROOT / "config/pradhan").glob("*.yaml"))
 CEBERE = sorted((ROOT / "config/cebere").glob("*.yaml"))
 BOGLIONI = sorted((ROOT / "config/boglioni").glob("*.yaml"))
-CONFIGS = [*PAPER, *CEBERE, *BOGLIONI, *sorted((ROOT / "config/replication").glob("*.yaml"))]
+PUBLISHED = sorted((ROOT / "config/published").glob("*.yaml"))
+CONFIGS = [
+    *PAPER,
+    *CEBERE,
+    *BOGLIONI,
+    *PUBLISHED,
+    *sorted((ROOT / "config/replication").glob("*.yaml")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +53,7 @@ def test_dry_run(config, tmp_path):
 
 @pytest.mark.parametrize(
     "config",
-    [*PAPER, *(pytest.param(config, marks=pytest.mark.long) for config in CEBERE)],
+    [*PAPER, *(pytest.param(config, marks=pytest.mark.long) for config in [*CEBERE, *PUBLISHED])],
     ids=lambda path: path.stem,
 )
 def test_miniature(config, files, tmp_path):
@@ -66,3 +74,12 @@ def test_the_paper_s_figures_are_all_there():
     assert named == {"figure2", "figure3", "figure4", "figure5"} | {
         f"figureA{index}" for index in range(1, 7)
     }
+
+
+@pytest.mark.long
+def test_published_audits_run_by_name(tmp_path):
+    """In any folder; as in a miniature of the config, which is run above."""
+    for config in PUBLISHED:
+        command = [sys.executable, "-m", "dpcanary", "run", f"published/{config.stem}"]
+        printed = printed_by([*command, "--target", "list_audits"], tmp_path, DPCANARY_DATA="")
+        assert "noise_multiplier" in printed
