@@ -231,8 +231,9 @@ class Audit(
             )
         if self.batches_per_pass is None:
             raise ValueError("sampling shuffled needs batches_per_pass")
+        # By value: a resolved config gives all keys.
         for key in ("sample_rate", "batch_size", "canary_period"):
-            if key in self.model_fields_set:
+            if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"sampling shuffled has no {key}: batches_per_pass says it all")
         if (self.record_every or self.num_steps) % self.batches_per_pass:
             raise ValueError(
