@@ -53,7 +53,8 @@ def simulate_epsilon(
     Args:
         world0: log-likelihood ratios of world 0 to world 1, drawn in world 0, shape (draws,).
         world1: the same ratios, drawn in world 1, shape (draws,).
-        delta: between 0 and 1, both excluded. Fewer than about 4 / delta draws bound nothing.
+        delta: between 0 and 1, both excluded. With fewer than about 4 / delta draws, the upper
+            bound is infinite.
         significance: probability that a bound is wrong.
         seed: of the exponential variables.
 

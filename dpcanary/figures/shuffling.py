@@ -128,7 +128,8 @@ def _present(looks: dict[str, dict[str, Any]], table: pd.DataFrame) -> list[dict
 
 def _draw(axes: Axes, points: pd.DataFrame) -> None:
     for series, look in {**_ACCOUNTED, **_AUDITED}.items():
-        curve = points[points["series"] == series]
+        # A logarithmic axis has no 0.
+        curve = points[(points["series"] == series) & (points["epsilon"] > 0)]
         if len(curve):
             draw_line(axes, curve, _NOISE, look)
     axes.set_xscale("log")
