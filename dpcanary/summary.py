@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dpcanary.accounting.noise import NoiseKeys
-from dpcanary.adversaries.settings import CraftingKeys, LandscapeKeys
+from dpcanary.adversaries.settings import CraftingKeys, LandscapeKeys, ShuffledKeys
 from dpcanary.errors import InputError
 from dpcanary.fields import Shown, metadata_of
 from dpcanary.files import sha256_of_text
@@ -26,7 +26,7 @@ SHOWN: dict[str, Shown] = {
     key: shown
     for keys in (
         DataKeys, ModelKeys, SamplingKeys, NoiseKeys, MechanismKeys, DescentKeys, CraftingKeys,
-        LandscapeKeys,
+        LandscapeKeys, ShuffledKeys,
     )
     for key, shown in metadata_of(keys, Shown).items()
 }  # fmt: skip
@@ -40,8 +40,8 @@ COLUMNS = [
     "proof", "is_valid", "significance", "delta", "epsilon_lower", "mu_lower",
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
     "gaussian_distance",
-    "epsilon_hidden_state", "epsilon_hidden_state_gdp", "accounting_method", "test_accuracy",
-    "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption", "origin",
+    "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_poisson", "accounting_method",
+    "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption", "origin",
 ]  # fmt: skip
 
 

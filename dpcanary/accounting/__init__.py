@@ -8,16 +8,23 @@ if TYPE_CHECKING:
     from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency as EpsilonsByAdjacency
     from dpcanary.accounting.by_adjacency import account_by_adjacency as account_by_adjacency
     from dpcanary.accounting.calibration import calibrate_noise as calibrate_noise
+    from dpcanary.accounting.calibration import calibrate_shuffled as calibrate_shuffled
     from dpcanary.accounting.curve import TradeOffCurve as TradeOffCurve
     from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
     from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
+    from dpcanary.accounting.losses import SimulatedEpsilon as SimulatedEpsilon
+    from dpcanary.accounting.losses import simulate_epsilon as simulate_epsilon
     from dpcanary.accounting.mechanism import AccountingMethod as AccountingMethod
     from dpcanary.accounting.mechanism import EpsilonBounds as EpsilonBounds
     from dpcanary.accounting.mechanism import Mechanism as Mechanism
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
     from dpcanary.accounting.phases import Phase as Phase
     from dpcanary.accounting.phases import account_phases as account_phases
+    from dpcanary.accounting.shuffling import ShuffledEpsilons as ShuffledEpsilons
+    from dpcanary.accounting.shuffling import ShuffledMechanism as ShuffledMechanism
+    from dpcanary.accounting.shuffling import account_shuffled as account_shuffled
+    from dpcanary.accounting.shuffling import batches_of_pass as batches_of_pass
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
     from dpcanary.gdp import gdp_delta as gdp_delta

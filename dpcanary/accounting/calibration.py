@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from dpcanary.accounting.epsilon import account_epsilon_curve, checked_question, with_fallback
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.shuffling import ShuffledMechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError
@@ -119,6 +120,29 @@ def calibrate_with_fallback(
     )
 
 
+def calibrate_shuffled(mechanism: ShuffledMechanism, *, epsilon: float, delta: float) -> float:
+    """Smallest noise multiplier whose guaranteed epsilon does not exceed a target.
+
+    Args:
+        mechanism: what is calibrated, under its adjacency; its own noise is not used.
+        epsilon: the target, finite and above 0.
+        delta: between 0 and 1, both excluded.
+
+    Raises:
+        InputError: an argument is out of its range.
+        AccountingError: no noise reaches the target.
+
+    Example:
+        >>> mechanism = ShuffledMechanism("zero_out", batches_per_pass=50, num_steps=250)
+        >>> sigma = calibrate_shuffled(mechanism, epsilon=8.0, delta=1e-5)
+        >>> round(sigma, 2)
+        1.34
+    """
+    unit = mechanism.with_noise(1.0).guaranteed
+    noise = calibrate_noise(unit, epsilon=epsilon, delta=delta, method=AccountingMethod.CLOSED_FORM)
+    return noise / unit.noise_multiplier
+
+
 def calibrated_noise(stage: NoiseStage) -> float:
     """The noise multiplier that reaches the stage's target.
 
@@ -129,6 +153,13 @@ def calibrated_noise(stage: NoiseStage) -> float:
     epsilon, delta = stage.target_epsilon, stage.target_delta
     if epsilon is None or delta is None:
         raise InputError("settings: give noise_multiplier, or target_epsilon and target_delta")
+    if stage.batches_per_pass is not None:
+        shuffled = ShuffledMechanism(
+            stage.adjacency,
+            batches_per_pass=stage.batches_per_pass,
+            num_steps=stage.accounted_steps * stage.batches_per_pass,
+        )
+        return calibrate_shuffled(shuffled, epsilon=epsilon, delta=delta)
     mechanism = Mechanism(
         stage.adjacency, sample_rate=stage.sample_rate, num_steps=stage.accounted_steps
     )

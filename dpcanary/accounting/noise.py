@@ -36,13 +36,15 @@ class NoiseStage(NoiseKeys):
     """What the noise multiplier of an audit follows from.
 
     If `noise_multiplier` is None, it is calibrated to `target_epsilon` at `target_delta`.
-    `accounted_steps` is the number of steps in which the canary may be used.
+    `accounted_steps` is the number of steps in which the canary may be used; with shuffled batches,
+    of which `batches_per_pass` are in a pass, it is the number of passes.
     """
 
     adjacency: Adjacency
     sample_rate: float
     accounted_steps: int
     target_delta: float | None
+    batches_per_pass: int | None = None
 
 
 # By name, not by import, so that given noise does not depend on the accountants' code.

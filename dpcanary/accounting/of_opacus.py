@@ -5,13 +5,16 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from math import ceil, floor
 from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.accounting.shuffling import (
+    ShuffledMechanism,
+    guaranteed_epsilon,
+    least_batches_of_pass,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.printing import rounded_up
@@ -96,23 +99,28 @@ def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
     A record that takes part once in each pass over the data is in as many steps as there are
     passes, and nothing amplifies its privacy: that is the accounting of full batches.
     """
-    # A last batch that is smaller may be dropped: then a pass has fewer steps than 1 / rate.
-    steps_of_pass = max(1, floor(1 / mechanism.sample_rate + 1e-9))
-    passes = ceil(mechanism.num_steps / steps_of_pass)
+    shuffled = ShuffledMechanism(
+        mechanism.adjacency,
+        batches_per_pass=least_batches_of_pass(mechanism.sample_rate),
+        num_steps=mechanism.num_steps,
+        noise_multiplier=mechanism.noise_multiplier,
+    )
     text = (
         "batches are no Poisson samples (poisson_sampling=False): the accounted epsilons do not"
         " hold. If each record is used once in each pass over the data"
     )
     try:
-        full_batches = replace(mechanism, sample_rate=1.0, num_steps=passes)
-        found = account_by_adjacency(full_batches, delta=delta)
+        found = {
+            one: guaranteed_epsilon(shuffled.under(one), delta=delta)
+            for one in (Adjacency.SUBSTITUTE, Adjacency.ZERO_OUT)
+        }
     except AccountingError as error:
         return f"{text}, no accountant gives a number: {error}"
     return (
-        f"{text}, so in {passes:,} steps at most, what is guaranteed is epsilon"
-        f" {rounded_up(found.substitute)} under substitute adjacency, and"
-        f" {rounded_up(found.add_remove)} for a record that is there or replaced by nothing"
-        " (zero-out); no sampling amplifies it"
+        f"{text}, so in {shuffled.num_passes:,} steps at most, what is guaranteed is epsilon"
+        f" {rounded_up(found[Adjacency.SUBSTITUTE])} under substitute adjacency, and"
+        f" {rounded_up(found[Adjacency.ZERO_OUT])} for a record that is there or replaced by"
+        " nothing (zero-out); no sampling amplifies it"
     )
 
 

@@ -12,6 +12,7 @@ from dpcanary.accounting.curve import ExactCurve, GaussianCurve
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.settings import AccountingStage
+from dpcanary.accounting.shuffling import ShuffledMechanism, claimed_epsilon, guaranteed_epsilon
 from dpcanary.accounting.trade_off import curves_by_steps, gaussian_distance, largest_mu
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
@@ -22,6 +23,9 @@ from dpcanary.plugins import function_named
 _PROFILE_DELTA = 1e-9
 _PROFILE_POINTS, _FEW_POINTS = 300, 12
 _PROFILE = ["adjacency", "delta", "epsilon"]
+_UNKNOWN = (
+    "gaussian_distance", "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_poisson",
+)  # fmt: skip
 _ADJACENCIES = (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
 
 
@@ -35,11 +39,18 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     and `epsilon_hidden_state_gdp` that of its largest mu, which perfect audits with conversion
     `gdp` would state. Without noise, every epsilon is infinite and nothing else is known.
 
+    With shuffled batches, the bounds are those that are guaranteed, `closed_form`. The one in
+    `epsilon_upper_add_remove` is under zero-out adjacency if that is audited, as the two differ.
+    `epsilon_poisson` is what accounting of Poisson samples claims under the audited adjacency. It
+    is no bound, and NaN for other batches.
+
     Raises:
         AccountingError: if both methods refuse.
     """
     if not noise_multiplier:
         return _without_noise(stage)
+    if stage.batches_per_pass is not None:
+        return _of_shuffled_batches(stage, noise_multiplier)
     mechanism = _mechanism(stage, noise_multiplier)
     counts = sorted({*stage.insertions})
     curves, method = curves_by_adjacency(
@@ -78,15 +89,54 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "gaussian_distance": distances or _gaussian_distances(mechanism, stage),
             "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
             "epsilon_hidden_state_gdp": of_largest_mu or nan,
+            "epsilon_poisson": nan,
         }
     )
 
 
 def _without_noise(stage: AccountingStage) -> pd.DataFrame:
     uppers = (f"epsilon_upper_{name}" for name in ("substitute", "add_remove", "group_privacy"))
-    unknown = ("gaussian_distance", "epsilon_hidden_state", "epsilon_hidden_state_gdp")
     first = {"step": stage.record_steps, "noise_multiplier": 0.0, "accounting_method": "none"}
-    return pd.DataFrame({**first, **dict.fromkeys(uppers, inf), **dict.fromkeys(unknown, nan)})
+    return pd.DataFrame({**first, **dict.fromkeys(uppers, inf), **dict.fromkeys(_UNKNOWN, nan)})
+
+
+def _of_shuffled_batches(stage: AccountingStage, noise_multiplier: float) -> pd.DataFrame:
+    mechanisms = [_shuffled_mechanism(stage, step, noise_multiplier) for step in stage.record_steps]
+
+    def guaranteed(adjacency: Adjacency) -> list[float]:
+        return [guaranteed_epsilon(one.under(adjacency), delta=stage.delta) for one in mechanisms]
+
+    columns: dict[str, object] = {
+        "step": stage.record_steps,
+        "noise_multiplier": noise_multiplier,
+        "accounting_method": AccountingMethod.CLOSED_FORM.value,
+        "epsilon_upper_substitute": guaranteed(Adjacency.SUBSTITUTE),
+        "epsilon_upper_add_remove": guaranteed(_membership(stage)),
+        "epsilon_upper_group_privacy": nan,
+        **dict.fromkeys(_UNKNOWN, nan),
+        "epsilon_poisson": [
+            claimed_epsilon(one.as_poisson(), delta=stage.delta) for one in mechanisms
+        ],
+    }
+    return pd.DataFrame(columns)
+
+
+def _shuffled_mechanism(
+    stage: AccountingStage, num_steps: int, noise_multiplier: float
+) -> ShuffledMechanism:
+    assert stage.batches_per_pass is not None
+    return ShuffledMechanism(
+        stage.adjacency,
+        batches_per_pass=stage.batches_per_pass,
+        num_steps=num_steps,
+        noise_multiplier=noise_multiplier,
+    )
+
+
+def _membership(stage: AccountingStage) -> Adjacency:
+    """Of zero-out and add/remove adjacency, the one that stands beside substitute adjacency."""
+    is_zero_out = stage.adjacency is Adjacency.ZERO_OUT
+    return Adjacency.ZERO_OUT if is_zero_out else Adjacency.ADD_REMOVE
 
 
 def _exact_curves(
@@ -132,6 +182,8 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     if not noise_multiplier:
         points = pd.DataFrame({"delta": [1.0], "epsilon": [0.0]})
         return pd.concat([points.assign(adjacency=one.value) for one in _ADJACENCIES])[_PROFILE]
+    if stage.batches_per_pass is not None:
+        return _profile_of_shuffled_batches(stage, noise_multiplier)
     mechanism, tables = _mechanism(stage, noise_multiplier), []
     for adjacency in _ADJACENCIES:
         try:
@@ -144,6 +196,18 @@ def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
         tables.append(_exact_profile(curve).assign(adjacency="hidden_state"))
         gaussian = GaussianCurve(largest_mu(curve))
         tables.append(_exact_profile(gaussian).assign(adjacency="hidden_state_gdp"))
+    return pd.concat(tables)[_PROFILE]
+
+
+def _profile_of_shuffled_batches(stage: AccountingStage, noise_multiplier: float) -> pd.DataFrame:
+    shuffled = _shuffled_mechanism(stage, stage.record_steps[-1], noise_multiplier)
+    tables = []
+    of_membership = {Adjacency.ADD_REMOVE: _membership(stage)}
+    for adjacency in _ADJACENCIES:
+        guaranteed = shuffled.under(of_membership.get(adjacency, adjacency)).guaranteed
+        noise = guaranteed.collapsed().noise_multiplier
+        curve = GaussianCurve(guaranteed.adjacency.sensitivity / noise)
+        tables.append(_exact_profile(curve).assign(adjacency=adjacency.value))
     return pd.concat(tables)[_PROFILE]
 
 

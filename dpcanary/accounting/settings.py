@@ -11,6 +11,7 @@ class AccountingStage(ClosedModel):
 
     Attributes:
         in_first_step: whether the canary may be used in the first step alone.
+        batches_per_pass: of shuffled batches; None for others.
         exact: `module:name` of a function that gives the exact trade-off curves of what is
             observed, where these are known; `exact_settings` is its first argument.
         adjacency: the audited one. Epsilons are accounted under several; the distance of the
@@ -23,6 +24,7 @@ class AccountingStage(ClosedModel):
     canary_period: int | None
     delta: float
     in_first_step: bool = False
+    batches_per_pass: int | None = None
     exact: str | None = None
     exact_settings: dict[str, Any] | None = None
 
@@ -31,7 +33,8 @@ class AccountingStage(ClosedModel):
         """For each recorded step, the number of steps up to it in which the canary may be used."""
         if self.in_first_step:
             return (1,) * len(self.record_steps)
-        return tuple(step // (self.canary_period or 1) for step in self.record_steps)
+        period = self.batches_per_pass or self.canary_period or 1
+        return tuple(step // period for step in self.record_steps)
 
 
 class ComparisonStage(ClosedModel):

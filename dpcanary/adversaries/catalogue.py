@@ -23,14 +23,18 @@ _BUILT_IN = (
     Adversary(
         name="worst_case",
         label="worst case",
-        description="both datasets are crafted: gradient +C against -C, all others 0",
-        source="Pradhan et al., S1",
+        description="both datasets are crafted: gradient +C against -C, all others 0; +C against"
+        " nothing under `add_remove` and `zero_out`; with shuffled batches, the others may be -C",
+        source="Pradhan et al., S1; with shuffled batches Chua et al., 2024; Annamalai et al.,"
+        " 2024",
         inserts=Inserts.PROCESS,
         function="dpcanary.adversaries.worst_case:draw_worst_case",
         scores=(
             Score("final_sum", "dpcanary.adversaries.worst_case:final_sum", "sum"),
             Score("transcript", "dpcanary.scoring.scores:as_observed", "log_likelihood_ratio"),
         ),
+        adjacencies=tuple(Adjacency),
+        settings=("batches_per_pass", "other_records"),
         colour="#E69F00",
         marker="v",
     ),

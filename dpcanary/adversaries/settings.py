@@ -8,7 +8,7 @@ from pydantic import Field
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import Choice
 from dpcanary.fields import ClosedModel, Count, Positive, Shown, UsedIf
-from dpcanary.training.settings import MechanismStage
+from dpcanary.training.settings import MechanismStage, Sampling
 
 
 class Simulation(Choice):
@@ -61,6 +61,18 @@ class Start(Choice):
     OTHER_LABEL = "other_label"
 
 
+class OtherRecords(Choice):
+    """What the other records contribute in the worst case of shuffled batches.
+
+    Attributes:
+        ZERO: nothing.
+        OPPOSITE: the gradient -C each, which shows the batch where a record is not one of them.
+    """
+
+    ZERO = "zero"
+    OPPOSITE = "opposite"
+
+
 class Purpose(IntEnum):
     """Part of the key of every stream. Never change or reuse a number, in any package."""
 
@@ -73,6 +85,7 @@ class Purpose(IntEnum):
     LOSS_LANDSCAPE = 15  # direct draws of a process in a crafted loss landscape
     METAGRADIENT_SPLITS = 18  # which canaries a metastep trains on
     METAGRADIENT_ORDERS = 19  # the order of records in each epoch of a metastep
+    SHUFFLED_CASE = 25  # direct draws of the worst case of shuffled batches
 
 
 def _of_canary(key: str) -> UsedIf:
@@ -149,6 +162,24 @@ class MetagradientKeys(ClosedModel):
     )
 
 
+class ShuffledKeys(ClosedModel):
+    """The worst case of shuffled batches."""
+
+    other_records: Annotated[
+        OtherRecords | None,
+        UsedIf(
+            lambda audit: (
+                audit.sampling is Sampling.SHUFFLED and "other_records" in audit.adversary.settings
+            )
+        ),
+        Shown("others: {}", panel=True, line=True, of="canary"),
+    ] = Field(
+        None,
+        description="with `shuffled` batches, what the other records of canary worst_case"
+        " contribute: nothing (`zero`), or the gradient -C each (`opposite`), which is the default",
+    )
+
+
 class LandscapeKeys(ClosedModel):
     """The crafted loss of canary loss_landscape."""
 
@@ -190,12 +221,12 @@ class MetagradientStage(ClosedModel):
     metagradient: MetagradientSettings
 
 
-class DrawingStage(LandscapeKeys):
+class DrawingStage(ShuffledKeys, LandscapeKeys):
     """What the draws of a process depend on, beside its noise multiplier.
 
     `function` names the drawing function, as `module:name`. `observe` says what it draws, if it
-    can draw several things. Processes without batches have no `batch_size`, and those without a
-    crafted loss have no landscape.
+    can draw several things. Processes without batches have no `batch_size`, those without shuffled
+    ones no `batches_per_pass`, and those without a crafted loss no landscape.
     """
 
     function: str
@@ -205,3 +236,4 @@ class DrawingStage(LandscapeKeys):
     record_steps: tuple[int, ...]
     seed: int
     batch_size: int | None = None
+    batches_per_pass: int | None = None

@@ -1,8 +1,9 @@
 """S1: the worst-case pair of datasets (Pradhan et al., Section 3.1, Equations 2 and 3).
 
 The target's gradient is +C in world 0 and -C in world 1, and every other record's gradient is 0.
-A run is therefore one-dimensional: each step adds noise, and +C or -C if the canary is sampled.
-Runs are drawn directly, without a model.
+Under `add_remove` and `zero_out`, world 1 has no gradient in its place. A run is therefore
+one-dimensional: each step adds noise, and +C or -C if the canary is sampled. Runs are drawn
+directly, without a model. `shuffled_case` is that of shuffled batches.
 """
 
 import numpy as np
@@ -10,12 +11,14 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
 from dpcanary.adversaries.settings import Purpose
+from dpcanary.adversaries.shuffled_case import draw_ratios, draw_sums, sum_ratios
 from dpcanary.errors import InputError
 from dpcanary.scoring.scores import Array, ScoringContext
 
-Signs = NDArray[np.int64]  # +1 or -1, by the run's world, shape (runs, 1)
+Signs = NDArray[np.int64]  # +1, or -1 or 0, by the run's world, shape (runs, 1)
 # Mixture components are left out if their log-probability is this far below the largest.
 _NEGLIGIBLE = 80.0
 # Observations x components evaluated at once.
@@ -35,9 +38,12 @@ def draw_worst_case(drawing: Drawing) -> Array:
     observe = drawing.stage.observe
     if observe not in draws:
         raise InputError(f"the worst case is observed by its sum or ratio, not by {observe!r}")
+    if drawing.stage.batches_per_pass is not None:
+        return draw_sums(drawing) if observe == "sum" else draw_ratios(drawing)
+    difference = int(drawing.stage.adjacency.sensitivity)
     return np.concatenate(
         [
-            draws[observe](drawing, stream, rows, signs=(1 - 2 * worlds)[:, None])
+            draws[observe](drawing, stream, rows, signs=(1 - difference * worlds)[:, None])
             for stream, rows, worlds in drawing.streams(Purpose.WORST_CASE)
         ]
     )
@@ -68,18 +74,29 @@ def _transcript_ratios(
     noise = stream.standard_normal((RUNS_PER_STREAM, steps[-1])) * sigma
     sampled = stream.random(noise.shape) < rate
     gradients = signs * sampled[rows] + noise[rows]
-    ratios = log_likelihood_ratio(gradients, sample_rate=rate, noise_multiplier=sigma, num_steps=1)
+    ratios = log_likelihood_ratio(
+        gradients,
+        sample_rate=rate,
+        noise_multiplier=sigma,
+        num_steps=1,
+        adjacency=stage.adjacency,
+    )
     return np.cumsum(ratios, axis=1)[:, np.asarray(steps) - 1]
 
 
 def final_sum(observed: Array, context: ScoringContext) -> Array:
     """Score: the log-likelihood ratio of sums of noisy gradients, shape (runs, steps, 1)."""
+    settings, sigma = context.runs_settings, context.noise_multiplier
+    is_shuffled = settings.get("batches_per_pass") is not None
     ratios = [
-        log_likelihood_ratio(
+        sum_ratios(observed[:, index], settings, noise_multiplier=sigma, num_steps=step)
+        if is_shuffled
+        else log_likelihood_ratio(
             observed[:, index],
             sample_rate=context.sample_rate,
-            noise_multiplier=context.noise_multiplier,
+            noise_multiplier=sigma,
             num_steps=step,
+            adjacency=context.adjacency,
         )
         for index, step in enumerate(context.record_steps)
     ]
@@ -87,11 +104,17 @@ def final_sum(observed: Array, context: ScoringContext) -> Array:
 
 
 def log_likelihood_ratio(
-    sums: Array, *, sample_rate: float, noise_multiplier: float, num_steps: int
+    sums: Array,
+    *,
+    sample_rate: float,
+    noise_multiplier: float,
+    num_steps: int,
+    adjacency: Adjacency = Adjacency.SUBSTITUTE,
 ) -> Array:
     """Log-likelihood ratios of world 0 to world 1 of sums of noisy gradients, any shape.
 
-    With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1).
+    With B ~ Bin(T, q), the sum given B = k is N(+-k, T sigma^2) (Equations 2 and 3, C = 1). Under
+    `add_remove` and `zero_out`, that of world 1 is N(0, T sigma^2).
     Components of the mixture whose probability is below e^-80 of the largest are left out.
 
     Sums are in units of C. q is the sample rate, sigma the noise multiplier, and T the steps in
@@ -110,5 +133,7 @@ def log_likelihood_ratio(
     for first in range(0, len(flat), size):
         block = slice(first, first + size)
         tilts = flat[block, None] * (counts / variance)
-        ratios[block] = logsumexp(weights + tilts, axis=1) - logsumexp(weights - tilts, axis=1)
+        ratios[block] = logsumexp(weights + tilts, axis=1)
+        if adjacency is Adjacency.SUBSTITUTE:
+            ratios[block] -= logsumexp(weights - tilts, axis=1)
     return ratios.reshape(np.shape(sums))

@@ -1,24 +1,36 @@
 """`dpcanary account`, `calibrate` and `statement`: the epsilons of a training, before it runs."""
 
-from math import ceil
-from typing import Annotated
+from math import ceil, isfinite
+from typing import Annotated, Any
 
 import typer
 
+from dpcanary.accounting.shuffling import ShuffledEpsilons, ShuffledMechanism
 from dpcanary.adjacency import ADJACENCIES, PROTECTS, Adjacency
 from dpcanary.commands.training_options import (
     BatchSize,
     Delta,
+    DropLast,
     Epochs,
     Json,
     NoiseMultiplier,
     NumRecords,
     NumSteps,
     SampleRate,
+    Sampling,
     mechanism_of,
+    refuse_drop_last,
+    shuffled_mechanism_of,
     warn_of_large_delta,
 )
 from dpcanary.printing import print_json, print_table, print_text, rounded_up
+
+# With shuffled batches, zero-out and add/remove adjacency differ.
+_SHUFFLED_PROTECTS = {
+    Adjacency.ZERO_OUT: "Whether a record is in the data or replaced by an empty one.",
+    Adjacency.SUBSTITUTE: PROTECTS["substitute"],
+    Adjacency.ADD_REMOVE: "Whether a record is in the data at all, where batches have one size.",
+}
 
 
 def account(
@@ -29,6 +41,8 @@ def account(
     num_records: NumRecords = None,
     num_steps: NumSteps = None,
     epochs: Epochs = None,
+    sampling: Sampling = "poisson",
+    drop_last: DropLast = False,
     as_json: Json = False,
 ) -> None:
     """Print the epsilons of a training, and what each of them protects.
@@ -39,7 +53,18 @@ def account(
                        --noise-multiplier 1.1 --delta 1e-5
       dpcanary account --sample-rate 0.25 --num-steps 500 \\
                        --noise-multiplier 5.574 --delta 1e-5 --json
+      dpcanary account --sampling shuffled --batch-size 256 --num-records 60000 \\
+                       --epochs 10 --noise-multiplier 1.1 --delta 1e-5
     """
+    if sampling == "shuffled":
+        shuffled, rate = shuffled_mechanism_of(
+            sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier,
+            drop_last=drop_last,
+        )  # fmt: skip
+        warn_of_large_delta(delta, num_records)
+        _account_shuffled(shuffled, rate, delta, as_json)
+        return
+    refuse_drop_last(drop_last)
     mechanism = mechanism_of(
         sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
     )
@@ -92,6 +117,8 @@ def calibrate(
     num_records: NumRecords = None,
     num_steps: NumSteps = None,
     epochs: Epochs = None,
+    sampling: Sampling = "poisson",
+    drop_last: DropLast = False,
     as_json: Json = False,
 ) -> None:
     """Print the least noise multiplier for a target epsilon.
@@ -101,6 +128,15 @@ def calibrate(
       dpcanary calibrate --epsilon 8 --adjacency substitute --delta 1e-5 \\
                          --batch-size 256 --num-records 60000 --epochs 10
     """
+    if sampling == "shuffled":
+        shuffled, rate = shuffled_mechanism_of(
+            sample_rate, batch_size, num_records, num_steps, epochs,
+            drop_last=drop_last, adjacency=adjacency,
+        )  # fmt: skip
+        warn_of_large_delta(delta, num_records)
+        _calibrate_shuffled(shuffled, rate, epsilon, delta, as_json)
+        return
+    refuse_drop_last(drop_last)
     mechanism = mechanism_of(
         sample_rate, batch_size, num_records, num_steps, epochs, adjacency=adjacency
     )
@@ -137,6 +173,96 @@ def calibrate(
     print()
     rows = [(ADJACENCIES[name], rounded_up(value)) for name, value in epsilons.items()]
     print_table(("adjacency", "epsilon with this noise"), rows)
+
+
+def _account_shuffled(
+    mechanism: ShuffledMechanism, rate: float, delta: float, as_json: bool
+) -> None:
+    """Prints what shuffled batches guarantee, beside what Poisson accounting would claim."""
+    from dpcanary.accounting.shuffling import account_shuffled
+
+    found = account_shuffled(mechanism, delta=delta, sample_rate=rate)
+    if as_json:
+        print_json({**_shuffled_in_json(mechanism, rate, delta), **_epsilons_in_json(found)})
+        return
+    print_text(
+        f"DP-SGD on shuffled records: {mechanism.batches_per_pass:,} batches in a pass,"
+        f" {mechanism.num_steps:,} steps in {mechanism.num_passes:,} passes, noise multiplier"
+        f" {mechanism.noise_multiplier:g}, delta {delta:g}."
+    )
+    print()
+    _print_shuffled(found)
+    print()
+    print_text(
+        "Guaranteed: upper bounds on the true epsilons, exact for one use of a record in each pass"
+        f" ({mechanism.num_passes:,} in all), which nothing amplifies. They hold if noise is"
+        " added to each batch's sum, and a constant divides it. Add/remove: the number of batches"
+        " must not depend on the record; one that is added moves another one to the last batch."
+    )
+    print()
+    print_text(
+        f"Poisson claims: what an accountant states that takes the batches for Poisson samples at"
+        f" rate {rate:.4g}. They are no guarantee of this training: attacks on shuffled batches can"
+        " exceed them. Draw Poisson samples to have them."
+    )
+
+
+def _calibrate_shuffled(
+    mechanism: ShuffledMechanism, rate: float, epsilon: float, delta: float, as_json: bool
+) -> None:
+    """Prints the noise that guarantees an epsilon without any amplification."""
+    from dpcanary.accounting.calibration import calibrate_shuffled
+    from dpcanary.accounting.shuffling import account_shuffled
+
+    noise = calibrate_shuffled(mechanism, epsilon=epsilon, delta=delta)
+    with_noise = mechanism.with_noise(noise)
+    found = account_shuffled(with_noise, delta=delta, sample_rate=rate)
+    if as_json:
+        settings = _shuffled_in_json(with_noise, rate, delta)
+        adjacency = {"adjacency": mechanism.adjacency.value}
+        print_json({**settings, **adjacency, **_epsilons_in_json(found)})
+        return
+    print_text(
+        f"Noise multiplier {ceil(1e4 * noise) / 1e4:.4f} guarantees epsilon {epsilon:g} under"
+        f" {ADJACENCIES[mechanism.adjacency]} adjacency with shuffled batches:"
+        f" {mechanism.batches_per_pass:,} batches in a pass, {mechanism.num_steps:,} steps in"
+        f" {mechanism.num_passes:,} passes, delta {delta:g}."
+    )
+    print()
+    _print_shuffled(found)
+
+
+def _shuffled_in_json(mechanism: ShuffledMechanism, rate: float, delta: float) -> dict[str, Any]:
+    return {
+        "sampling": "shuffled",
+        "batches_per_pass": mechanism.batches_per_pass,
+        "sample_rate": rate,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "num_steps": mechanism.num_steps,
+        "num_passes": mechanism.num_passes,
+        "delta": delta,
+    }
+
+
+def _epsilons_in_json(found: ShuffledEpsilons) -> dict[str, Any]:
+    return {
+        "epsilon": found.guaranteed,
+        "epsilon_claimed_by_poisson": found.claimed,
+        "method": "closed_form",
+    }
+
+
+def _print_shuffled(found: ShuffledEpsilons) -> None:
+    rows = [
+        (
+            ADJACENCIES[one],
+            rounded_up(found.guaranteed[one]),
+            rounded_up(found.claimed[one]) if isfinite(found.claimed[one]) else "-",
+            _SHUFFLED_PROTECTS[one],
+        )
+        for one in found.guaranteed
+    ]
+    print_table(("adjacency", "guaranteed", "Poisson claims", "protects"), rows)
 
 
 def statement(

@@ -5,12 +5,17 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping
 from math import ceil, inf, nan
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.shuffling import (
+    ShuffledMechanism,
+    batches_of_pass,
+    least_batches_of_pass,
+)
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import large_delta
 from dpcanary.fields import Flag, metadata_of
@@ -39,7 +44,24 @@ NumSteps = Annotated[
 Epochs = Annotated[
     float | None,
     typer.Option(
-        help="Passes over the data: epochs / sample rate steps.", rich_help_panel=_TRAINING
+        help="Passes over the data: epochs / sample rate steps, or the batches of so many passes.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Sampling = Annotated[
+    Literal["poisson", "shuffled"],
+    typer.Option(
+        help="How batches are drawn: `poisson`, each record by itself, or `shuffled`, a random"
+        " order of the records that is cut into batches in each pass. Most data loaders shuffle.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+DropLast = Annotated[
+    bool,
+    typer.Option(
+        "--drop-last",
+        help="With `shuffled` batches: a pass leaves out the last batch if it is smaller.",
+        rich_help_panel=_TRAINING,
     ),
 ]
 NoiseMultiplier = Annotated[
@@ -75,16 +97,62 @@ def mechanism_of(
 ) -> Mechanism:
     """The mechanism that options describe; a part of a step of an epoch counts as one step."""
     rate = _sample_rate_of(sample_rate, batch_size, num_records)
+    steps = _steps_of(num_steps, epochs, steps_per_pass=1 / rate)
+    return Mechanism(
+        adjacency, sample_rate=rate, num_steps=steps, noise_multiplier=noise_multiplier
+    )
+
+
+def shuffled_mechanism_of(
+    sample_rate: float | None,
+    batch_size: float | None,
+    num_records: int | None,
+    num_steps: int | None,
+    epochs: float | None,
+    noise_multiplier: float = nan,
+    *,
+    drop_last: bool,
+    adjacency: Adjacency = Adjacency.SUBSTITUTE,
+) -> tuple[ShuffledMechanism, float]:
+    """The mechanism that options describe, and the rate that a Poisson accountant would be told."""
+    rate = _sample_rate_of(sample_rate, batch_size, num_records)
+    if batch_size is None or num_records is None:
+        if drop_last:
+            raise typer.BadParameter("--drop-last needs --batch-size and --num-records")
+        batches = least_batches_of_pass(rate)
+    elif batch_size != int(batch_size):
+        raise typer.BadParameter(
+            f"--batch-size {batch_size:g} must be a whole number with --sampling shuffled"
+        )
+    else:
+        batches = batches_of_pass(
+            num_records=num_records, batch_size=int(batch_size), drop_last=drop_last
+        )
+    mechanism = ShuffledMechanism(
+        adjacency,
+        batches_per_pass=batches,
+        num_steps=_steps_of(num_steps, epochs, steps_per_pass=batches),
+        noise_multiplier=noise_multiplier,
+    )
+    return mechanism, rate
+
+
+def refuse_drop_last(drop_last: bool) -> None:
+    """An error if an option is given that Poisson samples have no use for."""
+    if drop_last:
+        raise typer.BadParameter("--drop-last is for --sampling shuffled")
+
+
+def _steps_of(num_steps: int | None, epochs: float | None, *, steps_per_pass: float) -> int:
+    """The number of steps, given itself or as passes over the data."""
     if (num_steps is None) == (epochs is None):
         raise typer.BadParameter("give either --num-steps or --epochs")
-    if epochs is not None:
-        if not 0 < epochs < inf:
-            raise typer.BadParameter(f"--epochs {epochs:g} must be a finite number above 0")
-        num_steps = ceil(round(epochs / rate, 6))
-    assert num_steps is not None
-    return Mechanism(
-        adjacency, sample_rate=rate, num_steps=num_steps, noise_multiplier=noise_multiplier
-    )
+    if num_steps is not None:
+        return num_steps
+    assert epochs is not None
+    if not 0 < epochs < inf:
+        raise typer.BadParameter(f"--epochs {epochs:g} must be a finite number above 0")
+    return ceil(round(epochs * steps_per_pass, 6))
 
 
 def _sample_rate_of(

@@ -266,6 +266,21 @@ _KINDS = (
         )
     ),
     FigureKind(
+        "shuffling",
+        draw="dpcanary.figures.shuffling:draw_shuffling",
+        caption=(
+            "What can be proven of trainings whose batches are cut from shuffled records, against "
+            "the noise multiplier, with a panel for each adjacency.",
+            "Markers are lower bounds from audits of worst cases: of shuffled batches where the "
+            "other records contribute the gradient -C or nothing, and of Poisson samples at the "
+            "same rate. Bars are two standard errors, where there are several repeats.",
+            "The solid line is guaranteed with shuffling: a record is used once in each pass, and "
+            "nothing amplifies that. The dashed line is what accounting of Poisson samples "
+            "states for the same numbers. It bounds the audits of Poisson samples, and not those "
+            "of shuffled batches.",
+        ),
+    ),
+    FigureKind(
         "amplification",
         draw="dpcanary.figures.hidden_state:draw_amplification",
         caption=(

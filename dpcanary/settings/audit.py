@@ -12,6 +12,8 @@ from dpcanary.adversaries.settings import (
     CraftingKeys,
     LandscapeKeys,
     MetagradientKeys,
+    OtherRecords,
+    ShuffledKeys,
     Simulation,
 )
 from dpcanary.errors import suggestion
@@ -39,6 +41,7 @@ class Audit(
     CraftingKeys,
     MetagradientKeys,
     LandscapeKeys,
+    ShuffledKeys,
     NoiseKeys,
     MechanismKeys,
     SamplingKeys,
@@ -193,8 +196,12 @@ class Audit(
             self._check_first_step()
         elif self.sampling is Sampling.FIXED:
             self._check_fixed_batches()
+        elif self.sampling is Sampling.SHUFFLED:
+            self._check_shuffled_batches()
         else:
             self._check_poisson_sampling()
+        if self.batches_per_pass is not None and self.sampling is not Sampling.SHUFFLED:
+            raise ValueError("batches_per_pass is for sampling shuffled")
         if (self.record_every or self.num_steps) % (self.canary_period or 1):
             raise ValueError("canary_period must divide the steps between estimates")
         return self
@@ -215,6 +222,24 @@ class Audit(
             raise ValueError("sampling fixed has no sample_rate")
         if not self.is_trained:
             raise ValueError(f"canary {self.canary} has no batches: sampling must be poisson")
+
+    def _check_shuffled_batches(self) -> None:
+        if "batches_per_pass" not in self.adversary.settings:
+            raise ValueError(
+                f"canary {self.canary} is not for shuffled batches: use canary worst_case, or"
+                " sampling poisson"
+            )
+        if self.batches_per_pass is None:
+            raise ValueError("sampling shuffled needs batches_per_pass")
+        # By value: a resolved config gives all keys.
+        for key in ("sample_rate", "batch_size", "canary_period"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"sampling shuffled has no {key}: batches_per_pass says it all")
+        if (self.record_every or self.num_steps) % self.batches_per_pass:
+            raise ValueError(
+                f"batches_per_pass {self.batches_per_pass} must divide the steps between estimates:"
+                " passes are audited as a whole"
+            )
 
     def _check_poisson_sampling(self) -> None:
         if self.batch_size is not None:
@@ -261,6 +286,12 @@ class Audit(
         return Initialisation.ZEROS if self.model is ModelKind.LINEAR else Initialisation.PER_RUN
 
     @property
+    def others(self) -> OtherRecords | None:
+        """What other records contribute to shuffled batches, with the default filled in."""
+        is_shuffled = self.sampling is Sampling.SHUFFLED
+        return (self.other_records or OtherRecords.OPPOSITE) if is_shuffled else None
+
+    @property
     def own_functions(self) -> list[str]:
         """The function that makes its model, if that is the user's own."""
         return [str(self.model)] if self.is_trained and is_own(self.model) else []
@@ -295,7 +326,9 @@ class Audit(
     @property
     def accounted_steps(self) -> int:
         """Steps in which the canary may be used."""
-        return 1 if self.adversary.in_first_step else self.num_steps // (self.canary_period or 1)
+        if self.adversary.in_first_step:
+            return 1
+        return self.num_steps // (self.batches_per_pass or self.canary_period or 1)
 
     @property
     def shards(self) -> list[str]:

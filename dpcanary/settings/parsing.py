@@ -98,6 +98,7 @@ _LISTS = ("hidden_sizes", "looks")
 _ABBREVIATIONS = {
     **dict.fromkeys(("canary", "score", "model", "optimizer"), ""),
     "batch_size": "B",
+    "batches_per_pass": "batches",
     "canary_period": "k",
     "sample_rate": "q",
     "noise_multiplier": "sigma",
@@ -184,6 +185,7 @@ def _resolved(audit: Audit, *, seed: int) -> Audit:
             "dataset": audit.dataset if audit.is_trained else None,
             "initialisation": audit.start,
             "worlds": audit.worlds or WorldAssignment.by_default(audit.num_slots),
+            "other_records": audit.others,
             **_landscape_of(audit),
         }
     )

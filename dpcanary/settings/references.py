@@ -45,6 +45,11 @@ def check_references(
             _check_looks(where, settings.threshold_rules)
         if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.sample_rate < 1:
             _check_exact_delta(where, audit, settings.delta)
+        if Conversion.SUBSAMPLED_GAUSSIAN in settings.conversions and audit.batches_per_pass:
+            raise InputError(
+                f"{where}: conversion subsampled_gaussian has no curves of shuffled batches; give"
+                " conversions: [direct], which assumes nothing, or audit them in another config"
+            )
         if audit.pretraining and audit.pretraining.dataset:
             _check_known(f"{where}: pretraining.dataset", audit.pretraining.dataset, settings)
         if audit.dataset is not None:

@@ -61,6 +61,8 @@ def batches_of(dpsgd: DPSGD, *, shared: bool) -> type["Batches"]:
     match dpsgd.sampling:
         case Sampling.FIXED:
             return _FixedBatches
+        case Sampling.SHUFFLED:
+            raise InputError("models are not trained on shuffled batches")  # see DPSGD
         case Sampling.POISSON:
             return _PoissonWeights if shared else _PoissonRows
         case never:

@@ -30,7 +30,7 @@ class DPSGD:
             last one. A single number stands for the last step alone.
         sample_rate: q of Poisson sampling.
         adjacency: how the worlds differ.
-        sampling: Poisson or fixed batches.
+        sampling: Poisson or fixed batches; models are not trained on shuffled ones.
         batch_size: of fixed batches.
         canary_period: k; with fixed batches, canaries are inserted at steps k, 2 k, ...
         optimizer: what a noisy gradient does to the parameters.
@@ -73,6 +73,11 @@ class DPSGD:
         checked_real("momentum", self.momentum, most=1.0, zero_included=True)
         checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
         checked_count("augmentation_multiplicity", self.augmentation_multiplicity, least=0)
+        if self.sampling is Sampling.SHUFFLED:
+            raise InputError(
+                "models are not trained on shuffled batches here: use sampling poisson or fixed, or"
+                " audit shuffled batches by canary worst_case, which trains nothing"
+            )
         if self.sampling is Sampling.FIXED:
             if self.batch_size is None or self.canary_period is None:
                 raise InputError("sampling fixed needs batch_size and canary_period")

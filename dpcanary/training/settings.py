@@ -76,10 +76,13 @@ class Sampling(Choice):
         POISSON: every record enters with probability q, independently in every run and step.
         FIXED: batches of one size, the same in every run and known to the adversary. The canary
             is inserted in every k-th step (Cebere et al., Algorithm 4).
+        SHUFFLED: in each pass over the data, a random order of the records is cut into batches.
+            For processes that are drawn; models are not trained so.
     """
 
     POISSON = "poisson"
     FIXED = "fixed"
+    SHUFFLED = "shuffled"
 
 
 class Initialisation(Choice):
@@ -318,6 +321,13 @@ class SamplingKeys(ClosedModel):
     ] = Field(1.0, gt=0, le=1, description="rate q of Poisson sampling")
     batch_size: Annotated[Count | None, Shown("known batches of {:g}", panel=True, line=True)] = (
         Field(None, description="of `fixed` batches")
+    )
+    batches_per_pass: Annotated[
+        Count | None, Shown("{:g} batches in a pass", panel=True, line=True)
+    ] = Field(
+        None,
+        description="with `shuffled` batches, how many a pass over the data has; each record is in"
+        " one of them",
     )
 
 

@@ -18,6 +18,7 @@ from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.cli import app
 from dpcanary.errors import InputError
+from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores, write_scores
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -127,6 +128,68 @@ def test_printed_noise_and_epsilons_are_rounded_to_the_safe_side():
     )
     for value, told in zip(exact.values(), shown, strict=True):
         assert value <= float(told) < value + 0.01
+
+
+SHUFFLED = ["--sampling", "shuffled", "--delta", "1e-6"]
+OF_RECORDS = ["--batch-size", "300", "--num-records", "1000"]
+
+
+@pytest.mark.parametrize(
+    ("training", "batches", "steps", "passes", "rate"),
+    [
+        ([*OF_RECORDS, "--epochs", "7"], 4, 28, 7, 0.3),
+        ([*OF_RECORDS, "--epochs", "2.3"], 4, 10, 3, 0.3),
+        ([*OF_RECORDS, "--epochs", "7", "--drop-last"], 3, 21, 7, 0.3),
+        ([*OF_RECORDS, "--num-steps", "13", "--drop-last"], 3, 13, 5, 0.3),
+        (["--sample-rate", "0.3", "--num-steps", "13"], 3, 13, 5, 0.3),
+        (["--sample-rate", "0.1", "--epochs", "2"], 10, 20, 2, 0.1),
+    ],
+)
+def test_shuffled_batches_are_accounted_by_passes(training, batches, steps, passes, rate):
+    found = as_json("account", *training, *SHUFFLED, *NOISE)
+    known = {"batches_per_pass": batches, "num_steps": steps, "num_passes": passes}
+    assert known.items() <= found.items()
+    assert (found["sampling"], found["sample_rate"]) == ("shuffled", rate)
+    for name, distance in (("zero_out", 1), ("substitute", 2), ("add_remove", 5**0.5)):
+        guaranteed = gdp_epsilon(mu=distance * passes**0.5 / 5.574, delta=1e-6)
+        assert found["epsilon"][name] == pytest.approx(guaranteed, rel=1e-9)
+        told = {"adjacency": name, "sample_rate": rate, "num_steps": steps, "delta": 1e-6}
+        claimed = bounds_of(**told, noise_multiplier=5.574).upper
+        assert found["epsilon_claimed_by_poisson"][name] == pytest.approx(claimed, rel=1e-9)
+    text = " ".join(printed("account", *training, *SHUFFLED, *NOISE).split())
+    assert f"{batches} batches in a pass, {steps} steps in {passes} passes" in text
+    assert "They are no guarantee of this training" in text
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "substitute", "add_remove"])
+def test_shuffled_batches_are_calibrated(adjacency):
+    training = [*OF_RECORDS, "--epochs", "6", *SHUFFLED]
+    asked = ["calibrate", "--epsilon", "3", "--adjacency", adjacency, *training]
+    found = as_json(*asked)
+    assert 3 * (1 - 1e-3) < found["epsilon"][adjacency] <= 3
+    noise = float(re.search(r"Noise multiplier ([\d.]+) guar", printed(*asked)).group(1))
+    again = as_json("account", *training, "--noise-multiplier", str(noise))
+    assert again["epsilon"][adjacency] <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sampling", "fixed", *OF_RECORDS, "--epochs", "1"], "is not one of 'poisson', 'shuff"),
+        (["--drop-last", *OF_RECORDS, "--epochs", "1"], "--drop-last is for --sampling shuffled"),
+        (
+            [*SHUFFLED, "--sample-rate", ".1", "--epochs", "1", "--drop-last"],
+            "--drop-last needs --batch-size and --num-records",
+        ),
+        (
+            [*SHUFFLED, "--batch-size", "2.5", "--num-records", "10", "--epochs", "1"],
+            "--batch-size 2.5 must be a whole number with --sampling shuffled",
+        ),
+        ([*SHUFFLED, *OF_RECORDS], "give either --num-steps or --epochs"),
+    ],
+)
+def test_shuffled_trainings_that_are_not_clear_are_refused(arguments, message):
+    assert message in refused("account", *NOISE, "--delta", "1e-5", *arguments)
 
 
 def test_calibrate_does_not_guess_the_adjacency():

@@ -457,6 +457,66 @@ def test_slots_that_make_no_sense(changes, message):
         single(**changes)
 
 
+SHUFFLED = {
+    "canary": "worst_case", "dataset": None, "sampling": "shuffled", "batches_per_pass": 5,
+    "sample_rate": None, "num_steps": 20, "record_every": 10, "score": "transcript",
+}  # fmt: skip
+
+
+def shuffled(**changes):
+    audit = {
+        key: value
+        for key, value in {**with_sweep()["audits"]["steps"], **SHUFFLED, **changes}.items()
+        if value is not None
+    }
+    return {**GOOD, "audits": {"steps": audit}}
+
+
+def test_shuffled_batches_reach_their_stages():
+    experiment = parse_experiment(shuffled(other_records="zero"))
+    told = experiment.stage(DrawingStage, audit="steps")
+    assert (told.batches_per_pass, told.other_records) == (5, "zero")
+    assert experiment.audits["steps"].accounted_steps == 4
+    assert experiment.stage(AccountingStage, audit="steps").insertions == (2, 4)
+    noise = experiment.stage(NoiseStage, audit="steps")
+    assert (noise.batches_per_pass, noise.accounted_steps) == (5, 4)
+    by_default = parse_experiment(shuffled()).stage(DrawingStage, audit="steps")
+    assert by_default.other_records == "opposite"
+    assert parse_experiment(experiment.model_dump(mode="json")) == experiment
+    others = single(canary="worst_case", dataset=None).stage(DrawingStage, audit="steps")
+    assert (others.batches_per_pass, others.other_records) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batches_per_pass": None}, "sampling shuffled needs batches_per_pass"),
+        ({"sample_rate": 0.2}, "sampling shuffled has no sample_rate"),
+        ({"batch_size": 3}, "sampling shuffled has no batch_size"),
+        ({"record_every": 4}, "batches_per_pass 5 must divide the steps between estimates"),
+        (
+            {"canary": "gradient", "dataset": "digits", "score": None},
+            "canary gradient is not for shuffled",
+        ),
+        ({"sampling": "poisson", "sample_rate": 0.2}, "batches_per_pass is for sampling shuffled"),
+        (
+            {"sampling": None, "sample_rate": 0.2, "batches_per_pass": None,
+             "other_records": "zero"},
+            "other_records: its canary, model and optimizer do not use",
+        ),
+    ],
+)  # fmt: skip
+def test_shuffled_batches_that_make_no_sense(changes, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        parse_experiment(shuffled(**changes))
+
+
+def test_shuffled_batches_have_no_exact_curves():
+    config = shuffled() | {"conversions": ["subsampled_gaussian"]}
+    with pytest.raises(InputError, match="subsampled_gaussian has no curves of shuffled batches"):
+        parse_experiment(config)
+
+
 def test_slots_choose_their_worlds():
     assert single().audits["steps"].worlds is WorldAssignment.ALTERNATE
     assert single(num_slots=3).audits["steps"].worlds is WorldAssignment.COINS

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpcanary.accounting.losses import Purpose as AccountingPurpose
 from dpcanary.adversaries.settings import Purpose as AdversaryPurpose
 from dpcanary.datasets.source import Purpose as DatasetPurpose
 from dpcanary.errors import InputError
@@ -20,6 +21,7 @@ from dpcanary.workflow.code import _closure, digest_of_code, imports_of
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dpcanary"
 PURPOSES = {
+    "accounting": AccountingPurpose,
     "adversaries": AdversaryPurpose,
     "datasets": DatasetPurpose,
     "mechanism_check": MechanismCheckPurpose,
@@ -89,7 +91,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 25))
+    assert sorted(numbers.values()) == list(range(1, 27))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -115,6 +117,8 @@ def test_purposes_of_streams_are_distinct():
         "adversaries.LOSS_LANDSCAPE": 15,
         "adversaries.METAGRADIENT_SPLITS": 18,
         "adversaries.METAGRADIENT_ORDERS": 19,
+        "adversaries.SHUFFLED_CASE": 25,
+        "accounting.EXPONENTIALS": 26,
     }
 
 
