@@ -30,7 +30,8 @@ class EpsilonEstimate:
         fpr_upper: upper bound on the false positive rate at the threshold. The calibrated rules do
             not use it; it holds at this threshold alone.
         fnr_upper: the same for the false negative rate.
-        threshold: scores at or above it count as world 0; NaN for rule `rank_sum`.
+        threshold: scores at or above it count as world 0; NaN for rules without one, such
+            as `rank_sum`.
         delta: the delta of (epsilon, delta).
         significance: probability with which the bound may exceed the truth.
         num_looks: the number of looks that hold jointly at the significance; 1 if the bound holds
@@ -89,7 +90,8 @@ def estimate_epsilon(
             own. Any other table is computed once, with a progress bar (about ten seconds at 1,250
             scores per world and a minute at 25,000 on two cores), and kept on disk.
         conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
-        threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule.
+        threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule. For `anytime`, the
+            scores must be in the order of the runs.
         threshold: only for rule `fixed`.
         mechanism: only for conversion `subsampled_gaussian`: its adjacency, sample rate and number
             of steps. Its noise is not used.
@@ -153,7 +155,8 @@ def estimate_epsilon_at_looks(
         delta: in (0, 1).
         significance: probability with which any of the bounds may exceed the truth.
         conversion: see `estimate_epsilon`, also for the mechanism.
-        threshold_rule: `combined`, `calibrated` or `rank_sum`.
+        threshold_rule: `combined`, `calibrated` or `rank_sum`; also `anytime`, whose bounds hold
+            jointly at all numbers of runs, so that looks change none of them.
         mechanism: only for conversion `subsampled_gaussian`.
 
     Returns:
