@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dpcanary.namespaces import namespace
 
 if TYPE_CHECKING:
+    from dpcanary.estimation.estimate import AnytimeBound as AnytimeBound
     from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
     from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
     from dpcanary.estimation.estimate import estimate_epsilon_at_looks as estimate_epsilon_at_looks
