@@ -19,6 +19,9 @@ Floats = NDArray[np.float64]
 _STEP, _SHARE, _LARGEST = 0.01, 0.005, 12.0
 # Lines touch a curve at every so many points of `GRID`, where its quantiles are in this range.
 _EVERY, _LOWEST, _HIGHEST = 20, -6.0, 8.0
+# Chords of smaller heights, or of a smaller part of the rates, have slopes of rounding errors.
+# Lines are raised by as much, which is more than the rounding errors of the others.
+_LEAST_HEIGHT, _LEAST_PART = 1e-9, 1e-6
 # Pairs that are seen before the first bet, and how their number grows from one choice of bets to
 # the next.
 FIRST_BETS, _GROWTH = 4, 1.08
@@ -81,9 +84,12 @@ def lines_of_curves(thetas: Floats, curves: Floats) -> Lines:
     bends = np.maximum(before - slope, 0.0), np.maximum(slope - after, 0.0)
     both = bends[0] + bends[1]
     share = np.divide(bends[0] * bends[1], both, out=np.zeros_like(both), where=both > 0)
-    raised = heights[:, chosen] / 2 + share * widths[chosen]
-    # No rate exceeds 1, so a line that does is replaced by this.
-    slope = np.where(raised < fnr[:, chosen], slope, 0.0)
+    raised = heights[:, chosen] / 2 + share * widths[chosen] + _LEAST_HEIGHT
+    rates = np.minimum(fnr, tpr)[:, chosen]
+    is_precise = heights[:, chosen] > np.maximum(_LEAST_HEIGHT, _LEAST_PART * rates)
+    # Other lines are replaced by this: no rate exceeds 1.
+    is_line = is_precise & (raised < fnr[:, chosen])
+    slope, raised = np.where(is_line, slope, 0.0), np.where(is_line, raised, 1.0)
     like = np.zeros_like(slope)
     return Lines(
         thetas=thetas,

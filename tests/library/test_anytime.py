@@ -70,7 +70,7 @@ def test_no_curve_is_above_its_lines_and_they_touch_it(family, theta):
     else:
         lines, curve = lines_of(direct_family(0.03), theta), tpr_direct(theta, 0.03, ndtr(-z))
     above = lines.tpr[0] + lines.slope[0] * (ndtr(-z)[:, None] - lines.fpr[0]) - curve[:, None]
-    assert above.min() > -1e-13
+    assert above.min() >= 0
     # Where they matter, they are as low as can be.
     middle = (lines.fpr[0] > 1e-4) & (lines.fpr[0] < 0.99)
     # A vertex of `direct` lies between two points of the grid of curves.
@@ -189,7 +189,7 @@ def test_the_wealth_is_that_of_plain_loops(family, decimals):
 
 @pytest.mark.parametrize("parts", [[400], [1] * 400, [3, 1, 200, 196]])
 def test_it_does_not_matter_in_how_many_parts_pairs_come(parts):
-    world0, world1 = scores(2.0, 400)
+    world0, world1 = scores(2.0, 400, seed=1)
     bound, start = AnytimeBound(delta=DELTA, significance=0.1), 0
     for size in parts:
         part = slice(start, start + size)
@@ -207,14 +207,14 @@ def test_it_does_not_matter_in_how_many_parts_pairs_come(parts):
 def test_the_bound_never_falls_and_looks_change_nothing():
     world0, world1 = scores(1.0, 300, seed=4)
     options = {"delta": DELTA, "threshold_rule": "anytime", "conversion": "direct"}
-    looks = [(n, n) for n in range(20, 301, 20)]
+    looks = [(n, n) for n in range(60, 301, 60)]
     jointly = estimate_epsilon_at_looks(
         world0_scores=world0, world1_scores=world1, looks=looks, **options
     )
     bounds = [one.epsilon_lower for one in jointly]
     assert bounds == sorted(bounds)
     assert bounds[-1] > 0.2
-    assert {one.num_looks for one in jointly} == {15}
+    assert {one.num_looks for one in jointly} == {5}
     for (n, _), one in zip(looks, jointly, strict=True):
         alone = estimate_epsilon(world0_scores=world0[:n], world1_scores=world1[:n], **options)
         assert alone.epsilon_lower == one.epsilon_lower

@@ -1,7 +1,7 @@
 """Rule `anytime` keeps its significance if it is stopped at the worst moment.
 
 An audit fails if the wealth against the true curve ever reaches 1 / significance. The Monte-Carlo
-error of a rate of .05 at 800 audits is .008.
+error of a rate of .05 at 500 audits is .010.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from dpcanary.estimation.anytime import EProcess, lines_of_curves
 from dpcanary.estimation.calibration.statistics import curve_of
 from dpcanary.estimation.families import GDP, Family, direct_family
 
-NUM_AUDITS = 800
-NUM_PAIRS = 600
+NUM_AUDITS = 500
+NUM_PAIRS = 250
 
 
 def share_above(curve: np.ndarray, draw: Draw, *, num_pairs: int = NUM_PAIRS) -> float:
@@ -82,13 +82,13 @@ def test_a_mechanism_at_the_curve_of_epsilon_and_delta(epsilon, delta):
 @pytest.mark.parametrize("adjacency", [Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE])
 def test_subsampled_gaussian(adjacency):
     mechanism = Mechanism(adjacency, sample_rate=0.1, num_steps=12, noise_multiplier=0.6)
-    rate = share_above(curve_of(mechanism), transcripts(mechanism), num_pairs=300)
+    rate = share_above(curve_of(mechanism), transcripts(mechanism), num_pairs=200)
     assert rate <= allowed(NUM_AUDITS)
 
 
 def test_a_wealth_that_is_a_little_too_large_is_noticed():
-    """Against 90 % of the true mu, the wealth does reach 1 / significance."""
-    assert share_above(curve(GDP, 1.8), gaussian(2.0)) > 2 * SIGNIFICANCE
+    """Against 80 % of the true mu, the wealth does reach 1 / significance."""
+    assert share_above(curve(GDP, 1.6), gaussian(2.0)) > 2 * SIGNIFICANCE
 
 
 def test_bounds_are_nearly_those_of_a_fixed_number():
