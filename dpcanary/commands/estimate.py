@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from dpcanary.estimation.estimate import EpsilonEstimate
     from dpcanary.scoring.world_scores import WorldScores
 
-# Without further arguments: `fixed` needs a threshold, and the exact curves a mechanism.
-_RULES = [rule.value for rule in ThresholdRule if rule != ThresholdRule.FIXED]
+# Of any file: `fixed` needs a threshold, the exact curves a mechanism, and `anytime` the order of
+# the runs.
+_RULES = [
+    rule.value for rule in ThresholdRule if rule not in (ThresholdRule.FIXED, ThresholdRule.ANYTIME)
+]
 _CONVERSIONS = [Conversion.GDP, Conversion.DIRECT]
 # The others are valid whatever scores have in common.
 _INDEPENDENT = (
@@ -38,13 +41,18 @@ def estimate(
     ] = 0.05,
     rule: Annotated[
         list[str] | None,
-        typer.Option(help="Threshold rule; may be given several times. By default `combined`."),
+        typer.Option(
+            help="Threshold rule; may be given several times. By default `combined`."
+            " `anytime` needs the scores in the order of the runs."
+        ),
     ] = None,
     conversion: Annotated[
         list[Conversion] | None,
         typer.Option(help="Family of trade-off curves; may be given several times."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All rules and conversions.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="All rules but `anytime`, and all conversions.")
+    ] = False,
     score_column: Annotated[str, typer.Option(help="The column of scores.")] = "score",
     world_column: Annotated[str, typer.Option(help="The column of worlds.")] = "world",
     world0: Annotated[

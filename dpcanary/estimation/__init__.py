@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dpcanary.namespaces import namespace
 
 if TYPE_CHECKING:
+    from dpcanary.estimation.estimate import AnytimeBound as AnytimeBound
     from dpcanary.estimation.estimate import EpsilonEstimate as EpsilonEstimate
     from dpcanary.estimation.estimate import estimate_epsilon as estimate_epsilon
     from dpcanary.estimation.estimate import estimate_epsilon_at_looks as estimate_epsilon_at_looks
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dpcanary.estimation.power import ClaimTest as ClaimTest
     from dpcanary.estimation.power import ExpectedBound as ExpectedBound
     from dpcanary.estimation.power import assess_claim as assess_claim
+    from dpcanary.estimation.power import assess_claim_anytime as assess_claim_anytime
     from dpcanary.estimation.power import expected_bound as expected_bound
     from dpcanary.estimation.power import runs_needed as runs_needed
     from dpcanary.estimation.rules import ThresholdRule as ThresholdRule

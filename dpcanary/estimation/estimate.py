@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.families import Family, family_of
 from dpcanary.estimation.rules import Proof, Rule, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import GUESSED_SHARE, Conversion
-from dpcanary.estimation.threshold_rules import Problem, bounded
+from dpcanary.estimation.threshold_rules import BoundedThreshold, Problem, bounded
 
 _INVALID = "NOT a valid bound (the threshold was chosen on the scores it is judged by); "
 
@@ -30,7 +31,8 @@ class EpsilonEstimate:
         fpr_upper: upper bound on the false positive rate at the threshold. The calibrated rules do
             not use it; it holds at this threshold alone.
         fnr_upper: the same for the false negative rate.
-        threshold: scores at or above it count as world 0; NaN for rule `rank_sum`.
+        threshold: scores at or above it count as world 0; NaN for rules without one, such
+            as `rank_sum`.
         delta: the delta of (epsilon, delta).
         significance: probability with which the bound may exceed the truth.
         num_looks: the number of looks that hold jointly at the significance; 1 if the bound holds
@@ -89,7 +91,8 @@ def estimate_epsilon(
             own. Any other table is computed once, with a progress bar (about ten seconds at 1,250
             scores per world and a minute at 25,000 on two cores), and kept on disk.
         conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
-        threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule.
+        threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule. For `anytime`, the
+            scores must be in the order of the runs.
         threshold: only for rule `fixed`.
         mechanism: only for conversion `subsampled_gaussian`: its adjacency, sample rate and number
             of steps. Its noise is not used.
@@ -153,7 +156,8 @@ def estimate_epsilon_at_looks(
         delta: in (0, 1).
         significance: probability with which any of the bounds may exceed the truth.
         conversion: see `estimate_epsilon`, also for the mechanism.
-        threshold_rule: `combined`, `calibrated` or `rank_sum`.
+        threshold_rule: `combined`, `calibrated` or `rank_sum`; also `anytime`, whose bounds hold
+            jointly at all numbers of runs, so that looks change none of them.
         mechanism: only for conversion `subsampled_gaussian`.
 
     Returns:
@@ -209,10 +213,97 @@ def _family(conversion: Conversion | str, delta: float, mechanism: Mechanism | N
     return family_of(Conversion(conversion), delta=checked, mechanism=mechanism)
 
 
+class AnytimeBound:
+    """The bound of rule `anytime` while runs come in. It holds whenever you look, and stop.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> bound = AnytimeBound(delta=1e-5)
+        >>> while bound.estimate.epsilon_lower < 1 and bound.num_runs < 1_000:
+        ...     bound.add(world0_scores=rng.normal(2, 1, 1), world1_scores=rng.normal(0, 1, 1))
+        >>> bound.num_runs < 200  # the truth is mu = 2, epsilon = 9.997
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        delta: float,
+        significance: float = 0.05,
+        conversion: Conversion | str = Conversion.GDP,
+        mechanism: Mechanism | None = None,
+    ) -> None:
+        """Starts without a run. The arguments are those of `estimate_epsilon`.
+
+        Raises:
+            InputError: if an argument is out of range.
+        """
+        self._family = _family(conversion, delta, mechanism)
+        self._conversion, self._delta = Conversion(conversion), float(delta)
+        self._significance = checked_significance(significance)
+        self._process = EProcess(lines_of_family(self._family), significance=self._significance)
+
+    @property
+    def num_runs(self) -> int:
+        """Runs of both worlds together."""
+        return 2 * self._process.num_pairs
+
+    def add(self, *, world0_scores: ArrayLike, world1_scores: ArrayLike) -> None:
+        """Takes the scores of the next runs, as many of each world: shapes (n,) and (n,).
+
+        Raises:
+            InputError: if they are not as many, are sorted, or one is NaN.
+        """
+        scores0 = checked_scores("world0_scores", world0_scores)
+        scores1 = checked_scores("world1_scores", world1_scores)
+        if len(scores0) != len(scores1):
+            raise InputError(
+                f"there are {len(scores0)} world0_scores and {len(scores1)} world1_scores; the bets"
+                " are on pairs: add as many of each world"
+            )
+        self._process.add(*paired(scores0, scores1))
+
+    @property
+    def estimate(self) -> EpsilonEstimate:
+        """The bound from the runs so far: the largest of all numbers of runs up to these."""
+        return _estimate_of(
+            BoundedThreshold(nan, nan, nan, self._process.bound),
+            family=self._family,
+            rule=threshold_rule_named(ThresholdRule.ANYTIME),
+            name=ThresholdRule.ANYTIME.value,
+            conversion=self._conversion,
+            delta=self._delta,
+            significance=self._significance,
+        )
+
+
 def _estimate(
     problem: Problem, rule: Rule, name: str, conversion: Conversion, delta: float
 ) -> EpsilonEstimate:
-    family, chosen = problem.family, bounded(problem, rule)
+    return _estimate_of(
+        bounded(problem, rule),
+        family=problem.family,
+        rule=rule,
+        name=name,
+        conversion=conversion,
+        delta=delta,
+        significance=problem.significance,
+        num_looks=max(1, len(problem.looks)),
+    )
+
+
+def _estimate_of(
+    chosen: BoundedThreshold,
+    *,
+    family: Family,
+    rule: Rule,
+    name: str,
+    conversion: Conversion,
+    delta: float,
+    significance: float,
+    num_looks: int = 1,
+) -> EpsilonEstimate:
     strength = max(chosen.strength, 0.0)
     assumption = "; ".join(filter(None, (family.assumption, rule.assumption)))
     return EpsilonEstimate(
@@ -222,8 +313,8 @@ def _estimate(
         fnr_upper=chosen.fnr_upper,
         threshold=chosen.threshold,
         delta=delta,
-        significance=problem.significance,
-        num_looks=max(1, len(problem.looks)),
+        significance=significance,
+        num_looks=num_looks,
         conversion=conversion,
         threshold_rule=name,
         proof=rule.proof,

@@ -10,6 +10,7 @@ from scipy.special import ndtri
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.anytime import EProcess, lines_of_curves, paired
 from dpcanary.estimation.calibration.statistics import (
     curve_of,
     observed_statistics,
@@ -19,7 +20,7 @@ from dpcanary.estimation.calibration.statistics import (
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.error_rates import checked_scores, checked_significance
 from dpcanary.estimation.families import AUC, GDP, STRICT_SCAN, family_of
-from dpcanary.estimation.rules import RULES, ThresholdRule
+from dpcanary.estimation.rules import ORDER, RULES, ThresholdRule
 from dpcanary.estimation.settings import Conversion
 
 
@@ -30,12 +31,12 @@ class ClaimTest:
     Attributes:
         p_value: under the claim, it is at most p with probability at most p, for every p.
         num_simulations: audits of the claimed mechanism that it was compared with; the p-value is
-            at least 1 / (num_simulations + 1).
+            at least 1 / (num_simulations + 1). None if it holds at all numbers of runs at once.
         assumption: in words, what must hold so that the p-value is valid.
     """
 
     p_value: float
-    num_simulations: int
+    num_simulations: int | None
     assumption: str = "the scores are independent; nothing is assumed of the adversary"
 
 
@@ -96,6 +97,46 @@ def assess_claim(
     # For each audit: how many of all audits are at least as extreme, by its rarer statistic.
     rarest = np.min([_num_at_least(values) for values in pool], axis=0)
     return ClaimTest(float(np.mean(rarest <= rarest[0])), num_simulations)
+
+
+def assess_claim_anytime(
+    *,
+    world0_scores: ArrayLike,
+    world1_scores: ArrayLike,
+    mechanism: Mechanism | float,
+) -> ClaimTest:
+    """A p-value for the same claim that holds at every number of runs, however it was chosen.
+
+    It is 1 over the largest wealth of the bets of rule `anytime` against the mechanism's curve.
+    Nothing is simulated.
+
+    Args:
+        world0_scores: shape (n0,), in the order of the runs.
+        world1_scores: shape (n1,), likewise. The k-th scores of both worlds are a pair.
+        mechanism: the accounted mechanism, or mu of Gaussian differential privacy.
+
+    Raises:
+        InputError: as `assess_claim`, or if the scores are sorted.
+        AccountingError: if the mechanism's curve cannot be computed.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(1)
+        >>> test = assess_claim_anytime(
+        ...     world0_scores=rng.normal(2, 1, 500),
+        ...     world1_scores=rng.normal(0, 1, 500),
+        ...     mechanism=1.5,
+        ... )
+        >>> test.p_value < 0.05
+        True
+    """
+    pairs = paired(
+        checked_scores("world0_scores", world0_scores),
+        checked_scores("world1_scores", world1_scores),
+    )
+    process = EProcess(lines_of_curves(np.zeros(1), curve_of(mechanism)[None]))
+    process.add(*pairs)
+    return ClaimTest(float(1 / process.largest[0]), None, f"{ORDER}; {ClaimTest.assumption}")
 
 
 def _num_at_least(values: NDArray[np.float32]) -> NDArray[np.int64]:

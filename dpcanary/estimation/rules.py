@@ -18,6 +18,7 @@ _COINS = (
     "the world of each slot was a fair coin of its own, and the numbers of guesses were fixed"
     " before the scores were seen"
 )
+ORDER = "the scores are in the order of the runs, or in another one that does not depend on them"
 
 
 class ThresholdRule(Choice):
@@ -34,6 +35,8 @@ class ThresholdRule(Choice):
         SIMULTANEOUS: the best of all thresholds, under bounds on the error rates that hold at
             all thresholds at once. Valid.
         SPLIT: the best threshold of one half of the runs, evaluated on the other half. Valid.
+        ANYTIME: bets on each pair of runs, at thresholds that earlier ones chose. Valid at all
+            numbers of runs at once, so that training may stop when the bound is good enough.
         FIXED: a threshold given before the scores were seen. Valid.
         IN_SAMPLE: the best of all thresholds, each under bounds that hold only at that one
             threshold. Most papers report this. NOT valid at its stated significance.
@@ -52,6 +55,7 @@ class ThresholdRule(Choice):
     RANK_SUM = "rank_sum"
     SIMULTANEOUS = "simultaneous"
     SPLIT = "split"
+    ANYTIME = "anytime"
     FIXED = "fixed"
     IN_SAMPLE = "in_sample"
     STEINKE = "steinke"
@@ -102,6 +106,8 @@ class Rule:
             significance, and returns the function that says whether they refute a theta.
         proof: on what the validity of its bounds rests.
         has_looks: whether bounds at several looks can hold jointly.
+        anytime: whether bounds at all numbers of runs hold jointly, without planned looks. The
+            scores must then be in the order of the runs.
         is_calibrated: whether a statistic is compared with its simulated null distribution.
         guesses: whether the worlds of slots are guessed, which must be fair coins.
         any_dependence: whether the slots of a run may depend on one another in any way. Otherwise
@@ -116,6 +122,7 @@ class Rule:
     choose: Callable[..., Any] | str
     proof: Proof
     has_looks: bool = False
+    anytime: bool = False
     is_calibrated: bool = False
     guesses: bool = False
     any_dependence: bool = False
@@ -142,7 +149,12 @@ class Rule:
 
     @property
     def assumption(self) -> str:
-        """What must hold of slots, for rules of guesses. Other rules need independent scores."""
+        """What must hold of slots, for rules of guesses, or of the scores' order for anytime ones.
+
+        All other rules need independent scores.
+        """
+        if self.anytime:
+            return ORDER
         if not self.guesses:
             return ""
         dependence = (
@@ -192,6 +204,14 @@ RULES: dict[str, Rule] = {
         f"{_SCAN}:split",
         proof=Proof.PROVEN,
         sentence="the threshold is chosen on one half of the scores and used on the other",
+    ),
+    ThresholdRule.ANYTIME: Rule(
+        f"{_SCAN}:anytime",
+        proof=Proof.PROVEN,
+        has_looks=True,
+        anytime=True,
+        sentence="bets at thresholds that were chosen on earlier scores, so that the bound is valid"
+        " at every number of models, also if training stopped because of it {ville}",
     ),
     ThresholdRule.FIXED: Rule(
         f"{_SCAN}:fixed",

@@ -183,10 +183,9 @@ def ceiling_of(
         >>> 5.7 < ceiling < 5.9
         True
     """
-    scores = np.arange(num_world0 + num_world1, dtype=np.float64)
     return estimate_epsilon(
-        world0_scores=scores[num_world1:],
-        world1_scores=scores[:num_world1],
+        world0_scores=np.ones(num_world0),
+        world1_scores=np.zeros(num_world1),
         delta=delta,
         significance=significance,
         threshold_rule=threshold_rule,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcanary.errors import InputError
+from dpcanary.estimation.anytime import EProcess, lines_of_family, paired
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound
 from dpcanary.estimation.error_rates import (
@@ -177,6 +178,16 @@ def _halves(scores: Scores, name: str) -> tuple[Scores, Scores]:
     order = np.random.default_rng(len(scores)).permutation(len(scores))
     middle = len(scores) // 2
     return scores[order[:middle]], scores[order[middle:]]
+
+
+def anytime(problem: Problem) -> BoundedThreshold:
+    """The largest bound of all numbers of pairs up to these; they have no common threshold.
+
+    The k-th scores of both worlds are a pair. Scores without a partner are not used.
+    """
+    process = EProcess(lines_of_family(problem.family), significance=problem.significance)
+    process.add(*paired(problem.world0_scores, problem.world1_scores))
+    return BoundedThreshold(math.nan, math.nan, math.nan, process.bound)
 
 
 def _guess(problem: Problem, rule: Rule) -> BoundedThreshold:

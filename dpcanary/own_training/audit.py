@@ -1,5 +1,6 @@
 """Audits of a training loop of the user's own, as a black box."""
 
+import logging
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
 from dpcanary.estimation.estimate import (
+    AnytimeBound,
     EpsilonEstimate,
     estimate_epsilon,
     estimate_epsilon_at_looks,
@@ -26,8 +29,15 @@ from dpcanary.estimation.rules import Proof, ThresholdRule, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
 from dpcanary.own_training.one_run import Journal, OwnRun, Train, train_one
 from dpcanary.own_training.result import OwnAudit
+from dpcanary.printing import rounded_down
 from dpcanary.program import progress
 from dpcanary.scoring.world_scores import WorldScores
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+# Two of each world.
+_FEWEST_RUNS = 4
 
 
 def train_all(
@@ -76,7 +86,7 @@ def train_all(
                     failure = failure or error
                 if failure:
                     _cancel(waiting)
-        except KeyboardInterrupt:
+        except BaseException:  # an interruption, or enough runs: whatever is raised, train no more
             _cancel(waiting)
             raise
     if failure:
@@ -86,6 +96,44 @@ def train_all(
 def _cancel(waiting: Sequence["Future[OwnRun]"]) -> None:
     for future in waiting:
         future.cancel()
+
+
+class _EnoughRuns(Exception):  # noqa: N818  # no error
+    """What the user waits for has been proven."""
+
+
+class _Watched:
+    """The bound of rule `anytime` on the runs that are there without a gap, as they come."""
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        stop_when: Callable[[EpsilonEstimate], bool] | None,
+        bar: "tqdm[NoReturn]",
+        *,
+        most_runs: int,
+    ) -> None:
+        given = {name: value for name, value in options.items() if name != "threshold_rule"}
+        self._bound = AnytimeBound(**given)
+        self._stop_when, self._bar, self._most_runs = stop_when, bar, most_runs
+
+    @property
+    def num_runs(self) -> int:
+        return self._bound.num_runs
+
+    def look(self, runs: dict[int, OwnRun]) -> None:
+        """Takes the next pairs, in the order of their indices, whichever was finished first."""
+        before = first = self.num_runs
+        while first < self._most_runs and {first, first + 1} <= runs.keys():
+            first += 2
+        pairs = [[runs[run].score for run in range(before + world, first, 2)] for world in (0, 1)]
+        if first == before:
+            return
+        self._bound.add(world0_scores=pairs[0], world1_scores=pairs[1])
+        estimate = self._bound.estimate
+        self._bar.set_postfix_str(f"epsilon >= {rounded_down(estimate.epsilon_lower)}", False)
+        if first >= _FEWEST_RUNS and self._stop_when and self._stop_when(estimate):
+            raise _EnoughRuns
 
 
 def audit_training(
@@ -101,6 +149,7 @@ def audit_training(
     threshold_rule: ThresholdRule | str = ThresholdRule.COMBINED,
     conversion: Conversion | str = Conversion.GDP,
     looks: Sequence[int] = (),
+    stop_when: Callable[[EpsilonEstimate], bool] | None = None,
 ) -> OwnAudit:
     """Audits a training loop of your own: it is run many times, as it is.
 
@@ -109,7 +158,10 @@ def audit_training(
 
     Fix `num_runs` beforehand. Whoever looks at a bound and then trains more models, until it is
     high enough, has no valid bound; the folder remembers the looks, and the result says so. If you
-    want to look several times, name all numbers of runs as `looks` before the first one.
+    want to look several times, name all numbers of runs as `looks` before the first one. Or choose
+    threshold_rule `anytime`: its bound is shown while models are trained, and holds whenever and
+    for whatever reason you stop. `num_runs` is then the most. An interruption (Ctrl-C) ends such an
+    audit with the result of the models so far.
 
     Args:
         train: trains one model and gives its score, or its score and Opacus's `PrivacyEngine`:
@@ -131,13 +183,15 @@ def audit_training(
         conversion: `gdp` or `direct`; see `estimate_epsilon`.
         looks: even numbers of runs that rise, at which bounds are looked at and hold jointly;
             `num_runs` must be one of them.
+        stop_when: only for rule `anytime`: takes the bound after each pair of runs, and says
+            whether to stop, such as `lambda bound: bound.epsilon_lower > 4`.
 
     Raises:
         InputError: if an argument is out of range, a training fails (names the run; finished ones
             are kept), the runs of both worlds are all alike, or trainings were accounted
             differently.
     """
-    num_runs = checked_count("num_runs", num_runs, least=4)
+    num_runs = checked_count("num_runs", num_runs, least=_FEWEST_RUNS)
     if num_runs % 2:
         raise InputError(f"num_runs is {num_runs}; it must be even, for two worlds")
     seed, adjacency = checked_count("seed", seed, least=0), Adjacency(adjacency)
@@ -149,22 +203,37 @@ def audit_training(
         "conversion": conversion,
     }
     looks = _checked_looks(num_runs, looks)
+    anytime = _is_anytime(options, looks, stop_when)
     _check_options(options, looks)
     journal = Journal(Path(folder) / "runs.jsonl", train=train, seed=seed)
     try:
         missing = [run for run in range(num_runs) if run not in journal.runs]
         with progress(len(missing), "model") as bar:
+            watched = _Watched(options, stop_when, bar, most_runs=num_runs) if anytime else None
 
             def on_run(run: OwnRun) -> None:
                 journal.add(run)
                 bar.update()
+                if watched:
+                    watched.look(journal.runs)
 
             workers = min(workers, len(missing))
-            train_all(train, missing, seed=seed, num_workers=workers, on_run=on_run)
+            try:
+                if watched:
+                    watched.look(journal.runs)
+                train_all(train, missing, seed=seed, num_workers=workers, on_run=on_run)
+            except (_EnoughRuns, KeyboardInterrupt):
+                if watched is None or watched.num_runs < _FEWEST_RUNS:
+                    raise
+                logging.info("stopped after %d of %d models", watched.num_runs, num_runs)
+                num_runs = watched.num_runs
         runs = [journal.runs[run] for run in range(num_runs)]
         scores, mechanism = _scores(runs), _accounted(runs)
         estimate = _estimate(scores, options, looks)
         unplanned = [look for look in journal.looks if look not in (num_runs, *looks)]
+        if anytime:  # it may be looked at from here on, which spoils the bounds of other rules
+            unplanned = []
+            journal.add_look(_FEWEST_RUNS)
         journal.add_look(num_runs)
     finally:
         journal.close()
@@ -200,7 +269,21 @@ def _checked_looks(num_runs: int, looks: Sequence[int]) -> tuple[int, ...]:
     return counts
 
 
-def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
+def _is_anytime(options: dict[str, Any], looks: Sequence[int], stop_when: object | None) -> bool:
+    """Whether the audit may be stopped at any number of runs."""
+    if not threshold_rule_named(str(options["threshold_rule"])).anytime:
+        if stop_when:
+            raise InputError(
+                "stop_when goes with threshold_rule 'anytime', not with"
+                f" {str(options['threshold_rule'])!r}, whose bound would not be valid"
+            )
+        return False
+    if looks:
+        raise InputError("looks are not for threshold_rule 'anytime': it needs no planned ones")
+    return True
+
+
+def _check_options(options: dict[str, Any], looks: Sequence[int]) -> None:
     """Before hours of training: a bound from a few made-up scores shows what is wrong."""
     if threshold_rule_named(str(options["threshold_rule"])).guesses:
         raise InputError(
@@ -212,13 +295,13 @@ def _check_options(options: dict[str, object], looks: Sequence[int]) -> None:
 
 
 def _estimate(
-    scores: WorldScores, options: dict[str, object], looks: Sequence[int]
+    scores: WorldScores, options: dict[str, Any], looks: Sequence[int]
 ) -> EpsilonEstimate:
     inputs = {"world0_scores": scores.world0, "world1_scores": scores.world1, **options}
     if not looks:
-        return estimate_epsilon(**inputs)  # type: ignore[arg-type]
+        return estimate_epsilon(**inputs)
     sizes = [(look // 2, look // 2) for look in looks]
-    return estimate_epsilon_at_looks(looks=sizes, **inputs)[-1]  # type: ignore[arg-type]
+    return estimate_epsilon_at_looks(looks=sizes, **inputs)[-1]
 
 
 def _scores(runs: Sequence[OwnRun]) -> WorldScores:

@@ -16,8 +16,8 @@ from dpcanary.accounting.of_opacus import without_poisson_sampling
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
-from dpcanary.estimation.power import ClaimTest, assess_claim
-from dpcanary.estimation.rules import rests_on
+from dpcanary.estimation.power import ClaimTest, assess_claim, assess_claim_anytime
+from dpcanary.estimation.rules import rests_on, threshold_rule_named
 from dpcanary.extras import require
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
@@ -115,11 +115,13 @@ class OwnAudit:
         """The test that the training is as private as it was accounted; None if that is not known.
 
         A small p-value says that the training leaks more, for example by a bug. Like the bound, it
-        is valid if the number of runs, or all looks, were fixed beforehand.
+        is valid if the number of runs, or all looks, were fixed beforehand; with rule `anytime`,
+        at any number of runs.
         """
         if self._private_mechanism is None:
             return None
-        assessed = assess_claim(
+        anytime = threshold_rule_named(self.estimate.threshold_rule).anytime
+        assessed = (assess_claim_anytime if anytime else assess_claim)(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
             mechanism=self._private_mechanism,

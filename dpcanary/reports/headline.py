@@ -228,6 +228,7 @@ _REFERENCES = {
     " NeurIPS 2023.",
     "mahloujifar": "S. Mahloujifar, L. Melis and K. Chaudhuri. Auditing f-Differential Privacy in"
     " One Run. 2024.",
+    "ville": "J. Ville. Étude critique de la notion de collectif. Gauthier-Villars, 1939.",
     "xiang": "Z. Xiang et al. Tight Privacy Audit in One Run. 2025.",
     "andrew": "G. Andrew et al. One-shot Empirical Privacy Estimation for Federated Learning. ICLR"
     " 2024.",

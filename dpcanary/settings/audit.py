@@ -71,7 +71,7 @@ class Audit(
         (),
         description="numbers of runs at which the bounds are looked at and hold jointly; fixed"
         " before the first run. num_runs must be one of them, and may grow to the next;"
-        " threshold_rules may then have calibrated rules only",
+        " threshold_rules may then have calibrated rules and anytime only",
     )
     record_every: Count | None = Field(
         None, description="steps between estimates; by default only the last step gets one"

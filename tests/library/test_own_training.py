@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpcanary import Mechanism, assess_claim, audit_training, estimate_epsilon
 from dpcanary.accounting import gdp_epsilon
 from dpcanary.errors import InputError
-from dpcanary.estimation import estimate_epsilon_at_looks
+from dpcanary.estimation import assess_claim_anytime, estimate_epsilon_at_looks
 from dpcanary.own_training import loss_difference
 from dpcanary.own_training.one_run import Journal
 
@@ -362,6 +362,71 @@ def test_a_claim_is_tested_at_each_look(tmp_path):
     assert 0 < alone.p_value < 0.5
 
 
+# Stopping at any number of runs
+
+
+def proves_one(bound) -> bool:
+    assert bound.threshold_rule == "anytime"
+    return bound.epsilon_lower > 1
+
+
+def interrupted(seed: int, world: int, *, at: list[int]) -> float:
+    at[0] -= 1
+    if at[0] < 0:
+        raise KeyboardInterrupt
+    return gaussian(seed, world)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
+    options = {"threshold_rule": "anytime", "num_runs": 400, "num_workers": num_workers}
+    found = audit(gaussian, tmp_path, stop_when=proves_one, **options)
+    num_runs = len(found.scores.world0) + len(found.scores.world1)
+    assert 20 < num_runs <= 250
+    assert found.estimate.is_valid
+    assert found.estimate.epsilon_lower > 1
+    assert "rule anytime" in str(found)
+    known = {"world0_scores": found.scores.world0, "world1_scores": found.scores.world1}
+    assert repr(found.estimate) == repr(
+        estimate_epsilon(**known, delta=DELTA, threshold_rule="anytime")
+    )
+    # No pair earlier was enough, and the same call trains nothing.
+    shorter = {name: scores[:-1] for name, scores in known.items()}
+    before = estimate_epsilon(**shorter, delta=DELTA, threshold_rule="anytime")
+    assert before.epsilon_lower <= 1
+    again = audit(gaussian, tmp_path, stop_when=proves_one, **options)
+    assert len(again.scores.world0) >= num_runs // 2
+    # Whoever goes on has a valid bound as well, by this rule alone.
+    more = audit(gaussian, tmp_path, num_runs=256, threshold_rule="anytime")
+    assert more.estimate.is_valid
+    assert more.estimate.epsilon_lower >= found.estimate.epsilon_lower
+    assert not audit(gaussian, tmp_path, num_runs=256).estimate.is_valid
+
+
+def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):
+    options = {"num_runs": 100, "threshold_rule": "anytime"}
+    found = audit(partial(interrupted, at=[61]), tmp_path / "one", **options)
+    assert len(found.scores.world0) == len(found.scores.world1) == 30
+    assert found.estimate.is_valid
+    for name, rule, at in (("two", "anytime", 3), ("three", "combined", 61)):
+        with pytest.raises(KeyboardInterrupt):
+            audit(partial(interrupted, at=[at]), tmp_path / name, num_runs=100, threshold_rule=rule)
+
+
+def test_the_claim_of_an_audit_that_may_stop_may_be_looked_at_as_often(tmp_path):
+    def train(seed: int, world: int):
+        return gaussian(seed, world), engine_of((4.0, 1.0, 4))
+
+    found = audit(
+        train, tmp_path, num_runs=200, adjacency="add_remove", threshold_rule="anytime"
+    )  # fmt: skip
+    mechanism = Mechanism("add_remove", sample_rate=1.0, noise_multiplier=4.0, num_steps=4)
+    test = assess_claim_anytime(
+        world0_scores=found.scores.world0, world1_scores=found.scores.world1, mechanism=mechanism
+    )
+    assert found.claim.p_value == test.p_value < 0.05  # mu is 2, and .5 was accounted
+
+
 def test_runs_of_other_trainings_do_not_mix(tmp_path):
     audit(gaussian, tmp_path, num_runs=4)
     audit(partial(scaled, factor=1.0), tmp_path / "partial", num_runs=4)
@@ -428,6 +493,8 @@ def test_trainings_that_cannot_be_audited_are_refused(tmp_path):
         ({"threshold_rule": "fixed"}, "threshold"),
         ({"threshold_rule": "mahloujifar"}, "guesses fair coins, and the worlds of these runs"),
         ({"looks": [10, 20]}, "num_runs 40 must be one of the looks"),
+        ({"stop_when": bool}, "stop_when goes with threshold_rule 'anytime', not with 'combined'"),
+        ({"threshold_rule": "anytime", "looks": [40]}, "it needs no planned ones"),
         ({"looks": [40, 21]}, "even numbers of runs that rise"),
     ],
 )

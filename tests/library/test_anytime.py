@@ -1,0 +1,308 @@
+"""Rule `anytime`: its lines, its bets against a twin in plain loops, and what it refuses."""
+
+from math import exp, log
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from dpcanary import Mechanism, estimate_epsilon
+from dpcanary.adjacency import Adjacency
+from dpcanary.errors import InputError
+from dpcanary.estimation import (
+    AnytimeBound,
+    assess_claim_anytime,
+    estimate_epsilon_at_looks,
+)
+from dpcanary.estimation.anytime import (
+    FIRST_BETS,
+    STAKES,
+    EProcess,
+    Lines,
+    lines_of_curves,
+    lines_of_family,
+)
+from dpcanary.estimation.families import GDP, GRID, Family, direct_family
+from dpcanary.estimation.rules import Proof
+from dpcanary.estimation.subsampled_family import subsampled_family
+from dpcanary.estimation.table import ceiling_of
+
+DELTA = 1e-4
+ADD_REMOVE = Mechanism(
+    adjacency=Adjacency.ADD_REMOVE, sample_rate=0.1, noise_multiplier=0.9, num_steps=20
+)
+
+
+def scores(mu: float, num_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([seed, num_pairs])
+    return rng.normal(mu, 1, num_pairs), rng.normal(0, 1, num_pairs)
+
+
+def lines_of(family: Family, *thetas: float) -> Lines:
+    return lines_of_curves(np.array(thetas), family.curves(np.array(thetas)))
+
+
+def process_of(lines: Lines, pairs: tuple[np.ndarray, np.ndarray], **options) -> EProcess:
+    process = EProcess(lines, **options)
+    process.add(*pairs)
+    return process
+
+
+# Lines
+
+
+def tpr_gaussian(mu: float, fpr_quantiles: np.ndarray) -> np.ndarray:
+    return ndtr(mu - fpr_quantiles)
+
+
+def tpr_direct(epsilon: float, delta: float, fpr: np.ndarray) -> np.ndarray:
+    return np.minimum(
+        1, np.minimum(delta + exp(epsilon) * fpr, 1 - exp(-epsilon) * (1 - delta - fpr))
+    )
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.3, 1.0, 2.7, 6.0])
+@pytest.mark.parametrize("family", ["gdp", "direct"])
+def test_no_curve_is_above_its_lines_and_they_touch_it(family, theta):
+    z = np.linspace(-8.5, 8.5, 20_003)  # not the points at which curves are tabulated
+    if family == "gdp":
+        lines, curve = lines_of(GDP, theta), tpr_gaussian(theta, z)
+    else:
+        lines, curve = lines_of(direct_family(0.03), theta), tpr_direct(theta, 0.03, ndtr(-z))
+    above = lines.tpr[0] + lines.slope[0] * (ndtr(-z)[:, None] - lines.fpr[0]) - curve[:, None]
+    assert above.min() >= 0
+    # Where they matter, they are as low as can be.
+    middle = (lines.fpr[0] > 1e-4) & (lines.fpr[0] < 0.99)
+    # A vertex of `direct` lies between two points of the grid of curves.
+    assert above[:, middle].min(axis=0).max() < (4e-5 if family == "gdp" else 2e-3)
+
+
+def test_lines_of_tabulated_curves_that_are_not_symmetric():
+    family = subsampled_family(ADD_REMOVE)
+    assert not family.is_symmetric
+    curves = family.curves(np.array([1.3]))
+    lines = lines_of_curves(np.array([1.3]), curves)
+    fpr, tpr = ndtr(-GRID), ndtr(-curves[0])
+    above = lines.tpr[0] + lines.slope[0] * (fpr[:, None] - lines.fpr[0]) - tpr[:, None]
+    assert above.min() > -1e-6
+
+
+# Bets
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.7, 2.0])
+def test_no_pair_of_laws_that_satisfies_the_curve_gains_by_the_bets(theta):
+    """The expectation of the next factor is exact: it needs the laws' shares at thresholds."""
+    process = process_of(lines_of(GDP, theta), scores(theta + 0.6, 60))
+    [bets] = process._bets
+    assert len(bets.thresholds) > 10
+    best = 0.0
+    for centre in np.linspace(-3, 3, 25):
+        for spread in (0.2, 1.0, 3.0):
+            for mu in (theta, theta / 2, 0.0):
+                shares = [
+                    ndtr(centre + spread * mean - bets.thresholds * 1.0)
+                    if spread == 1.0
+                    else ndtr((centre - bets.thresholds) / spread + mean)
+                    for mean in (mu, 0.0)
+                ]
+                won = shares[0] @ bets.gains0 - bets.prices0
+                lost = shares[1] @ bets.gains1 - bets.prices1
+                best = max(best, float(((1 + STAKES * won) * (1 - STAKES * lost)).max()))
+    assert 0.98 < best <= 1 + 1e-12
+    won = ndtr(theta + 0.6 - bets.thresholds) @ bets.gains0 - bets.prices0
+    lost = ndtr(-bets.thresholds) @ bets.gains1 - bets.prices1
+    assert float(((1 + 0.2 * won) * (1 - 0.2 * lost))[0]) > 1.005, "what they are for"
+
+
+def test_no_stake_can_be_lost_altogether():
+    rng = np.random.default_rng(3)
+    lines = lines_of_family(GDP)
+    [first, *_] = process_of(lines, scores(1.5, 100))._bets
+    extremes = rng.choice([-99.0, 99.0, *first.thresholds], (2, 500))
+    assert first.factors(*extremes).min() >= 1e-3
+
+
+def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
+    """The wealth against one curve after each pair, in plain loops."""
+    touching = list(
+        zip(*(column[0].tolist() for column in vars(lines).values() if column.ndim == 2),
+            strict=True)
+    )  # fmt: skip
+    stakes, wealth = STAKES.tolist(), [1 / len(STAKES)] * len(STAKES)
+    ranks = sorted({int(1.5**power) - 1 for power in range(60)})
+    chosen: list[tuple[float, float, float, float, float]] = []
+    out, next_bets = [], FIRST_BETS
+    for seen, (x, y) in enumerate(zip(world0, world1, strict=True)):
+        if seen == next_bets:
+            chosen, next_bets = [], max(seen + 1, int(1.08 * seen))
+            past0, past1 = sorted(world0[:seen]), sorted(world1[:seen])
+            values = sorted({*past0, *past1})
+            gaps = {values.index(past0[rank]) for rank in ranks if rank < seen}
+            gaps |= {values.index(past1[-1 - rank]) + 1 for rank in ranks if rank < seen}
+            for gap in sorted(gaps - {0, len(values)}):
+                threshold = (values[gap - 1] + values[gap]) / 2
+                tpr = (sum(score >= threshold for score in past0) + 0.5) / (seen + 1)
+                fpr = (sum(score >= threshold for score in past1) + 0.5) / (seen + 1)
+                nearest = min(
+                    (
+                        tpr * log(tpr / a) + (1 - tpr) * log((1 - tpr) / fnr)
+                        + fpr * log(fpr / b) + (1 - fpr) * log((1 - fpr) / tnr),
+                        a, b, tnr, slope,
+                    )
+                    for a, fnr, b, tnr, slope in touching
+                )  # fmt: skip
+                evidence, a, b, _, slope = nearest
+                if tpr > a + slope * (fpr - b):
+                    chosen.append((evidence, threshold, a, b, slope))
+            if chosen:
+                most = max(chosen)[0]
+                chosen = [one for one in chosen if one[0] >= most / 4]
+        weights = [1 / max(a, slope * (1 - b)) for _, _, a, b, slope in chosen]
+        bets = list(zip(weights, chosen, strict=True))
+        most0 = sum(weight * a for weight, (_, _, a, _, _) in bets)
+        most1 = sum(weight * slope * (1 - b) for weight, (_, _, _, b, slope) in bets)
+        for index, stake in enumerate(stakes if chosen else []):
+            won = sum(weight * ((x >= t) - a) for weight, (_, t, a, _, _) in bets)
+            lost = sum(weight * s * ((y >= t) - b) for weight, (_, t, _, b, s) in bets)
+            share = stake / max(most0, most1)
+            wealth[index] *= (1 + share * won) * (1 - share * lost)
+        out.append(sum(wealth))
+    return out
+
+
+@pytest.mark.parametrize("family", [GDP, direct_family(0.01), subsampled_family(ADD_REMOVE)])
+@pytest.mark.parametrize("decimals", [9, 0])
+def test_the_wealth_is_that_of_plain_loops(family, decimals):
+    lines = lines_of(family, 0.9)
+    world0, world1 = (np.round(world, decimals) for world in scores(1.4, 150))
+    expected = twin(lines, world0.tolist(), world1.tolist())
+    process = EProcess(lines)
+    for k in range(150):
+        process.add(world0[k : k + 1], world1[k : k + 1])
+        assert process.largest[0] == pytest.approx(max([1, *expected[: k + 1]]), rel=1e-9)
+    assert process.largest[0] > 1.5
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("parts", [[400], [1] * 400, [3, 1, 200, 196]])
+def test_it_does_not_matter_in_how_many_parts_pairs_come(parts):
+    world0, world1 = scores(2.0, 400, seed=1)
+    bound, start = AnytimeBound(delta=DELTA, significance=0.1), 0
+    for size in parts:
+        part = slice(start, start + size)
+        bound.add(world0_scores=world0[part], world1_scores=world1[part])
+        start += size
+    whole = estimate_epsilon(
+        world0_scores=world0, world1_scores=world1, delta=DELTA, significance=0.1,
+        threshold_rule="anytime",
+    )  # fmt: skip
+    assert repr(bound.estimate) == repr(whole)
+    assert bound.num_runs == 800
+    assert 1.5 < whole.mu_lower < 2.0
+
+
+def test_the_bound_never_falls_and_looks_change_nothing():
+    world0, world1 = scores(1.0, 300, seed=4)
+    options = {"delta": DELTA, "threshold_rule": "anytime", "conversion": "direct"}
+    looks = [(n, n) for n in range(60, 301, 60)]
+    jointly = estimate_epsilon_at_looks(
+        world0_scores=world0, world1_scores=world1, looks=looks, **options
+    )
+    bounds = [one.epsilon_lower for one in jointly]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] > 0.2
+    assert {one.num_looks for one in jointly} == {5}
+    for (n, _), one in zip(looks, jointly, strict=True):
+        alone = estimate_epsilon(world0_scores=world0[:n], world1_scores=world1[:n], **options)
+        assert alone.epsilon_lower == one.epsilon_lower
+        assert alone.num_looks == 1
+
+
+def test_the_order_of_runs_matters_and_scores_without_a_partner_do_not():
+    world0, world1 = scores(1.0, 200)
+    lines = lines_of(GDP, 0.5)
+    given = process_of(lines, (world0, world1)).largest
+    assert process_of(lines, (world0[::-1], world1[::-1])).largest != given
+    assert process_of(lines, (3 * world0 - 5, 3 * world1 - 5)).largest == pytest.approx(given)
+    options = {"delta": DELTA, "threshold_rule": "anytime"}
+    equal = estimate_epsilon(world0_scores=world0, world1_scores=world1, **options)
+    more = estimate_epsilon(
+        world0_scores=[*world0, *scores(9.0, 50)[0]], world1_scores=world1, **options
+    )
+    assert more == equal or repr(more) == repr(equal)
+
+
+def test_which_world_has_the_high_scores_matters():
+    world0, world1 = scores(2.0, 200)
+    options = {"delta": DELTA, "threshold_rule": "anytime"}
+    assert estimate_epsilon(world0_scores=world1, world1_scores=world0, **options).mu_lower == 0
+    signs = estimate_epsilon(world0_scores=-world1, world1_scores=-world0, **options)
+    assert signs.mu_lower > 1
+
+
+def test_yes_and_no_infinities_and_constants():
+    rng = np.random.default_rng(5)
+    options = {"delta": DELTA, "threshold_rule": "anytime"}
+    yes = [(rng.random(400) < share).astype(float) for share in (0.8, 0.2)]
+    found = estimate_epsilon(world0_scores=yes[0], world1_scores=yes[1], **options)
+    assert 1.0 < found.mu_lower < 1.69  # -2 Phi^-1(.2) = 1.683
+    clipped = [np.where(answers > 0, np.inf, -np.inf) for answers in yes]
+    same = estimate_epsilon(world0_scores=clipped[0], world1_scores=clipped[1], **options)
+    assert same.mu_lower == found.mu_lower
+    constant = estimate_epsilon(world0_scores=[1.0] * 50, world1_scores=[1.0] * 50, **options)
+    assert constant.epsilon_lower == 0
+
+
+def test_the_largest_bound_is_that_of_separate_worlds():
+    """With no errors in n pairs, rates of p are refuted about when (1 - p)^-2n = 1 / .05."""
+    ceiling = ceiling_of(
+        num_world0=500, num_world1=500, delta=DELTA, significance=0.05,
+        threshold_rule="anytime", conversion="gdp",
+    )  # fmt: skip
+    separate = estimate_epsilon(
+        world0_scores=scores(40.0, 500)[0], world1_scores=scores(0.0, 500)[1], delta=DELTA,
+        threshold_rule="anytime",
+    )  # fmt: skip
+    assert 4.5 < separate.mu_lower < 5.6  # 5.5 for a known threshold and the best stake
+    assert ceiling == pytest.approx(separate.epsilon_lower, rel=0.1)
+
+
+def test_what_a_bound_says_of_itself():
+    world0, world1 = scores(2.0, 60)
+    found = estimate_epsilon(
+        world0_scores=world0, world1_scores=world1, delta=DELTA, threshold_rule="anytime",
+        conversion="subsampled_gaussian", mechanism=ADD_REMOVE, significance=1e-6,
+    )  # fmt: skip
+    assert found.proof is Proof.PROVEN
+    assert found.is_valid
+    assert "order of the runs" in found.assumption
+    assert np.isnan([found.threshold, found.fpr_upper, found.fnr_upper]).all()
+
+
+def test_a_claim_is_refuted_when_the_bound_is_above_it():
+    world0, world1 = scores(2.0, 200)
+    bound = estimate_epsilon(
+        world0_scores=world0, world1_scores=world1, delta=DELTA, threshold_rule="anytime"
+    )
+    for mu, is_refuted in ((bound.mu_lower - 0.1, True), (bound.mu_lower + 0.1, False)):
+        test = assess_claim_anytime(world0_scores=world0, world1_scores=world1, mechanism=mu)
+        assert (test.p_value <= 0.05) is is_refuted
+        assert test.num_simulations is None
+    nothing = assess_claim_anytime(world0_scores=world0, world1_scores=world1, mechanism=5.0)
+    assert nothing.p_value == 1
+
+
+def test_sorted_scores_are_refused():
+    world0, world1 = scores(1.0, 60)
+    options = {"delta": DELTA, "threshold_rule": "anytime"}
+    for order in (np.sort(world1), -np.sort(-world1), np.round(np.sort(world1))):
+        with pytest.raises(InputError, match="world1_scores are sorted"):
+            estimate_epsilon(world0_scores=world0, world1_scores=order, **options)
+    answers = np.zeros(60)
+    answers[-1] = 1.0  # as likely as any other place
+    estimate_epsilon(world0_scores=world0, world1_scores=answers, **options)
+    with pytest.raises(InputError, match="as many of each world"):
+        AnytimeBound(delta=DELTA).add(world0_scores=[1.0], world1_scores=[0.0, 1.0])
