@@ -168,10 +168,11 @@ def _forget_other_config(path: Path, experiment: Experiment) -> None:
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
 
-    It holds the lock, too: if this process alone is killed, no other run starts beside it.
+    If this process alone is killed, it ends as by an interruption, see `endings`. It holds the
+    lock, too, so that no other run starts beside it meanwhile.
     """
     # The working folder is not searched first: a file there may have the name of Python's own.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: "1"}
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: str(os.getpid())}
     streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -198,43 +198,68 @@ def test_what_it_will_cost_is_said_before_anything_is_trained(study, tmp_path):
     assert not (tmp_path / "results/flowers/audit.yaml").exists()
 
 
+def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
+    """The command, once the job that takes minutes runs."""
+    child = subprocess.Popen(
+        [*before, *COMMAND], cwd=folder, env=environment(SLOW="300"), **options
+    )
+    log = folder / "results/flowers/logs/train_reference"
+    while not [*log.glob("*.log")]:
+        assert child.poll() is None
+        time.sleep(0.1)
+    time.sleep(1.0)
+    return child
+
+
 @pytest.mark.long
 def test_an_interrupted_audit_goes_on(study, tmp_path):
     """Ctrl-C ends it at once and without a traceback, and the same command finishes it."""
     copy_inputs(study, tmp_path)
-    with subprocess.Popen(
-        COMMAND, cwd=tmp_path, env=environment(SLOW="300"), stderr=subprocess.PIPE, text=True
-    ) as child:
-        log = tmp_path / "results/flowers/logs/train_reference"
-        while not [*log.glob("*.log")]:
-            assert child.poll() is None
-            time.sleep(0.1)
-        time.sleep(1.0)
+    with slow_audit(tmp_path, stderr=subprocess.PIPE, text=True) as child:
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)  # not the minutes that the job would last
     assert child.returncode == 130
     assert "Traceback" not in said
+    assert "RuleException" not in said
+    assert "Error in rule" not in said
     assert "The same command goes on from here" in said
     assert "audit-gradient" in printed_by(COMMAND, tmp_path)
 
 
 @pytest.mark.long
-def test_a_killed_audit_goes_on_and_never_runs_twice(study, tmp_path):
-    """`kill -9`: of the command alone, Snakemake goes on; of both, the same command finishes."""
+def test_a_killed_command_ends_its_workflow_and_never_runs_twice(study, tmp_path):
+    """`kill -9` of the command alone: Snakemake and its jobs end, and the same command finishes."""
+    copy_inputs(study, tmp_path)
+    said = tmp_path / "said.txt"
+    with said.open("w") as file, slow_audit(tmp_path, stdout=file, stderr=file) as child:
+        [snakemake] = psutil.Process(child.pid).children()
+        below = snakemake.children(recursive=True)
+        snakemake.suspend()  # until it notices, it holds the lock
+        child.kill()
+    refused = printed_by(COMMAND, tmp_path, fails=True)
+    assert f"another run (process {snakemake.pid}) works on" in refused
+    snakemake.resume()
+    assert len(below) >= 3  # the server of jobs, a job's shell, and the job
+    _, left = psutil.wait_procs([snakemake, *below], timeout=50)  # before it is killed
+    assert left == []
+    assert "The command was killed: its jobs end now." in said.read_text()
+    assert "RuleException" not in said.read_text()
+    assert "Traceback" not in said.read_text()
+    assert "audit-gradient" in printed_by(COMMAND, tmp_path)
+
+
+@pytest.mark.long
+def test_nohup_goes_on_when_the_terminal_is_closed(study, tmp_path):
     copy_inputs(study, tmp_path)
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(COMMAND, cwd=tmp_path, env=environment(), **silent) as child:
-        while not (tmp_path / "results/flowers/data/data.npz").exists():
-            assert child.poll() is None
-            time.sleep(0.1)
+    with slow_audit(tmp_path, "nohup", **silent, start_new_session=True) as child:
         [snakemake] = psutil.Process(child.pid).children()
-        child.kill()
-    said = printed_by(COMMAND, tmp_path, fails=True)
-    assert f"another run (process {snakemake.pid}) works on" in said
-    for process in [*snakemake.children(recursive=True), snakemake]:
-        process.kill()
-    psutil.wait_procs([snakemake], timeout=5)
-    assert "audit-gradient" in printed_by(COMMAND, tmp_path)
+        os.killpg(child.pid, signal.SIGHUP)
+        time.sleep(3.0)  # it looks for its command every second
+        assert child.poll() is None
+        assert snakemake.is_running()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 130
 
 
 @pytest.mark.parametrize(
