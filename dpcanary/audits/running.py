@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from dpcanary.audits.preflight import RESOLVED, check_before, needs_check
 from dpcanary.errors import InputError
 from dpcanary.installation import SNAKEFILE
 from dpcanary.results_lock import BY_COMMAND, locked, write_holder
@@ -122,8 +123,10 @@ def run_snakemake(
         if files.archive:
             Products(experiment).check_release(files.archive)
     if makes_all and is_whole:
-        _forget_other_config(results / "experiment.json", experiment)
+        _forget_other_config(results / RESOLVED, experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
+    if makes_all and is_whole and not files.archive and needs_check(experiment, results):
+        check_before(config, folder=folder, device_is_here=not has_profile)
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
         *("--configfile", str(config.resolve())),

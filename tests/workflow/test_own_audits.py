@@ -30,7 +30,9 @@ from my_layers import WIDTH
 
 
 def build_model():
-    time.sleep(float(os.environ.get("SLOW", 0)))
+    if "DPCANARY_BY_COMMAND" in os.environ:  # in a job
+        time.sleep(float(os.environ.get("SLOW", 0)))
+        assert "FAILS" not in os.environ
     return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
 """
 DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first
@@ -282,11 +284,32 @@ def test_a_module_that_cannot_be_read_is_named(study, tmp_path, module, message)
 
 def test_a_failed_job_says_why_last(study, tmp_path):
     copy_inputs(study, tmp_path)
-    (tmp_path / "my_models.py").write_text(MODEL.replace("(WIDTH, 3)", "(WIDTH, 2)"))
-    said = printed_by(COMMAND, tmp_path, fails=True).splitlines()
+    said = printed_by(COMMAND, tmp_path, fails=True, FAILS="yes").splitlines()
     last = " ".join(said[-8:])
-    assert "for 3 classes it must be (2, 3)" in last
+    assert "model my_models:build_model fails: AssertionError" in last
+    assert "RuleException" not in " ".join(said)
     assert said[-1].startswith("error: audit.yaml has not been finished")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(WIDTH, 3)", "(WIDTH, 2)", "for 3 classes it must be (2, 3)"),
+        ("(WIDTH, 3)", "(WIDTH, 3), nn.Softmax(dim=1)", "cross-entropy loss takes logits"),
+        ("nn.ReLU()", "nn.BatchNorm1d(WIDTH)", "layer '1' (BatchNorm1d) mixes the records"),
+        ("nn.ReLU()", "nn.Dropout(0.1)", "layer '1' (Dropout) drops units at random"),
+    ],
+)
+def test_a_model_that_cannot_be_audited_is_refused_before_any_job(
+    study, tmp_path, old, new, message
+):
+    copy_inputs(study, tmp_path)
+    (tmp_path / "my_models.py").write_text(MODEL.replace(old, new))
+    (tmp_path / "audit.yaml").write_text((study / "results/flowers/audit.yaml").read_text())
+    said = printed_by([*DPCANARY, "run", "audit.yaml"], tmp_path, fails=True)
+    assert message in said
+    assert said.startswith("error: ")
+    assert not (tmp_path / "results/flowers/data").exists()
 
 
 # The report
