@@ -13,10 +13,12 @@ report: "report/workflow.rst"
 
 
 from dpcanary.results_lock import BY_COMMAND, hold_lock
+from dpcanary.workflow.endings import end_with_command, keep_one_timer
 from dpcanary.workflow.endings import print_failure, print_success
-from dpcanary.workflow.endings import keep_one_timer
 
 keep_one_timer(JobScheduler)
+if workflow.is_main_process:
+    end_with_command()
 
 FOLDER = Path(workflow.current_basedir.get_path_or_uri(secret_free=True))
 # As a `module` of another workflow, the config comes from there: docs/other_workflows.md.

@@ -10,8 +10,8 @@ from typing import TextIO
 from dpcanary.errors import InputError
 from dpcanary.files import is_alive
 
-# In the environment of a workflow: the command that started it holds the lock, and prints the
-# results.
+# In the environment of a workflow: the process of the command that started it, which holds the lock
+# and prints the results.
 BY_COMMAND = "DPCANARY_BY_COMMAND"
 _HELD = ExitStack()
 

@@ -6,10 +6,13 @@ the environment variable CI is set, it prints a line from time to time.
 
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 from logging import WARNING, LogRecord
 from pathlib import Path
+from types import FrameType
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -22,8 +25,9 @@ _SILENT = {
     LogEvent.DEBUG_DAG, LogEvent.GROUP_INFO, LogEvent.RESOURCES_INFO, LogEvent.RULEGRAPH,
     LogEvent.SHELLCMD, LogEvent.WORKFLOW_STARTED, LogEvent.PROGRESS,
 }  # fmt: skip
-# Said of every failed run, whose reasons are printed besides.
-_FAILED = "At least one job did not complete successfully"
+# Said of every failed run, whose reasons are printed besides, and of every failed job, of which
+# its own message says more.
+_FAILED = ("At least one job did not complete successfully", "RuleException:\nCalledProcessError ")
 
 
 def _was_interrupted(log: str) -> bool:
@@ -52,8 +56,23 @@ class LogHandler(LogHandlerBase):
         self._progress = WorkflowProgress(done=self._done)
         self._logs: dict[object, Path] = {}
         self._known: dict[object, tuple[float, float]] = {}
+        self._is_interrupted = False
+        if threading.current_thread() is threading.main_thread():
+            self._note_interruptions()
         interactive = sys.stderr.isatty() and not os.environ.get("CI")
         self._display = make_display(interactive=interactive)
+
+    def _note_interruptions(self) -> None:
+        """Jobs that fail after Ctrl-C need no words, also if they had no time to write a log."""
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # it is ignored
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._is_interrupted = True
+            handler(number, frame)
+
+        signal.signal(signal.SIGINT, note)
 
     def emit(self, record: LogRecord) -> None:
         """Takes one of Snakemake's messages."""
@@ -83,14 +102,14 @@ class LogHandler(LogHandlerBase):
                 self._progress.finish(values["job_id"], now)
             case LogEvent.JOB_ERROR:
                 self._progress.fail(values["jobid"], now)
-                if not any(map(_was_interrupted, values["log"])):
+                if not (self._is_interrupted or any(map(_was_interrupted, values["log"]))):
                     self._display.message(self.format(record))
             case LogEvent.JOB_STARTED:
                 return
             case _:
                 text = self.format(record)
                 if (
-                    _FAILED not in text
+                    not any(said in text for said in _FAILED)
                     and text.strip()
                     and (record.levelno >= WARNING or event == LogEvent.ERROR)
                 ):

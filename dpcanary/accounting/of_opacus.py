@@ -58,9 +58,8 @@ def epsilons_of(
             noise or sample rate changed and numbers are given for the whole training.
         AccountingError: see `account_by_adjacency`.
     """
-    history = _history(privacy_engine_or_optimizer)
-    if len(history) > 1 and sample_rate is None and num_steps is None:
-        phases = [Phase(float(noise), float(rate), int(steps)) for noise, rate, steps in history]
+    phases = changed_phases(privacy_engine_or_optimizer)
+    if phases and sample_rate is None and num_steps is None:
         if poisson_sampling is None:
             poisson_sampling = samples_poisson(privacy_engine_or_optimizer)
         if poisson_sampling is False and any(phase.sample_rate < 1 for phase in phases):
@@ -194,6 +193,13 @@ def noted_sampling() -> Iterator[None]:
 def _history(asked: Any) -> list[Any]:
     """What an engine has accounted; empty for an optimizer."""
     return list(getattr(getattr(asked, "accountant", None), "history", None) or [])
+
+
+def changed_phases(privacy_engine: Any) -> tuple[Phase, ...]:
+    """The phases that an engine has accounted, if noise or sample rate changed; else none."""
+    history = _history(privacy_engine)
+    phases = (Phase(float(noise), float(rate), int(steps)) for noise, rate, steps in history)
+    return tuple(phases) if len(history) > 1 else ()
 
 
 def accounted_steps(

@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from dpcanary.audits.preflight import RESOLVED, check_before, needs_check
 from dpcanary.errors import InputError
 from dpcanary.extras import require
 from dpcanary.installation import SNAKEFILE
@@ -120,8 +121,10 @@ def run_snakemake(
         if files.archive:
             Products(experiment).check_release(files.archive)
     if makes_all and is_whole:
-        _forget_other_config(results / "experiment.json", experiment)
+        _forget_other_config(results / RESOLVED, experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
+    if makes_all and is_whole and not files.archive and needs_check(experiment, results):
+        check_before(config, folder=folder, device_is_here=not has_profile)
     command = [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
         *("--configfile", str(config.resolve())),
@@ -166,10 +169,11 @@ def _forget_other_config(path: Path, experiment: Experiment) -> None:
 def _status(command: Sequence[str], folder: Path, *, lock: int, prints_results: bool) -> int:
     """Runs Snakemake in a session of its own, so that an interruption reaches it only once.
 
-    It holds the lock, too: if this process alone is killed, no other run starts beside it.
+    If this process alone is killed, it ends as by an interruption, see `endings`. It holds the
+    lock, too, so that no other run starts beside it meanwhile.
     """
     # The working folder is not searched first: a file there may have the name of Python's own.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: "1"}
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", BY_COMMAND: str(os.getpid())}
     streams: dict[str, Any] = {} if prints_results else {"stdout": _STDERR}
     if not _has_descriptor(sys.stderr):  # in a notebook
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

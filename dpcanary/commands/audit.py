@@ -1,20 +1,30 @@
 """`dpcanary audit`: audits the user's own data or model."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dpcanary.commands.training_options import Cores, Delta, Json, with_keys_of_an_audit
 from dpcanary.errors import InputError
+from dpcanary.printing import rounded_down
+
+if TYPE_CHECKING:
+    from dpcanary.settings.experiment import Experiment
 
 _DATA = "The data"
 # Audits of own data need one; a config says them itself.
 _DEFAULTS = {"num_runs": 1000}
+# What --quick changes: few models, in jobs for two cores, and the strongest canary alone.
+_QUICK = {"num_runs": 100, "runs_per_shard": 50}
+_CANARIES, _QUICK_CANARIES = ["gradient", "mislabeled"], ["gradient"]
+_LONG = 180  # seconds of an audit, from which on there is a word about --quick
 
 
 @with_keys_of_an_audit(_DEFAULTS)
 def audit(
+    context: typer.Context,
     *,
     features: Annotated[
         str,
@@ -57,6 +67,15 @@ def audit(
     cost: Annotated[
         bool, typer.Option("--cost", help="Only time a few models, and print what all will cost.")
     ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"A first look, which takes about two minutes on two cores for a small model:"
+            f" {_QUICK['num_runs']} models, of canary gradient alone. Says how much so few models"
+            " can prove at most. Results go to results/NAME-quick/, unless --name is given.",
+        ),
+    ] = False,
     as_json: Json = False,
     **keys: Any,
 ) -> None:
@@ -64,7 +83,8 @@ def audit(
 
     Trains many models on two datasets that differ in one record, tells them apart, and prints what
     this proves beside the accounted epsilons. Writes a config, results/NAME/audit.yaml, which
-    `dpcanary run` takes. The same command goes on after an interruption.
+    `dpcanary run` takes. Before it trains, it times a few models and says how long all will take.
+    The same command goes on after an interruption.
 
     \b
     Examples:
@@ -73,6 +93,7 @@ def audit(
                      --noise-multiplier 5.6 --delta 1e-5 --num-steps 500 --canary gradient
       dpcanary audit --features my.npz --model my_package:build_model --delta 1e-5 \\
                      --noise-multiplier 10 --num-steps 50 --num-runs 200 --cost
+      dpcanary audit --features digits --target-epsilon 10 --delta 1e-5 --num-steps 100 --quick
     """
     from dpcanary.audits.audit import CONFIG, COST, config_of, name_of, run_audit
     from dpcanary.audits.data import audited_data, read_source
@@ -80,8 +101,13 @@ def audit(
     _check_model(keys["model"])
     found = read_source(features, label_column=label_column)
     data = audited_data(found, source=features, label_column=label_column, num_records=num_records)
-    own_name = name or name_of(features)
-    canaries = canary or ["gradient", "mislabeled"]
+    own_name = name or name_of(features) + "-quick" * quick
+    canaries = canary or (_QUICK_CANARIES if quick else _CANARIES)
+    if quick:
+        source = context.get_parameter_source("num_runs")
+        if source is not None and source.name != "DEFAULT":
+            raise typer.BadParameter("give --num-runs or --quick, not both")
+        keys |= _QUICK
     config = config_of(
         data,
         name=own_name,
@@ -90,6 +116,8 @@ def audit(
     )
     path = f"results/{own_name}/{COST if cost else CONFIG}"
     typer.echo(f"{data.described}\nConfig: {path}", err=True)
+    if not cost:
+        _tell_beforehand(config, cores=cores, is_quick=quick)
     results = run_audit(
         config,
         root=Path.cwd(),
@@ -103,6 +131,54 @@ def audit(
         from dpcanary.results_table import read_results
 
         print_json({"results": str(results), "audits": read_results(results).to_dict("records")})
+
+
+def _tell_beforehand(config: Mapping[str, Any], *, cores: int | None, is_quick: bool) -> None:
+    """Times a few models, unless models were trained already, and says what all will take."""
+    import os
+
+    from dpcanary.costs.jobs import JobList
+    from dpcanary.costs.report import probed_costs, short_text_of, timed_on, wall_seconds
+    from dpcanary.settings.parsing import parse_experiment
+
+    experiment = parse_experiment(config)
+    if any(Path("results", experiment.settings.experiment, "shards").glob("*/*.npz")):
+        return
+    num_cores = cores or os.cpu_count() or 1
+    jobs = JobList(experiment, folder=None, device=timed_on(experiment.settings.device)).table
+    costs = probed_costs(jobs, num_workers=num_cores)
+    said = [f"Ahead: {short_text_of(costs, num_cores=num_cores)}"]
+    if is_quick:
+        said += _most_proven(experiment)
+    elif wall_seconds(costs, num_cores) > _LONG:
+        said.append(
+            f"For a first look, --quick trains {_QUICK['num_runs']} models, of one canary;"
+            " --num-runs sets how many."
+        )
+    typer.echo("\n".join(said), err=True)
+
+
+def _most_proven(experiment: "Experiment") -> Iterator[str]:
+    """What so few models with one slot prove if the attack never errs."""
+    from dpcanary.estimation.table import ceiling_of
+
+    settings, [audit, *_] = experiment.settings, experiment.audits.values()
+    if audit.num_slots != 1:
+        return
+    rule, conversion = settings.threshold_rules[0], settings.conversions[0]
+    most = ceiling_of(
+        num_world0=audit.num_runs // 2,
+        num_world1=audit.num_runs // 2,
+        delta=settings.delta,
+        significance=settings.significance,
+        threshold_rule=rule,
+        conversion=conversion,
+    )
+    yield (
+        f"At most, {audit.num_runs} models prove an epsilon of {rounded_down(most)} at delta"
+        f" {settings.delta:g}: if the attack never errs (rule {rule}, conversion {conversion},"
+        f" significance {settings.significance:g})."
+    )
 
 
 def _check_model(model: str) -> None:

@@ -86,6 +86,7 @@ def estimate(
       dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
                         --world-column split --world0 member --one-run
     """
+    from dpcanary.estimation.hints import hint_of_zero
     from dpcanary.scoring.world_scores import read_world_scores
 
     found = read_world_scores(scores, score=score_column, world=world_column, world0=world0)
@@ -94,8 +95,14 @@ def estimate(
     rules = [*_RULES] if every else [*(rule or [default.value])]
     conversions = [*_CONVERSIONS] if every else [*(conversion or [Conversion.GDP])]
     bounds = _bounds(found, rules, conversions, delta, significance)
-    ceiling = _ceiling(found, bounds[0], Conversion.DIRECT)
-    hint = _hint(found, bounds[0])
+    ceiling = _ceiling(found, bounds[0])
+    hint = hint_of_zero(
+        world0_scores=found.world0,
+        world1_scores=found.world1,
+        bound=bounds[0],
+        if_reversed="add --lower-is-world0",
+        if_weak="",
+    )
     if plot:
         from dpcanary.figures.overview import save
         from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
@@ -138,7 +145,7 @@ def _bounds(
     ]
 
 
-def _ceiling(found: "WorldScores", bound: "EpsilonEstimate", conversion: Conversion) -> float:
+def _ceiling(found: "WorldScores", bound: "EpsilonEstimate") -> float:
     """The most that a perfect attack proves, by the valid rule that needs no simulation."""
     from dpcanary.estimation.table import ceiling_of
 
@@ -148,32 +155,6 @@ def _ceiling(found: "WorldScores", bound: "EpsilonEstimate", conversion: Convers
         delta=bound.delta,
         significance=bound.significance,
         threshold_rule=ThresholdRule.SIMULTANEOUS,
-        conversion=conversion,
-    )
-
-
-def _hint(found: "WorldScores", bound: "EpsilonEstimate") -> str:
-    """What to try if the bound is 0; nothing if there is nothing to say."""
-    if bound.epsilon_lower > 0:
-        return ""
-    if _ceiling(found, bound, bound.conversion) == 0:
-        return "So few scores prove nothing, whatever they are: make more runs."
-    [other] = _bounds(
-        found.swapped,
-        [bound.threshold_rule],
-        [bound.conversion],
-        bound.delta,
-        bound.significance,
-    )
-    if other.epsilon_lower > 0:
-        return (
-            f"With the signs of all scores changed the bound would be {other.epsilon_lower:.2f}."
-            " If low scores stand for world 0, as losses do, add --lower-is-world0; decide that by"
-            " what the scores are, not by this number."
-        )
-    return (
-        "The bound is 0: these scores do not show that the worlds differ. The attack may be too"
-        " weak, or the scores too few."
     )
 
 

@@ -185,7 +185,7 @@ def with_keys_of_an_audit(
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)
-        own = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keys = [
             inspect.Parameter(
                 key,

@@ -52,10 +52,19 @@ def text_of(costs: pd.DataFrame, *, num_cores: int, notes: Iterable[str]) -> str
     tables = (pd.concat([_sums(costs, "sweep"), _sums(total, "sweep")]), rules)
     gpu, core, disk = (float(costs[column].sum()) for column in _SUMMED[-3:])
     hours = f"{f'{_two_digits(gpu)} GPU-hours and ' if gpu else ''}{_two_digits(core)} core-hours"
-    size, wall = _in_units(disk, _SIZES), _in_units(wall_seconds(costs, num_cores), _DURATIONS)
-    cores = f"{num_cores} core{'s' if num_cores > 1 else ''}"
-    said = f"In all {hours} and {size} of disk: about {wall} with {cores}, if nothing else runs."
+    said = f"In all {hours} and {_in_units(disk, _SIZES)} of disk: {_duration(costs, num_cores)}."
     return "\n".join(["\n\n".join([*map(_shown, tables), said]), *_small_shards(costs), *notes])
+
+
+def short_text_of(costs: pd.DataFrame, *, num_cores: int) -> str:
+    """Jobs, models and time, in a line."""
+    jobs, models = int(costs["jobs"].sum()), int(costs["models"].sum())
+    return f"{jobs:,} jobs and {models:,} models: {_duration(costs, num_cores)}."
+
+
+def _duration(costs: pd.DataFrame, num_cores: int) -> str:
+    wall = _in_units(wall_seconds(costs, num_cores), _DURATIONS)
+    return f"about {wall} with {num_cores} core{'s' * (num_cores > 1)}, if nothing else runs"
 
 
 def _small_shards(costs: pd.DataFrame) -> Iterator[str]:

@@ -96,8 +96,12 @@ def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
 
 
 def _check_classes(kept: Source) -> None:
-    """Refuses gaps: a model would be trained with an output for a class without a record."""
+    """Refuses a single class, and gaps: an output would be trained for a class without a record."""
     labels = np.unique(kept.training.labels)
+    if len(labels) == 1:
+        raise InputError(
+            f"{kept.name}: all records have the same label; training needs at least two classes"
+        )
     if len(labels) < kept.num_classes:
         missing = np.setdiff1d(np.arange(len(labels) + 1), labels)
         raise InputError(

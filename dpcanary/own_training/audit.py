@@ -248,6 +248,7 @@ def audit_training(
         adjacency=adjacency,
         mechanism=mechanism,
         seconds=sum(run.seconds for run in runs),
+        phases=runs[0].phases,
         poisson_sampling=False if False in sampling else True if True in sampling else None,
     )
     if audited.guaranteed_instead:
@@ -319,6 +320,11 @@ def _scores(runs: Sequence[OwnRun]) -> WorldScores:
 
 
 def _accounted(runs: Sequence[OwnRun]) -> tuple[float, float, int] | None:
+    if len({run.phases for run in runs}) > 1:
+        raise InputError(
+            "the trainings were not accounted alike: noise or sample rate changed in some in"
+            " another way than in others; all runs of an audit must be of one mechanism"
+        )
     mechanisms = {run.mechanism for run in runs}
     if len(mechanisms) > 1:
         one, two = sorted(mechanisms, key=str)[:2]

@@ -18,10 +18,12 @@ from filelock import FileLock, Timeout
 
 from dpcanary.accounting.of_opacus import (
     accounted_steps,
+    changed_phases,
     noted_sampling,
     noted_sampling_of,
     samples_poisson,
 )
+from dpcanary.accounting.phases import Phase
 from dpcanary.errors import InputError
 from dpcanary.files import write_text
 from dpcanary.global_generators import seed_global_generators
@@ -43,7 +45,8 @@ class OwnRun:
     """What is kept of a run: its index, its score (higher: world 0 is likelier) and its seconds.
 
     Even runs are in world 0, odd ones in world 1. What Opacus has accounted is None if the training
-    did not return its privacy engine; `poisson_sampling` is None if it is not known.
+    did not return its privacy engine; `poisson_sampling` is None if it is not known. If noise or
+    sample rate changed in the training, `phases` has what was accounted, and nothing else does.
     """
 
     run: int
@@ -53,6 +56,7 @@ class OwnRun:
     sample_rate: float | None = None
     num_steps: int | None = None
     poisson_sampling: bool | None = None
+    phases: tuple[Phase, ...] = ()
 
     @property
     def world(self) -> int:
@@ -90,11 +94,14 @@ def train_one(train: Train, *, run: int, seed: int) -> OwnRun:
     score, engine = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         score, engine = returned
-    accounted = accounted_steps(engine) if engine is not None else (None, None, None)
+    phases = changed_phases(engine)
+    is_one = engine is not None and not phases
+    accounted = accounted_steps(engine) if is_one else (None, None, None)
     sampling = noted_sampling_of(engine)
     if sampling is None and engine is not None and not was_imported:
         sampling = samples_poisson(engine)  # the training has imported Opacus just now
-    return OwnRun(run, _checked_score(score, run), seconds, *accounted, poisson_sampling=sampling)
+    score = _checked_score(score, run)
+    return OwnRun(run, score, seconds, *accounted, poisson_sampling=sampling, phases=phases)
 
 
 def _checked_score(score: Any, run: int) -> float:
@@ -167,7 +174,7 @@ class Journal:
             return
         try:
             known, *entries = [json.loads(line) for line in whole]
-            runs = [OwnRun(**entry) for entry in entries if "look" not in entry]
+            runs = [_run_of(entry) for entry in entries if "look" not in entry]
             self.looks = sorted(int(entry["look"]) for entry in entries if "look" in entry)
         except (ValueError, TypeError):
             raise InputError(
@@ -187,6 +194,11 @@ class Journal:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _run_of(entry: dict[str, Any]) -> OwnRun:
+    phases = tuple(Phase(**phase) for phase in entry.get("phases", ()))
+    return OwnRun(**{**entry, "phases": phases})
 
 
 def _fingerprint(train: Train) -> str:

@@ -13,9 +13,11 @@ from torch.nn.functional import cross_entropy
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.of_opacus import without_poisson_sampling
+from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
+from dpcanary.estimation.hints import hint_of_zero
 from dpcanary.estimation.power import ClaimTest, assess_claim, assess_claim_anytime
 from dpcanary.estimation.rules import rests_on, threshold_rule_named
 from dpcanary.extras import require
@@ -24,6 +26,13 @@ from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_STRONGER = (
+    " A record that changes the training more is told apart more easily: one with a wrong label,"
+    " or an outlier. So is one by a score that looks at it alone, such as loss_difference. With"
+    " more models, smaller differences count: dpcanary plan says how many the best attack needs."
+)
 
 
 @torch.no_grad()
@@ -68,6 +77,8 @@ class OwnAudit:
             training did not return its privacy engine.
         seconds: of all trainings together.
         poisson_sampling: whether Opacus was told to draw Poisson samples; None if not known.
+        phases: as Opacus accounted them, if noise or sample rate changed in the training, as by a
+            schedule; empty if not. The `mechanism` is None then.
     """
 
     scores: WorldScores
@@ -76,10 +87,27 @@ class OwnAudit:
     mechanism: tuple[float, float, int] | None
     seconds: float
     poisson_sampling: bool | None = None
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def hint(self) -> str:
+        """What to try if nothing is proven; empty if there is a bound above 0."""
+        return hint_of_zero(
+            world0_scores=self.scores.world0,
+            world1_scores=self.scores.world1,
+            bound=self.estimate,
+            if_reversed="return the score with the other sign",
+            if_weak=_STRONGER,
+        )
 
     @property
     def guaranteed_instead(self) -> str:
         """What is guaranteed if batches are no Poisson samples; empty if they are."""
+        if self.poisson_sampling is False and any(phase.sample_rate < 1 for phase in self.phases):
+            return (
+                "batches are no Poisson samples (poisson_sampling=False), so the accounted epsilons"
+                " do not hold; noise or sample rate changed, so nothing here says what does"
+            )
         mechanism = self._private_mechanism
         # Full batches are what is accounted.
         if self.poisson_sampling is not False or mechanism is None or mechanism.sample_rate == 1:
@@ -103,9 +131,13 @@ class OwnAudit:
     def accounted(self) -> EpsilonsByAdjacency | None:
         """The upper bounds of what Opacus accounted; None if it is not known, or not private.
 
+        Phases are composed; see `account_phases`.
+
         Raises:
             AccountingError: if no accountant gives a number.
         """
+        if self.phases and all(phase.noise_multiplier > 0 for phase in self.phases):
+            return account_phases(self.phases, delta=self.estimate.delta)
         if self._private_mechanism is None:
             return None
         return account_by_adjacency(self._private_mechanism, delta=self.estimate.delta)
@@ -113,6 +145,8 @@ class OwnAudit:
     @cached_property
     def claim(self) -> ClaimTest | None:
         """The test that the training is as private as it was accounted; None if that is not known.
+
+        It needs one noise multiplier, so there is none for a training in phases.
 
         A small p-value says that the training leaks more, for example by a bug. Like the bound, it
         is valid if the number of runs, or all looks, were fixed beforehand; with rule `anytime`,
@@ -180,7 +214,7 @@ class OwnAudit:
             mechanism=self.mechanism,
             accounted=accounted,
             seconds=self.seconds,
-            findings=self._accounted_lines(),
+            findings=[*self._accounted_lines(), *self._hint_lines()],
         )
         write_report(target, page)
         return target
@@ -202,26 +236,35 @@ class OwnAudit:
             f" {bound.conversion.value})",
             f"if this holds: {rests_on(bound.assumption, bound.proof)}",
         ]
-        return "\n".join([*lines, *self._accounted_lines()])
+        return "\n".join([*lines, *self._accounted_lines(), *self._hint_lines()])
+
+    def _hint_lines(self) -> list[str]:
+        return [f"hint: {self.hint}"] if self.hint else []
 
     def _accounted_lines(self) -> list[str]:
-        if self.mechanism is None:
+        if self.mechanism is None and not self.phases:
             return ["accounted: not known; return (score, privacy_engine) from the training"]
         try:
             accounted, claim, instead = self.accounted, self.claim, self.guaranteed_instead
         except (AccountingError, InputError) as error:
             return [f"accounted: no number ({error})"]
-        if accounted is None or claim is None:
+        if accounted is None:
             return ["accounted: the training added no noise, so no epsilon is finite"]
-        p_value = claim.p_value
-        verdict = (
-            "the training leaks more than was accounted: look for a bug"
-            if p_value < self.estimate.significance
-            else "nothing speaks against what was accounted"
-        )
+        if claim is None:
+            verdict = (
+                f"noise or sample rate changed ({len(self.phases)} phases, which are composed): the"
+                " claim itself is not tested, which needs one noise multiplier"
+            )
+        else:
+            found = (
+                "the training leaks more than was accounted: look for a bug"
+                if claim.p_value < self.estimate.significance
+                else "nothing speaks against what was accounted"
+            )
+            verdict = f"p = {claim.p_value:.2g}: {found}"
         return [
             f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute"
             f" adjacency, {rounded_up(accounted.add_remove)} under add/remove",
-            f"p = {p_value:.2g}: {verdict}",
+            verdict,
             *([f"WARNING: {instead}"] if instead else []),
         ]

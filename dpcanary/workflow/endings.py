@@ -1,10 +1,12 @@
-"""What a user reads at the end of a run: the results, or why jobs failed."""
+"""How a run ends: with its results, with why jobs failed, or because its command was killed."""
 
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,33 @@ from dpcanary.results_lock import BY_COMMAND
 # In seconds of the epoch: jobs of this run write their logs later.
 _STARTED = time.time()
 _MOST = 5
+# Seconds between two looks for the command, and those in which jobs end after an interruption.
+_LOOK, _PATIENCE = 1.0, 60.0
+
+
+def end_with_command() -> None:
+    """Interrupts this run and its jobs, as Ctrl-C does, once the command that started it has died.
+
+    The run has a session of its own, so `kill -9` of the command, or the end of a notebook's
+    kernel, does not reach it. As after Ctrl-C, what is finished is kept. Jobs that do not end in a
+    minute are killed; nobody is there to press Ctrl-C again.
+    """
+    # A job that runs Snakemake inherits the variable, but is in the session of this run.
+    if BY_COMMAND not in os.environ or os.getsid(0) != os.getpid():
+        return
+    command = int(os.environ[BY_COMMAND])
+
+    def watch() -> None:
+        # A process whose parent dies gets another one, at once and everywhere.
+        while os.getppid() == command:
+            time.sleep(_LOOK)
+        with suppress(OSError):  # where it was shown may be gone, too
+            _say("The command was killed: its jobs end now. The same command goes on from here.")
+        os.killpg(0, signal.SIGINT)
+        time.sleep(_PATIENCE)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def print_success(results: Path, targets: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """Audits of own data: what is read, the config that is written, and results in a notebook."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,14 +14,17 @@ import yaml
 from typer.testing import CliRunner
 
 import dpcanary
+from dpcanary import estimate_epsilon
 from dpcanary.audits.audit import config_of, name_of, write_config
 from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.running import _only_looks, run_config
 from dpcanary.cli import app
+from dpcanary.costs.jobs import JobList
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.results_lock import locked
 from dpcanary.settings.parsing import parse_experiment, read_config
+from dpcanary.training.settings import TrainingStage
 
 DIGITS = audited_data(read_source("digits"), source="digits")
 SHARED = {"delta": 1e-5}
@@ -193,3 +197,88 @@ def test_a_script_beside_the_clone_imports_the_package(tmp_path):
     )
     assert "gdp_mu" in done.stdout
     shutil.rmtree(tmp_path / "dpcanary")
+
+
+# What an audit will take
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Configs of audits that would run in an empty folder; a model takes 5 s, all else nothing."""
+    configs: list[dict] = []
+
+    def seconds(probes, *, num_workers, on_progress):
+        trains = {probe: isinstance(probe.stage, TrainingStage) for probe in probes}
+        return {probe: (0.0, 5.0, 0.0) if trains[probe] else (0.0, 0.0) for probe in probes}
+
+    def run_audit(config, **options):
+        configs.append(config)
+        return tmp_path
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpcanary.costs.report.measured", seconds)
+    monkeypatch.setattr("dpcanary.audits.audit.run_audit", run_audit)
+    return configs
+
+
+def audited(*options: str) -> str:
+    command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
+    done = CliRunner().invoke(app, [*command, "--num-steps", "20", *options])
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", done.output).split())
+
+
+def test_what_an_audit_takes_is_said_before_it_starts(begun):
+    """2,000 models of 5 s on two cores: 83 minutes, and some seconds for all else."""
+    said = audited("--cores", "2")
+    [config] = begun
+    jobs, models, hours = re.search(
+        r"Ahead: (\d+) jobs and ([\d,]+) models: about ([\d.]+) h with", said
+    ).groups()
+    listed = JobList(parse_experiment(config), folder=None, device="cpu").table
+    assert int(jobs) == listed["jobs"].sum()
+    assert models == "2,000"
+    assert float(hours) == pytest.approx(2000 * 5 / 2 / 3600, rel=0.12)
+    assert "with 2 cores, if nothing else runs" in said
+    assert "--quick trains 100 models" in said
+    assert config["experiment"] == "digits"
+
+
+def test_an_audit_that_has_trained_models_goes_on_without_a_word(begun):
+    shard = Path("results/digits/shards/audit-gradient/00000.npz")
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    assert "Ahead" not in audited()
+    assert len(begun) == 1
+
+
+def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
+    said = audited("--quick", "--cores", "2", "--significance", "0.1")
+    [config] = begun
+    [(name, made)] = parse_experiment(config).audits.items()
+    assert (name, config["experiment"]) == ("audit", "digits-quick")
+    assert (made.canary, made.num_runs, len(made.shards)) == ("gradient", 100, 2)
+    minutes = re.search(r"100 models: about ([\d.]+) min", said)[1]
+    assert float(minutes) == pytest.approx(100 * 5 / 2 / 60, abs=1.0)
+    # As `dpcanary estimate` of scores that never err.
+    bound = estimate_epsilon(
+        world0_scores=np.full(50, 1.0),
+        world1_scores=np.full(50, 0.0),
+        delta=1e-5,
+        significance=0.1,
+        threshold_rule="combined",
+    ).epsilon_lower
+    told = re.search(
+        r"100 models prove an epsilon of ([\d.]+) at delta 1e-05.*rule combined, conversion gdp,"
+        r" significance 0\.1",
+        said,
+    )
+    assert float(told[1]) == pytest.approx(bound, abs=0.01)
+    assert "--quick" not in said
+
+
+def test_a_quick_audit_takes_other_canaries_and_no_other_number(begun):
+    audited("--quick", "--canary", "natural", "--name", "mine")
+    assert begun[0]["audits"]["audit"]["canary"] == "natural"
+    assert begun[0]["experiment"] == "mine"
+    assert "give --num-runs or --quick, not both" in audited("--quick", "--num-runs", "1000")
+    assert len(begun) == 1

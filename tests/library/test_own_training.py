@@ -53,6 +53,10 @@ def scaled(seed: int, world: int, *, factor: float) -> float:
     return factor * gaussian(seed, world)
 
 
+def no_signal(seed: int, world: int) -> float:
+    return float(torch.randn(()))
+
+
 class Scaled:
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -552,3 +556,59 @@ def test_a_loop_without_poisson_sampling_gets_a_warning(tmp_path, poisson, batch
     assert bool(re.search(SHUFFLED, str(found))) is wrong
     found.report(tmp_path / "report.html")
     assert bool(re.search(SHUFFLED, (tmp_path / "report.html").read_text())) is wrong
+
+
+# Noise that changes
+
+
+def scheduled(seed: int, world: int, *, noises: tuple[float, ...] = (5.0, 4.0)):
+    """A training whose noise falls, as Opacus accounts it: two steps with each noise."""
+    mu = 2 * math.sqrt(sum(2 / noise**2 for noise in noises))
+    history = [(noise, 1.0, 2) for noise in noises]
+    engine = SimpleNamespace(accountant=SimpleNamespace(history=history))
+    return float(torch.randn(())) + mu * (world == 0), engine
+
+
+def test_a_schedule_of_noise_is_audited_and_composed(tmp_path):
+    """Full batches: mu of the whole is the root of the sum of squares of the steps' mu."""
+    found = audit(scheduled, tmp_path, num_runs=200)
+    mu = math.sqrt(2 * (2 / 5.0) ** 2 + 2 * (2 / 4.0) ** 2)
+    accounted = found.accounted
+    assert accounted.substitute == pytest.approx(gdp_epsilon(mu=mu, delta=DELTA), rel=1e-2)
+    assert accounted.add_remove == pytest.approx(gdp_epsilon(mu=mu / 2, delta=DELTA), rel=1e-2)
+    assert [(one.noise_multiplier, one.num_steps) for one in found.phases] == [(5.0, 2), (4.0, 2)]
+    assert found.mechanism is None
+    assert found.claim is None
+    text = " ".join(str(found).split())
+    assert "2 phases, which are composed" in text
+    assert "under substitute adjacency" in text
+    assert "accounted: not known" not in text
+    assert "2 phases" in found.report(tmp_path / "page.html").read_text()
+    assert np.isnan(found.summary["p_value"][0])
+    again = audit(scheduled, tmp_path, num_runs=200)  # from the journal
+    assert again.phases == found.phases
+
+
+def test_runs_with_other_schedules_are_not_one_audit(tmp_path):
+    def differs(seed: int, world: int):
+        return scheduled(seed, world, noises=(5.0, 4.0) if world else (5.0, 3.0))
+
+    with pytest.raises(InputError, match="changed in some in another way than in others"):
+        audit(differs, tmp_path)
+
+
+# Nothing is proven
+
+
+def test_an_audit_that_proves_nothing_says_what_to_do(tmp_path):
+    found = audit(partial(scaled, factor=-1.0), tmp_path / "reversed", num_runs=200)
+    assert found.estimate.epsilon_lower == 0
+    assert "return the score with the other sign" in found.hint
+    assert f"hint: {found.hint}" in str(found)
+    assert "return the score with the other sign" in found.report(tmp_path / "a.html").read_text()
+    weak = audit(no_signal, tmp_path / "weak", num_runs=200)
+    assert "loss_difference" in weak.hint
+    assert "dpcanary plan" in weak.hint
+    few = audit(gaussian, tmp_path / "few", num_runs=4)
+    assert few.hint == "So few scores prove nothing, whatever they are: make more runs."
+    assert audit(gaussian, tmp_path / "right", num_runs=200).hint == ""

@@ -1,14 +1,18 @@
 """Modules that cannot be trained record by record are refused; the message names the layer."""
 
+import numpy as np
 import pytest
 import torch
+from opacus.layers import DPGRU, DPRNN
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
+from dpcanary.records import Records
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.modules.module_path import ModulePath
-from dpcanary.training.modules.supported import check_parameters, check_supported
+from dpcanary.training.modules.supported import check_logits, check_parameters, check_supported
 from dpcanary.training.settings import Loss
+from dpcanary.training.slots import table_of
 
 
 class Net(nn.Module):
@@ -84,11 +88,13 @@ def attention(dropout: float) -> nn.Module:
         ),
         (
             Net(nn.Linear(4, 4), nn.Dropout(0.1)),
-            r"'layers\.1' \(Dropout\) drops units .* probability to 0",
+            r"'layers\.1' \(Dropout\) drops units .* dropout=0\.0",
         ),
         (Net(nn.Linear(4, 4), nn.AlphaDropout(0.1)), r"'layers\.1' \(AlphaDropout\) drops"),
         (attention(0.1), r"'layers\.1\.self_attn' \(MultiheadAttention\) drops"),
         (nn.LSTM(4, 4, 2, dropout=0.5), r"^LSTM drops units"),
+        (Net(nn.GRU(4, 4)), r"'layers\.0' \(GRU\): .* use opacus\.layers\.DPGRU"),
+        (nn.RNN(4, 4), r"^RNN: .* use opacus\.layers\.DPRNN"),
         (Net(nn.Embedding(9, 4, max_norm=1.0)), r"'layers\.0' \(Embedding\) .* max_norm to None"),
         (Net(nn.Linear(4, 4), Counts()), r"buffer 'layers\.1\.seen' changes"),
         (
@@ -178,3 +184,36 @@ def test_gradients_that_cannot_be_checked():
     module = Function(lambda x, _: Detaches.apply(x))
     with pytest.raises(InputError, match="gradients of single records cannot be found"):
         ModulePath(module, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+
+
+@pytest.mark.parametrize("twin", [DPGRU, DPRNN])
+def test_the_twins_of_recurrent_layers_that_an_error_names_are_trained(twin):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent, self.head = twin(4, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, sequences):
+            return self.head(self.recurrent(sequences)[0][:, -1])
+
+    records = Records(np.random.default_rng(0).normal(size=(4, 6, 4)), np.arange(4) % 3)
+    table = table_of(records, [], torch.device("cpu"))
+    path = ModulePath(Last(), table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+    assert path.unit_names == ("recurrent", "head")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_softmax_before_cross_entropy_is_refused(classes):
+    layers = nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes)
+    features = torch.randn(2, 4)
+    with pytest.raises(InputError, match=r"probabilities .* takes logits .* remove the last one"):
+        check_logits(nn.Sequential(*layers, nn.Softmax(dim=1)), features, Loss.CROSS_ENTROPY)
+    table = table_of(Records(features.numpy(), [0, 1]), [], torch.device("cpu"))
+    whole = nn.Sequential(*layers, nn.Softmax(dim=1))
+    with pytest.raises(InputError, match="takes logits"):
+        ModulePath(whole, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
+    # Logits, and logarithms of probabilities, which another softmax leaves as they are.
+    for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.LogSoftmax(dim=1))):
+        check_logits(right, features, Loss.CROSS_ENTROPY)
+    # One output is no distribution, also where it is 1.
+    check_logits(Function(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)

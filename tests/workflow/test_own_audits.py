@@ -30,7 +30,9 @@ from my_layers import WIDTH
 
 
 def build_model():
-    time.sleep(float(os.environ.get("SLOW", 0)))
+    if "DPCANARY_BY_COMMAND" in os.environ:  # in a job
+        time.sleep(float(os.environ.get("SLOW", 0)))
+        assert "FAILS" not in os.environ
     return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
 """
 DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first
@@ -198,43 +200,68 @@ def test_what_it_will_cost_is_said_before_anything_is_trained(study, tmp_path):
     assert not (tmp_path / "results/flowers/audit.yaml").exists()
 
 
+def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
+    """The command, once the job that takes minutes runs."""
+    child = subprocess.Popen(
+        [*before, *COMMAND], cwd=folder, env=environment(SLOW="300"), **options
+    )
+    log = folder / "results/flowers/logs/train_reference"
+    while not [*log.glob("*.log")]:
+        assert child.poll() is None
+        time.sleep(0.1)
+    time.sleep(1.0)
+    return child
+
+
 @pytest.mark.long
 def test_an_interrupted_audit_goes_on(study, tmp_path):
     """Ctrl-C ends it at once and without a traceback, and the same command finishes it."""
     copy_inputs(study, tmp_path)
-    with subprocess.Popen(
-        COMMAND, cwd=tmp_path, env=environment(SLOW="300"), stderr=subprocess.PIPE, text=True
-    ) as child:
-        log = tmp_path / "results/flowers/logs/train_reference"
-        while not [*log.glob("*.log")]:
-            assert child.poll() is None
-            time.sleep(0.1)
-        time.sleep(1.0)
+    with slow_audit(tmp_path, stderr=subprocess.PIPE, text=True) as child:
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)  # not the minutes that the job would last
     assert child.returncode == 130
     assert "Traceback" not in said
+    assert "RuleException" not in said
+    assert "Error in rule" not in said
     assert "The same command goes on from here" in said
     assert "audit-gradient" in printed_by(COMMAND, tmp_path)
 
 
 @pytest.mark.long
-def test_a_killed_audit_goes_on_and_never_runs_twice(study, tmp_path):
-    """`kill -9`: of the command alone, Snakemake goes on; of both, the same command finishes."""
+def test_a_killed_command_ends_its_workflow_and_never_runs_twice(study, tmp_path):
+    """`kill -9` of the command alone: Snakemake and its jobs end, and the same command finishes."""
+    copy_inputs(study, tmp_path)
+    said = tmp_path / "said.txt"
+    with said.open("w") as file, slow_audit(tmp_path, stdout=file, stderr=file) as child:
+        [snakemake] = psutil.Process(child.pid).children()
+        below = snakemake.children(recursive=True)
+        snakemake.suspend()  # until it notices, it holds the lock
+        child.kill()
+    refused = printed_by(COMMAND, tmp_path, fails=True)
+    assert f"another run (process {snakemake.pid}) works on" in refused
+    snakemake.resume()
+    assert len(below) >= 3  # the server of jobs, a job's shell, and the job
+    _, left = psutil.wait_procs([snakemake, *below], timeout=50)  # before it is killed
+    assert left == []
+    assert "The command was killed: its jobs end now." in said.read_text()
+    assert "RuleException" not in said.read_text()
+    assert "Traceback" not in said.read_text()
+    assert "audit-gradient" in printed_by(COMMAND, tmp_path)
+
+
+@pytest.mark.long
+def test_nohup_goes_on_when_the_terminal_is_closed(study, tmp_path):
     copy_inputs(study, tmp_path)
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(COMMAND, cwd=tmp_path, env=environment(), **silent) as child:
-        while not (tmp_path / "results/flowers/data/data.npz").exists():
-            assert child.poll() is None
-            time.sleep(0.1)
+    with slow_audit(tmp_path, "nohup", **silent, start_new_session=True) as child:
         [snakemake] = psutil.Process(child.pid).children()
-        child.kill()
-    said = printed_by(COMMAND, tmp_path, fails=True)
-    assert f"another run (process {snakemake.pid}) works on" in said
-    for process in [*snakemake.children(recursive=True), snakemake]:
-        process.kill()
-    psutil.wait_procs([snakemake], timeout=5)
-    assert "audit-gradient" in printed_by(COMMAND, tmp_path)
+        os.killpg(child.pid, signal.SIGHUP)
+        time.sleep(3.0)  # it looks for its command every second
+        assert child.poll() is None
+        assert snakemake.is_running()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 130
 
 
 @pytest.mark.parametrize(
@@ -257,11 +284,32 @@ def test_a_module_that_cannot_be_read_is_named(study, tmp_path, module, message)
 
 def test_a_failed_job_says_why_last(study, tmp_path):
     copy_inputs(study, tmp_path)
-    (tmp_path / "my_models.py").write_text(MODEL.replace("(WIDTH, 3)", "(WIDTH, 2)"))
-    said = printed_by(COMMAND, tmp_path, fails=True).splitlines()
+    said = printed_by(COMMAND, tmp_path, fails=True, FAILS="yes").splitlines()
     last = " ".join(said[-8:])
-    assert "for 3 classes it must be (2, 3)" in last
+    assert "model my_models:build_model fails: AssertionError" in last
+    assert "RuleException" not in " ".join(said)
     assert said[-1].startswith("error: audit.yaml has not been finished")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(WIDTH, 3)", "(WIDTH, 2)", "for 3 classes it must be (2, 3)"),
+        ("(WIDTH, 3)", "(WIDTH, 3), nn.Softmax(dim=1)", "cross-entropy loss takes logits"),
+        ("nn.ReLU()", "nn.BatchNorm1d(WIDTH)", "layer '1' (BatchNorm1d) mixes the records"),
+        ("nn.ReLU()", "nn.Dropout(0.1)", "layer '1' (Dropout) drops units at random"),
+    ],
+)
+def test_a_model_that_cannot_be_audited_is_refused_before_any_job(
+    study, tmp_path, old, new, message
+):
+    copy_inputs(study, tmp_path)
+    (tmp_path / "my_models.py").write_text(MODEL.replace(old, new))
+    (tmp_path / "audit.yaml").write_text((study / "results/flowers/audit.yaml").read_text())
+    said = printed_by([*DPCANARY, "run", "audit.yaml"], tmp_path, fails=True)
+    assert message in said
+    assert said.startswith("error: ")
+    assert not (tmp_path / "results/flowers/data").exists()
 
 
 # The report

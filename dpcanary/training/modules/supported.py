@@ -6,7 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from dpcanary.errors import InputError
+from dpcanary.training.settings import Loss
 
+# Recurrent layers whose gradients PyTorch does not find record by record; their twins of Opacus
+# have the same weights and outputs.
+_TWINS = {nn.GRU: "DPGRU", nn.RNN: "DPRNN"}
+_SUM_TOLERANCE = 1e-5  # of probabilities, which sum to 1
 _TOLERANCE = 1e-3  # between outputs that should be equal; float32 sums in another order
 
 
@@ -64,8 +69,15 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         dropped = layer.dropout
     if dropped > 0:
         raise InputError(
-            f"{where} drops units at random, not from the audit's own random streams; "
-            "set its probability to 0"
+            f"{where} drops units at random, not from the audit's own random streams; turn it off:"
+            " build the layer with dropout=0.0, as nn.TransformerEncoderLayer(..., dropout=0.0),"
+            " whose default is 0.1, or leave nn.Dropout out"
+        )
+    if type(layer) in _TWINS:
+        twin = _TWINS[type(layer)]
+        raise InputError(
+            f"{where}: PyTorch cannot find the gradients of single records in it; use"
+            f" opacus.layers.{twin}, which computes the same, or nn.LSTM"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         raise InputError(f"{where} changes its weights in the forward pass; set max_norm to None")
@@ -99,6 +111,27 @@ def check_parameters(module: nn.Module) -> None:
                 f"parameters {first!r} and {name!r} are the same tensor; give each layer its own, "
                 "or call one layer twice"
             )
+
+
+def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
+    """Refuses a module that ends in a softmax, where the loss applies another one.
+
+    Args:
+        module: the model.
+        features: two records, shape (2, ...).
+        loss: of each record.
+
+    Raises:
+        InputError: if the outputs of each record are probabilities that sum to 1.
+    """
+    outputs = _outputs(module, features, seed=0)
+    sums_to_one = (outputs.sum(dim=1) - 1).abs() <= _SUM_TOLERANCE
+    is_distribution = bool((outputs >= 0).all()) and bool(sums_to_one.all())
+    if loss is Loss.CROSS_ENTROPY and outputs.shape[1] > 1 and is_distribution:
+        raise InputError(
+            "the module's outputs are probabilities (they sum to 1, as after a softmax), but the"
+            " cross-entropy loss takes logits and applies a softmax itself: remove the last one"
+        )
 
 
 def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:

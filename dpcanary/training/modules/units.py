@@ -188,8 +188,11 @@ def find_units(
             return units
         if "" in failed:
             raise InputError(
-                "the gradients of single records cannot be found: the module's outputs depend on "
-                "its parameters in a way that torch.func cannot trace"
+                "the gradients of single records cannot be found: the module's outputs depend on"
+                " its parameters in a way that torch.func cannot trace. Linear, convolutional,"
+                " embedding, attention and LSTM layers, norms without batch statistics, and what is"
+                " made of operations that torch.func.vmap takes are supported; build the module of"
+                " these, or audit your own training loop as it is (docs/own_training.md)"
             )
         names = (set(probed) - failed) | {name.rpartition(".")[0] for name in failed}
 

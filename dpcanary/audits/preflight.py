@@ -1,0 +1,180 @@
+"""What jobs would refuse, refused before any of them runs: counts, models and devices.
+
+This looks in a process of its own, because the user's may have imported an earlier version of the
+user's model, and because PyTorch takes memory. It runs as a program: `python preflight.py CONFIG`.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dpcanary.datasets.settings import DatasetStage
+from dpcanary.datasets.source import KNOWN_SOURCES, Source
+from dpcanary.datasets.sources import load_records
+from dpcanary.datasets.splitting import split_records
+from dpcanary.errors import InputError
+from dpcanary.installation import LIBRARY
+from dpcanary.program import OWN_CODE, run
+from dpcanary.records import Records
+from dpcanary.settings.data_files import DataFiles
+from dpcanary.settings.experiment import Dataset, Experiment
+from dpcanary.settings.parsing import parse_experiment, read_config
+from dpcanary.training.settings import TrainingStage, is_own
+
+# The resolved config, in the folder of results; the runner removes that of another config.
+RESOLVED = "experiment.json"
+_ERROR = "error: "
+
+
+def check_before(config: Path, *, folder: Path, device_is_here: bool) -> None:
+    """Raises what jobs of a config would raise because of its counts, models and device.
+
+    Args:
+        config: the file.
+        folder: from which its paths, and modules of the user's own, are looked up.
+        device_is_here: whether jobs run on this machine.
+
+    Raises:
+        InputError: says what is wrong.
+    """
+    paths = [str(LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), OWN_CODE: str(folder)}
+    options = ["--device-is-here"] if device_is_here else []
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__)), str(config.resolve()), *options],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Any other failure is left to the jobs, whose logs say more.
+    _, found, text = f"\n{done.stderr}".rpartition(f"\n{_ERROR}")
+    if done.returncode and found:
+        raise InputError(text.strip())
+
+
+def needs_check(experiment: Experiment, results: Path) -> bool:
+    """Whether models are trained, and some audit has none yet, or none of this config."""
+    trained = [name for name, audit in experiment.audits.items() if audit.is_trained]
+    shards = (results / "shards" / experiment.runs_of_audit[name] for name in trained)
+    is_new = not (results / RESOLVED).exists()
+    return bool(trained) and (is_new or any(not [*folder.glob("*.npz")] for folder in shards))
+
+
+def check_experiment(experiment: Experiment, *, device_is_here: bool) -> None:
+    """Looks at the device, how each dataset is split, and each model on records of its shape.
+
+    Raises:
+        InputError: names the dataset or the audit, and says what is wrong.
+    """
+    settings = experiment.settings
+    if device_is_here:
+        from dpcanary.devices import chosen_device
+
+        chosen_device(settings.device)
+    files = DataFiles(settings)
+    used = {audit.dataset: None for audit in experiment.audits.values() if audit.dataset}
+    sources = {}
+    for name in used:
+        dataset = settings.datasets[name]
+        try:
+            sources[name] = _source(dataset, files.of(name), seed=settings.seed)
+            _split(sources[name], dataset, seed=settings.seed)
+        except InputError as error:
+            raise InputError(f"datasets.{name}: {error}") from None
+    for audit, stage in _models(experiment):
+        of = experiment.audits[audit].dataset or ""
+        if not settings.datasets[of].encoder:  # else the number of features is not known
+            try:
+                _check_model(stage, sources[of])
+            except InputError as error:
+                raise InputError(f"audits: {audit}: {error}") from None
+
+
+def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
+    """The records of a source; of one that is downloaded or drawn, as many of the same shape."""
+    known = KNOWN_SOURCES.get(dataset.source)
+    if known is None or (known.is_generated and not known.is_drawn):
+        keys = {key: getattr(dataset, key) for key in DatasetStage.model_fields if key != "seed"}
+        stage = DatasetStage(**keys, seed=seed)
+        return load_records(stage, files=[Path(file) for file in files])
+    shape = known.shape or (1,)
+    most = dataset.max_records or known.num_training
+    training = most if known.is_drawn else min(most, known.num_training)
+    parts = [training] if known.num_test is None else [training, known.num_test]
+    return Source(
+        dataset.source,
+        *(
+            # One number stands for all of a record: nothing is computed of them.
+            Records(
+                np.broadcast_to(np.float32(0), (count, *shape)),
+                np.arange(count) % known.num_classes,
+            )
+            for count in parts
+        ),
+    )
+
+
+def _split(source: Source, dataset: Dataset, *, seed: int) -> None:
+    rows = [part for part in (source.training, source.test) if part is not None]
+    # How records are split does not depend on their features, which would be scaled.
+    split_records(
+        Source(source.name, *(Records(np.zeros((len(part), 1)), part.labels) for part in rows)),
+        num_records=dataset.num_records,
+        balanced=dataset.balanced,
+        num_auxiliary=dataset.num_auxiliary,
+        num_test=dataset.num_test,
+        seed=seed,
+    )
+
+
+def _models(experiment: Experiment) -> Iterator[tuple[str, TrainingStage]]:
+    """One audit of each model, loss and dataset, and how it is trained."""
+    seen = set()
+    for name, audit in experiment.audits.items():
+        if audit.is_trained:
+            stage = experiment.stage(TrainingStage, audit=name)
+            kind = (
+                *(audit.dataset, stage.model, stage.loss, stage.augmentation_multiplicity),
+                *(stage.width, stage.hidden_sizes, stage.activation),
+            )
+            if kind not in seen:
+                seen.add(kind)
+                yield name, stage
+
+
+def _check_model(stage: TrainingStage, source: Source) -> None:
+    """Makes the model, and one of the user's own is tried on two records, as jobs do."""
+    import torch
+
+    from dpcanary.training.gradients.choose import path_of
+    from dpcanary.training.models import mechanism_of, module_of
+    from dpcanary.training.slots import table_of
+
+    shape, classes = source.training.features.shape[1:], source.num_classes
+    module = module_of(stage, shape=shape, num_classes=classes)
+    if is_own(stage.model):
+        features = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
+        table = table_of(Records(features, np.array([0, classes - 1])), [], torch.device("cpu"))
+        dpsgd = mechanism_of(stage, record_steps=(1,), noise_multiplier=1.0)
+        path_of(module, table, dpsgd=dpsgd, basis=None)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Looks at a config."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--device-is-here", action="store_true")
+    args = parser.parse_args(argv)
+    experiment = parse_experiment(read_config(args.config))
+    check_experiment(experiment, device_is_here=args.device_is_here)
+
+
+if __name__ == "__main__":
+    run(main)

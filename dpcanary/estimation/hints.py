@@ -1,0 +1,58 @@
+"""What to try where scores prove nothing."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcanary.estimation.estimate import EpsilonEstimate, estimate_epsilon
+from dpcanary.estimation.rules import ThresholdRule
+from dpcanary.estimation.table import ceiling_of
+
+
+def hint_of_zero(
+    *,
+    world0_scores: NDArray[np.float64],
+    world1_scores: NDArray[np.float64],
+    bound: EpsilonEstimate,
+    if_reversed: str,
+    if_weak: str,
+) -> str:
+    """What to try if a bound is 0; empty if it is not.
+
+    Args:
+        world0_scores: those that the bound is from.
+        world1_scores: likewise.
+        bound: by a rule and a conversion that need no further argument.
+        if_reversed: what to do if low scores stand for world 0; after "If low scores stand for
+            world 0, as losses do,".
+        if_weak: a sentence on what else helps.
+    """
+    if bound.epsilon_lower > 0:
+        return ""
+    most = ceiling_of(
+        num_world0=len(world0_scores),
+        num_world1=len(world1_scores),
+        delta=bound.delta,
+        significance=bound.significance,
+        threshold_rule=ThresholdRule.SIMULTANEOUS,
+        conversion=bound.conversion,
+    )
+    if most == 0:
+        return "So few scores prove nothing, whatever they are: make more runs."
+    other = estimate_epsilon(
+        world0_scores=-world0_scores,
+        world1_scores=-world1_scores,
+        delta=bound.delta,
+        significance=bound.significance,
+        threshold_rule=bound.threshold_rule,
+        conversion=bound.conversion,
+    )
+    if other.epsilon_lower > 0:
+        return (
+            f"With the signs of all scores changed the bound would be {other.epsilon_lower:.2f}."
+            f" If low scores stand for world 0, as losses do, {if_reversed}; decide that by what"
+            " the scores are, not by this number."
+        )
+    return (
+        "The bound is 0: these scores do not show that the worlds differ. The attack may be too"
+        f" weak, or the scores too few.{if_weak}"
+    )

@@ -1,0 +1,118 @@
+"""What jobs would refuse is refused before any of them runs."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpcanary.audits.preflight import check_before, check_experiment, needs_check
+from dpcanary.errors import InputError
+from dpcanary.files import write_text
+from dpcanary.settings.parsing import parse_experiment
+
+DIGITS = {"source": "digits", "num_records": 100}
+
+
+def config(dataset=DIGITS, **changes):
+    settings = {key: changes.pop(key) for key in ("device",) if key in changes}
+    audit = {
+        "dataset": "data", "canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0,
+        "num_steps": 5, "num_runs": 8,
+    }  # fmt: skip
+    return {
+        "experiment": "e", "delta": 1e-5, "datasets": {"data": dataset}, **settings,
+        "audits": {"one": {**audit, **changes}},
+    }  # fmt: skip
+
+
+def refused(dataset=DIGITS, **changes) -> str:
+    with pytest.raises(InputError) as error:
+        check_experiment(parse_experiment(config(dataset, **changes)), device_is_here=True)
+    return str(error.value)
+
+
+def sequences() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (8, 8)), nn.GRU(8, 10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_records": 105}, "datasets.data: digits: num_records 105 is no multiple of its 10"),
+        ({"num_records": 1790}, "class 8 has 174 records, num_records 1790 needs 179"),
+        ({"num_test": 5000}, "num_test 5000 is not possible: 849 records are left"),
+        ({"num_auxiliary": 1700}, "num_auxiliary 1700 is not possible: 1697 records"),
+        ({"source": "cifar10", "num_records": 60_000}, "class 0 has 5000 records, num_records"),
+        (
+            {"source": "cifar10", "num_records": 50_000, "num_auxiliary": 10},
+            "50000 of its 50000 records are private",
+        ),
+        ({"source": "purchase100_synthetic", "max_records": 400, "num_records": 500}, "needs 5"),
+    ],
+)
+def test_counts_that_do_not_fit(changes, message):
+    assert message in refused({**DIGITS, **changes})
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        DIGITS,
+        {"source": "cifar10", "num_records": 100},
+        {"source": "purchase100_synthetic", "num_records": 100, "max_records": 400},
+        {"source": "sst2", "num_records": 100, "encoder": "sentence-transformers/all-MiniLM-L6-v2"},
+    ],
+)
+def test_counts_that_fit(dataset):
+    model = {"model": "convnet"} if dataset["source"] == "cifar10" else {}
+    check_experiment(parse_experiment(config(dataset, **model)), device_is_here=False)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "message"),
+    [
+        (DIGITS, "convnet", "audits: one: model convnet takes images of shape (3, 32, 32)"),
+        ({"source": "cifar10", "num_records": 100}, "linear", "takes flat features"),
+        (DIGITS, "test_preflight:sequences", "use opacus.layers.DPGRU"),
+    ],
+)
+def test_models_that_cannot_be_trained(dataset, model, message, monkeypatch):
+    monkeypatch.setattr(nn.GRU, "forward", lambda self, x: x.mean(1)[:, :1].expand(-1, 10) + 0)
+    assert message in refused(dataset, model=model)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_here():
+    assert "PyTorch finds no GPU" in refused(device="cuda")
+    experiment = parse_experiment(config(device="cuda"))
+    check_experiment(experiment, device_is_here=False)  # the nodes of a cluster may have one
+
+
+def test_a_dataset_of_one_class(tmp_path):
+    path = tmp_path / "one.npz"
+    np.savez(path, features=np.zeros((10, 3)), labels=np.zeros(10, dtype=int))
+    said = refused({"source": str(path), "num_records": 4})
+    assert "all records have the same label; training needs at least two classes" in said
+
+
+def test_a_process_of_its_own_tells_the_error(tmp_path):
+    import yaml
+
+    path = tmp_path / "config.yaml"
+    write_text(path, yaml.safe_dump(config({**DIGITS, "num_test": 5000})))
+    with pytest.raises(InputError, match=r"^datasets\.data: digits: num_test 5000 is not possible"):
+        check_before(path, folder=tmp_path, device_is_here=True)
+    write_text(path, yaml.safe_dump(config()))
+    check_before(path, folder=tmp_path, device_is_here=True)
+
+
+def test_what_was_begun_is_not_looked_at_again(tmp_path):
+    experiment = parse_experiment(config())
+    assert needs_check(experiment, tmp_path)
+    (tmp_path / "experiment.json").touch()
+    assert needs_check(experiment, tmp_path)
+    (tmp_path / "shards/one").mkdir(parents=True)
+    (tmp_path / "shards/one/00000.npz").touch()
+    assert not needs_check(experiment, tmp_path)
+    (tmp_path / "experiment.json").unlink()  # it was that of another config
+    assert needs_check(experiment, tmp_path)
