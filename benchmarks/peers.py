@@ -1,0 +1,585 @@
+"""Other tools that audit differential privacy, on the same scores as dpcanary.
+
+    python -m benchmarks.peers [--work FOLDER] [--tools TOOL ...] [--demo results/demo]
+
+Makes a virtual environment for each tool, asks it in a process of its own
+(benchmarks/peer_adapters.py, JSON both ways), and writes docs/results/peers.json and peers.tsv, the
+tables of docs/comparison.md and its chart. With `--page`, the page and the chart are made anew from
+the stored results.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import beta
+
+from dpcanary.figures import style
+from dpcanary.files import read_json, write_text
+from dpcanary.gdp import gdp_epsilon
+from dpcanary.scoring.score_file import read_scores
+from dpcanary.tables import write_table
+
+ROOT = Path(__file__).parents[1]
+ADAPTERS = ROOT / "benchmarks/peer_adapters.py"
+RESULTS = ROOT / "docs/results/peers.json"
+PAGE = ROOT / "docs/comparison.md"
+CHART = ROOT / "docs/images/comparison.png"
+
+DELTA, SIGNIFICANCE, SEED = 1e-5, 0.05, 20_261_125
+MUS, SIZES = (0.0, 1.0, 3.0), (250, 1_250)
+# A bound above the truth by less is rounding: tools look for epsilon to 1e-6 or more.
+TOLERANCE = 1e-5
+MANY, ONE = "many trainings", "one training"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What is compared.
+
+    Attributes:
+        name: in tables.
+        requirement: for pip; empty for dpcanary and for a tool that is in no registry.
+        clone: where its source is, if it is in no registry: the folder below a clone to import
+            from. Give the clone by `--clone NAME=FOLDER`.
+    """
+
+    name: str
+    requirement: str = ""
+    clone: str = ""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A number that a tool gives.
+
+    Attributes:
+        tool: its name.
+        call: the name of the call in benchmarks/peer_adapters.py.
+        value: which of the numbers that the call gives.
+        game: many trainings with one canary, or one training with many.
+        label: in tables.
+        written: the call, as its documentation has it.
+        claims: what the tool says of the number.
+        curve: which trade-off curves are considered.
+        audits: simulated audits with 250 and with 1,250 scores per world.
+    """
+
+    tool: str
+    call: str
+    value: str
+    game: str
+    label: str
+    written: str
+    claims: str
+    curve: str
+    audits: tuple[int, int] = (300, 300)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Scores, and what no valid bound may exceed.
+
+    Attributes:
+        name: of the score file.
+        game: as in `Estimator`.
+        truth: the true epsilon; for the demo, the accounted one.
+        audits: how many there are.
+        mu: of the simulated scores; None for the demo.
+        size: scores per world, or half of the slots.
+    """
+
+    name: str
+    game: str
+    truth: float
+    audits: int
+    mu: float | None = None
+    size: int = 0
+
+
+TOOLS = (
+    Tool("dpcanary"),
+    Tool("jax_privacy", "jax-privacy==2.0.0"),
+    Tool("privacy-estimates", "privacy-estimates==0.1.0.post1"),
+    Tool("PrivacyGuard", "privacyguard-platform==0.0.2"),
+    Tool("dpsgd-auditbench", clone="src"),
+)
+_GAUSSIAN, _ANY = "Gaussian", "any"
+_BOUND = "lower bound, 95 %"
+_CP = "CanaryScoreAuditor(in_, out).epsilon_clopper_pearson(.05, 1e-5{})"
+_NODE = "AnalysisNode(input, delta=1e-5, n_users_for_eval=n).run_analysis().{}"
+ESTIMATORS = (
+    Estimator(
+        "dpcanary", "combined", "epsilon_lower", MANY, "dpcanary, default (`combined`)",
+        "estimate_epsilon(world0_scores=in_, world1_scores=out, delta=1e-5)", _BOUND, _GAUSSIAN,
+    ),
+    Estimator(
+        "dpcanary", "combined, direct", "epsilon_lower", MANY, "dpcanary, any curve (`direct`)",
+        'estimate_epsilon(..., conversion="direct")', _BOUND, _ANY,
+    ),
+    Estimator(
+        "dpcanary", "split", "epsilon_lower", MANY, "dpcanary, Clopper-Pearson (`split`)",
+        'estimate_epsilon(..., threshold_rule="split")', _BOUND, _GAUSSIAN,
+    ),
+    Estimator(
+        "dpcanary", "in_sample", "epsilon_lower", MANY, "dpcanary, the papers' rule (`in_sample`)",
+        'estimate_epsilon(..., threshold_rule="in_sample")', "marked as not valid", _GAUSSIAN,
+    ),
+    Estimator(
+        "jax_privacy", "clopper_pearson", "epsilon", MANY, "jax_privacy, `epsilon_clopper_pearson`",
+        _CP.format(""), _BOUND, _ANY,
+    ),
+    Estimator(
+        "jax_privacy", "clopper_pearson, Split", "epsilon", MANY,
+        "jax_privacy, the same with `Split`", _CP.format(", threshold_strategy=Split(seed=...)"),
+        _BOUND, _ANY,
+    ),
+    Estimator(
+        "jax_privacy", "clopper_pearson, MultiSplit", "epsilon", MANY,
+        "jax_privacy, the same with `MultiSplit`",
+        _CP.format(", threshold_strategy=MultiSplit(seed=...)"), _BOUND, _ANY, (60, 60),
+    ),
+    Estimator(
+        "jax_privacy", "from_gdp", "epsilon", MANY, "jax_privacy, `epsilon_from_gdp`",
+        "CanaryScoreAuditor(in_, out).epsilon_from_gdp(.05, 1e-5)",
+        '"estimate", failure probability .05', _GAUSSIAN,
+    ),
+    Estimator(
+        "privacy-estimates", "beta", "eps_lo", MANY, "privacy-estimates, `beta`",
+        'compute_eps_lo(counts, 1e-5, .05, "beta")', _BOUND, _ANY, (100, 40),
+    ),
+    Estimator(
+        "privacy-estimates", "jeffreys", "eps_lo", MANY, "privacy-estimates, `jeffreys`",
+        'compute_eps_lo(counts, 1e-5, .05, "jeffreys")', "credible, 95 %", _ANY, (100, 40),
+    ),
+    Estimator(
+        "privacy-estimates", "joint-beta", "eps_lo", MANY, "privacy-estimates, `joint-beta`",
+        'compute_eps_lo(counts, 1e-5, .05, "joint-beta")', "credible, 95 %", _ANY, (1, 1),
+    ),
+    Estimator(
+        "PrivacyGuard", "AnalysisNode", "eps", MANY, "PrivacyGuard, `eps`", _NODE.format("eps"),
+        "upper end of a 95 % interval, TPR 1 %", _ANY, (10, 5),
+    ),
+    Estimator(
+        "PrivacyGuard", "AnalysisNode", "eps_lb", MANY, "PrivacyGuard, `eps_lb`",
+        _NODE.format("eps_lb"), "lower end of a 95 % interval, TPR 1 %", _ANY, (10, 5),
+    ),
+    Estimator(
+        "PrivacyGuard", "AnalysisNode", "eps_cp", MANY, "PrivacyGuard, `eps_cp`",
+        _NODE.format("eps_cp"), "95 % Clopper-Pearson", _ANY, (10, 5),
+    ),
+    Estimator(
+        "dpcanary", "mahloujifar", "epsilon_lower", ONE, "dpcanary, `mahloujifar`",
+        'estimate_epsilon(..., threshold_rule="mahloujifar")', _BOUND, _GAUSSIAN,
+    ),
+    Estimator(
+        "dpcanary", "steinke", "epsilon_lower", ONE, "dpcanary, `steinke`",
+        'estimate_epsilon(..., threshold_rule="steinke", conversion="direct")', _BOUND, _ANY,
+    ),
+    Estimator(
+        "dpcanary", "combined", "epsilon_lower", ONE, "dpcanary, `combined`, slots independent",
+        "estimate_epsilon(world0_scores=in_, world1_scores=out, delta=1e-5)", _BOUND, _GAUSSIAN,
+        (20, 300),
+    ),
+    Estimator(
+        "jax_privacy", "one_run", "epsilon", ONE, "jax_privacy, `epsilon_one_run`",
+        "CanaryScoreAuditor(in_, out).epsilon_one_run(.05, 1e-5)", _BOUND, _ANY,
+    ),
+    Estimator(
+        "jax_privacy", "one_run_fdp", "epsilon", ONE, "jax_privacy, `epsilon_one_run_fdp`",
+        "CanaryScoreAuditor(in_, out).epsilon_one_run_fdp(.05, 1e-5)", _BOUND, _GAUSSIAN, (40, 40),
+    ),
+    Estimator(
+        "PrivacyGuard", "FDPAnalysisNode", "eps", ONE, "PrivacyGuard, `FDPAnalysisNode`",
+        "FDPAnalysisNode(m, c, c_cap=m // 4, delta=1e-5).run_analysis().eps", "p-value .05",
+        _GAUSSIAN, (5, 1),
+    ),
+    Estimator(
+        "PrivacyGuard", "FDPAnalysisNode, tutorial", "eps", ONE,
+        "PrivacyGuard, the best of 10 numbers of guesses, as its tutorial",
+        "max(FDPAnalysisNode(m, c, c_cap, delta=1e-5).run_analysis().eps)", "p-value .05",
+        _GAUSSIAN, (1, 0),
+    ),
+    Estimator(
+        "dpsgd-auditbench", "bootstrap", "eps", ONE, "dpsgd-auditbench, bootstrap",
+        "ndis_eps_lower_bound_with_ci(in_, out, 1e-5, alpha=.05, n_bootstrap=2000,"
+        " pool_variance=True)",
+        "lower bound, 95 %, slots independent and Gaussian", _GAUSSIAN, (6, 6),
+    ),
+)  # fmt: skip
+# Those of the chart: name there, and the label above.
+CHARTED = {
+    "dpcanary, default": "dpcanary, default (`combined`)",
+    "dpcanary, any curve": "dpcanary, any curve (`direct`)",
+    "jax_privacy,\nClopper-Pearson": "jax_privacy, `epsilon_clopper_pearson`",
+    "jax_privacy, GDP": "jax_privacy, `epsilon_from_gdp`",
+    "privacy-estimates,\nClopper-Pearson": "privacy-estimates, `beta`",
+    "PrivacyGuard,\nClopper-Pearson": "PrivacyGuard, `eps_cp`",
+    "PrivacyGuard, eps": "PrivacyGuard, `eps`",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Asks every tool, and writes results, tables and chart; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    names = [tool.name for tool in TOOLS]
+    parser.add_argument("--page", action="store_true", help="only page and chart, as stored")
+    parser.add_argument("--work", type=Path, help="environments, scores, answers; kept, and reused")
+    parser.add_argument("--tools", nargs="+", choices=names, default=names, help="which to ask")
+    parser.add_argument("--installer", choices=("pip", "uv"), default="pip")
+    parser.add_argument(
+        "--clone", nargs="+", default=[], metavar="TOOL=FOLDER", help="tools that no registry has"
+    )
+    parser.add_argument("--demo", type=Path, default=ROOT / "results/demo", help="its results")
+    parser.add_argument("--processes", type=int, default=1, help="questions asked at once")
+    options = parser.parse_args(argv)
+    if not options.page:
+        clones = dict(given.split("=", 1) for given in options.clone)
+        with TemporaryDirectory() as place:
+            results = compare(options, options.work or Path(place), clones)
+        write_text(RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
+        write_table(RESULTS.with_suffix(".tsv"), pd.DataFrame(results["rows"]))
+    results = read_json(RESULTS)
+    write_text(PAGE, filled(PAGE.read_text(), results))
+    with style.applied():
+        chart(results).savefig(CHART, dpi=200)
+    for name, text in tables(results).items():
+        print(f"{name}\n\n{text}\n")
+    return 0
+
+
+def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> dict[str, Any]:
+    """The results of all tools that can be run, and why others cannot."""
+    cells = [*simulated_cells(), *demo_cells(options.demo)]
+    hashes = {cell.name: write_request(cell, work, options.demo) for cell in cells}
+    tools: dict[str, dict[str, str]] = {}
+    questions = []
+    for tool in (tool for tool in TOOLS if tool.name in options.tools):
+        try:
+            command, path = interpreter(tool, work, clones, options.installer)
+        except (subprocess.CalledProcessError, OSError) as error:
+            tools[tool.name] = {"not_run": str(error)}
+            continue
+        for cell in cells:
+            calls = {e.call: e for e in ESTIMATORS if (e.tool, e.game) == (tool.name, cell.game)}
+            questions += [(tool, e, cell, command, path) for e in calls.values()]
+    with ThreadPoolExecutor(options.processes) as pool:
+        answers = list(pool.map(lambda question: asked(*question, work=work), questions))
+    rows = []
+    for (tool, asked_for, cell, _, _), found in zip(questions, answers, strict=True):
+        if found is None:
+            continue
+        tools[tool.name] = {name: found[name] for name in ("version", "python")}
+        same = [e for e in ESTIMATORS if (e.tool, e.call) == (tool.name, asked_for.call)]
+        rows += [row(e, cell, found) for e in same if e.game == cell.game]
+    return {
+        "made": date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "tools": tools,
+        "cells": [{**vars(cell), "sha256": hashes[cell.name]} for cell in cells],
+        "rows": rows,
+    }
+
+
+def simulated_cells() -> list[Cell]:
+    """Gaussian scores: of many trainings, and of the slots of one, whose worlds are coins."""
+    return [
+        Cell(
+            f"{game.replace(' ', '_')}-mu{mu:g}-n{size}", game, gdp_epsilon(mu=mu, delta=DELTA),
+            max(e.audits[place] for e in ESTIMATORS if e.game == game), mu, size,
+        )
+        for game in (MANY, ONE)
+        for mu in MUS
+        for place, size in enumerate(SIZES)
+    ]  # fmt: skip
+
+
+def demo_cells(demo: Path) -> list[Cell]:
+    """Three sets of trainings of the demo, and one training with 250 canaries."""
+    audits = {
+        "steps-worst_case-q1": MANY,
+        "steps-gradient-q1": MANY,
+        "steps-natural-q1": MANY,
+        "one_training": ONE,
+    }
+    summary = pd.read_csv(demo / "summary.tsv", sep="\t").groupby("audit")
+    accounted = summary["epsilon_upper_substitute"].max()
+    return [Cell(f"demo-{name}", game, accounted[name], 1) for name, game in audits.items()]
+
+
+def scores_of(cell: Cell, demo: Path) -> Iterator[tuple[list[float], list[float]]]:
+    """The scores of a cell's audits: of world 0, or of canaries that are in, and of world 1."""
+    if cell.mu is None:
+        name = cell.name.removeprefix("demo-")
+        found = read_scores(demo / "scores" / f"{name}.npz").of_worlds(repeat=0, step=-1)
+        yield tuple(scores.tolist() for scores in found)
+        return
+    for number in range(cell.audits):
+        key = [SEED, (MANY, ONE).index(cell.game), int(cell.mu), cell.size, number]
+        rng = np.random.default_rng(key)
+        in_ = np.repeat([True, False], cell.size)
+        if cell.game == ONE:
+            in_ = rng.random(2 * cell.size) < 0.5
+        scores = np.round(rng.normal(cell.mu * in_), 6)
+        yield scores[in_].tolist(), scores[~in_].tolist()
+
+
+def write_request(cell: Cell, work: Path, demo: Path) -> str:
+    """Writes what every tool is given; returns the start of the file's SHA-256."""
+    request = {
+        "audits": list(scores_of(cell, demo)),
+        "delta": DELTA,
+        "significance": SIGNIFICANCE,
+        "seed": SEED,
+    }
+    text = json.dumps(request)
+    write_text(work / "scores" / f"{cell.name}.json", text)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def interpreter(
+    tool: Tool, work: Path, clones: dict[str, str], installer: str
+) -> tuple[str, str | None]:
+    """The interpreter that has the tool, and what it needs on its path.
+
+    Raises:
+        CalledProcessError: if the tool cannot be installed.
+        OSError: if the tool is in no registry, and no clone is given.
+    """
+    if not tool.requirement:
+        if tool.name in clones:
+            return sys.executable, str(Path(clones[tool.name]) / tool.clone)
+        if tool.clone:
+            raise OSError("it is in no registry, and no clone was given")
+        return sys.executable, str(ROOT)
+    place = work / "environments" / tool.name
+    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not (place / "installed").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        if installer == "uv":
+            subprocess.run(["uv", "venv", str(place)], check=True)
+            command = ["uv", "pip", "install", "--python", str(python), tool.requirement]
+        else:
+            venv.create(place, with_pip=True)
+            command = [str(python), "-m", "pip", "install", "--quiet", tool.requirement]
+        subprocess.run(command, check=True)
+        (place / "installed").touch()
+    return str(python), None
+
+
+def asked(
+    tool: Tool, estimator: Estimator, cell: Cell, command: str, path: str | None, *, work: Path
+) -> dict[str, Any] | None:
+    """The answer to one question, from its file if it was asked before; None for no audits."""
+    number = 1 if cell.mu is None else estimator.audits[SIZES.index(cell.size)]
+    if not number:
+        return None
+    given = read_json(work / "scores" / f"{cell.name}.json")
+    text = json.dumps({**given, "audits": given["audits"][:number]})
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    name = re.sub(r"\W+", "_", f"{tool.name}-{estimator.call}-{cell.name}-{digest}")
+    request, answer = (work / kind / f"{name}.json" for kind in ("requests", "answers"))
+    if not answer.exists():
+        print(f"{tool.name}: {estimator.call}, {cell.name}", file=sys.stderr)
+        write_text(request, text)
+        answer.parent.mkdir(exist_ok=True)
+        partial = answer.with_suffix(".partial")
+        words = [command, str(ADAPTERS), tool.name, estimator.call, str(request), str(partial)]
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": path or ""}
+        done = subprocess.run(
+            words, env={**os.environ, **environment}, check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(words)}\n{done.stderr}")
+        partial.replace(answer)
+    return read_json(answer)
+
+
+def row(estimator: Estimator, cell: Cell, answer: dict[str, Any]) -> dict[str, Any]:
+    """The summary of an estimator's numbers in one cell. A number that is missing counts as 0."""
+    found = [numbers[estimator.value] for numbers in answer["epsilons"]]
+    values = [0.0 if value is None else value for value in found]
+    return {
+        "cell": cell.name,
+        "label": estimator.label,
+        "audits": len(values),
+        "median": round(median(values), 4),
+        "above": sum(value > cell.truth + TOLERANCE for value in values),
+        "missing": found.count(None),
+        "seconds": float(f"{median(answer['seconds']):.2g}"),
+    }
+
+
+def share_interval(above: int, audits: int) -> tuple[float, float]:
+    """The Clopper-Pearson interval of a share, 95 %."""
+    low = beta.ppf(0.025, above, audits - above + 1) if above else 0.0
+    high = beta.ppf(0.975, above + 1, audits - above) if above < audits else 1.0
+    return float(low), float(high)
+
+
+def is_too_often(found: dict[str, Any]) -> bool:
+    """Whether the share above the truth is more than the significance, beyond doubt."""
+    return share_interval(found["above"], found["audits"])[0] > SIGNIFICANCE
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Every table of the page, by the name of its marker."""
+    found = {"versions": _versions(results), "scores": _scores(results)}
+    for game, name in ((MANY, "many"), (ONE, "one")):
+        found[f"{name}-medians"] = _table(results, game, _median, seconds=True)
+        found[f"{name}-above"] = _table(results, game, _above)
+        found[f"{name}-demo"] = _demo(results, game)
+    return found
+
+
+def filled(page: str, results: dict[str, Any]) -> str:
+    """The page with its tables between their markers.
+
+    Raises:
+        ValueError: if a table has no markers.
+    """
+    for name, text in tables(results).items():
+        start, end = f"<!-- peers: {name} -->\n", f"\n<!-- end: {name} -->"
+        before, found, rest = page.partition(start)
+        _, ends, after = rest.partition(end)
+        if not found or not ends:
+            raise ValueError(f"{PAGE.name} has no markers for the table {name!r}")
+        page = f"{before}{start}\n{text}\n{end}{after}"
+    return page
+
+
+def _markdown(lines: Iterable[Iterable[str]]) -> str:
+    head, *rest = [list(line) for line in lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rest])
+
+
+def _versions(results: dict[str, Any]) -> str:
+    lines = [("number", "version", "call", "what the tool says of it", "curves")]
+    for game in (MANY, ONE):
+        for e in _present(results, game):
+            version = results["tools"][e.tool]["version"] or "see below"
+            lines.append((e.label, version, f"`{e.written}`", e.claims, e.curve))
+    lines += [
+        (tool, "not run", found["not_run"], "-", "-")
+        for tool, found in results["tools"].items()
+        if "not_run" in found
+    ]
+    return _markdown(lines)
+
+
+def _scores(results: dict[str, Any]) -> str:
+    lines = [("scores", "truth", "audits", "SHA-256 of the file")]
+    lines += [
+        (cell["name"], f"{cell['truth']:.3f}", str(cell["audits"]), f"`{cell['sha256']}`")
+        for cell in results["cells"]
+    ]
+    return _markdown(lines)
+
+
+def _present(results: dict[str, Any], game: str) -> list[Estimator]:
+    run = {tool for tool, found in results["tools"].items() if "version" in found}
+    return [e for e in ESTIMATORS if e.game == game and e.tool in run]
+
+
+def _row_of(results: dict[str, Any], label: str, cell: str) -> dict[str, Any] | None:
+    return next((r for r in results["rows"] if (r["label"], r["cell"]) == (label, cell)), None)
+
+
+def _median(found: dict[str, Any]) -> str:
+    text = f"{max(found['median'], 0.0):.2f}"
+    return f"**{text}**" if is_too_often(found) else text
+
+
+def _above(found: dict[str, Any]) -> str:
+    low, high = share_interval(found["above"], found["audits"])
+    text = f"{found['above']} of {found['audits']} ({100 * low:.0f}-{100 * high:.0f} %)"
+    return f"**{text}**" if is_too_often(found) else text
+
+
+def _table(results: dict[str, Any], game: str, shown: Any, *, seconds: bool = False) -> str:
+    cells = [c for c in results["cells"] if c["game"] == game and c["mu"] is not None]
+    unit = "n" if game == MANY else "slots"
+    heads = [f"mu {c['mu']:g}, {unit} {c['size'] * (1 if game == MANY else 2):,}" for c in cells]
+    truths = [f"{c['truth']:.2f}" for c in cells]
+    lines = [["", *heads, *(["seconds"] if seconds else [])]]
+    if seconds:
+        lines.append(["the true epsilon", *truths, ""])
+    for e in _present(results, game):
+        found = [_row_of(results, e.label, c["name"]) for c in cells]
+        line = [e.label, *(shown(r) if r else "-" for r in found)]
+        if seconds:
+            times = [r["seconds"] for r, c in zip(found, cells, strict=True) if r and c["mu"] == 1]
+            line.append(" / ".join(f"{time:.2g}" for time in times))
+        lines.append(line)
+    return _markdown(lines)
+
+
+def _demo(results: dict[str, Any], game: str) -> str:
+    cells = [c for c in results["cells"] if c["game"] == game and c["mu"] is None]
+    names = [c["name"].removeprefix("demo-") for c in cells]
+    lines = [["", *(f"`{name}`" for name in names)]]
+    lines.append(["accounted (an upper bound)", *(f"{c['truth']:.2f}" for c in cells)])
+    for e in _present(results, game):
+        found = [_row_of(results, e.label, c["name"]) for c in cells]
+        lines.append([e.label, *(f"{max(r['median'], 0):.2f}" if r else "-" for r in found)])
+    return _markdown(lines)
+
+
+def chart(results: dict[str, Any]) -> Figure:
+    """What each tool states at mu = 1 with 1,250 scores, and how often it is above the truth."""
+    figure = Figure(figsize=(5.4, 4.6), layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.5, 1))
+    chosen = [c for c in results["cells"] if c["game"] == MANY and c["mu"] is not None]
+    [shown] = [c for c in chosen if (c["mu"], c["size"]) == (1, 1_250)]
+    names = {
+        name: label for name, label in CHARTED.items() if _row_of(results, label, shown["name"])
+    }
+    for place, label in enumerate(names.values()):
+        rows = [found for c in chosen if (found := _row_of(results, label, c["name"]))]
+        worst = max(rows, key=lambda found: found["above"] / found["audits"])
+        colour = "#c0392b" if any(map(is_too_often, rows)) else "#1f5fa8"
+        value = _row_of(results, label, shown["name"])["median"]  # type: ignore[index]
+        left.barh(place, value, color=colour, height=0.6)
+        left.annotate(
+            f"{value:.2f}", (value, place), (3, 0), textcoords="offset points", va="center"
+        )
+        share = 100 * worst["above"] / worst["audits"]
+        right.barh(place, share, color=colour, height=0.6)
+        right.annotate(
+            f"{share:.0f} %", (share, place), (3, 0), textcoords="offset points", va="center"
+        )
+    left.axvline(shown["truth"], color="black", linewidth=1.2)
+    left.annotate(
+        f"truth {shown['truth']:.2f}", (shown["truth"], -0.62), ha="center", fontsize=10,
+        annotation_clip=False,
+    )  # fmt: skip
+    right.axvline(100 * SIGNIFICANCE, color="black", linewidth=1.2, linestyle=":")
+    left.set_yticks(range(len(names)), names, fontsize=10.5)
+    left.invert_yaxis()
+    left.set(xlim=(0, 9), xlabel="epsilon stated (median)")
+    right.set(
+        xlim=(0, 145), xticks=(0, 50, 100), xlabel="above the truth,\n% of audits (worst case)"
+    )
+    return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
