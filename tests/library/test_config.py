@@ -902,6 +902,25 @@ def test_rules_of_guesses_need_coins(changes, message):
         parse_experiment(config)
 
 
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        (["steinke"], "steinke"),
+        (["mahloujifar", "combined"], "mahloujifar"),
+        (["combined", "steinke"], "steinke"),
+    ],
+)
+def test_rules_of_guesses_need_coins_whatever_other_rules_there_are(rules, named):
+    config = changed("threshold_rules", rules)
+    config["audits"]["steps"] |= {"num_slots": 8, "worlds": "coins"}
+    assert parse_experiment(config).audits
+    config["audits"]["steps"]["worlds"] = "halves"
+    with pytest.raises(InputError, match=f"threshold rule {named} counts .* coins, not halves"):
+        parse_experiment(config)
+    config["threshold_rules"] = ["combined"]
+    assert parse_experiment(config).audits
+
+
 def test_a_single_run_needs_guesses_or_independent_slots():
     config = changed("threshold_rules", ["mahloujifar", "combined"])
     config["audits"]["steps"] |= {"num_slots": 8, "worlds": "coins", "num_runs": 1}

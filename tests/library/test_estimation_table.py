@@ -333,7 +333,12 @@ def test_the_summary_leaves_empty_what_an_audit_does_not_use() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "is_same"),
-    [("seed", 8, True), ("ranking", "final_model", True), ("batch_size", 11, False)],
+    [
+        ("seed", 8, True),
+        ("ranking", "final_model", True),
+        ("batch_size", 11, False),
+        ("num_runs", 200, False),
+    ],
 )
 def test_a_configuration_is_all_settings_but_the_seed_and_those_that_are_not_used(
     key: str, value: object, is_same: bool, monkeypatch: pytest.MonkeyPatch

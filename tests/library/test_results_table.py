@@ -15,6 +15,8 @@ from dpcanary.audits.results import AuditResults
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.results_table import in_words, read_results, results_table
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.settings.products import Products
 from dpcanary.tables import write_table
 from dpcanary.workflow.endings import failures, print_failure, print_success
 
@@ -129,6 +131,24 @@ def test_the_command_prints_the_table(tmp_path):
     assert len(json.loads(as_json.output)["audits"]) == len(table)
     with pytest.raises(InputError, match="has no results"):
         CliRunner().invoke(app, ["results", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_summary_that_lacks_an_audit_of_the_config_is_not_believed(tmp_path):
+    """Whoever adds an audit to a config must not take the results of the others for all."""
+    audit = {"num_runs": 8, "num_steps": 2, "canary": "worst_case", "noise_multiplier": [2.0, 3.0]}
+    experiment = parse_experiment(
+        {"experiment": "e", "delta": 1e-5, "audits": {"a": {"sample_rate": 0.5, **audit}}}
+    )
+    (tmp_path / "experiment.json").write_text(experiment.to_json())
+    products = Products(experiment).summary(["a"])
+    rows = [one(1.0, audit=product.name, origin=product.origin) for product in products]
+    foreign = one(1.0, audit="foreign", origin="summary/foreign:0123456789abcdef")
+    write_table(tmp_path / "summary.tsv", pd.DataFrame(rows))
+    assert len(read_results(tmp_path)) == len(products) == 2
+    for wrong in (rows[:1], rows[1:], [*rows, foreign]):
+        write_table(tmp_path / "summary.tsv", pd.DataFrame(wrong))
+        with pytest.raises(InputError, match="was not made with the config that is in"):
+            read_results(tmp_path)
 
 
 def test_a_notebook_rounds_to_the_safe_side(tmp_path):

@@ -14,6 +14,7 @@ from dpcanary.datasets.source import Purpose as DatasetPurpose
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.measurements import Purpose as MechanismCheckPurpose
 from dpcanary.own_training.one_run import Purpose as OwnTrainingPurpose
+from dpcanary.plugins import registered
 from dpcanary.training.settings import Purpose as TrainingPurpose
 from dpcanary.training.settings import TrainingStage
 from dpcanary.workflow.code import _closure, digest_of_code, imports_of
@@ -200,6 +201,31 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
     with pytest.raises(InputError, match="there is no package 'nowhere'"):
         digest_of_code(program, ROOT, functions=("nowhere.y:x",))
+
+
+@pytest.mark.parametrize(
+    ("group", "program"),
+    [("adversaries", "draw_figure"), ("threshold_rules", "estimate")],
+)
+def test_a_digest_follows_what_other_packages_register(group, program, tmp_path, monkeypatch):
+    """As an installed package does, by its entry points."""
+    installed = tmp_path / "plugged-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[dpcanary.{group}]\nmine = plugged:MINE\n")
+    (tmp_path / "plugged.py").write_text("import plugged_too\nMINE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("dpcanary.workflow.code.registered", registered.__wrapped__)  # not cached
+
+    def digests() -> list[str]:
+        names = (program, "prepare_dataset")
+        return [digest_of_code(ROOT / f"scripts/{name}.py", ROOT) for name in names]
+
+    before = digests()
+    (tmp_path / "plugged.py").write_text("import plugged_too\nMINE = 2\n")
+    after = digests()
+    assert after[0] != before[0]
+    assert after[1] == before[1]  # it loads no plugin
 
 
 def test_a_package_may_have_no_init_file(tmp_path, monkeypatch):

@@ -5,19 +5,22 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
+from dpcanary.randomness import philox_key
 from dpcanary.records import Records
 from dpcanary.training.augmentation import Views, augmented
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch, RecordTable
+from dpcanary.training.kernels.philox import sample_mask
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.residual_networks import resnet9, wrn16_4
-from dpcanary.training.settings import Loss
+from dpcanary.training.settings import Loss, Purpose
 
 RUNS, RECORDS, VIEWS, SIDE = 2, 5, 3, 12
 
@@ -74,6 +77,23 @@ def test_all_views_are_equally_probable():
     assert len(counts) == 162
     expected = count / 162
     assert (counts - expected).abs().max() < 5 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("purpose", [one for one in Purpose if one is not Purpose.VIEWS])
+def test_views_are_independent_of_all_else_that_a_run_draws(purpose):
+    """Half of the records that are sampled at rate 1/4 are mirrored.
+
+    By the words of Poisson sampling, none would be: the highest bit of a small word is 0.
+    """
+    count, run, step = 8_000, 3, 5
+    views = Views(1, count, seed=1, runs=torch.tensor([run])).at(step, torch.arange(count))
+    is_mirrored = views[0, :, 0].numpy() >= 2**31
+    mask = np.empty((1, count), np.float32)
+    key, threshold = philox_key(seed=1), np.uint64(2**30)
+    sample_mask(mask, threshold, key, step, np.array([run]), purpose.value)
+    sampled = is_mirrored[mask[0] == 1]
+    assert len(sampled) == pytest.approx(count / 4, rel=0.1)
+    assert binomtest(int(sampled.sum()), len(sampled), 0.5).pvalue > 1e-4
 
 
 class Scale(nn.Module):

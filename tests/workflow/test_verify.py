@@ -13,6 +13,7 @@ import pytest
 import yaml
 from running import printed_by
 
+from dpcanary.audits import verifying
 from dpcanary.audits.verifying import (
     DERIVING_RULES,
     OBSERVED,
@@ -22,8 +23,10 @@ from dpcanary.audits.verifying import (
     verify_results,
 )
 from dpcanary.errors import InputError
+from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.files import read_arrays
 from dpcanary.reports.of_experiment import report_of_experiment
+from dpcanary.settings.parsing import parse_experiment
 from dpcanary.tables import write_table
 
 ROOT = Path(__file__).parents[2]
@@ -205,6 +208,27 @@ def test_a_replay_finds_shards_that_no_score_can_show(results: Path) -> None:
     assert verify_results(results, cores=2).exit_status == 0
     found = verify_results(results, replay=100, cores=2)
     assert by_status(found, "changed") == {"shards/trained-gradient/00000.npz"}
+
+
+def test_critical_values_that_are_kept_here_are_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs simulate them anew, whatever this machine's cache holds."""
+    results = tmp_path / "results/study"
+    results.mkdir(parents=True)
+    (results / "experiment.json").write_text(parse_experiment(CONFIG).to_json())
+    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path / "kept"))
+
+    def critical(simulated: float) -> float:
+        found = cached_arrays("null", about="it", compute=lambda: {"a": np.array([simulated])})
+        return float(found["a"][0])
+
+    assert critical(0.5) == 0.5
+    seen: list[float] = []
+    monkeypatch.setattr(verifying, "_make", lambda *_: seen.append(critical(2.0)))
+    verify_results(results)
+    assert seen == [2.0]
+    assert critical(2.0) == 0.5  # what is kept stays as it is
 
 
 def test_missing_foreign_and_stale_files_are_told_apart(results: Path) -> None:
