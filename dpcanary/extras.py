@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 # By the names of imports; tests compare this with pyproject.toml.
 EXTRAS = {
+    "crate": ("rocrate",),
     "figures": ("matplotlib",),
     "train": (
         "PIL",

@@ -105,7 +105,7 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
     one_each = audits.groupby(place)["configuration"].nunique()
     if (one_each > 1).any():
         raise InputError(
-            f"audits at {_NOISE} {one_each.idxmax()[2]:g} differ in what this figure does not show"
+            f"audits at {_NOISE} {one_each[one_each > 1].index.to_frame()[_NOISE].iloc[0]:g} differ in what this figure does not show"
         )
     found = audits.groupby(place)["epsilon_lower"].agg(["mean", "sem", "count"]).reset_index()
     found = found.rename(columns={"mean": "epsilon", "sem": "error_bar", "count": "num_repeats"})
