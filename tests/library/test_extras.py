@@ -79,19 +79,14 @@ def test_a_public_name_says_how_to_get_what_it_needs(name):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [
-        (["run", "config/demo.yaml"], "torch", "train"),
-        (["check", "loop:train"], "torch", "train"),
-    ],
-)
-def test_a_command_says_so_in_one_line(arguments, package, extra):
+@pytest.mark.parametrize("arguments", [["run", "config/demo.yaml"], ["check", "loop:train"]])
+def test_a_command_says_so_in_one_line(arguments):
     done = in_light_install(f"sys.argv[1:] = {arguments}\nfrom dpcanary.cli import main\nmain()")
     assert done.returncode == 1
-    assert done.stderr == (
-        f"error: this needs the package {package!r}, which is not installed here:"
-        f" pip install 'dpcanary[{extra}]'\n"
+    assert re.fullmatch(
+        r"error: this needs the package '\w+', which is not installed here:"
+        r" pip install 'dpcanary\[train\]'\n",
+        done.stderr,
     )
 
 
