@@ -32,6 +32,8 @@ def drawn(
         seed=seed,
         batches_per_pass=mechanism.batches_per_pass,
         other_records=others,
+        landscape=None,
+        landscape_threshold=None,
     )
     ratios = draw_worst_case(Drawing(stage, mechanism.noise_multiplier, range(runs)))[:, 0]
     found = simulate_epsilon(ratios[0::2], ratios[1::2], delta=DELTA)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dpcanary.accounting.of_opacus import epsilons_of as epsilons_of
     from dpcanary.accounting.phases import Phase as Phase
     from dpcanary.accounting.phases import account_phases as account_phases
+    from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism as ShuffledMechanism
+    from dpcanary.accounting.shuffled_mechanism import batches_of_pass as batches_of_pass
     from dpcanary.accounting.shuffling import ShuffledEpsilons as ShuffledEpsilons
-    from dpcanary.accounting.shuffling import ShuffledMechanism as ShuffledMechanism
     from dpcanary.accounting.shuffling import account_shuffled as account_shuffled
-    from dpcanary.accounting.shuffling import batches_of_pass as batches_of_pass
     from dpcanary.accounting.trade_off import trade_off_curve as trade_off_curve
     from dpcanary.adjacency import Adjacency as Adjacency
     from dpcanary.gdp import gdp_delta as gdp_delta

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from dpcanary.accounting.epsilon import account_epsilon_curve, checked_question, with_fallback
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.noise import NoiseStage
-from dpcanary.accounting.shuffling import ShuffledMechanism
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_real
 from dpcanary.errors import AccountingError, InputError

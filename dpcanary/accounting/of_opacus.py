@@ -10,11 +10,8 @@ from typing import Any
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
-from dpcanary.accounting.shuffling import (
-    ShuffledMechanism,
-    guaranteed_epsilon,
-    least_batches_of_pass,
-)
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism, least_batches_of_pass
+from dpcanary.accounting.shuffling import guaranteed_epsilon
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError, InputError
 from dpcanary.printing import rounded_up

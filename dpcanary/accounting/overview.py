@@ -12,7 +12,8 @@ from dpcanary.accounting.curve import ExactCurve, GaussianCurve
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.settings import AccountingStage
-from dpcanary.accounting.shuffling import ShuffledMechanism, claimed_epsilon, guaranteed_epsilon
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
+from dpcanary.accounting.shuffling import claimed_epsilon, guaranteed_epsilon
 from dpcanary.accounting.trade_off import curves_by_steps, gaussian_distance, largest_mu
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError

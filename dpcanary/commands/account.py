@@ -1,11 +1,11 @@
 """`dpcanary account`, `calibrate` and `statement`: the epsilons of a training, before it runs."""
 
 from math import ceil, isfinite
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpcanary.accounting.shuffling import ShuffledEpsilons, ShuffledMechanism
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.adjacency import ADJACENCIES, PROTECTS, Adjacency
 from dpcanary.commands.training_options import (
     BatchSize,
@@ -24,6 +24,9 @@ from dpcanary.commands.training_options import (
     warn_of_large_delta,
 )
 from dpcanary.printing import print_json, print_table, print_text, rounded_up
+
+if TYPE_CHECKING:  # its accountants load slowly
+    from dpcanary.accounting.shuffling import ShuffledEpsilons
 
 # With shuffled batches, zero-out and add/remove adjacency differ.
 _SHUFFLED_PROTECTS = {
@@ -244,7 +247,7 @@ def _shuffled_in_json(mechanism: ShuffledMechanism, rate: float, delta: float) -
     }
 
 
-def _epsilons_in_json(found: ShuffledEpsilons) -> dict[str, Any]:
+def _epsilons_in_json(found: "ShuffledEpsilons") -> dict[str, Any]:
     return {
         "epsilon": found.guaranteed,
         "epsilon_claimed_by_poisson": found.claimed,
@@ -252,7 +255,7 @@ def _epsilons_in_json(found: ShuffledEpsilons) -> dict[str, Any]:
     }
 
 
-def _print_shuffled(found: ShuffledEpsilons) -> None:
+def _print_shuffled(found: "ShuffledEpsilons") -> None:
     rows = [
         (
             ADJACENCIES[one],

@@ -11,7 +11,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.shuffling import (
+from dpcanary.accounting.shuffled_mechanism import (
     ShuffledMechanism,
     batches_of_pass,
     least_batches_of_pass,

@@ -102,10 +102,11 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
     series = ("shuffled_" + rows["other_records"].astype(str)).where(is_shuffled, "poisson")
     place = ["adjacency", "series", _NOISE]
     audits = rows.assign(series=series)
-    one_each = audits.groupby(place)["configuration"].nunique()
-    if (one_each > 1).any():
+    one_each = audits.groupby(place)["configuration"].nunique().reset_index()
+    several = one_each.loc[one_each["configuration"] > 1, _NOISE]
+    if len(several):
         raise InputError(
-            f"audits at {_NOISE} {one_each[one_each > 1].index.to_frame()[_NOISE].iloc[0]:g} differ in what this figure does not show"
+            f"audits at {_NOISE} {several.iloc[0]:g} differ in what this figure does not show"
         )
     found = audits.groupby(place)["epsilon_lower"].agg(["mean", "sem", "count"]).reset_index()
     found = found.rename(columns={"mean": "epsilon", "sem": "error_bar", "count": "num_repeats"})

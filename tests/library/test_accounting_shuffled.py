@@ -10,12 +10,8 @@ from dpcanary.accounting.calibration import calibrate_shuffled
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve
 from dpcanary.accounting.losses import simulate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.shuffling import (
-    ShuffledMechanism,
-    account_shuffled,
-    batches_of_pass,
-    guaranteed_epsilon,
-)
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism, batches_of_pass
+from dpcanary.accounting.shuffling import account_shuffled, guaranteed_epsilon
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
 from dpcanary.gdp import gdp_delta, gdp_epsilon

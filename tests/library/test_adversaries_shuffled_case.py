@@ -14,7 +14,8 @@ from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.epsilon import privacy_profile
 from dpcanary.accounting.losses import simulate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.shuffling import ShuffledMechanism, guaranteed_epsilon
+from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
+from dpcanary.accounting.shuffling import guaranteed_epsilon
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import Drawing
 from dpcanary.adversaries.settings import DrawingStage, OtherRecords
