@@ -21,7 +21,7 @@ _STEP, _SHARE, _LARGEST = 0.01, 0.005, 12.0
 _EVERY, _LOWEST, _HIGHEST = 20, -6.0, 8.0
 # Chords of smaller heights, or of a smaller part of the rates, have slopes of rounding errors.
 # Lines are raised by as much, which is more than the rounding errors of the others.
-_LEAST_HEIGHT, _LEAST_PART = 1e-9, 1e-6
+_LEAST_HEIGHT, _LEAST_PART = 1e-9, 1e-5
 # Pairs that are seen before the first bet, and how their number grows from one choice of bets to
 # the next.
 FIRST_BETS, _GROWTH = 4, 1.08
