@@ -164,27 +164,28 @@ ESTIMATORS = (
     ),
     Estimator(
         "privacy-estimates", "beta", "eps_lo", MANY, "privacy-estimates, `beta`",
-        'compute_eps_lo(counts, 1e-5, .05, "beta")', _BOUND, _ANY, (100, 40),
+        'compute_eps_lo(counts, 1e-5, .05, "beta")', _BOUND, _ANY,
     ),
     Estimator(
         "privacy-estimates", "jeffreys", "eps_lo", MANY, "privacy-estimates, `jeffreys`",
-        'compute_eps_lo(counts, 1e-5, .05, "jeffreys")', "credible, 95 %", _ANY, (100, 40),
+        'compute_eps_lo(counts, 1e-5, .05, "jeffreys")', "credible, 95 %", _ANY,
     ),
     Estimator(
         "privacy-estimates", "joint-beta", "eps_lo", MANY, "privacy-estimates, `joint-beta`",
-        'compute_eps_lo(counts, 1e-5, .05, "joint-beta")', "credible, 95 %", _ANY, (1, 1),
+        'compute_eps_lo(counts, 1e-5, .05, "joint-beta")', "credible, 95 %", _ANY, (1, 0),
     ),
     Estimator(
         "PrivacyGuard", "AnalysisNode", "eps", MANY, "PrivacyGuard, `eps`", _NODE.format("eps"),
-        "upper end of a 95 % interval, TPR 1 %", _ANY, (10, 5),
+        "upper end of a 95 % interval, TPR 1 %", _ANY, (5, 3),
     ),
     Estimator(
         "PrivacyGuard", "AnalysisNode", "eps_lb", MANY, "PrivacyGuard, `eps_lb`",
-        _NODE.format("eps_lb"), "lower end of a 95 % interval, TPR 1 %", _ANY, (10, 5),
+        _NODE.format("eps_lb"), "lower end of a 95 % interval, TPR 1 %", _ANY, (5, 3),
     ),
     Estimator(
-        "PrivacyGuard", "AnalysisNode", "eps_cp", MANY, "PrivacyGuard, `eps_cp`",
-        _NODE.format("eps_cp"), "95 % Clopper-Pearson", _ANY, (10, 5),
+        "PrivacyGuard", "AnalysisNode, one bootstrap sample", "eps_cp", MANY,
+        "PrivacyGuard, `eps_cp`",
+        _NODE.format("eps_cp"), "95 % Clopper-Pearson", _ANY, (100, 30),
     ),
     Estimator(
         "dpcanary", "mahloujifar", "epsilon_lower", ONE, "dpcanary, `mahloujifar`",
@@ -210,19 +211,13 @@ ESTIMATORS = (
     Estimator(
         "PrivacyGuard", "FDPAnalysisNode", "eps", ONE, "PrivacyGuard, `FDPAnalysisNode`",
         "FDPAnalysisNode(m, c, c_cap=m // 4, delta=1e-5).run_analysis().eps", "p-value .05",
-        _GAUSSIAN, (5, 1),
-    ),
-    Estimator(
-        "PrivacyGuard", "FDPAnalysisNode, tutorial", "eps", ONE,
-        "PrivacyGuard, the best of 10 numbers of guesses, as its tutorial",
-        "max(FDPAnalysisNode(m, c, c_cap, delta=1e-5).run_analysis().eps)", "p-value .05",
-        _GAUSSIAN, (1, 0),
+        _GAUSSIAN, (3, 0),
     ),
     Estimator(
         "dpsgd-auditbench", "bootstrap", "eps", ONE, "dpsgd-auditbench, bootstrap",
         "ndis_eps_lower_bound_with_ci(in_, out, 1e-5, alpha=.05, n_bootstrap=2000,"
         " pool_variance=True)",
-        "lower bound, 95 %, slots independent and Gaussian", _GAUSSIAN, (6, 6),
+        "lower bound, 95 %, slots independent and Gaussian", _GAUSSIAN, (4, 4),
     ),
 )  # fmt: skip
 # Those of the chart: name there, and the label above.
@@ -280,11 +275,11 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
             continue
         for cell in cells:
             calls = {e.call: e for e in ESTIMATORS if (e.tool, e.game) == (tool.name, cell.game)}
-            questions += [(tool, e, cell, command, path) for e in calls.values()]
+            questions += [(tool, e, cell, hashes[cell.name], command, path) for e in calls.values()]
     with ThreadPoolExecutor(options.processes) as pool:
         answers = list(pool.map(lambda question: asked(*question, work=work), questions))
     rows = []
-    for (tool, asked_for, cell, _, _), found in zip(questions, answers, strict=True):
+    for (tool, asked_for, cell, *_), found in zip(questions, answers, strict=True):
         if found is None:
             continue
         tools[tool.name] = {name: found[name] for name in ("version", "python")}
@@ -355,9 +350,7 @@ def write_request(cell: Cell, work: Path, demo: Path) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def interpreter(
-    tool: Tool, work: Path, clones: dict[str, str], installer: str
-) -> tuple[str, str | None]:
+def interpreter(tool: Tool, work: Path, clones: dict[str, str], installer: str) -> tuple[str, str]:
     """The interpreter that has the tool, and what it needs on its path.
 
     Raises:
@@ -382,28 +375,34 @@ def interpreter(
             command = [str(python), "-m", "pip", "install", "--quiet", tool.requirement]
         subprocess.run(command, check=True)
         (place / "installed").touch()
-    return str(python), None
+    return str(python), ""
 
 
 def asked(
-    tool: Tool, estimator: Estimator, cell: Cell, command: str, path: str | None, *, work: Path
+    tool: Tool,
+    estimator: Estimator,
+    cell: Cell,
+    digest: str,
+    command: str,
+    path: str,
+    *,
+    work: Path,
 ) -> dict[str, Any] | None:
     """The answer to one question, from its file if it was asked before; None for no audits."""
-    number = 1 if cell.mu is None else estimator.audits[SIZES.index(cell.size)]
+    small, large = estimator.audits
+    number = min(1, large) if cell.mu is None else (small, large)[SIZES.index(cell.size)]
     if not number:
         return None
-    given = read_json(work / "scores" / f"{cell.name}.json")
-    text = json.dumps({**given, "audits": given["audits"][:number]})
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    name = re.sub(r"\W+", "_", f"{tool.name}-{estimator.call}-{cell.name}-{digest}")
+    name = re.sub(r"\W+", "_", f"{tool.name}-{estimator.call}-{cell.name}-{digest}-{number}")
     request, answer = (work / kind / f"{name}.json" for kind in ("requests", "answers"))
     if not answer.exists():
         print(f"{tool.name}: {estimator.call}, {cell.name}", file=sys.stderr)
-        write_text(request, text)
+        given = read_json(work / "scores" / f"{cell.name}.json")
+        write_text(request, json.dumps({**given, "audits": given["audits"][:number]}))
         answer.parent.mkdir(exist_ok=True)
         partial = answer.with_suffix(".partial")
         words = [command, str(ADAPTERS), tool.name, estimator.call, str(request), str(partial)]
-        environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": path or ""}
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
         done = subprocess.run(
             words, env={**os.environ, **environment}, check=False, capture_output=True, text=True
         )
@@ -545,39 +544,38 @@ def _demo(results: dict[str, Any], game: str) -> str:
 
 def chart(results: dict[str, Any]) -> Figure:
     """What each tool states at mu = 1 with 1,250 scores, and how often it is above the truth."""
-    figure = Figure(figsize=(5.4, 4.6), layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.5, 1))
-    chosen = [c for c in results["cells"] if c["game"] == MANY and c["mu"] is not None]
-    [shown] = [c for c in chosen if (c["mu"], c["size"]) == (1, 1_250)]
-    names = {
-        name: label for name, label in CHARTED.items() if _row_of(results, label, shown["name"])
-    }
-    for place, label in enumerate(names.values()):
-        rows = [found for c in chosen if (found := _row_of(results, label, c["name"]))]
-        worst = max(rows, key=lambda found: found["above"] / found["audits"])
-        colour = "#c0392b" if any(map(is_too_often, rows)) else "#1f5fa8"
-        value = _row_of(results, label, shown["name"])["median"]  # type: ignore[index]
-        left.barh(place, value, color=colour, height=0.6)
+    figure = Figure(figsize=(5.4, 4.8), layout="constrained", facecolor="white")
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
+    cells = [cell for cell in results["cells"] if cell["game"] == MANY and cell["mu"] is not None]
+    [shown] = [cell for cell in cells if (cell["mu"], cell["size"]) == (1, 1_250)]
+    names = []
+    for name, label in CHARTED.items():
+        rows = {cell["name"]: _row_of(results, label, cell["name"]) for cell in cells}
+        there = [row for row in rows.values() if row]
+        if (own := rows[shown["name"]]) is None:
+            continue
+        colour = "#c0392b" if any(map(is_too_often, there)) else "#1f5fa8"
+        share = 100 * max(row["above"] / row["audits"] for row in there)
+        left.barh(len(names), own["median"], color=colour, height=0.7)
+        right.barh(len(names), share, color=colour, height=0.7)
+        inside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 10.5}
         left.annotate(
-            f"{value:.2f}", (value, place), (3, 0), textcoords="offset points", va="center"
-        )
-        share = 100 * worst["above"] / worst["audits"]
-        right.barh(place, share, color=colour, height=0.6)
-        right.annotate(
-            f"{share:.0f} %", (share, place), (3, 0), textcoords="offset points", va="center"
-        )
-    left.axvline(shown["truth"], color="black", linewidth=1.2)
-    left.annotate(
-        f"truth {shown['truth']:.2f}", (shown["truth"], -0.62), ha="center", fontsize=10,
-        annotation_clip=False,
-    )  # fmt: skip
-    right.axvline(100 * SIGNIFICANCE, color="black", linewidth=1.2, linestyle=":")
+            f"{own['median']:.2f}", (own["median"], len(names)), (-4, 0), ha="right",
+            color="white", weight="bold", **inside,
+        )  # fmt: skip
+        right.annotate(f"{share:.0f} %", (share, len(names)), (4, 0), **inside)
+        names.append(name)
+    left.axvline(shown["truth"], color="black", linewidth=1.4)
+    left.set_title(f"epsilon stated\n(line: the truth, {shown['truth']:.2f})", fontsize=11)
+    right.axvline(100 * SIGNIFICANCE, color="black", linewidth=1.4, linestyle=":")
+    right.set_title("audits above the\ntruth, worst case", fontsize=11)
     left.set_yticks(range(len(names)), names, fontsize=10.5)
     left.invert_yaxis()
-    left.set(xlim=(0, 9), xlabel="epsilon stated (median)")
-    right.set(
-        xlim=(0, 145), xticks=(0, 50, 100), xlabel="above the truth,\n% of audits (worst case)"
-    )
+    left.set(xlim=(0, 7.5), xticks=range(0, 8, 2))
+    right.set(xlim=(0, 160), xticks=(0, 50, 100), xticklabels=("0", "50 %", "100 %"))
+    for axes in (left, right):
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="x", labelsize=10)
     return figure
 
 

@@ -68,7 +68,7 @@ def test_every_estimator_was_asked_in_every_setting():
         for estimator in peers.ESTIMATORS:
             if estimator.game != cell["game"] or "not_run" in RESULTS["tools"][estimator.tool]:
                 continue
-            wanted = 1
+            wanted = min(estimator.audits[1], 1)
             if cell["mu"] is not None:
                 wanted = estimator.audits[peers.SIZES.index(cell["size"])]
             assert found.get((estimator.label, cell["name"]), 0) == wanted
@@ -172,14 +172,14 @@ def test_jax_privacy_gets_canaries_that_are_in_first(monkeypatch):
 
 
 def test_privacy_estimates_gets_the_counts_of_the_second_half(monkeypatch):
-    """The best threshold of the first half is 2: all right, as for no other."""
+    """The first halves are apart, so the best threshold is between 8 and 10."""
 
     def compute_eps_lo(counts, delta, alpha, method):
         assert (delta, alpha) == (1e-5, 0.05)
         return counts["TP"] - counts["FP"] if method == "beta" else counts
 
     module(monkeypatch, "privacy_estimates", AttackResults=dict, compute_eps_lo=compute_eps_lo)
-    in_, out = np.array([2.0, 3.0, 2.5, 0.5, 4.0, 5.0]), np.array([0.0, 1.0, 2.2, 1.9])
+    in_, out = np.array([10.0, 11.0, 12.0, 10.5, 7.0, 13.0]), np.array([7.0, 8.0, 12.5, 7.9])
     found = peer_adapters.privacy_estimates("joint-beta")(in_, out, 1e-5, 0.05, 0)
     assert found == {"eps_lo": {"TP": 2, "FN": 1, "FP": 1, "TN": 1}}
 
@@ -208,8 +208,9 @@ def test_privacy_guard_gets_the_guesses_of_both_sides(monkeypatch):
 
 def test_privacy_guard_gives_three_numbers_of_one_call(monkeypatch):
     class AnalysisNode:
-        def __init__(self, given, delta, n_users_for_eval):
-            self.scores, self.number = given, n_users_for_eval
+        def __init__(self, given, delta, n_users_for_eval, num_bootstrap_resampling_times=1000):
+            self.scores = given
+            self.number = (n_users_for_eval, num_bootstrap_resampling_times)
 
         def run_analysis(self):
             train, test = self.scores
@@ -221,9 +222,10 @@ def test_privacy_guard_gives_three_numbers_of_one_call(monkeypatch):
         AggregateAnalysisInput=lambda kind, train, test, key: (train["score"], test["score"]),
     )  # fmt: skip
     module(monkeypatch, "privacy_guard.analysis.mia.analysis_node", AnalysisNode=AnalysisNode)
-    call = peer_adapters.CALLS["PrivacyGuard", "AnalysisNode"]()
-    found = call(np.array([1.0, 2.0, 4.0]), np.array([0.5, 0.0]), 1e-5, 0.05, 0)
-    assert found == {"eps": 7.0, "eps_lb": 0.5, "eps_cp": 2}
+    for name, samples in (("AnalysisNode", 1000), ("AnalysisNode, one bootstrap sample", 1)):
+        call = peer_adapters.CALLS["PrivacyGuard", name]()
+        found = call(np.array([1.0, 2.0, 4.0]), np.array([0.5, 0.0]), 1e-5, 0.05, 0)
+        assert found == {"eps": 7.0, "eps_lb": 0.5, "eps_cp": (2, samples)}
 
 
 def test_a_tool_that_no_registry_has_needs_a_clone(tmp_path):
