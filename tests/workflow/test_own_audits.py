@@ -44,7 +44,12 @@ COMMAND = [
     *("--num-steps", "10", "--num-runs", "40", "--delta", "1e-5", "--device", "cpu"),
 ]
 CHROMIUM = shutil.which("chromium")
-WINDOWS = {"desktop": (1280, 800), "phone": (390, 844)}
+WINDOWS = {
+    "desktop": (1280, 800, "light"),
+    "desktop in the dark": (1280, 800, "dark"),
+    "phone": (390, 844, "light"),
+    "phone in the dark": (390, 844, "dark"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -359,9 +364,29 @@ def browser() -> Iterator[webdriver.Chrome]:
     driver.quit()
 
 
+def emulate(browser: webdriver.Chrome, media: str, scheme: str) -> None:
+    wanted = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [wanted]})
+
+
+def style_of(browser: webdriver.Chrome, selector: str, *names: str) -> list[str]:
+    """Values of the style of the first such element, as it is shown."""
+    return browser.execute_script(
+        "const style = getComputedStyle(document.querySelector(arguments[0]));"
+        "return arguments[1].map(name => style.getPropertyValue(name))",
+        selector,
+        names,
+    )
+
+
+def brightness(color: str) -> float:
+    return float(np.mean([int(part) for part in re.findall(r"\d+", color)[:3]]))
+
+
 @pytest.fixture(params=[*WINDOWS])
 def page(browser, report, request) -> webdriver.Chrome:
-    width, height = WINDOWS[request.param]
+    width, height, scheme = WINDOWS[request.param]
+    emulate(browser, "", scheme)
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
@@ -390,6 +415,48 @@ def test_text_is_legible(page):
         " parseFloat(getComputedStyle(e).fontSize) < 14).map(e => e.outerHTML)"
     )
     assert small == []
+
+
+def test_the_page_is_dark_where_the_reader_wants_it_and_figures_stay_on_white(page, request):
+    is_dark = "dark" in request.node.callspec.params["page"]
+    paper, ink = style_of(page, "body", "background-color", "color")
+    assert (brightness(paper) < brightness(ink)) == is_dark
+    assert style_of(page, ".scroll", "background-color") == ["rgb(255, 255, 255)"]
+
+
+def test_figures_are_whole_and_can_be_enlarged_on_a_phone(page, request):
+    [width] = page.execute_script("return [innerWidth]")
+    figures = page.find_elements("css selector", ".scroll img")
+    assert len(figures) == 4
+    for figure in figures:
+        assert 0 <= figure.rect["x"] < figure.rect["x"] + figure.rect["width"] <= width
+    box = page.find_element("css selector", ".enlarge")
+    assert box.is_displayed() == ("phone" in request.node.callspec.params["page"])
+    if box.is_displayed():
+        box.click()
+        assert figures[0].rect["width"] > 2 * width
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_bars_are_seen_on_paper(browser, report, scheme):
+    """Printers leave backgrounds out, unless they are asked to keep them; borders stay."""
+    emulate(browser, "print", scheme)
+    browser.get(report.as_uri())
+    paper, ink = style_of(browser, "body", "background-color", "color")
+    assert brightness(ink) < brightness(paper)
+    for kind in ("add-remove", "proven", "substitute"):
+        adjust, width, color = style_of(
+            browser,
+            f".{kind} .fill",
+            "print-color-adjust",
+            "border-right-width",
+            "border-top-color",
+        )
+        assert adjust == "exact"
+        assert width == "4px"
+        assert brightness(color) < 100
+    emulate(browser, "", "light")
 
 
 def test_readers_with_a_screen_reader_are_served(page):
