@@ -110,6 +110,16 @@ def test_audits_have_seeds_of_their_own_that_others_do_not_move():
     assert {audit.seed for audit in fixed.audits.values()} == {3}
 
 
+def test_another_seed_of_the_experiment_moves_those_of_all_audits():
+    """Else a replication would have the very runs of the first experiment."""
+    seeds = {
+        audit.seed
+        for seed in (0, 1, 7)
+        for audit in parse_experiment(changed("seed", seed)).audits.values()
+    }
+    assert len(seeds) == 3 * 4
+
+
 def test_shards_are_indices_and_more_runs_only_add():
     small = parse_experiment(changed("audits/steps/runs_per_shard", 5)).audits["steps-gradient-q1"]
     config = changed("audits/steps/runs_per_shard", 5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from dpcanary import Mechanism, estimate_epsilon, expected_bound
+from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
@@ -310,6 +310,27 @@ def test_bad_arguments_of_expected_bounds_are_named(arguments, message):
     good = {"mechanism": 1.0, "num_runs": 10, "delta": DELTA}
     with pytest.raises(InputError, match=message):
         expected_bound(**{**good, **arguments})
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.8, 2.0])
+def test_the_p_value_of_one_score_per_world_is_known(mu):
+    """The score of world 0 is above that of world 1 with probability Phi(mu / sqrt(2))."""
+    known = {"mechanism": mu, "num_simulations": 1_999, "seed": 3}
+    above = assess_claim(world0_scores=[1.0], world1_scores=[0.0], **known)
+    exact = norm.cdf(mu / math.sqrt(2))
+    assert abs(above.p_value - exact) < 4 * math.sqrt(exact * (1 - exact) / 1_999)
+    below = assess_claim(world0_scores=[0.0], world1_scores=[1.0], **known)
+    assert below.p_value == 1.0
+
+
+def test_the_least_p_value_is_that_of_the_observed_audit_among_all():
+    found = assess_claim(
+        world0_scores=np.arange(60.0) + 60,
+        world1_scores=np.arange(60.0),
+        mechanism=0.5,
+        num_simulations=99,
+    )
+    assert found.p_value == pytest.approx(1 / 100)
 
 
 def test_the_default_rule_starts_without_what_takes_long_to_import():

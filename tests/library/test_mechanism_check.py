@@ -25,10 +25,12 @@ from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.check import PROPERTIES, smallest_errors
 from dpcanary.mechanism_check.findings import Measured, Property, findings_of, level_of_each
+from dpcanary.mechanism_check.findings import Test as OneTest
 from dpcanary.mechanism_check.jax_probe import JaxProbe
-from dpcanary.mechanism_check.laws import binomial_p_values, spread_p_value
+from dpcanary.mechanism_check.laws import binomial_p_values, disjoint_pairs, spread_p_value
 from dpcanary.mechanism_check.measurements import Measurements, Plan, Settings, Trainings
 from dpcanary.mechanism_check.probe import TENSORS, Probe, by_column, probe_records
+from dpcanary.mechanism_check.sampling import _least_hypergeometric
 from dpcanary.mechanism_check.trace import Trace
 from dpcanary.own_training import assert_mechanism
 from dpcanary.training import DPSGD, InputCanary, train_ensemble
@@ -266,6 +268,43 @@ def test_the_level_is_shared_out_among_what_is_random():
     assert level_of_each(0.06, properties) == pytest.approx(0.02)
 
 
+def test_the_tests_of_a_property_are_corrected_for_their_number():
+    found = right_measurements(np.random.default_rng(0), 20, 10, 0.5)
+    tests = [OneTest(f"place {index}", p) for index, p in enumerate((0.3, 0.004, 1.0, 0.9, 0.7))]
+    prop = Property("p", "", lambda _: Measured("", tests), "")
+    [holding] = findings_of(found, [prop], significance=0.019)
+    [failing] = findings_of(found, [prop], significance=0.021)
+    assert holding.p_value == failing.p_value == pytest.approx(5 * 0.004)
+    assert (holding.holds, failing.holds) == (True, False)
+    assert "place 1" in failing.measured
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 10])
+def test_pairs_share_no_step_or_record(distance):
+    """Laws of pairs are exact because each number is in one pair at most."""
+    for count in range(30):
+        first, second = disjoint_pairs(count, distance)
+        assert (second == first + distance).all()
+        assert len({*first, *second}) == 2 * len(first) == count // (2 * distance) * 2 * distance
+        assert {*first, *second} <= {*range(count)}
+
+
+@pytest.mark.parametrize(("first", "second", "total"), [(3, 4, 9), (6, 5, 8), (2, 2, 30)])
+def test_p_values_of_common_records_are_sums_over_outcomes(first, second, total):
+    """So many or more of `first` records are among `second` ones; the number itself counts."""
+    ways = [comb(first, k) * comb(total - first, second - k) for k in range(min(first, second) + 1)]
+    for common in range(max(0, first + second - total), len(ways)):
+        expected = sum(ways[common:]) / comb(total, second)
+        counts = (np.array([number]) for number in (common, first, second))
+        assert _least_hypergeometric(*counts, total) == (0, pytest.approx(expected, rel=1e-9))
+    # Of three pairs of batches, the second is the rarest.
+    most = len(ways) - 1
+    counts = np.array([most - 1, most, most - 1]), np.full(3, first), np.full(3, second)
+    index, p_value = _least_hypergeometric(*counts, total)
+    assert index == 1
+    assert p_value == pytest.approx(min(1.0, 3 * ways[most] / comb(total, second)))
+
+
 @pytest.mark.parametrize("rate", [0.3, 1.0])
 def test_p_values_of_binomial_numbers_are_sums_over_outcomes(rate):
     """Twice the probability of no larger, or of no smaller ones; each holds the number itself."""
@@ -307,6 +346,32 @@ def test_a_wrong_scale_is_not_found_as_something_else():
     found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
     assert not failing_of(found)
     assert failing_of(with_noise(found, lambda moved: 0.1 * moved)) == {"noise scale"}
+
+
+def test_a_parameter_without_noise_is_named_where_no_small_training_is_possible():
+    """As at a sample rate above .9; the noise of all other parameters is right."""
+
+    def change(moved):
+        moved = moved.copy()
+        moved[..., 7, 40:] = 0.0  # hidden.bias
+        return moved
+
+    found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    found = with_noise(replace(found, small_quiet=None, small_noisy=None), change)
+    [scale] = [one for one in findings(found) if one.name == "noise scale"]
+    assert not scale.holds
+    assert "hidden.bias 0" in scale.measured
+
+
+@pytest.mark.parametrize("kind", ["quiet", "noisy"])
+@pytest.mark.parametrize("more", [-1, 1, 4])
+def test_another_number_of_updates_than_steps_fails(kind, more):
+    """In one training of twelve. More updates leak more; with fewer, some step is hidden."""
+    found = right_measurements(np.random.default_rng(0), 40, 12, 0.25)
+    trainings = getattr(found, kind)
+    num_updates = trainings.num_updates + more * (np.arange(12) == 7)
+    failing = failing_of(replace(found, **{kind: replace(trainings, num_updates=num_updates)}))
+    assert "steps" in failing
 
 
 def test_noise_that_is_repeated_between_trainings_is_found():

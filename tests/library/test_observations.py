@@ -130,6 +130,14 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, changes):
         read_shard(written(tmp_path, replace(shard(0, 4, num_slots=2), **arrays)))
 
 
+@pytest.mark.parametrize("world", [2, 255])
+def test_worlds_other_than_0_and_1_are_refused(tmp_path, world):
+    """A run of such a world would be in neither, and the bound would be of the others."""
+    worlds = np.array([[0], [1], [world], [1]], np.uint8)
+    with pytest.raises(InputError, match=r"00000\.npz: its arrays do not fit together"):
+        read_shard(written(tmp_path, replace(shard(0, 4), world=worlds)))
+
+
 def test_a_truncated_shard_is_refused_with_advice(tmp_path):
     path = written(tmp_path, shard(0, 4))
     path.write_bytes(path.read_bytes()[:-20])

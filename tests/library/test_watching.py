@@ -203,6 +203,25 @@ def test_right_trainings_raise_alarms_at_most_at_their_level():
     assert found <= 600 * 0.05 + 3 * math.sqrt(600 * 0.05 * 0.95)
 
 
+def test_steps_that_show_nothing_are_no_evidence_however_many():
+    """All e-values are 1 then, but those of copies, which are less: the weights alone are left."""
+    one, steps, unknown = evidence(num_canaries=0), 500, math.nan
+    one.add(
+        StepsSeen(
+            residuals=np.empty((steps, 0)),
+            squares=np.full((steps, 2), unknown),
+            sums=np.full((steps, 2), unknown),
+            first=np.full((steps, 2, 16), unknown),
+            batch_sizes=np.full(steps, unknown),
+            sample_rates=np.full(steps, 0.2),
+            num_records=(unknown, unknown),
+        )
+    )
+    # Copies are one of seven kinds.
+    assert 6 / 7 * 0.99 < math.exp(one.log_total) < 1
+    assert one.finding is None
+
+
 def test_how_steps_are_cut_into_blocks_changes_nothing():
     whole, parts = evidence(), evidence()
     steps = seen(np.random.default_rng(1), 40, scale=0.97)
