@@ -48,10 +48,9 @@ def account_shuffled(
         >>> round(found.guaranteed["substitute"], 2), round(found.claimed["substitute"], 2)
         (24.92, 2.51)
     """
+    of_all = {one: mechanism.under(one) for one in Adjacency}
     return ShuffledEpsilons(
-        guaranteed={
-            one: guaranteed_epsilon(mechanism.under(one), delta=delta) for one in Adjacency
-        },
+        guaranteed={one: guaranteed_epsilon(of, delta=delta) for one, of in of_all.items()},
         claimed={
             one: claimed_epsilon(of.as_poisson(sample_rate), delta=delta)
             for one, of in of_all.items()
