@@ -6,8 +6,10 @@ from difflib import get_close_matches
 
 from dpcanary.extras import lacking, package_lacked
 
+# Of writing to an open file, which they do not name.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OF_THE_DISK = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, *_FULL),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
 )
 
@@ -48,6 +50,8 @@ def explained(error: BaseException) -> str | None:
         return f"out of memory{detail}: free some, or lower --cores; finished files are kept"
     if isinstance(error, OSError) and error.errno in _OF_THE_DISK and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"{error.strerror}: free some space, then run again: finished files are kept"
     return None
 
 

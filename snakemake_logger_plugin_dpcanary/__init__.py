@@ -6,6 +6,7 @@ the environment variable CI is set, it prints a line from time to time.
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,28 @@ _SILENT = {
 # Said of every failed run, whose reasons are printed besides, and of every failed job, of which
 # its own message says more.
 _FAILED = ("At least one job did not complete successfully", "RuleException:\nCalledProcessError ")
+
+
+# What Snakemake says of mistakes, and what they are.
+_IN_OUR_WORDS = (
+    (
+        r"MissingRuleException:\nNo rule to produce (\S+) .*",
+        r"error: nothing makes \1: --target takes a rule (all, list_audits, estimate_cost) or a"
+        r" file of the results, as results/<name>/summary.tsv",
+    ),
+    (r'WorkflowError in file ".*", line \d+:\n(.*?)(\n  File ".*)?', r"error: \1"),
+    (
+        r"MissingInputException in rule (\S+) in file .*?affected files:\n(.*)",
+        r"error: files are missing, from which rule \1 makes others:\n\2",
+    ),
+)
+
+
+def _in_our_words(text: str) -> str:
+    for said, ours in _IN_OUR_WORDS:
+        if found := re.fullmatch(said, text.strip(), re.DOTALL):
+            return found.expand(ours)
+    return text
 
 
 def _was_interrupted(log: str) -> bool:
@@ -107,7 +130,7 @@ class LogHandler(LogHandlerBase):
             case LogEvent.JOB_STARTED:
                 return
             case _:
-                text = self.format(record)
+                text = _in_our_words(self.format(record))
                 if (
                     not any(said in text for said in _FAILED)
                     and text.strip()

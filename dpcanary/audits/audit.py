@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.files import write_text
 from dpcanary.results_lock import locked
+from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
 
 _SWEEP, _DATASET = "audit", "data"
@@ -204,6 +205,7 @@ def run_audit(
     root: Path,
     by: str,
     arrays: Source | None = None,
+    before_jobs: Callable[[Experiment], None] | None = None,
     targets: Sequence[str] = (),
     cores: int | None = None,
     prints_results: bool = True,
@@ -215,6 +217,7 @@ def run_audit(
         root: results go to `<root>/results/<experiment>/`.
         by: what the config says that it was written by.
         arrays: records that are written beside it, if they are in no file.
+        before_jobs: called when the config is written, and nothing else is.
         targets: see `running.run_config`.
         cores: likewise.
         prints_results: likewise.
@@ -236,6 +239,8 @@ def run_audit(
                 " to keep both",
                 file=sys.stderr,
             )
+        if before_jobs is not None:
+            before_jobs(parse_experiment(config))
         run_snakemake(
             path,
             results=results,

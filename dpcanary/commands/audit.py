@@ -1,6 +1,7 @@
 """`dpcanary audit`: audits the user's own data or model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,12 +117,11 @@ def audit(
     )
     path = f"results/{own_name}/{COST if cost else CONFIG}"
     typer.echo(f"{data.described}\nConfig: {path}", err=True)
-    if not cost:
-        _tell_beforehand(config, cores=cores, is_quick=quick)
     results = run_audit(
         config,
         root=Path.cwd(),
         by="dpcanary audit",
+        before_jobs=None if cost else partial(_tell_beforehand, cores=cores, is_quick=quick),
         targets=["estimate_cost"] if cost else [],
         cores=cores,
         prints_results=not as_json,
@@ -133,15 +133,13 @@ def audit(
         print_json({"results": str(results), "audits": read_results(results).to_dict("records")})
 
 
-def _tell_beforehand(config: Mapping[str, Any], *, cores: int | None, is_quick: bool) -> None:
+def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: bool) -> None:
     """Times a few models, unless models were trained already, and says what all will take."""
     import os
 
     from dpcanary.costs.jobs import JobList
     from dpcanary.costs.report import probed_costs, short_text_of, timed_on, wall_seconds
-    from dpcanary.settings.parsing import parse_experiment
 
-    experiment = parse_experiment(config)
     if any(Path("results", experiment.settings.experiment, "shards").glob("*/*.npz")):
         return
     num_cores = cores or os.cpu_count() or 1

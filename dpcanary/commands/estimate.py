@@ -86,6 +86,12 @@ def estimate(
       dpcanary estimate losses.csv --delta 1e-5 --score-column loss --lower-is-world0 \\
                         --world-column split --world0 member --one-run
     """
+    if ThresholdRule.FIXED in (rule or ()):
+        raise typer.BadParameter(
+            "rule fixed needs a threshold that was chosen before the scores were seen, which this"
+            " command does not take: call dpcanary.estimate_epsilon(..., threshold=...), or give"
+            " another rule"
+        )
     from dpcanary.estimation.hints import hint_of_zero
     from dpcanary.scoring.world_scores import read_world_scores
 

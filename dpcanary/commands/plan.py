@@ -1,10 +1,12 @@
 """`dpcanary plan`: how many runs an audit needs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.commands.training_options import (
     BatchSize,
     Epochs,
@@ -73,6 +75,7 @@ def plan(
         return
     if noise_multiplier is None or delta is None:
         raise typer.BadParameter("give --noise-multiplier and --delta, or --config")
+    _check(significance, num_runs or [], seconds_per_run)
     mechanism = mechanism_of(
         sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
     )
@@ -85,6 +88,11 @@ def plan(
         raise InputError(
             f"the add/remove epsilon is 0 at delta {delta:g}, so there is nothing to exceed: lower"
             " delta, or give --exceed"
+        )
+    if goal >= known.substitute:  # before it is simulated, with more and more runs
+        raise InputError(
+            f"--exceed {goal:g} is not below {rounded_up(known.substitute)}, the accounted epsilon:"
+            " no attack can show more, whatever the number of runs"
         )
     needed = {
         power: runs_needed(mechanism=mechanism, exceed=goal, delta=delta, significance=significance,
@@ -134,6 +142,17 @@ def plan(
         "For the best attack that there can be, with the default rule. With many canaries in each"
         " run (key num_slots), few trainings do, or one: see docs/one_run.md."
     )
+
+
+def _check(significance: float, num_runs: Sequence[int], seconds_per_run: float | None) -> None:
+    """Refuses numbers that would be refused after minutes of simulation, or not at all."""
+    from dpcanary.estimation.error_rates import checked_significance
+
+    checked_significance(significance)
+    for count in num_runs:
+        checked_count("num_runs", count, least=4)
+    if seconds_per_run is not None:
+        checked_real("seconds_per_run", seconds_per_run)
 
 
 def _plan_config(path: Path, *, as_json: bool) -> None:

@@ -43,7 +43,7 @@ def init(
     if as_json:
         print_json({"folder": str(folder), "files": [*texts]})
         return
-    print(f"Written: {', '.join(str(folder / name) for name in texts)}")
+    print(f"Written: {', '.join(shlex.quote(str(folder / name)) for name in texts)}")
     print(f"Edit the config, then: cd {shlex.quote(str(folder))} && dpcanary run config.yaml")
 
 

@@ -95,12 +95,20 @@ def _own(source: str, files: Sequence[Path], label_column: str) -> Source:
     return read_arrays_of(path) if suffix == ".npz" else read_own_table(path, label_column)
 
 
+_FEW = 4  # so few records may all be of different classes
+
+
 def _check_classes(kept: Source) -> None:
     """Refuses a single class, and gaps: an output would be trained for a class without a record."""
     labels = np.unique(kept.training.labels)
     if len(labels) == 1:
         raise InputError(
             f"{kept.name}: all records have the same label; training needs at least two classes"
+        )
+    if len(labels) == len(kept.training) > _FEW:
+        raise InputError(
+            f"{kept.name}: every record has a label of its own, so there is nothing to learn; is"
+            " this the column or array of labels?"
         )
     if len(labels) < kept.num_classes:
         missing = np.setdiff1d(np.arange(len(labels) + 1), labels)

@@ -137,7 +137,7 @@ def _is_world0(path: Path, name: str, values: NDArray[Any], label: str | None) -
     if label is None and not {*labels} <= {"0", "1"}:
         raise InputError(
             f"{path}: {name} holds {', '.join(labels[:4])}, not 0 and 1; say which of them is"
-            " world 0, in which high scores are expected"
+            " world 0, in which high scores are expected, by world0 (option --world0)"
         )
     if label is not None and label not in labels:
         raise InputError(f"{path}: {name} is never {label!r}; {suggestion(label, labels)}")

@@ -276,6 +276,10 @@ class ModelKeys(ClosedModel):
     loss: Annotated[Loss, TRAINED] = Field(Loss.CROSS_ENTROPY, description="what is minimised")
 
 
+# Larger ones make models of numbers that mean nothing.
+_LARGEST_RATE = 1e6
+
+
 class DescentKeys(ClosedModel):
     """A descent on a model's loss."""
 
@@ -304,7 +308,7 @@ class DescentKeys(ClosedModel):
         TRAINED,
         Shown("learning rate {:g}", panel=True, line=True, axis="learning rate", common=True),
         Flag("The training"),
-    ] = Field(0.01, description="of the optimizer, at the first step")
+    ] = Field(0.01, le=_LARGEST_RATE, description="of the optimizer, at the first step")
     learning_rate_schedule: Annotated[LearningRateSchedule, TRAINED] = Field(
         LearningRateSchedule.CONSTANT, description="how the learning rate falls"
     )

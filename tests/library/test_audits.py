@@ -212,8 +212,9 @@ def begun(tmp_path, monkeypatch):
         trains = {probe: isinstance(probe.stage, TrainingStage) for probe in probes}
         return {probe: (0.0, 5.0, 0.0) if trains[probe] else (0.0, 0.0) for probe in probes}
 
-    def run_audit(config, **options):
+    def run_audit(config, *, before_jobs, **options):
         configs.append(config)
+        before_jobs(parse_experiment(config))
         return tmp_path
 
     monkeypatch.chdir(tmp_path)

@@ -442,6 +442,38 @@ def test_a_plan_without_anything_to_exceed_is_refused():
     assert "quote the substitute epsilon." in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--exceed", "30"], r"--exceed 30 is not below [\d.]+, the accounted epsilon"),
+        (["--num-runs", "3"], "num_runs is 3; it must be a whole number of at least 4"),
+        (["--significance", "2"], "significance is 2"),
+        (["--seconds-per-run", "-3"], "seconds_per_run is -3"),
+    ],
+)
+def test_plan_refuses_before_it_simulates(monkeypatch, options, message):
+    def simulated(**arguments):
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr("dpcanary.estimation.power.runs_needed", simulated)
+    monkeypatch.setattr("dpcanary.estimation.power.expected_bound", simulated)
+    with pytest.raises(InputError, match=message):
+        printed("plan", *TRAINING, *NOISE, *options)
+
+
+def test_estimate_says_what_it_cannot_take(tmp_path):
+    table = table_of(count=50)
+    path = tmp_path / "scores.csv"
+    table.to_csv(path, index=False)
+    said = refused("estimate", str(path), "--delta", "1e-5", "--rule", "fixed")
+    assert "call dpcanary.estimate_epsilon(..., threshold=...)" in said
+    table.assign(world=["in" if world == 0 else "out" for world in table["world"]]).to_csv(
+        path, index=False
+    )
+    with pytest.raises(InputError, match=r"holds in, out, not 0 and 1; .* \(option --world0\)"):
+        printed("estimate", str(path), "--delta", "1e-5")
+
+
 # As a program
 
 

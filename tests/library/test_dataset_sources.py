@@ -503,3 +503,72 @@ def test_synthetic_purchases_are_learnable_but_not_from_few_records():
         score = records[50_000:] @ np.log(bought / (1 - bought)).T + np.log(1 - bought).sum(axis=1)
         accuracy.append(np.mean(score.argmax(axis=1) == source.training.labels[50_000:]))
     np.testing.assert_allclose(accuracy, [0.27, 0.78, 0.88], atol=0.05)
+
+
+# Tables that would be audited without a word
+
+
+def own(path: Path, **columns) -> Path:
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+def test_a_table_that_is_no_utf8(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("größe,label\n1.5,0\n2.5,1\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"t\.csv: its header is no UTF-8; save the table as UTF"):
+        load_source(str(path))
+    path.write_bytes("a,label\n1.5,nö\n2.5,ja\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"texts in column 'label' are no UTF-8; save the table"):
+        load_source(str(path))
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,a,label\n1,2,3,0\n4,5,6,1\n")
+    with pytest.raises(InputError, match=r"t\.csv has several columns 'a'; rename or drop them"):
+        load_source(str(path))
+
+
+def test_labels_that_all_differ_or_agree_are_refused(tmp_path):
+    features = np.linspace(0, 1, 30)
+    for labels in (np.arange(30), [f"name {row}" for row in range(30)]):
+        path = own(tmp_path / "t.csv", a=features, label=labels)
+        with pytest.raises(InputError, match="every record has a label of its own"):
+            load_source(str(path))
+    path = own(tmp_path / "t.csv", a=features, label=np.zeros(30, dtype=int))
+    with pytest.raises(InputError, match="all records have the same label"):
+        load_source(str(path))
+    assert load_source(str(own(tmp_path / "t.csv", a=features, label=np.arange(30) // 2)))
+
+
+def test_identifiers_get_a_warning(tmp_path, caplog):
+    labels, counts = np.arange(40) % 2, np.arange(40) // 2
+    path = own(tmp_path / "t.csv", id=np.arange(40)[::-1] + 7, a=np.sqrt(counts), label=labels)
+    assert load_source(str(path)).training.features.shape == (40, 2)
+    [said] = caplog.messages
+    assert "t.csv: column 'id' has another whole number in every record" in said
+    caplog.clear()
+    # Counts repeat, and measured numbers may all differ.
+    load_source(str(own(tmp_path / "t.csv", n=counts, a=np.sqrt(np.arange(40)), label=labels)))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_vast_features(tmp_path, caplog, suffix):
+    def written(value: float) -> str:
+        features = np.array([value, 1.5, -2.0, 0.25])
+        path, labels = tmp_path / f"t{suffix}", np.arange(4) % 2
+        if suffix == ".csv":
+            return str(own(path, a=features, label=labels))
+        np.savez(path, features=features[:, None], labels=labels)
+        return str(path)
+
+    load_source(written(1e18))  # nanoseconds of these decades
+    assert caplog.messages == []
+    load_source(written(-1e30))
+    [said] = caplog.messages
+    assert {".csv": "column 'a'", ".npz": "array 'features'"}[suffix] in said
+    assert "has values up to 1e+30: if they stand for missing ones" in said
+    with pytest.raises(InputError, match=r"values up to 1e\+200, which cannot be standardised"):
+        load_source(written(1e200))
