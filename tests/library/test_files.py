@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dpcanary import files
-from dpcanary.errors import InputError
+from dpcanary.errors import InputError, explained
 
 
 def test_arrays_and_header_come_back(tmp_path):
@@ -219,3 +219,13 @@ def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypa
     monkeypatch.setattr(files, "is_alive", lambda process: process != os.getpid())
     files.write_text(path, "whole")
     assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_also_where_no_file_is_named(number):
+    """As by writing to an open one."""
+    said = explained(OSError(number, os.strerror(number)))
+    assert (
+        said == f"{os.strerror(number)}: free some space, then run again: finished files are kept"
+    )
+    assert explained(OSError(errno.EIO, "Input/output error")) is None
