@@ -15,8 +15,6 @@ import numpy as np
 
 from dpcanary.datasets.settings import DatasetStage
 from dpcanary.datasets.source import KNOWN_SOURCES, Source
-from dpcanary.datasets.sources import load_records
-from dpcanary.datasets.splitting import split_records
 from dpcanary.errors import InputError
 from dpcanary.installation import LIBRARY
 from dpcanary.program import OWN_CODE, run
@@ -99,6 +97,8 @@ def check_experiment(experiment: Experiment, *, device_is_here: bool) -> None:
 
 def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
     """The records of a source; of one that is downloaded or drawn, as many of the same shape."""
+    from dpcanary.datasets.sources import load_records  # a light install lacks what it reads with
+
     known = KNOWN_SOURCES.get(dataset.source)
     if known is None or (known.is_generated and not known.is_drawn):
         keys = {key: getattr(dataset, key) for key in DatasetStage.model_fields if key != "seed"}
@@ -122,6 +122,8 @@ def _source(dataset: Dataset, files: Sequence[str], *, seed: int) -> Source:
 
 
 def _split(source: Source, dataset: Dataset, *, seed: int) -> None:
+    from dpcanary.datasets.splitting import split_records
+
     rows = [part for part in (source.training, source.test) if part is not None]
     # How records are split does not depend on their features, which would be scaled.
     split_records(
