@@ -176,12 +176,18 @@ def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
 def test_the_wealth_is_that_of_plain_loops(family, decimals):
     lines = lines_of(family, 0.9)
     world0, world1 = (np.round(world, decimals) for world in scores(1.4, 150))
+    # At last the attack is wrong, so that wealth is lost again.
+    world0[125:], world1[125:] = world1[125:].copy(), world0[125:].copy()
     expected = twin(lines, world0.tolist(), world1.tolist())
     process = EProcess(lines)
     for k in range(150):
         process.add(world0[k : k + 1], world1[k : k + 1])
         assert process.largest[0] == pytest.approx(max([1, *expected[: k + 1]]), rel=1e-9)
     assert process.largest[0] > 1.5
+    # The largest wealth within pairs that come together counts, not that after the last of them.
+    together = process_of(lines, (world0, world1))
+    assert together.largest[0] == pytest.approx(process.largest[0], rel=1e-9)
+    assert max(expected) > 1.2 * expected[-1]
 
 
 # Bounds
@@ -306,3 +312,11 @@ def test_sorted_scores_are_refused():
     estimate_epsilon(world0_scores=world0, world1_scores=answers, **options)
     with pytest.raises(InputError, match="as many of each world"):
         AnytimeBound(delta=DELTA).add(world0_scores=[1.0], world1_scores=[0.0, 1.0])
+
+
+def test_a_theta_that_is_refuted_alone_proves_nothing():
+    process = EProcess(lines_of(GDP, 0.0, 0.5, 1.0, 1.5), significance=0.05)
+    assert process.bound < 0
+    for wealth, bound in (([30, 20, 19, 50], 0.5), ([1, 90, 90, 90], -np.inf), ([20] * 4, 1.5)):
+        process.largest[:] = wealth
+        assert process.bound == bound

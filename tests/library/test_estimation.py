@@ -229,6 +229,7 @@ def test_the_largest_significance_is_half():
 PROOFS = {
     **dict.fromkeys(("combined", "calibrated", "rank_sum"), "simulated"),
     **dict.fromkeys(("simultaneous", "split", "fixed", "steinke", "mahloujifar"), "proven"),
+    "anytime": "proven",
     "order_statistic": "proven if slots are independent",
     "in_sample": "not valid",
 }
