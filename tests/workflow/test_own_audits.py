@@ -218,6 +218,12 @@ def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
     return child
 
 
+def workflow_of(child: subprocess.Popen) -> psutil.Process:
+    """Snakemake, which is not the only process that the command has started."""
+    [found] = [one for one in psutil.Process(child.pid).children() if "snakemake" in one.cmdline()]
+    return found
+
+
 @pytest.mark.long
 def test_an_interrupted_audit_goes_on(study, tmp_path):
     """Ctrl-C ends it at once and without a traceback, and the same command finishes it."""
@@ -239,7 +245,7 @@ def test_a_killed_command_ends_its_workflow_and_never_runs_twice(study, tmp_path
     copy_inputs(study, tmp_path)
     said = tmp_path / "said.txt"
     with said.open("w") as file, slow_audit(tmp_path, stdout=file, stderr=file) as child:
-        [snakemake] = psutil.Process(child.pid).children()
+        snakemake = workflow_of(child)
         below = snakemake.children(recursive=True)
         snakemake.suspend()  # until it notices, it holds the lock
         child.kill()
@@ -260,7 +266,7 @@ def test_nohup_goes_on_when_the_terminal_is_closed(study, tmp_path):
     copy_inputs(study, tmp_path)
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with slow_audit(tmp_path, "nohup", **silent, start_new_session=True) as child:
-        [snakemake] = psutil.Process(child.pid).children()
+        snakemake = workflow_of(child)
         os.killpg(child.pid, signal.SIGHUP)
         time.sleep(3.0)  # it looks for its command every second
         assert child.poll() is None
