@@ -164,11 +164,11 @@ ESTIMATORS = (
     ),
     Estimator(
         "privacy-estimates", "beta", "eps_lo", MANY, "privacy-estimates, `beta`",
-        'compute_eps_lo(counts, 1e-5, .05, "beta")', _BOUND, _ANY,
+        'compute_eps_lo(counts, 1e-5, .05, "beta")', _BOUND, _ANY, (100, 100),
     ),
     Estimator(
         "privacy-estimates", "jeffreys", "eps_lo", MANY, "privacy-estimates, `jeffreys`",
-        'compute_eps_lo(counts, 1e-5, .05, "jeffreys")', "credible, 95 %", _ANY,
+        'compute_eps_lo(counts, 1e-5, .05, "jeffreys")', "credible, 95 %", _ANY, (100, 100),
     ),
     Estimator(
         "privacy-estimates", "joint-beta", "eps_lo", MANY, "privacy-estimates, `joint-beta`",
@@ -224,8 +224,9 @@ ESTIMATORS = (
 CHARTED = {
     "dpcanary, default": "dpcanary, default (`combined`)",
     "dpcanary, any curve": "dpcanary, any curve (`direct`)",
+    "dpcanary, papers' rule\n(marked as not valid)": "dpcanary, the papers' rule (`in_sample`)",
     "jax_privacy,\nClopper-Pearson": "jax_privacy, `epsilon_clopper_pearson`",
-    "jax_privacy, GDP": "jax_privacy, `epsilon_from_gdp`",
+    "jax_privacy 2.0.0,\nGDP": "jax_privacy, `epsilon_from_gdp`",
     "privacy-estimates,\nClopper-Pearson": "privacy-estimates, `beta`",
     "PrivacyGuard,\nClopper-Pearson": "PrivacyGuard, `eps_cp`",
     "PrivacyGuard, eps": "PrivacyGuard, `eps`",
@@ -317,7 +318,7 @@ def demo_cells(demo: Path) -> list[Cell]:
     }
     summary = pd.read_csv(demo / "summary.tsv", sep="\t").groupby("audit")
     accounted = summary["epsilon_upper_substitute"].max()
-    return [Cell(f"demo-{name}", game, accounted[name], 1) for name, game in audits.items()]
+    return [Cell(f"demo-{name}", game, float(accounted[name]), 1) for name, game in audits.items()]
 
 
 def scores_of(cell: Cell, demo: Path) -> Iterator[tuple[list[float], list[float]]]:
@@ -456,12 +457,12 @@ def filled(page: str, results: dict[str, Any]) -> str:
         ValueError: if a table has no markers.
     """
     for name, text in tables(results).items():
-        start, end = f"<!-- peers: {name} -->\n", f"\n<!-- end: {name} -->"
+        start, end = f"<!-- peers: {name} -->\n", f"<!-- end: {name} -->"
         before, found, rest = page.partition(start)
         _, ends, after = rest.partition(end)
         if not found or not ends:
             raise ValueError(f"{PAGE.name} has no markers for the table {name!r}")
-        page = f"{before}{start}\n{text}\n{end}{after}"
+        page = f"{before}{start}\n{text}\n\n{end}{after}"
     return page
 
 
