@@ -559,12 +559,15 @@ def chart(results: dict[str, Any]) -> Figure:
         share = 100 * max(row["above"] / row["audits"] for row in there)
         left.barh(len(names), own["median"], color=colour, height=0.7)
         right.barh(len(names), share, color=colour, height=0.7)
-        inside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 10.5}
+        text: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 10.5}
+        is_long = own["median"] > 1.6
         left.annotate(
-            f"{own['median']:.2f}", (own["median"], len(names)), (-4, 0), ha="right",
-            color="white", weight="bold", **inside,
+            f"{own['median']:.2f}", (own["median"], len(names)), (-4 if is_long else 4, 0),
+            ha="right" if is_long else "left", color="white" if is_long else "black",
+            weight="bold", **text,
         )  # fmt: skip
-        right.annotate(f"{share:.0f} %", (share, len(names)), (4, 0), **inside)
+        end = max(share, 100 * SIGNIFICANCE)
+        right.annotate(f"{share:.0f} %", (end, len(names)), (4, 0), **text)
         names.append(name)
     left.axvline(shown["truth"], color="black", linewidth=1.4)
     left.set_title(f"epsilon stated\n(line: the truth, {shown['truth']:.2f})", fontsize=11)
@@ -573,7 +576,7 @@ def chart(results: dict[str, Any]) -> Figure:
     left.set_yticks(range(len(names)), names, fontsize=10.5)
     left.invert_yaxis()
     left.set(xlim=(0, 7.5), xticks=range(0, 8, 2))
-    right.set(xlim=(0, 160), xticks=(0, 50, 100), xticklabels=("0", "50 %", "100 %"))
+    right.set(xlim=(0, 160), xticks=(0, 100), xticklabels=("0", "100 %"))
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="x", labelsize=10)
