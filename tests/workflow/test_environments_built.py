@@ -132,6 +132,7 @@ def test_every_environment_has_its_turn():
     assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
 
 
+@pytest.mark.exhaustive
 def test_each_role_runs_in_its_own_environment(folder):
     for environment, last in TURNS.items():
         snakemake(folder, built(environment, folder), "--until", *last)
@@ -142,10 +143,12 @@ def test_each_role_runs_in_its_own_environment(folder):
         assert (folder / f"results/roles/figures/{figure}.png").exists()
 
 
+@pytest.mark.exhaustive
 def test_costs_are_estimated_in_their_own_environment(folder):
     assert "core-hours" in snakemake(folder, built("costs", folder), "estimate_cost")
 
 
+@pytest.mark.exhaustive
 def test_snakemake_plans_in_its_own_environment(folder):
     programs = built("snakemake", folder)
     command = [str(programs / "python"), "-m", "snakemake", "--dry-run", "--cores", "1"]
