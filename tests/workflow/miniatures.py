@@ -26,6 +26,10 @@ def miniature(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         name: _tiny_dataset(dataset, folder) for name, dataset in config.get("datasets", {}).items()
     }
     audits = {name: _tiny_audit(audit) for name, audit in config["audits"].items()}
+    if any("batches_per_pass" in audit for audit in audits.values()):
+        for audit in audits.values():  # as in the config, of one batch size
+            key, size = ("batches_per_pass", EVERY), ("sample_rate", 1 / EVERY)
+            audit.update([key if "batches_per_pass" in audit else size])
     figures = {name: _tiny_figure(figure) for name, figure in config["figures"].items()}
     return {**config, "datasets": datasets, "audits": audits, "figures": figures, "device": "cpu"}
 

@@ -23,7 +23,7 @@ CONFIG = {
     "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {
         "mine": {
-            "canary": ["blank", "last_gradient", "gradient"],
+            "canary": ["mirrored", "last_gradient", "gradient"],
             "dataset": "digits",
             "sample_rate": 0.5,
             "noise_multiplier": 0.5,
@@ -42,7 +42,7 @@ from dpcanary.figures.bounds import draw_bounds_figure
 from dpcanary.figures import style
 figure, table = draw_bounds_figure(pd.read_csv(sys.argv[1], sep="\\t"), axis="step")
 texts = [text.get_text() for text in figure.findobj(lambda a: hasattr(a, "get_text"))]
-colours = {name: style.canary_colour(name) for name in ("blank", "last_gradient", "gradient")}
+colours = {name: style.canary_colour(name) for name in ("mirrored", "last_gradient", "gradient")}
 print(json.dumps({"texts": texts, "colours": colours}))
 """
 
@@ -83,7 +83,7 @@ def command(*options: str) -> list[str]:
 def test_each_addition_uses_public_names_alone():
     assert {*blocks()} == {
         "pyproject.toml",
-        "my_audits/blank.py",
+        "my_audits/mirrored.py",
         "my_audits/last_gradient.py",
         "my_audits/at_zero.py",
     }
@@ -94,7 +94,7 @@ def test_each_addition_uses_public_names_alone():
 
 def test_both_adversaries_and_the_rule_give_bounds(folder):
     summary = pd.read_csv(folder / "results/mine/summary.tsv", sep="\t")
-    assert set(summary["canary"]) == {"blank", "last_gradient", "gradient"}
+    assert set(summary["canary"]) == {"mirrored", "last_gradient", "gradient"}
     valid = summary[summary["threshold_rule"] == "at_zero"]
     assert valid["is_valid"].all()
     assert not summary.loc[summary["threshold_rule"] == "in_sample", "is_valid"].any()
@@ -107,7 +107,7 @@ def test_both_adversaries_and_the_rule_give_bounds(folder):
 
 def test_they_are_in_a_figure_with_a_label_and_a_colour(folder, installed):
     drawn = pd.read_csv(folder / "results/mine/figures/steps.tsv", sep="\t")
-    assert {"blank", "last_gradient"} <= set(drawn["canary"].dropna())
+    assert {"mirrored", "last_gradient"} <= set(drawn["canary"].dropna())
     assert set(drawn["threshold_rule"].dropna()) == {"at_zero", "in_sample"}
     assert (folder / "results/mine/figures/steps.png").stat().st_size > 10_000
     summary = folder / "results/mine/summary.tsv"
@@ -115,13 +115,13 @@ def test_they_are_in_a_figure_with_a_label_and_a_colour(folder, installed):
         [sys.executable, "-c", LEGEND, str(summary)], ROOT, PYTHONPATH=str(installed)
     )
     told = json.loads(printed.splitlines()[-1])
-    assert {"blank record", "last gradient", "gradient"} <= set(told["texts"])
+    assert {"mirrored record", "last gradient", "gradient"} <= set(told["texts"])
     assert any("at_zero rule" in text for text in told["texts"])
     assert len(set(told["colours"].values())) == 3
 
 
 def test_a_change_of_a_function_makes_its_own_canaries_again(folder, installed):
-    module = installed / "my_audits/blank.py"
+    module = installed / "my_audits/mirrored.py"
     text = module.read_text()
     module.write_text(text + "\n# edited\n")
     printed = printed_by(
@@ -129,9 +129,9 @@ def test_a_change_of_a_function_makes_its_own_canaries_again(folder, installed):
     )
     module.write_text(text)
     crafted = re.findall(r"craft_canaries\.py .*--output results/mine/(\S+)", printed)
-    assert crafted == ["canaries/mine-blank.npz"]
+    assert crafted == ["canaries/mine-mirrored.npz"]
     trained = re.findall(r"train_shard\.py .*--output results/mine/(\S+)", printed)
-    assert {path.split("/")[1] for path in trained} == {"mine-blank"}
+    assert {path.split("/")[1] for path in trained} == {"mine-mirrored"}
     assert "draw_shard.py" not in printed
 
 
