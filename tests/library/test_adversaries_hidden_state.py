@@ -1,6 +1,7 @@
 """The adversaries of Cebere et al., against loops, autograd and closed forms."""
 
 import copy
+import dataclasses
 import json
 
 import numpy as np
@@ -316,8 +317,12 @@ def test_drift_of_sampled_batches_is_that_of_their_mean():
 
 def test_one_canary_needs_no_drift():
     assert random_dimensions(crafting_of())[0].drift == ()
+    several = crafting_of(num_slots=2, drift_steps=[STEPS])
+    # A config refuses such a rate.
+    stage = several.stage.model_copy(update={"learning_rate": 1e39})
+    diverging = dataclasses.replace(several, stage=stage)
     with pytest.raises(InputError, match="training without noise diverged"):
-        random_dimensions(crafting_of(num_slots=2, drift_steps=[STEPS], learning_rate=1e39))
+        random_dimensions(diverging)
 
 
 def test_scores_without_drift_tell_the_worlds_of_all_slots_apart():
