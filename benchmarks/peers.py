@@ -155,7 +155,7 @@ ESTIMATORS = (
     Estimator(
         "jax_privacy", "clopper_pearson, MultiSplit", "epsilon", MANY,
         "jax_privacy, the same with `MultiSplit`",
-        _CP.format(", threshold_strategy=MultiSplit(seed=...)"), _BOUND, _ANY, (60, 60),
+        _CP.format(", threshold_strategy=MultiSplit(seed=...)"), _BOUND, _ANY, (100, 100),
     ),
     Estimator(
         "jax_privacy", "from_gdp", "epsilon", MANY, "jax_privacy, `epsilon_from_gdp`",
@@ -176,11 +176,11 @@ ESTIMATORS = (
     ),
     Estimator(
         "PrivacyGuard", "AnalysisNode", "eps", MANY, "PrivacyGuard, `eps`", _NODE.format("eps"),
-        "upper end of a 95 % interval, TPR 1 %", _ANY, (5, 3),
+        "upper end of a 95 % interval, TPR 1 %", _ANY, (30, 20),
     ),
     Estimator(
         "PrivacyGuard", "AnalysisNode", "eps_lb", MANY, "PrivacyGuard, `eps_lb`",
-        _NODE.format("eps_lb"), "lower end of a 95 % interval, TPR 1 %", _ANY, (5, 3),
+        _NODE.format("eps_lb"), "lower end of a 95 % interval, TPR 1 %", _ANY, (30, 20),
     ),
     Estimator(
         "PrivacyGuard", "AnalysisNode, one bootstrap sample", "eps_cp", MANY,
@@ -206,7 +206,8 @@ ESTIMATORS = (
     ),
     Estimator(
         "jax_privacy", "one_run_fdp", "epsilon", ONE, "jax_privacy, `epsilon_one_run_fdp`",
-        "CanaryScoreAuditor(in_, out).epsilon_one_run_fdp(.05, 1e-5)", _BOUND, _GAUSSIAN, (40, 40),
+        "CanaryScoreAuditor(in_, out).epsilon_one_run_fdp(.05, 1e-5)", _BOUND, _GAUSSIAN,
+        (100, 100),
     ),
     Estimator(
         "PrivacyGuard", "FDPAnalysisNode", "eps", ONE, "PrivacyGuard, `FDPAnalysisNode`",
@@ -278,7 +279,12 @@ def compare(options: argparse.Namespace, work: Path, clones: dict[str, str]) -> 
             calls = {e.call: e for e in ESTIMATORS if (e.tool, e.game) == (tool.name, cell.game)}
             questions += [(tool, e, cell, hashes[cell.name], command, path) for e in calls.values()]
     with ThreadPoolExecutor(options.processes) as pool:
-        answers = list(pool.map(lambda question: asked(*question, work=work), questions))
+        asking = [pool.submit(asked, *question, work=work) for question in questions]
+        try:
+            answers = [one.result() for one in asking]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     rows = []
     for (tool, asked_for, cell, *_), found in zip(questions, answers, strict=True):
         if found is None:
@@ -576,7 +582,7 @@ def chart(results: dict[str, Any]) -> Figure:
     left.set_yticks(range(len(names)), names, fontsize=10.5)
     left.invert_yaxis()
     left.set(xlim=(0, 7.5), xticks=range(0, 8, 2))
-    right.set(xlim=(0, 160), xticks=(0, 100), xticklabels=("0", "100 %"))
+    right.set(xlim=(0, 170), xticks=(0, 100), xticklabels=("0", "100 %"))
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="x", labelsize=10)

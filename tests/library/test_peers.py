@@ -121,7 +121,7 @@ def test_too_often_means_beyond_doubt(above, audits, expected):
 
 def test_a_row_counts_what_is_above_the_truth():
     cell = peers.Cell("some", peers.MANY, truth=2.0, audits=5)
-    numbers = [1.0, 2.0, 2.1, None, 7.0]
+    numbers = [1.0, 2.000001, 2.1, None, 7.0]
     answer = {"epsilons": [{"epsilon_lower": n} for n in numbers], "seconds": [3, 1, 2, 5, 4]}
     row = peers.row(peers.ESTIMATORS[0], cell, answer)
     expected = {"audits": 5, "median": 2.0, "above": 2, "missing": 1, "seconds": 3.0}
