@@ -304,6 +304,7 @@ def _summary(audit: str, estimates: pd.DataFrame) -> pd.DataFrame:
             "gaussian_distance": [0.004],
             "epsilon_hidden_state": [float("nan")],
             "epsilon_hidden_state_gdp": [float("nan")],
+            "epsilon_poisson": [float("nan")],
         }
         | {f"epsilon_upper_{name}": [9.0] for name in ("substitute", "add_remove", "group_privacy")}
     )
