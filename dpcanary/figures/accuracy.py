@@ -28,6 +28,7 @@ _SPREAD = (0.025, 0.975)
 _MODELS: dict[str, Any] = {"color": "#8A8A8A", "linewidth": 1.0}
 _REPEATS: dict[str, Any] = {"color": "black", "linewidth": 1.8}
 _MOST_LARGE_LABELS = 6  # bars of a sample rate, where more would make their labels overlap
+_INCHES = 0.3  # for each bar at least, so that there is room for its label
 _GROUP = 0.84  # width of all bars of a sample rate; the distance of two sample rates is 1
 
 
@@ -46,7 +47,7 @@ def draw_test_accuracy(
     figure, [panels] = make_frame(
         titles=[""] * (2 if table["difference"].notna().any() else 1),
         columns=1,
-        panel_size=(8.0, 2.6),
+        panel_size=(max(8.0, _INCHES * len(_kinds(table)) * len(rates)), 2.6),
         legend=_legend(table),
         notes=[
             note,
