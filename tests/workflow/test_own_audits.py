@@ -277,7 +277,7 @@ def test_nohup_goes_on_when_the_terminal_is_closed(study, tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "message"),
-    [("WIDTH = (", r"my_layers\.py, line 1"), (None, "there is no package 'my_models'")],
+    [("WIDTH = (", r"my_layers\.py, line 1"), (None, "No module named 'my_models'")],
 )
 @pytest.mark.long
 def test_a_module_that_cannot_be_read_is_named(study, tmp_path, module, message):
