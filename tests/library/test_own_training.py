@@ -394,7 +394,7 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     assert repr(found.estimate) == repr(
         estimate_epsilon(**known, delta=DELTA, threshold_rule="anytime")
     )
-    # No pair earlier was enough, unless several runs ended at once; and the same call trains nothing.
+    # No pair earlier was enough, unless several runs ended at once; the same call trains nothing.
     shorter = {name: scores[:-1] for name, scores in known.items()}
     before = estimate_epsilon(**shorter, delta=DELTA, threshold_rule="anytime")
     assert num_workers > 1 or before.epsilon_lower <= 1
