@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[1]
 # Not in the locks: PyTorch, what only its CUDA build needs, and the pip that comes with Python. See
 # docs/install.md.
 NOT_LOCKED = re.compile("torch|nvidia-.*|cuda-.*|pip")
-# Whose metadata has no expression or classifier: what their licence files, or for dp-accounting and
-# transformers a field of free text, say.
+# Whose metadata has no expression or classifier: what their licence files, or for arcp,
+# dp-accounting and transformers a field of free text, say.
 READ_BY_US = {
+    "arcp": "Apache-2.0",
     "asttokens": "Apache-2.0",
     "conda-inject": "MIT",
     "dp-accounting": "Apache-2.0",

@@ -27,6 +27,8 @@ from dpcanary.training.settings import TrainingStage, is_own
 # The resolved config, in the folder of results; the runner removes that of another config.
 RESOLVED = "experiment.json"
 _ERROR = "error: "
+# A check that takes longer is left to the jobs: one that hangs is ended there, and named.
+_MOST_SECONDS = 60.0
 
 
 def check_before(config: Path, *, folder: Path, device_is_here: bool) -> None:
@@ -43,14 +45,18 @@ def check_before(config: Path, *, folder: Path, device_is_here: bool) -> None:
     paths = [str(LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), OWN_CODE: str(folder)}
     options = ["--device-is-here"] if device_is_here else []
-    done = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__)), str(config.resolve()), *options],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(Path(__file__)), str(config.resolve()), *options],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return
     # Any other failure is left to the jobs, whose logs say more.
     _, found, text = f"\n{done.stderr}".rpartition(f"\n{_ERROR}")
     if done.returncode and found:
