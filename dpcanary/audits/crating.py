@@ -187,6 +187,7 @@ def _made(products: Products, results: Path) -> Iterator[_Made]:
     rows = [row for shown in tables.values() for row in shown]
     for product in _walked([one for end in [*rows, *figures] for _, one in _inputs(end)]):
         if files := _files(product, results):
+            _check(product, files, results)
             yield _Made(product.name, files, _read([product], results))
 
 
@@ -219,7 +220,7 @@ def _read(products: Sequence[Product], results: Path) -> list[str]:
 
 
 def _files(product: Product, results: Path) -> list[str]:
-    """The files of a product that are there, or its folder; they must be what they should be."""
+    """The files of a product that are there, or its folder."""
     kind, _, name = product.name.partition("/")
     paths = [product.path]
     if kind == "shards":
@@ -228,8 +229,12 @@ def _files(product: Product, results: Path) -> list[str]:
         return [f"{product.name}{suffix}" for suffix in (".png", ".pdf", ".tsv")]
     if kind == "accounting":
         paths.append(f"profiles/{name}.tsv")
-    there = [path for path in paths if (results / path).exists()]
-    for path in there:
-        [origin] = origins_in(results / path)
-        check_origin(results / path, origin, product.origin)
-    return there
+    return [path for path in paths if (results / path).exists()]
+
+
+def _check(product: Product, files: Sequence[str], results: Path) -> None:
+    """Raises `InputError` if a file is not what a product should be; shards are a folder."""
+    for file in files:
+        if not file.endswith("/"):
+            [origin] = origins_in(results / file)
+            check_origin(results / file, origin, product.origin)
