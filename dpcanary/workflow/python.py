@@ -13,25 +13,30 @@ from dpcanary.installation import IS_CLONE, LIBRARY
 from dpcanary.program import OWN_CODE
 
 _JOB_SERVER = str(Path(__file__).parent / "job_server.py")
-# Every program imports it. A clone brings the library along, so it is enough that its packages are
-# there.
-_NEEDED = "tqdm" if IS_CLONE else "dpcanary.program"
+# Every program imports the first, and training the second. A clone brings the library along.
+_NEEDED = ("tqdm" if IS_CLONE else "dpcanary", "torch")
 
 
 def path_of_python() -> str:
     """A shell command that puts this Python's folder first on the path, if that is needed.
 
-    It is where Snakemake is started by its path, without activating its environment: `python` is
-    then another one, or none.
+    It is where Snakemake or `dpcanary` is started by its path, without activating its environment:
+    `python` is then another one, or none. That one is taken only if it has what jobs need, and this
+    one has not, because Snakemake has an environment of its own.
     """
     found = shutil.which("python")
     if found and Path(found).parent == Path(sys.executable).parent:
         return ""
-    if found:
-        check = [found, "-c", f"import {_NEEDED}"]
-        if subprocess.run(check, capture_output=True, check=False).returncode == 0:
-            return ""  # an environment of the user's choice
+    if found and not _has_needed(sys.executable) and _has_needed(found):
+        return ""
     return f"export PATH={shlex.quote(str(Path(sys.executable).parent))}{os.pathsep}$PATH; "
+
+
+def _has_needed(python: str) -> bool:
+    code = f"import importlib.util as u; raise SystemExit(not all(map(u.find_spec, {_NEEDED!r})))"
+    return (
+        subprocess.run([python, "-P", "-c", code], capture_output=True, check=False).returncode == 0
+    )
 
 
 def paths_of_code(*, own: Path | None) -> str:
