@@ -40,8 +40,9 @@ COLUMNS = [
     "proof", "is_valid", "significance", "delta", "epsilon_lower", "mu_lower",
     "epsilon_upper_substitute", "epsilon_upper_add_remove", "epsilon_upper_group_privacy",
     "gaussian_distance",
-    "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_poisson", "accounting_method",
-    "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold", "assumption", "origin",
+    "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_heuristic", "epsilon_poisson",
+    "accounting_method", "test_accuracy", "seconds", "fpr_upper", "fnr_upper", "threshold",
+    "assumption", "origin",
 ]  # fmt: skip
 
 

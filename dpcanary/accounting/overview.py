@@ -10,6 +10,7 @@ import pandas as pd
 from dpcanary.accounting.by_adjacency import curves_by_adjacency
 from dpcanary.accounting.curve import ExactCurve, GaussianCurve
 from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
+from dpcanary.accounting.last_iterate import LEAST_DELTA, heuristic_epsilon
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
@@ -25,7 +26,8 @@ _PROFILE_DELTA = 1e-9
 _PROFILE_POINTS, _FEW_POINTS = 300, 12
 _PROFILE = ["adjacency", "delta", "epsilon"]
 _UNKNOWN = (
-    "gaussian_distance", "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_poisson",
+    "gaussian_distance", "epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_heuristic",
+    "epsilon_poisson",
 )  # fmt: skip
 _ADJACENCIES = (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
 
@@ -38,7 +40,10 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     audited adjacency, always rest on `pld`; what it refuses is NaN. Where the exact curve of what
     is observed is known, the distance is that of this curve, `epsilon_hidden_state` is its epsilon,
     and `epsilon_hidden_state_gdp` that of its largest mu, which perfect audits with conversion
-    `gdp` would state. Without noise, every epsilon is infinite and nothing else is known.
+    `gdp` would state. `epsilon_heuristic` is that of the model at this step alone, under the
+    audited adjacency, if losses were linear. It is no bound: see `heuristic_epsilon`. It is NaN for
+    shuffled batches, and below the least delta of the heuristic. Without noise, every epsilon is
+    infinite and nothing else is known.
 
     With shuffled batches, the bounds are those that are guaranteed, `closed_form`. The one in
     `epsilon_upper_add_remove` is under zero-out adjacency if that is audited, as the two differ.
@@ -90,6 +95,7 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
             "gaussian_distance": distances or _gaussian_distances(mechanism, stage),
             "epsilon_hidden_state": [curve.epsilon(stage.delta) for curve in exact] or nan,
             "epsilon_hidden_state_gdp": of_largest_mu or nan,
+            "epsilon_heuristic": _heuristics(mechanism, stage),
             "epsilon_poisson": nan,
         }
     )
@@ -160,6 +166,15 @@ def _mechanism(stage: AccountingStage, noise_multiplier: float) -> Mechanism:
         num_steps=max(stage.insertions),
         noise_multiplier=noise_multiplier,
     )
+
+
+def _heuristics(mechanism: Mechanism, stage: AccountingStage) -> list[float]:
+    if stage.delta < LEAST_DELTA:
+        return [nan] * len(stage.insertions)
+    return [
+        heuristic_epsilon(mechanism.after(step), delta=stage.delta, num_insertions=count)
+        for step, count in zip(stage.record_steps, stage.insertions, strict=True)
+    ]
 
 
 def _gaussian_distances(mechanism: Mechanism, stage: AccountingStage) -> list[float]:

@@ -23,6 +23,7 @@ from dpcanary.commands.training_options import (
     shuffled_mechanism_of,
     warn_of_large_delta,
 )
+from dpcanary.errors import InputError
 from dpcanary.printing import print_json, print_table, print_text, rounded_up
 
 if TYPE_CHECKING:  # its accountants load slowly
@@ -46,6 +47,14 @@ def account(
     epochs: Epochs = None,
     sampling: Sampling = "poisson",
     drop_last: DropLast = False,
+    last_model: Annotated[
+        bool,
+        typer.Option(
+            "--last-model",
+            help="Also a heuristic, which is no bound: what the last model alone would reveal if"
+            " losses were linear (Steinke et al., 2025).",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print the epsilons of a training, and what each of them protects.
@@ -60,6 +69,8 @@ def account(
                        --epochs 10 --noise-multiplier 1.1 --delta 1e-5
     """
     if sampling == "shuffled":
+        if last_model:
+            raise InputError("--last-model: the heuristic is for Poisson sampling")
         shuffled, rate = shuffled_mechanism_of(
             sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier,
             drop_last=drop_last,
@@ -73,9 +84,15 @@ def account(
     )
     warn_of_large_delta(delta, num_records)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
+    from dpcanary.accounting.last_iterate import heuristic_epsilon
 
     found = account_by_adjacency(mechanism, delta=delta)
     epsilons = {name: getattr(found, name) for name in PROTECTS}
+    heuristic = {
+        name.value: heuristic_epsilon(mechanism.under(name), delta=delta)
+        for name in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
+        if last_model
+    }
     if as_json:
         training = {
             "sample_rate": mechanism.sample_rate,
@@ -83,7 +100,8 @@ def account(
             "num_steps": mechanism.num_steps,
             "delta": delta,
         }
-        print_json({**training, "epsilon": epsilons, "method": found.method.value})
+        more = {"heuristic_of_last_model": heuristic} if last_model else {}
+        print_json({**training, "epsilon": epsilons, "method": found.method.value, **more})
         return
     print_text(
         f"DP-SGD with Poisson sampling: sample rate {mechanism.sample_rate:.4g}, noise multiplier"
@@ -103,6 +121,13 @@ def account(
         "These are upper bounds on the true epsilons. If what records say needs protection, quote"
         f" the substitute epsilon{times}."
     )
+    if last_model:
+        words = [f"{one:.2f} ({ADJACENCIES[name]})" for name, one in heuristic.items()]
+        print()
+        print_text(
+            "A heuristic, which is no bound, for a training that releases its last model alone: if"
+            f" losses were linear, epsilon would be {' and '.join(words)}. Some losses reveal more."
+        )
 
 
 def calibrate(

@@ -36,7 +36,7 @@ LABELS = {
     "num_runs": "number of runs R, of both worlds together",
     **AXES,
 }
-_AUDITED, _IN_SAMPLE = "audited", "audited_in_sample"
+_AUDITED, _IN_SAMPLE, _HEURISTIC = "audited", "audited_in_sample", "heuristic"
 _POINT = ("sample_rate", "noise_multiplier", "step")
 _SERIES = ("canary", "score", "threshold_rule", "conversion")
 _NUMBERS = ("epsilon", "error_bar", "num_repeats", "num_runs", "num_looks")
@@ -60,6 +60,7 @@ def draw_bounds_figure(
     axis: str,
     note: str = "",
     in_sample: bool = False,
+    heuristic: bool = False,
     panels: Sequence[str] = (),
     lines: Sequence[str] = (),
 ) -> tuple[Figure, pd.DataFrame]:
@@ -75,6 +76,8 @@ def draw_bounds_figure(
         in_sample: whether the rule that is not valid gets panels of its own beside those of the
             valid rule. By default, a note says how far its bounds are from the valid ones. If the
             summary has no valid rule, the other one is shown in any case.
+        heuristic: whether the epsilon of the last model under linear losses is drawn, which is no
+            bound.
         panels: the settings that tell panels apart, of `summary.PANELS`; by default the sample rate
             and, where it is not on the axis and does not follow from it, the noise.
         lines: the settings that tell lines of one canary apart, of `summary.LINES`.
@@ -93,11 +96,12 @@ def draw_bounds_figure(
     rows = shown_rows(summary, axis=axis, panels=told_apart, lines=lines)
     names = [name for name in style.ACCOUNTED if axis != "num_runs" or name != "group_privacy"]
     accounted = style.accounted_styles(names, rows["adjacency"])
-    table = _bounds_table(rows, [*dict.fromkeys([*_POINT, *told_apart, axis])], lines, accounted)
+    point = [*dict.fromkeys([*_POINT, *told_apart, axis])]
+    table = _bounds_table(rows, point, lines, accounted, heuristic=heuristic)
     finite = {*table.loc[table["epsilon"] < float("inf"), "series"]}
     accounted = {name: one for name, one in accounted.items() if f"accounted_{name}" in finite}
     rules = _drawn_rules(table, in_sample=in_sample)
-    drawn = table[table["series"].isin(rules) | table["series"].str.startswith("accounted")]
+    drawn = table[~table["series"].isin({_AUDITED, _IN_SAMPLE} - {*rules})]
     places = panels_of(rows, told_apart, falling=not panels)
     looks, hold = _looks(drawn, lines), _how_bounds_hold(rows, axis)
     figure, blocks = make_frame(
@@ -110,6 +114,7 @@ def draw_bounds_figure(
             ],
             _marker_legend() if hold == "both" else [],
             style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
+            ["not a bound:", style.HEURISTIC] if heuristic else [],
         ],
         notes=[
             note,
@@ -127,7 +132,10 @@ def draw_bounds_figure(
         for axes, place in zip(block, places, strict=True):
             points = place.of(drawn)
             of_panel = style.accounted_of_panel(accounted, place.of(rows)["adjacency"])
-            _draw_accounted(axes, points, axis, of_panel)
+            of_series = {f"accounted_{name}": one for name, one in of_panel.items()}
+            if heuristic:
+                of_series[_HEURISTIC] = style.HEURISTIC
+            _draw_accounted(axes, points, axis, of_series)
             for curve, options in _curves(points[points["series"] == rule], lines, looks, hold):
                 draw_line(axes, curve, axis, options)
     _scale([axes for block in blocks for axes in block], drawn, rows[axis])
@@ -135,21 +143,32 @@ def draw_bounds_figure(
 
 
 def _bounds_table(
-    rows: pd.DataFrame, point: list[str], lines: Sequence[str], accounted: style.Styles
+    rows: pd.DataFrame,
+    point: list[str],
+    lines: Sequence[str],
+    accounted: style.Styles,
+    *,
+    heuristic: bool,
 ) -> pd.DataFrame:
     """The plotted numbers: one row per point of a series."""
     columns = [*point, *_SERIES, *lines, "is_valid", "num_runs", "num_looks"]
     audited = over_repeats(rows, [*dict.fromkeys(columns)])
     audited["series"] = audited["is_valid"].map({True: _AUDITED, False: _IN_SAMPLE})
-    curves = [_accounted_table(rows, point, name) for name in accounted]
+    columns_of = {f"accounted_{name}": f"epsilon_upper_{name}" for name in accounted}
+    if heuristic:
+        columns_of[_HEURISTIC] = "epsilon_heuristic"
+    curves = [
+        _accounted_table(rows, point, column).assign(series=series)
+        for series, column in columns_of.items()
+    ]
     table = pd.concat([audited, *curves], ignore_index=True)
     columns = [*point, "series", *_SERIES, *lines, *_NUMBERS]
     return table.reindex(columns=[*dict.fromkeys(columns)])
 
 
-def _accounted_table(rows: pd.DataFrame, point: list[str], name: str) -> pd.DataFrame:
+def _accounted_table(rows: pd.DataFrame, point: list[str], column: str) -> pd.DataFrame:
     keys = [key for key in point if key != "num_runs"]
-    groups = rows.groupby(keys, dropna=False)[f"epsilon_upper_{name}"]
+    groups = rows.groupby(keys, dropna=False)[column]
     differ = groups.max() - groups.min() > 1e-6 * groups.max()
     if differ.any():
         values = zip(keys, differ[differ].index[0], strict=True)
@@ -161,7 +180,7 @@ def _accounted_table(rows: pd.DataFrame, point: list[str], name: str) -> pd.Data
             f"the audits at {where} differ in their accounted epsilon: show them in different"
             " figures"
         )
-    return groups.max().rename("epsilon").reset_index().assign(series=f"accounted_{name}")
+    return groups.max().rename("epsilon").reset_index()
 
 
 def _drawn_rules(table: pd.DataFrame, *, in_sample: bool) -> list[str]:
@@ -308,8 +327,8 @@ def _price_note(table: pd.DataFrame) -> str:
 
 
 def _draw_accounted(axes: Axes, points: pd.DataFrame, axis: str, accounted: style.Styles) -> None:
-    for name, options in accounted.items():
-        curve = points[points["series"] == f"accounted_{name}"]
+    for series, options in accounted.items():
+        curve = points[points["series"] == series]
         places, epsilons = curve[axis].tolist(), curve["epsilon"].tolist()
         if pd.isna(places).all():  # the curve does not depend on the axis
             axes.axhline(epsilons[0], **options)

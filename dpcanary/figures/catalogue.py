@@ -61,6 +61,8 @@ _CAPTION_OF_BOUNDS = (
     "line are not independent. The note says whether each of them holds alone or all of a "
     "line hold jointly. Where a figure has both, filled markers hold jointly and hollow ones "
     "alone.",
+    "The heuristic, where it is drawn, is what the last model alone would reveal if losses were "
+    "linear (Steinke et al., The Last Iterate Advantage, 2025). It is no bound.",
     "Lines of one colour family are variants of one canary, which the legend names.",
     "In a figure by number of steps, the noise is calibrated for each number of steps; in "
     "figures by clipping norm or learning rate, all points of a panel have the same noise "
@@ -90,7 +92,7 @@ _KINDS = (
             draw="dpcanary.figures.bounds:draw_bounds_figure",
             caption=_CAPTION_OF_BOUNDS,
             needs=("sweeps", *needs),
-            keys=("in_sample", "lines", "panels"),
+            keys=("heuristic", "in_sample", "lines", "panels"),
             axis=axis,
         )
         for name, axis, needs in (

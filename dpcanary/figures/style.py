@@ -57,6 +57,11 @@ ACCOUNTED: Styles = {
         "label": "group privacy", "color": "#7A7A7A", "linestyle": ":", "zorder": 2.5,
     },
 }  # fmt: skip
+# The same for what the last model would reveal under linear losses.
+HEURISTIC: dict[str, Any] = {
+    "label": "heuristic for the last model, linear losses", "color": "#B2182B", "linestyle": "-.",
+    "zorder": 2.4,
+}  # fmt: skip
 # The same for what is exactly known of the final model.
 EXACT: Styles = {
     "hidden_state": {

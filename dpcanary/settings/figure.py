@@ -26,6 +26,11 @@ class Figure(ClosedModel):
     kind: KindName = Field(description="what is drawn")
     sweeps: tuple[str, ...] = Field((), description="from `audits`; not for adjacency_ratio")
     note: str = Field("", description="text printed below the figure")
+    heuristic: bool = Field(
+        False,
+        description="for figures of bounds: also draws what the last model alone would reveal if"
+        " losses were linear, which is no bound",
+    )
     in_sample: bool = Field(
         False,
         description="for figures of bounds: also draws the bounds of threshold rule in_sample,"

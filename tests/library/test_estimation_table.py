@@ -305,6 +305,7 @@ def _summary(audit: str, estimates: pd.DataFrame) -> pd.DataFrame:
             "epsilon_hidden_state": [float("nan")],
             "epsilon_hidden_state_gdp": [float("nan")],
             "epsilon_poisson": [float("nan")],
+            "epsilon_heuristic": [float("nan")],
         }
         | {f"epsilon_upper_{name}": [9.0] for name in ("substitute", "add_remove", "group_privacy")}
     )

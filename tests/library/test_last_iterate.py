@@ -1,0 +1,208 @@
+"""The heuristic for the last model: the exact epsilon of DP-SGD with linear losses."""
+
+import json
+import re
+from math import exp, sqrt
+
+import numpy as np
+import pandas as pd
+import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_mechanism
+from published import Page, table_of
+from scipy.stats import binom, norm
+from typer.testing import CliRunner
+
+from dpcanary.accounting import (
+    Adjacency,
+    Mechanism,
+    account_epsilon,
+    gdp_epsilon,
+    heuristic_epsilon,
+    simulate_epsilon,
+)
+from dpcanary.accounting.last_iterate import LEAST_DELTA
+from dpcanary.accounting.overview import upper_bounds
+from dpcanary.accounting.settings import AccountingStage
+from dpcanary.cli import app
+from dpcanary.errors import InputError
+
+MEMBERSHIP = ("add_remove", "zero_out")
+ALL = (*MEMBERSHIP, "substitute")
+
+
+def training(adjacency: str, rate: float, steps: int, noise: float) -> Mechanism:
+    return Mechanism(adjacency, sample_rate=rate, num_steps=steps, noise_multiplier=noise)
+
+
+@pytest.mark.parametrize("adjacency", ALL)
+@pytest.mark.parametrize(("steps", "noise"), [(1, 0.9), (7, 3.0), (400, 31.0)])
+@pytest.mark.parametrize("delta", [1e-7, 0.03])
+def test_full_batches_have_the_closed_form(adjacency, steps, noise, delta):
+    sensitivity = 2 if adjacency == "substitute" else 1
+    truth = gdp_epsilon(mu=sensitivity * sqrt(steps) / noise, delta=delta)
+    found = heuristic_epsilon(training(adjacency, 1.0, steps, noise), delta=delta)
+    assert found == pytest.approx(truth, rel=1e-9)
+
+
+@pytest.mark.parametrize("adjacency", MEMBERSHIP)
+@pytest.mark.parametrize(
+    ("rate", "steps", "noise", "delta"),
+    [(0.3, 5, 0.8, 1e-4), (0.02, 60, 0.6, 1e-6), (0.9, 3, 1.5, 0.01)],
+)
+def test_membership_is_as_the_mixtures_of_another_library(adjacency, rate, steps, noise, delta):
+    losses = from_mixture_gaussian_mechanism(
+        noise * sqrt(steps),
+        sensitivities=[*range(steps + 1)],
+        sampling_probs=binom.pmf(range(steps + 1), steps, rate).tolist(),
+        value_discretization_interval=1e-5,
+    )
+    found = heuristic_epsilon(training(adjacency, rate, steps, noise), delta=delta)
+    assert found == pytest.approx(losses.get_epsilon_for_delta(delta), abs=2e-4)
+
+
+@pytest.mark.parametrize("adjacency", ALL)
+@pytest.mark.parametrize(("uses", "rate"), [(6, 0.25), (3, 1.0), (2, 0.5)])
+def test_delta_is_the_integral_of_the_densities(adjacency, uses, rate):
+    """A Riemann sum, both ways, of a record that is used in some of six steps."""
+    noise = 1.1 * sqrt(6)
+    grid = np.linspace(-40, 40, 400_001)
+    counts = np.arange(uses + 1)
+    masses = binom.pmf(counts, uses, rate)
+    with_record = (masses[:, None] * norm.pdf(grid, counts[:, None], noise)).sum(axis=0)
+    without = norm.pdf(grid, 0, noise)
+    if adjacency == "substitute":
+        without = with_record[::-1]
+    mechanism = training(adjacency, rate, 6, 1.1)
+    epsilon = heuristic_epsilon(mechanism, delta=1e-3, num_insertions=uses)
+    pairs = ((with_record, without), (without, with_record))
+    deltas = [np.maximum(p - exp(epsilon) * q, 0).sum() * (grid[1] - grid[0]) for p, q in pairs]
+    assert max(deltas) == pytest.approx(1e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize("adjacency", ALL)
+def test_a_literal_training_of_linear_losses(adjacency):
+    """Its last model is drawn step by step; the other records' gradients are known."""
+    rng = np.random.default_rng(5)
+    steps, rate, noise, draws = 12, 0.3, 1.3, 200_000
+    gradient = 3.0 * np.array([0.6, -0.8])  # is clipped to norm 1
+    clipped = gradient / np.linalg.norm(gradient)
+    signs = (1, -1) if adjacency == "substitute" else (1, 0)
+    losses = []
+    for sign in signs:
+        model = np.zeros((draws, 2))
+        for _ in range(steps):
+            batch = (rng.random(draws) < rate)[:, None]
+            model -= sign * batch * clipped + noise * rng.standard_normal((draws, 2))
+        position = -(model @ clipped)
+        counts = np.arange(steps + 1)
+        masses = binom.pmf(counts, steps, rate)
+        worlds = [
+            (masses * norm.pdf(position[:, None], one * counts, noise * sqrt(steps))).sum(axis=1)
+            for one in signs
+        ]
+        losses.append(np.log(worlds[0] / worlds[1]))
+    bounds = simulate_epsilon(*losses, delta=0.01, significance=1e-4)
+    found = heuristic_epsilon(training(adjacency, rate, steps, noise), delta=0.01)
+    assert bounds.lower < found < bounds.upper
+    assert bounds.upper - bounds.lower < 0.25 * found
+
+
+@pytest.mark.parametrize("adjacency", ALL)
+@pytest.mark.parametrize(("rate", "noise"), [(0.02, 0.6), (0.3, 2.0)])
+def test_it_grows_with_steps_and_stays_below_what_is_accounted(adjacency, rate, noise):
+    found = [
+        heuristic_epsilon(training(adjacency, rate, steps, noise), delta=1e-5)
+        for steps in (20, 80, 320)
+    ]
+    assert found == sorted(found)
+    for steps, epsilon in zip((20, 80, 320), found, strict=True):
+        mechanism = training(adjacency, rate, steps, noise)
+        assert epsilon < account_epsilon(mechanism, delta=1e-5).upper
+
+
+def test_a_hundred_thousand_steps():
+    """By the central limit: the number of batches is as good as Gaussian."""
+    rate, steps, noise = 0.01, 100_000, 4.0
+    deviation = sqrt(steps * noise**2 + steps * rate * (1 - rate))
+    truth = gdp_epsilon(mu=2 * rate * steps / deviation, delta=1e-5)
+    found = heuristic_epsilon(training("substitute", rate, steps, noise), delta=1e-5)
+    assert found == pytest.approx(truth, rel=1e-3)
+
+
+def test_no_difference_is_zero():
+    assert heuristic_epsilon(training("add_remove", 1e-6, 2, 5.0), delta=0.1) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"delta": 1e-13}, "at least 1e-12"),
+        ({"delta": 1.0}, "delta"),
+        ({"num_insertions": 0}, "num_insertions"),
+        ({"num_insertions": 11}, "num_insertions is 11, and there are 10 steps"),
+    ],
+)
+def test_what_is_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        heuristic_epsilon(training("substitute", 0.5, 10, 1.0), **{"delta": 1e-5, **changes})
+
+
+@pytest.mark.parametrize("adjacency", ALL)
+def test_the_column_is_of_the_audited_adjacency_and_of_each_step(adjacency):
+    """The record may be in each third batch, which has been drawn beforehand."""
+    stage = AccountingStage(
+        adjacency=Adjacency(adjacency),
+        sample_rate=1.0,
+        record_steps=(3, 12),
+        canary_period=3,
+        delta=1e-4,
+    )
+    sensitivity = 2 if adjacency == "substitute" else 1
+    truth = [gdp_epsilon(mu=sensitivity * n / (2 * sqrt(3 * n)), delta=1e-4) for n in (1, 4)]
+    assert upper_bounds(stage, noise_multiplier=2.0)["epsilon_heuristic"].tolist() == pytest.approx(
+        truth
+    )
+
+
+def test_the_column_is_empty_where_it_is_not_known():
+    stage = AccountingStage(sample_rate=1.0, record_steps=(4,), canary_period=None, delta=1e-4)
+    shuffled = stage.model_copy(update={"batches_per_pass": 2})
+    tiny = stage.model_copy(update={"delta": LEAST_DELTA / 2})
+    for one, noise in ((shuffled, 2.0), (tiny, 2.0), (stage, 0.0)):
+        assert upper_bounds(one, noise_multiplier=noise)["epsilon_heuristic"].isna().all()
+
+
+def printed(*arguments: str) -> str:
+    command = ["account", "--sample-rate", "0.02", "--num-steps", "400"]
+    command += ["--noise-multiplier", "0.6", "--delta", "1e-5", *arguments]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_command_prints_it_where_it_is_asked_for():
+    text = " ".join(printed("--last-model").split())
+    assert "A heuristic, which is no bound" in text
+    assert "epsilon would be 3.29 (add/remove) and 6.08 (substitute)" in text
+    found = json.loads(printed("--last-model", "--json"))["heuristic_of_last_model"]
+    assert found == pytest.approx({"add_remove": 3.29097, "substitute": 6.08493}, abs=1e-5)
+    assert "heuristic" not in printed() + printed("--json")
+    with pytest.raises(InputError, match="--last-model: the heuristic is for Poisson sampling"):
+        printed("--last-model", "--sampling", "shuffled")
+
+
+def test_the_page_says_what_the_figure_shows():
+    table = table_of("last-iterate")
+    last = table[table["step"] == table["step"].max()]
+
+    def numbers(adjacency: str) -> list[str]:
+        rows = last[last["adjacency"] == adjacency].set_index("series")["epsilon"]
+        return [f"{rows[one]:.2f}" for one in (f"accounted_{adjacency}", "heuristic", "audited")]
+
+    page = Page("hidden_state.md")
+    accounted, heuristic, audited = numbers("substitute")
+    page.says(f"accounted as {accounted}. The heuristic says {heuristic}, and the audit proves")
+    page.says(f"the audit proves {audited} without any assumption")
+    page.says("the three are {}, {} and {}.".format(*numbers("add_remove")))
+    assert re.search(r"16,384 trainings", page.text)
+    assert pd.Series(last["num_runs"]).dropna().eq(16_384).all()
