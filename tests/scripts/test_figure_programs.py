@@ -142,9 +142,7 @@ def _write_experiment(folder: Path) -> None:
     }
     (folder / "experiment.json").write_text(json.dumps(experiment))
     shared = {"noise_multiplier": 5.574, "accounting_method": "pld", "gaussian_distance": 1e-4}
-    shared |= dict.fromkeys(
-        ("epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_poisson")
-    )
+    shared |= dict.fromkeys(("epsilon_hidden_state", "epsilon_hidden_state_gdp", "epsilon_poisson"))
     rows = [{"step": step, **shared, **_accounted(step)} for step in (250, 500)]
     accounting = folder / "accounting" / "fig-gradient.tsv"
     accounting.parent.mkdir()
