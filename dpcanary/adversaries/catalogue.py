@@ -246,8 +246,7 @@ _BUILT_IN = (
         function="dpcanary.adversaries.encoding_loss:draw_models",
         scores=(Score("decoded", "dpcanary.adversaries.encoding_loss:decoded_ratio", "model"),),
         adjacencies=tuple(Adjacency),
-        colour="#B22222",
-        marker="d",
+        colour="#3311DD",
     ),
 )
 BUILT_IN = {entry.name: entry for entry in _BUILT_IN}

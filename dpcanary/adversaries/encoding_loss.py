@@ -59,7 +59,7 @@ class EncodingLoss:
 
     @property
     def start(self) -> Array:
-        """The model before the first step, shape (2,). The ratio that x = 0 stands for is undone."""
+        """The model before the first step, shape (2,). It undoes the ratio of x = 0."""
         return np.array([0.0, -self.gap * self._counts(np.zeros(1))[0]])
 
     def other_gradients(self, models: Array) -> Array:

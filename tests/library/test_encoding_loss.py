@@ -18,7 +18,7 @@ adjacencies = pytest.mark.parametrize("adjacency", Adjacency)
 
 
 def step_ratio(gradient: torch.Tensor, q: float, second: int) -> torch.Tensor:
-    """log p0 / p1 of one noisy gradient in units of C, from the densities themselves."""
+    """The log of p0 / p1 of one noisy gradient in units of C, from the densities themselves."""
     noise = torch.distributions.Normal(0.0, SIGMA)
 
     def density(sign: int) -> torch.Tensor:
@@ -132,7 +132,7 @@ def test_decoded_scores_have_the_law_of_the_transcript(adjacency, q):
 
 @adjacencies
 def test_at_sample_rate_1_scores_are_gaussian(adjacency):
-    """mu = sqrt(T) / sigma, twice this under substitute; log-ratios are N(+-mu^2 / 2, mu^2)."""
+    """They are N(+-mu^2 / 2, mu^2), mu = sqrt(T) / sigma, twice this under substitute."""
     decoded = scores(adjacency, 1.0, range(20_000))
     for index, step in enumerate((1, 3, 20)):
         mu = (1 - SECOND_SIGN[adjacency]) * np.sqrt(step) / SIGMA
