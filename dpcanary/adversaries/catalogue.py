@@ -236,6 +236,18 @@ _BUILT_IN = (
         colour="#B8860B",
         marker="h",
     ),
+    Adversary(
+        name="encoding_loss",
+        label="encoding loss",
+        description="gradient +C against -C, or against nothing under `add_remove` and `zero_out`;"
+        " the loss of all other records is crafted so that the last model remembers all steps",
+        source="ours, for the statement of Annamalai, 2024",
+        inserts=Inserts.PROCESS,
+        function="dpcanary.adversaries.encoding_loss:draw_models",
+        scores=(Score("decoded", "dpcanary.adversaries.encoding_loss:decoded_ratio", "model"),),
+        adjacencies=tuple(Adjacency),
+        colour="#3311DD",
+    ),
 )
 BUILT_IN = {entry.name: entry for entry in _BUILT_IN}
 

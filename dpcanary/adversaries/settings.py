@@ -86,6 +86,7 @@ class Purpose(IntEnum):
     METAGRADIENT_SPLITS = 18  # which canaries a metastep trains on
     METAGRADIENT_ORDERS = 19  # the order of records in each epoch of a metastep
     SHUFFLED_CASE = 25  # direct draws of the worst case of shuffled batches
+    ENCODING_LOSS = 27  # direct draws of models that a crafted loss makes remember all steps
 
 
 def _of_canary(key: str) -> UsedIf:

@@ -20,7 +20,7 @@ def test_the_table_is_current():
 def test_every_published_audit_is_on_the_page():
     for name in published_names():
         assert f"dpcanary run {name}" in PAGE.read_text()
-    of_own_pages = {"published/shuffling", "published/last-iterate"}
+    of_own_pages = {f"published/{name}" for name in ("shuffling", "last-iterate", "hidden-state")}
     assert {f"published/{name}" for name in PAPERS} | of_own_pages == {*published_names()}
 
 

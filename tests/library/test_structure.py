@@ -92,7 +92,7 @@ def test_purposes_of_streams_are_distinct():
         for package, purposes in PURPOSES.items()
         for purpose in purposes
     }
-    assert sorted(numbers.values()) == list(range(1, 27))
+    assert sorted(numbers.values()) == list(range(1, 28))
     assert numbers == {
         "datasets.RECORDS": 1,
         "training.BATCHES": 2,
@@ -119,6 +119,7 @@ def test_purposes_of_streams_are_distinct():
         "adversaries.METAGRADIENT_SPLITS": 18,
         "adversaries.METAGRADIENT_ORDERS": 19,
         "adversaries.SHUFFLED_CASE": 25,
+        "adversaries.ENCODING_LOSS": 27,
         "accounting.EXPONENTIALS": 26,
     }
 

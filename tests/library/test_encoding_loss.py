@@ -1,0 +1,149 @@
+"""The crafted loss whose last model leaks all steps, against the literal DP-SGD loop."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp, norm
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.adversaries.drawing import Drawing
+from dpcanary.adversaries.encoding_loss import EncodingLoss, decoded_ratio, draw_models
+from dpcanary.adversaries.settings import DrawingStage
+from dpcanary.adversaries.worst_case import draw_worst_case
+from dpcanary.scoring.scores import ScoringContext
+
+C, LEARNING_RATE, SIGMA, STEPS = 2.5, 0.3, 0.8, 8
+SECOND_SIGN = {Adjacency.ADD_REMOVE: 0, Adjacency.ZERO_OUT: 0, Adjacency.SUBSTITUTE: -1}
+adjacencies = pytest.mark.parametrize("adjacency", Adjacency)
+
+
+def step_ratio(gradient: torch.Tensor, q: float, second: int) -> torch.Tensor:
+    """The log of p0 / p1 of one noisy gradient in units of C, from the densities themselves."""
+    noise = torch.distributions.Normal(0.0, SIGMA)
+
+    def density(sign: int) -> torch.Tensor:
+        return (1 - q) * noise.log_prob(gradient).exp() + q * noise.log_prob(gradient - sign).exp()
+
+    return torch.log(density(1) / density(second))
+
+
+def record_loss(model: torch.Tensor, others: int, q: float, second: int) -> torch.Tensor:
+    """The loss of a record that is not the canary, of a model of shape (2,), as documented."""
+    x, y = model / (LEARNING_RATE * C)
+    width, resolution, expected = 16 * SIGMA, 2.0**-10, others * q
+    goal = width * (torch.round(y / width) + torch.round(step_ratio(-x, q, second) / resolution))
+    return (x**2 + (y - goal) ** 2) * C**2 * LEARNING_RATE / (2 * expected)
+
+
+def clipped(gradients: torch.Tensor) -> torch.Tensor:
+    norms = gradients.norm(dim=-1, keepdim=True)
+    return gradients * torch.clamp(C / norms, max=1.0)
+
+
+def dp_sgd(
+    loss: EncodingLoss, sign: int, generator: np.random.Generator
+) -> tuple[np.ndarray, float]:
+    """The literal loop: the last model in units of C, and the ratio of all noisy gradients."""
+    q, second = loss.sample_rate, SECOND_SIGN[loss.adjacency]
+    model = torch.tensor(loss.start * LEARNING_RATE * C)
+    ratio = 0.0
+    gradient_of = torch.func.grad(record_loss)
+    for _ in range(STEPS):
+        one = gradient_of(model, loss.num_others, q, second)  # all these records are the same
+        per_record = clipped(one.expand(loss.num_others, 2))
+        batch = torch.from_numpy(generator.random(loss.num_others) < q)
+        total = per_record[batch].sum(dim=0)
+        canary = torch.zeros(2, dtype=torch.float64)
+        if generator.random() < q:
+            canary = clipped(torch.tensor([sign * 10 * C, 0.0], dtype=torch.float64))
+            canary = canary.nan_to_num()  # a gradient of 0 has no direction
+        noise = torch.from_numpy(generator.standard_normal(2)) * SIGMA * C
+        ratio += float(step_ratio((canary + noise)[0] / C, q, second))
+        model = model - LEARNING_RATE * (total + canary + noise)
+    return model.numpy() / (LEARNING_RATE * C), ratio
+
+
+@adjacencies
+@pytest.mark.parametrize("q", [1.0, 0.4])
+def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency, q):
+    loss = EncodingLoss(q, SIGMA, adjacency, expected_batch=2e5)
+    second = SECOND_SIGN[adjacency]
+    runs = [dp_sgd(loss, (1, second)[run % 2], np.random.default_rng(run)) for run in range(12)]
+    models, ratios = (np.array(part) for part in zip(*runs, strict=True))
+    rounding = STEPS * loss.resolution / 2  # exact but for this at q = 1, where batches are certain
+    noise_of_batches = 0.0 if q == 1.0 else 0.03
+    np.testing.assert_allclose(
+        loss.decoded(models), ratios, atol=rounding + noise_of_batches, rtol=0
+    )
+    # A float32 holds as much.
+    np.testing.assert_allclose(
+        loss.decoded(models.astype(np.float32)), ratios, atol=rounding + noise_of_batches + 1e-4
+    )
+    # The same loop with a loss that is linear would leave a sum, which is not enough at q < 1.
+    assert np.ptp(ratios) > 1
+
+
+@adjacencies
+def test_gradients_of_other_records_are_those_of_the_loss_and_clipped(adjacency):
+    loss = EncodingLoss(0.4, SIGMA, adjacency, expected_batch=2e4)
+    models = np.random.default_rng(0).normal(size=(400, 2)) * [4 * SIGMA, 1000]
+    gradient_of = torch.func.grad(record_loss)
+    second = SECOND_SIGN[adjacency]
+    inputs = torch.from_numpy(models) * LEARNING_RATE * C
+    literal = torch.func.vmap(lambda one: gradient_of(one, loss.num_others, 0.4, second))(inputs)
+    expected = clipped(literal).numpy() / C
+    np.testing.assert_allclose(loss.other_gradients(models), expected, rtol=1e-9, atol=1e-12)
+    longer = literal.norm(dim=-1).numpy() > C
+    assert 0.02 < longer.mean() < 0.98  # some are clipped
+
+
+def drawing(function: str, observe: str, adjacency: Adjacency, q: float, runs: range) -> Drawing:
+    settings = {
+        "function": f"dpcanary.adversaries.{function}",
+        "observe": observe,
+        "adjacency": adjacency,
+        "sample_rate": q,
+        "record_steps": (1, 3, 20),
+        "seed": 3,
+    }
+    return Drawing(DrawingStage.model_validate(settings, strict=False), SIGMA, runs)
+
+
+def scores(adjacency: Adjacency, q: float, runs: range) -> np.ndarray:
+    models = draw_models(drawing("encoding_loss:draw_models", "model", adjacency, q, runs))
+    assert models.shape == (len(runs), 3, 2)
+    context = ScoringContext(q, SIGMA, (1, 3, 20), canaries=None, adjacency=adjacency)
+    return decoded_ratio(models[:, :, None], context)[..., 0]
+
+
+@adjacencies
+@pytest.mark.parametrize("q", [1.0, 0.1])
+def test_decoded_scores_have_the_law_of_the_transcript(adjacency, q):
+    runs = range(20_000)
+    decoded = scores(adjacency, q, runs)
+    transcript = draw_worst_case(
+        drawing("worst_case:draw_worst_case", "log_likelihood_ratio", adjacency, q, runs)
+    )
+    for step in range(3):
+        for world in (0, 1):
+            both = decoded[world::2, step], transcript[world::2, step]
+            assert ks_2samp(*both).pvalue > 1e-3, (step, world)
+
+
+@adjacencies
+def test_at_sample_rate_1_scores_are_gaussian(adjacency):
+    """They are N(+-mu^2 / 2, mu^2), mu = sqrt(T) / sigma, twice this under substitute."""
+    decoded = scores(adjacency, 1.0, range(20_000))
+    for index, step in enumerate((1, 3, 20)):
+        mu = (1 - SECOND_SIGN[adjacency]) * np.sqrt(step) / SIGMA
+        for world, sign in ((0, 1), (1, -1)):
+            standard = (decoded[world::2, index] - sign * mu**2 / 2) / mu
+            assert abs(standard.mean()) < 4 / 100
+            assert standard.std() == pytest.approx(1, abs=4 / np.sqrt(20_000))
+            assert (standard < -2).mean() == pytest.approx(norm.cdf(-2), abs=0.006)
+
+
+@adjacencies
+def test_runs_do_not_depend_on_the_other_runs_of_their_job(adjacency):
+    whole = scores(adjacency, 0.3, range(2000))
+    np.testing.assert_array_equal(scores(adjacency, 0.3, range(1000, 1100)), whole[1000:1100])
