@@ -18,7 +18,13 @@ from dpcanary.printing import confidence_in_words
 
 _MECHANISM = ("sample_rate", "noise_multiplier")
 _LINE = ["num_slots", "threshold_rule", "conversion"]
-_ALONE: dict[str, Any] = {"color": "#3A3A3A", "marker": "x"}
+# Of rules with one canary in each model, none of which looks as one with several.
+_ALONE: tuple[dict[str, Any], ...] = (
+    {"color": "#3A3A3A", "marker": "x"},
+    {"color": "#E69F00", "marker": "^"},
+    {"color": "#56B4E9", "marker": "P"},
+    {"color": "#7A3B8F", "marker": "*"},
+)
 _DASHES = ("-", "--", ":", "-.")
 
 
@@ -73,7 +79,7 @@ def draw_models_trained(
 def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Keyword arguments of `plot` for each line, in the order of the legend."""
     many = sorted({*table["num_slots"]} - {1})
-    looks = {}
+    looks: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in sorted({*table[_LINE].itertuples(index=False, name=None)}, key=_order):
         slots, rule, conversion = line
         entry = threshold_rule_named(rule)
@@ -83,7 +89,7 @@ def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
             assumed = f"{assumed}, {conversion} conversion"
         label = f"{slots} canaries in each model: {name} ({assumed})"
         if slots == 1:
-            label, options = f"1 canary in each model: {name}", _ALONE
+            label, options = f"1 canary in each model: {name}", _ALONE[len(looks) % len(_ALONE)]
         dashes = _DASHES[many.index(slots) % len(_DASHES)] if slots > 1 else "-"
         looks[line] = options | {"label": label, "linestyle": dashes, "zorder": 3}
     return looks
@@ -92,7 +98,8 @@ def _looks(table: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Any]]:
 def _order(line: tuple[Any, ...]) -> tuple[Any, ...]:
     slots, rule, _ = line
     guesses = threshold_rule_named(rule).guesses
-    return slots, guesses, -[*RULES].index(rule) if guesses and rule in RULES else 0
+    place = [*RULES].index(rule) if rule in RULES else len(RULES)
+    return slots, guesses, -place if guesses else place, line[1:]
 
 
 def _note(rows: pd.DataFrame) -> str:

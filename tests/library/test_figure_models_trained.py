@@ -6,6 +6,7 @@ import pytest
 from summaries import legend, row, titles, written_below
 
 from dpcanary.errors import InputError
+from dpcanary.estimation.rules import RULES
 from dpcanary.figures.models_trained import draw_models_trained
 
 _RULES = [("combined", "gdp"), ("combined", "direct"), ("in_sample", "gdp")]
@@ -58,6 +59,19 @@ def test_a_line_for_each_number_of_slots_and_valid_rule():
         "500 canaries in each model: combined (independent slots)",
         "1 canary in each model: combined",
     } < {*legend(figure)}
+
+
+def test_rules_with_one_canary_are_told_apart():
+    """In the order of the catalogue, whatever the order of a set."""
+    rules = ["split", "calibrated", "anytime", "combined"]
+    rows = pd.concat([summary(threshold_rule=rule).query("num_slots == 1") for rule in rules])
+    [axes] = draw_models_trained(rows)[0].axes
+    looks = [(line.get_color(), line.get_marker()) for line in axes.lines if len(line.get_xdata())]
+    drawn = {look for look in looks if look[1] not in ("None", "_", "|")}
+    assert len({colour for colour, _ in drawn}) == len({marker for _, marker in drawn}) == 4
+    named = [text for text in legend(draw_models_trained(rows)[0]) if text.startswith("1 canary")]
+    in_order = [f"1 canary in each model: {rule}" for rule in RULES if rule in rules]
+    assert named == in_order
 
 
 def test_with_several_audits_the_error_is_that_over_audits():
