@@ -50,14 +50,15 @@ def test_full_batches_have_the_closed_form(adjacency, steps, noise, delta):
     [(0.3, 5, 0.8, 1e-4), (0.02, 60, 0.6, 1e-6), (0.9, 3, 1.5, 0.01)],
 )
 def test_membership_is_as_the_mixtures_of_another_library(adjacency, rate, steps, noise, delta):
+    """That one rounds losses up to its grid."""
     losses = from_mixture_gaussian_mechanism(
         noise * sqrt(steps),
         sensitivities=[*range(steps + 1)],
         sampling_probs=binom.pmf(range(steps + 1), steps, rate).tolist(),
-        value_discretization_interval=1e-5,
+        value_discretization_interval=5e-3,
     )
     found = heuristic_epsilon(training(adjacency, rate, steps, noise), delta=delta)
-    assert found == pytest.approx(losses.get_epsilon_for_delta(delta), abs=2e-4)
+    assert found == pytest.approx(losses.get_epsilon_for_delta(delta), abs=5e-3)
 
 
 @pytest.mark.parametrize("adjacency", ALL)
