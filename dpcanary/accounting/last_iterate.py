@@ -62,55 +62,41 @@ def heuristic_epsilon(
     uses = most if num_insertions is None else checked_count("num_insertions", num_insertions)
     if uses > most:
         raise InputError(f"num_insertions is {uses}, and there are {most} steps")
-    pair = _Pair(mechanism, uses)
-    return max(0.0, pair.of_world0(delta), pair.of_world1(delta))
+    counts = np.arange(uses + 1)
+    masses = binom.logpmf(counts, uses, mechanism.sample_rate)
+    kept = masses > _LEAST_LOG_MASS
+    places = counts[kept] / (mechanism.noise_multiplier * sqrt(most))  # in units of s
+    # The other order of the worlds is the mirror image, which is the same under substitute.
+    orders = [(places, -places)]
+    if mechanism.adjacency is not Adjacency.SUBSTITUTE:
+        none = np.zeros_like(places)
+        orders = [(places, none), (none, -places)]
+    return max(_epsilon(masses[kept], *order, delta) for order in orders)
 
 
-class _Pair:
-    """The distributions of the last model's position along the record's gradient, in units of s."""
+def _epsilon(masses: Array, first: Array, second: Array, delta: float) -> float:
+    """Epsilon of one mixture of unit Gaussians against another, whose places are lower.
 
-    def __init__(self, mechanism: Mechanism, num_insertions: int) -> None:
-        noise = mechanism.noise_multiplier * sqrt(mechanism.num_steps)
-        counts = np.arange(num_insertions + 1)
-        masses = binom.logpmf(counts, num_insertions, mechanism.sample_rate)
-        kept = masses > _LEAST_LOG_MASS
-        self._masses: Array = masses[kept]
-        self._world0: Array = counts[kept] / noise
-        is_substitute = mechanism.adjacency is Adjacency.SUBSTITUTE
-        self._world1: Array = -self._world0 if is_substitute else np.zeros_like(self._world0)
-        # Where both worlds are equally likely.
-        self._middle = 0.0 if is_substitute else _root(self._loss, 0.0, float(self._world0[-1]))
+    Args:
+        masses: log-probabilities of the places of both, shape (counts,).
+        first: places of the first mixture, shape (counts,).
+        second: places of the second one, shape (counts,).
+        delta: at which.
+    """
 
-    def of_world0(self, delta: float) -> float:
-        """Epsilon of world 0 against world 1."""
+    def loss(y: float) -> float:
+        logs = (logsumexp(masses + y * one - one**2 / 2) for one in (first, second))
+        return float(next(logs) - next(logs))
 
-        def excess(y: float) -> float:
-            above0, above1 = (_log_mass(self._masses, one - y) for one in self._worlds)
-            return exp(above0) - exp(self._loss(y) + above1) - delta
+    def excess(y: float) -> float:
+        above = (_log_mass(masses, one - y) for one in (first, second))
+        return exp(next(above)) - exp(loss(y) + next(above)) - delta
 
-        if excess(self._middle) <= 0:
-            return 0.0
-        return self._loss(_root(excess, self._middle, float(self._world0[-1]) + _reach(delta)))
-
-    def of_world1(self, delta: float) -> float:
-        """Epsilon of world 1 against world 0."""
-
-        def excess(y: float) -> float:
-            below0, below1 = (_log_mass(self._masses, y - one) for one in self._worlds)
-            return exp(below1) - exp(below0 - self._loss(y)) - delta
-
-        if excess(self._middle) <= 0:
-            return 0.0
-        return -self._loss(_root(excess, float(self._world1[-1]) - _reach(delta), self._middle))
-
-    @property
-    def _worlds(self) -> tuple[Array, Array]:
-        return self._world0, self._world1
-
-    def _loss(self, y: float) -> float:
-        """The log-likelihood ratio of world 0 to world 1 at a position."""
-        log0, log1 = (logsumexp(self._masses + y * one - one**2 / 2) for one in self._worlds)
-        return float(log0 - log1)
+    # Where both are equally likely, and the loss is 0.
+    middle = _root(loss, float(second.min()), float(first.max()))
+    if excess(middle) <= 0:
+        return 0.0
+    return max(0.0, loss(_root(excess, middle, float(first.max()) + _reach(delta))))
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

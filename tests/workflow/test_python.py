@@ -30,11 +30,7 @@ ALL = ("tqdm", "torch")
     [
         (ALL, NOTHING, True),
         (ALL, MOST, True),
-        (
-            ALL,
-            ALL,
-            True,
-        ),  # an environment whose command is called by its path is the one that is meant
+        (ALL, ALL, True),  # the command that is called says which one is meant
         (MOST, ALL, False),
         (NOTHING, ALL, False),
         (MOST, MOST, True),
