@@ -41,6 +41,9 @@ def heuristic_epsilon(
     The likelihood ratio of each pair rises with the position, so that the best tests are thresholds
     and the result is exact but for rounding.
 
+    It does not rise with every step, as what accountants return does: where a record is in few
+    batches, the noise of the steps without it hides it.
+
     Args:
         mechanism: adjacency, sample rate, steps and noise of the training.
         delta: between 1e-12 and 1.
@@ -55,6 +58,7 @@ def heuristic_epsilon(
         >>> round(heuristic_epsilon(training, delta=1e-5), 2)  # accounted: 6.48
         1.09
     """
+    checked_real("noise_multiplier", mechanism.noise_multiplier)  # it may not have been given
     delta = checked_real("delta", delta, most=1.0)
     if delta < LEAST_DELTA:
         raise InputError(f"delta is {delta:g}; the heuristic needs at least {LEAST_DELTA:g}")

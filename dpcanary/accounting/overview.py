@@ -41,7 +41,9 @@ def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataF
     is observed is known, the distance is that of this curve, `epsilon_hidden_state` is its epsilon,
     and `epsilon_hidden_state_gdp` that of its largest mu, which perfect audits with conversion
     `gdp` would state. `epsilon_heuristic` is that of the model at this step alone, under the
-    audited adjacency, if losses were linear. It is no bound: see `heuristic_epsilon`. It is NaN for
+    audited adjacency, if losses were linear. It is no bound: see `heuristic_epsilon`. It is NaN
+    where the last model would not be a sum of equal steps (momentum, Adam, a learning rate that
+    falls), for a canary in the first step alone, whose losses are crafted to keep that step, for
     shuffled batches, and below the least delta of the heuristic. Without noise, every epsilon is
     infinite and nothing else is known.
 
@@ -169,7 +171,7 @@ def _mechanism(stage: AccountingStage, noise_multiplier: float) -> Mechanism:
 
 
 def _heuristics(mechanism: Mechanism, stage: AccountingStage) -> list[float]:
-    if stage.delta < LEAST_DELTA:
+    if not stage.has_equal_steps or stage.in_first_step or stage.delta < LEAST_DELTA:
         return [nan] * len(stage.insertions)
     return [
         heuristic_epsilon(mechanism.after(step), delta=stage.delta, num_insertions=count)

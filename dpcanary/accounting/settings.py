@@ -11,6 +11,8 @@ class AccountingStage(ClosedModel):
 
     Attributes:
         in_first_step: whether the canary may be used in the first step alone.
+        has_equal_steps: whether the last model is the sum of all noisy gradients, each with the
+            same factor; so it is not with momentum, Adam or a learning rate that falls.
         batches_per_pass: of shuffled batches; None for others.
         exact: `module:name` of a function that gives the exact trade-off curves of what is
             observed, where these are known; `exact_settings` is its first argument.
@@ -24,6 +26,7 @@ class AccountingStage(ClosedModel):
     canary_period: int | None
     delta: float
     in_first_step: bool = False
+    has_equal_steps: bool = True
     batches_per_pass: int | None = None
     exact: str | None = None
     exact_settings: dict[str, Any] | None = None

@@ -24,9 +24,11 @@ from dpcanary.training.settings import (
     DataKeys,
     DescentKeys,
     Initialisation,
+    LearningRateSchedule,
     MechanismKeys,
     ModelKeys,
     ModelKind,
+    Optimizer,
     Sampling,
     SamplingKeys,
     WorldAssignment,
@@ -300,6 +302,13 @@ class Audit(
     def draws_start(self) -> bool:
         """Whether every run draws initial parameters of its own."""
         return self.is_trained and self.start is Initialisation.PER_RUN
+
+    @property
+    def has_equal_steps(self) -> bool:
+        """Whether the parameters are the sum of all noisy gradients, each with the same factor."""
+        is_sum = self.optimizer is Optimizer.SGD
+        is_constant = self.learning_rate_schedule is LearningRateSchedule.CONSTANT
+        return not self.is_trained or (is_sum and is_constant)
 
     @property
     def simulates_noise(self) -> bool:

@@ -226,6 +226,7 @@ class Experiment(ClosedModel):
             "observe": Observation(score.observes) if audit.is_trained else score.observes,
             "score_function": score.function,
             "in_first_step": audit.adversary.in_first_step,
+            "has_equal_steps": audit.has_equal_steps,
             "exact": audit.adversary.exact,
         }
 

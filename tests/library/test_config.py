@@ -1069,6 +1069,21 @@ def test_a_threshold_of_a_landscape_that_is_given_stays(adjacency):
         assert experiment.audits["steps"].landscape_threshold == threshold
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"canary": "worst_case", "dataset": None}, True),
+        ({"optimizer": "momentum"}, False),
+        ({"optimizer": "adam"}, False),
+        ({"learning_rate_schedule": "linear"}, False),
+    ],
+)
+def test_steps_are_equal_for_plain_gradient_descent(changes, expected):
+    experiment = single(**changes)
+    assert experiment.stage(AccountingStage, audit="steps").has_equal_steps is expected
+
+
 def test_a_crafted_landscape_is_accounted_for_its_first_step():
     experiment = parse_experiment(with_sweep(**LANDSCAPE, record_every=50))
     accounting = experiment.stage(AccountingStage, audit="steps")

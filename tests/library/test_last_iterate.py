@@ -130,6 +130,38 @@ def test_a_hundred_thousand_steps():
     assert found == pytest.approx(truth, rel=1e-3)
 
 
+def test_steps_without_the_record_hide_it():
+    """So the last of two models may reveal less than the first."""
+    found = [
+        heuristic_epsilon(training("substitute", 0.01, steps, 0.5), delta=1e-5)
+        for steps in (1, 10, 1_000)
+    ]
+    assert [round(one, 2) for one in found] == [3.04, 0.86, 5.71]
+
+
+@pytest.mark.parametrize("other", [(-0.9, 0.0), (0.0, 0.0), (0.5, 0.0), (-0.6, 0.8), (0.0, 1.0)])
+@pytest.mark.parametrize("rate", [0.2, 1.0])
+def test_no_other_pair_of_gradients_reveals_more_than_opposite_ones(rate, other):
+    """Delta by a Riemann sum over the plane, both ways."""
+    steps, noise = 4, 1.1
+    axis = np.linspace(-22, 22, 881)
+    masses = binom.pmf(range(steps + 1), steps, rate)
+
+    def world(gradient: tuple[float, float]) -> np.ndarray:
+        along = [norm.pdf(axis, n * gradient[0], noise * sqrt(steps)) for n in range(steps + 1)]
+        across = [norm.pdf(axis, n * gradient[1], noise * sqrt(steps)) for n in range(steps + 1)]
+        return np.einsum("n,nx,ny->xy", masses, along, across) * (axis[1] - axis[0]) ** 2
+
+    def delta(epsilon: float, second: np.ndarray) -> float:
+        first = world((1.0, 0.0))
+        pairs = ((first, second), (second, first))
+        return max(np.maximum(p - exp(epsilon) * q, 0).sum() for p, q in pairs)
+
+    epsilon = heuristic_epsilon(training("substitute", rate, steps, noise), delta=1e-3)
+    assert delta(epsilon, world((-1.0, 0.0))) == pytest.approx(1e-3, rel=1e-3)
+    assert delta(epsilon, world(other)) < 0.9e-3
+
+
 def test_no_difference_is_zero():
     assert heuristic_epsilon(training("add_remove", 1e-6, 2, 5.0), delta=0.1) == 0
 
@@ -146,6 +178,12 @@ def test_no_difference_is_zero():
 def test_what_is_refused(changes, words):
     with pytest.raises(InputError, match=words):
         heuristic_epsilon(training("substitute", 0.5, 10, 1.0), **{"delta": 1e-5, **changes})
+
+
+def test_noise_that_is_not_given_is_refused():
+    mechanism = Mechanism("add_remove", sample_rate=0.5, num_steps=10)
+    with pytest.raises(InputError, match="noise_multiplier is nan"):
+        heuristic_epsilon(mechanism, delta=1e-5)
 
 
 @pytest.mark.parametrize("adjacency", ALL)
@@ -165,12 +203,20 @@ def test_the_column_is_of_the_audited_adjacency_and_of_each_step(adjacency):
     )
 
 
-def test_the_column_is_empty_where_it_is_not_known():
-    stage = AccountingStage(sample_rate=1.0, record_steps=(4,), canary_period=None, delta=1e-4)
-    shuffled = stage.model_copy(update={"batches_per_pass": 2})
-    tiny = stage.model_copy(update={"delta": LEAST_DELTA / 2})
-    for one, noise in ((shuffled, 2.0), (tiny, 2.0), (stage, 0.0)):
-        assert upper_bounds(one, noise_multiplier=noise)["epsilon_heuristic"].isna().all()
+@pytest.mark.parametrize(
+    ("changes", "noise"),
+    [
+        ({"batches_per_pass": 2}, 2.0),
+        ({"delta": LEAST_DELTA / 2}, 2.0),
+        ({"has_equal_steps": False}, 2.0),
+        ({"in_first_step": True}, 2.0),
+        ({}, 0.0),
+    ],
+)
+def test_the_column_is_empty_where_it_is_not_known(changes, noise):
+    known = {"sample_rate": 1.0, "record_steps": (4,), "canary_period": None, "delta": 1e-4}
+    found = upper_bounds(AccountingStage(**known | changes), noise_multiplier=noise)
+    assert found["epsilon_heuristic"].isna().all()
 
 
 def printed(*arguments: str) -> str:
