@@ -114,11 +114,12 @@ def draw_bounds_figure(
             ],
             _marker_legend() if hold == "both" else [],
             style.accounted_legend("accounted ε (upper bound)", accounted, rows["adjacency"]),
-            ["not a bound:", style.HEURISTIC] if heuristic else [],
+            ["not a bound:", style.HEURISTIC] if _HEURISTIC in finite else [],
         ],
         notes=[
             note,
             "" if accounted else "No accounted ε is finite",
+            "The heuristic is not known here" if heuristic and _HEURISTIC not in finite else "",
             _bounds_note(rows, hold),
             _price_note(table),
             shared_note(rows, (*told_apart, axis, *lines), needed=bool(panels)),
@@ -133,7 +134,7 @@ def draw_bounds_figure(
             points = place.of(drawn)
             of_panel = style.accounted_of_panel(accounted, place.of(rows)["adjacency"])
             of_series = {f"accounted_{name}": one for name, one in of_panel.items()}
-            if heuristic:
+            if _HEURISTIC in finite:
                 of_series[_HEURISTIC] = style.HEURISTIC
             _draw_accounted(axes, points, axis, of_series)
             for curve, options in _curves(points[points["series"] == rule], lines, looks, hold):
@@ -342,8 +343,8 @@ def _scale(panels: Sequence[Axes], table: pd.DataFrame, values: "pd.Series[float
     """Gives all panels the same range, so that rules and settings compare."""
     by_noise = values.name == "noise_multiplier"
     for axes in panels:
-        if by_noise:
-            low, high = axes.dataLim.intervalx
+        low, high = axes.dataLim.intervalx
+        if by_noise and high > 5 * low:  # enough for round numbers at every panel
             axes.set_xscale("log")
             axes.set_xlim(low / 1.15, high * 1.15)
             log_ticks(axes, axis="x")

@@ -182,8 +182,13 @@ def value_ticks(axes: Axes, values: Iterable[float]) -> None:
     axes.set_xlim(low / margin, high * margin)
     axes.xaxis.set_major_locator(FixedLocator(sorted(labelled)))
     axes.xaxis.set_minor_locator(FixedLocator(sorted(places - labelled)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _shown(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _shown(value: float) -> str:
+    """A count with all digits; other numbers, such as calibrated noise, with three."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:.3g}"
 
 
 def _labelled(places: set[float], *, needed: float) -> set[float]:

@@ -57,6 +57,38 @@ def test_audited_points_are_means_with_two_standard_errors() -> None:
     _check_means(table, summary, "repeat")
 
 
+@pytest.mark.parametrize(
+    ("noise", "labels"),
+    [
+        ([0.8, 1.0, 1.5], ["0.8", "1", "1.5"]),
+        ([1.23456, 2.0], ["1.23", "2"]),
+        ([1.0, 7.0, 20.0], ["1", "2", "5", "10", "20"]),
+    ],
+)
+def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
+    settings = [(0.25, one) for one in noise]
+    figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
+    figure.canvas.draw()
+    [axes] = [axes for axes in figure.axes if axes.get_title()]
+    low, high = axes.get_xlim()
+    shown = [one.get_text() for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
+    assert shown == labels
+
+
+def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
+    drawn, table = draw_bounds_figure(
+        summary_of(epsilon_heuristic=3.0), axis="step", heuristic=True
+    )
+    assert "not a bound:" in legend(drawn)
+    assert table[table["series"] == "heuristic"]["epsilon"].eq(3.0).all()
+    figure, _ = draw_bounds_figure(
+        summary_of(epsilon_heuristic=np.nan), axis="step", heuristic=True
+    )
+    assert "not a bound:" not in legend(figure)
+    assert "The heuristic is not known here" in written_below(figure)
+    assert "The heuristic is not known here" not in written_below(drawn)
+
+
 def test_accounted_curves_are_those_of_the_summary() -> None:
     _, table = draw_bounds_figure(summary_of(), axis="step")
     for name, value in ACCOUNTED.items():

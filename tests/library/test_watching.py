@@ -24,6 +24,7 @@ from dpcanary.watching.correlated import CorrelatedRecorder
 from dpcanary.watching.directions import Directions
 from dpcanary.watching.evidence import Evidence, StepsSeen
 from dpcanary.watching.measured import Measured
+from dpcanary.watching.report import report_of_watched_training
 
 SHAPES = {"first": (30, 40), "bias": (7,), "last": (20, 10)}
 NUM_PARAMETERS = 1_407
@@ -655,8 +656,12 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     assert "60 canaries in this one training" in text
     assert "sees all updates, knows the other records" in text
     assert "They say nothing about gradients of single records" in " ".join(text.split())
-    alarmed = trained(scaled(0.5)).result(delta=1e-5).report(tmp_path / "alarm.html")
-    assert "ALARM" in alarmed.read_text(encoding="utf-8")
+    alarmed = trained(scaled(0.5)).result(delta=1e-5)
+    assert "ALARM" in alarmed.report(tmp_path / "alarm.html").read_text(encoding="utf-8")
+    # What a training that is not the accounted one proves is no bound for the accounted one.
+    headlines = [report_of_watched_training(one, name="x").headline for one in (found, alarmed)]
+    assert [one.is_valid for one in headlines] == [True, False]
+    assert headlines[1].assumption == alarmed.alarm_line()
 
 
 def test_the_loop_of_the_page_runs(capsys):
