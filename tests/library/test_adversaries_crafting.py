@@ -28,6 +28,7 @@ from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.canaries import GradientCanary, InputCanary, canary_type
 from dpcanary.errors import InputError
 from dpcanary.records import Records, Split
+from dpcanary.training import simulation
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.models import descent_of, mechanism_of, module_of
 from dpcanary.training.settings import Initialisation, Loss, Optimizer
@@ -564,3 +565,21 @@ def test_slots_may_be_as_many_as_parameters() -> None:
     assert {canary.coordinate for canary in found} == set(range(50))
     with pytest.raises(InputError, match="num_slots 51 is more than the model's 50 parameters"):
         least_updated(told(crafting, num_slots=51))
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_confidence_is_the_probability_of_the_label(loss):
+    """Also of the one logit of two classes."""
+    logits = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.1, -4.0]])
+    found = simulation._confidence(logits, torch.tensor([1, 2]), loss)
+    exponentials = np.exp(logits.numpy().astype(np.float64))
+    if loss is Loss.CROSS_ENTROPY:
+        wanted = exponentials / exponentials.sum(axis=1, keepdims=True)
+    else:
+        wanted = exponentials / (1 + exponentials)
+        [one, other] = simulation._confidence(
+            torch.tensor([[0.7], [0.7]]), torch.tensor([1, 0]), loss
+        )
+        assert float(one) == pytest.approx(1 / (1 + np.exp(-0.7)))
+        assert float(one + other) == pytest.approx(1)
+    assert found.tolist() == pytest.approx([wanted[0, 1], wanted[1, 2]])

@@ -141,3 +141,17 @@ def test_an_entry_that_cannot_be_used_is_refused(changes, message):
     assert Adversary(**KNOWN).adjacencies == (Adjacency.SUBSTITUTE,)
     with pytest.raises(InputError, match=message):
         Adversary(**{**KNOWN, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("random_record", "a real record"),
+        ("crafted_input", "a crafted record"),
+        ("gradient", "a crafted gradient"),
+        ("worst_case", "a crafted process"),
+    ],
+)
+def test_it_says_in_what_the_worlds_differ(name, words):
+    assert adversary(name).difference_in_words == words
+    assert adversary(name).is_real == (words == "a real record")

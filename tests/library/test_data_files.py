@@ -142,3 +142,8 @@ def test_the_data_folder_goes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("DPCANARY_DATA", str(tmp_path / "data"))
     files = DataFiles(one.settings, folder=tmp_path)
     assert files.of("mine") == [str(tmp_path / "data/own.npz")]
+    (tmp_path / "stated").mkdir()
+    (tmp_path / "stated/own.npz").touch()
+    stated = one.settings.model_copy(update={"data_folder": str(tmp_path / "stated")})
+    files = DataFiles(stated, folder=tmp_path)  # what the config says goes before the environment
+    assert files.of("mine") == [str(tmp_path / "stated/own.npz")]

@@ -297,6 +297,16 @@ def test_what_is_known_of_a_source_is_true(name):
     assert found.synthetic == known.is_drawn
 
 
+@pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_drawn])
+def test_records_that_are_drawn_follow_the_seed(name):
+    first, again, other = (
+        load_records(SourceStage(source=name, seed=seed), files=[]).training.features
+        for seed in (3, 3, 4)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
 @pytest.mark.parametrize(
     ("source", "files", "message"),
     [

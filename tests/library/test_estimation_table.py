@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_one_run
+from dpcanary import Adjacency, Mechanism, estimate_epsilon, estimate_epsilon_one_run, summary
 from dpcanary.errors import InputError
 from dpcanary.estimation import estimate_epsilon_at_looks
 from dpcanary.estimation.rules import ThresholdRule
@@ -511,3 +511,9 @@ def test_independent_slots_are_assumed_only_by_rules_that_need_them() -> None:
     table = estimates_table(stage, _scores(num_slots=20))
     assumes = table["assumption"].str.contains("do not influence each other")
     assert (assumes == (table["threshold_rule"] == "simultaneous")).all()
+
+
+def test_what_was_pretrained_on_is_named():
+    assert summary._pretraining_data(None) is None
+    assert summary._pretraining_data({"dataset": None}) == "auxiliary records"
+    assert summary._pretraining_data({"dataset": "public"}) == "public"

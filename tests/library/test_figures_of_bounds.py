@@ -75,6 +75,17 @@ def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
     assert shown == labels
 
 
+@pytest.mark.parametrize("group_privacy", [12.0, 900.0])
+def test_every_line_but_that_of_group_privacy_is_inside_the_panels(group_privacy):
+    upper = {"epsilon_upper_group_privacy": group_privacy}
+    figure, table = draw_bounds_figure(summary_of(steps=[500]).assign(**upper), axis="step")
+    others = table[table["series"] != "accounted_group_privacy"]
+    highest = (others["epsilon"] + others["error_bar"].fillna(0)).max()
+    tops = {axes.get_ylim()[1] for axes in figure.axes if axes.get_title()}
+    assert all(highest < top < 2 * highest for top in tops)
+    assert all((group_privacy < top) == (group_privacy < 100) for top in tops)
+
+
 def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     drawn, table = draw_bounds_figure(
         summary_of(epsilon_heuristic=3.0), axis="step", heuristic=True

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from dpcanary.cli import app
 from dpcanary.errors import InputError
+from dpcanary.model_check import check
 from dpcanary.model_check.check import assert_model, check_model
 from dpcanary.model_check.gradients import Batch, norms_of, one_at_a_time
 
@@ -384,3 +385,25 @@ def test_the_command(tmp_path, monkeypatch):
     assert found["findings"][0]["measured"] == "they do in 1"
     assert run("--model", "own_model:build").exit_code == 2
     assert run("own_model:build", "--model", "own_model:build").exit_code == 2
+
+
+def test_clipping_of_small_gradients_is_looked_at_too(monkeypatch):
+    """C is half of their norms, however small these are."""
+    looked_at = []
+
+    def error(clipping: str, wanted: dict[str, torch.Tensor], limit: float) -> float:
+        looked_at.append(limit)
+        return 0.5
+
+    monkeypatch.setattr(check, "clipping_error", error)
+    small = {"w": torch.tensor([[0.003, 0.004], [0.0, 0.001], [0.006, 0.008]])}
+    found = check._clipping("flat", [(nn.Linear(2, 1), small)], limit=1e-3)
+    assert looked_at == [pytest.approx(0.005)]
+    assert not found.holds
+    nothing = {"w": torch.zeros(3, 2)}
+    assert check._clipping("flat", [(nn.Linear(2, 1), nothing)], limit=1e-3).holds
+
+
+def test_names_that_are_left_out_are_counted():
+    assert check._named("abcd") == "a, b, c, d"
+    assert check._named("abcdef") == "a, b, c, d, 2 more"

@@ -386,7 +386,8 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     options = {"threshold_rule": "anytime", "num_runs": 400, "num_workers": num_workers}
     found = audit(gaussian, tmp_path, stop_when=proves_one, **options)
     num_runs = len(found.scores.world0) + len(found.scores.world1)
-    assert 20 < num_runs <= 250
+    # While one process starts, another may finish hundreds of these runs, which take no time.
+    assert 20 < num_runs <= (250 if num_workers == 1 else 400)
     assert found.estimate.is_valid
     assert found.estimate.epsilon_lower > 1
     assert "rule anytime" in str(found)

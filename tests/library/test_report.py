@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import struct
 from math import inf, nan
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.rules import RULES
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
-from dpcanary.provenance import verified_in_words
+from dpcanary.provenance import KEY, verified_in_words
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -26,7 +27,11 @@ from dpcanary.reports.headline import (
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.of_experiment import _of_real_record, report_of_experiment
+from dpcanary.reports.of_experiment import (
+    _of_real_record,
+    origin_of_png,
+    report_of_experiment,
+)
 from dpcanary.reports.of_own_audit import report_of_own_audit
 from dpcanary.reports.page import Report, html_of
 from dpcanary.scoring.world_scores import WorldScores
@@ -272,3 +277,15 @@ def test_the_overview_shows_what_is_finite():
     assert len(axes.collections) == 3
     with pytest.raises(InputError, match="no valid bound"):
         draw_overview(pd.DataFrame(rows).iloc[:0])
+
+
+def test_the_origin_of_a_figure_is_found_behind_other_parts_of_its_file(tmp_path):
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I4s", len(content), kind) + content + b"\0\1\2\3"
+
+    parts = [chunk(b"IHDR", bytes(13)), chunk(b"tEXt", b"Software\0something")]
+    path, origin = tmp_path / "figure.png", chunk(b"tEXt", KEY.encode() + b"\0of this")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join([*parts, origin]))
+    assert origin_of_png(path) == "of this"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    assert origin_of_png(path) == ""

@@ -229,6 +229,20 @@ def test_a_digest_follows_what_other_packages_register(group, program, tmp_path,
     assert after[1] == before[1]  # it loads no plugin
 
 
+def test_two_packages_that_register_one_name_are_named(tmp_path, monkeypatch):
+    for package in ("one", "two"):
+        installed = tmp_path / package / f"{package}-1.0.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        )
+        points = f"[dpcanary.adversaries]\nmine = {package}:MINE\n"
+        (installed / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(tmp_path / package)
+    with pytest.raises(InputError, match=r"(one|two):MINE and (one|two):MINE are both registered"):
+        registered.__wrapped__("dpcanary.adversaries")
+
+
 def test_a_package_may_have_no_init_file(tmp_path, monkeypatch):
     (tmp_path / "bare").mkdir()
     module = tmp_path / "bare/one.py"

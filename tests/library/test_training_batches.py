@@ -15,6 +15,7 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
+from dpcanary.training import slots
 from dpcanary.training.batches import Batches, batches_of
 from dpcanary.training.block import InsertedGradients
 from dpcanary.training.dpsgd import DPSGD
@@ -394,6 +395,20 @@ def test_a_canary_s_gradient_is_no_longer_than_a_clipped_one() -> None:
 def test_canaries_that_do_not_fit_are_refused(canary: Canary, message: str) -> None:
     with pytest.raises(InputError, match=message):
         placed(canary)
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "message"),
+    [
+        ((2, 9), "coordinate is 9, and there are 9 parameters"),
+        ((11, 2), "coordinate is 11, and there are 9 parameters"),
+        ((2, 2), "two canaries have the same coordinate"),
+    ],
+)
+def test_of_several_canaries_the_wrong_one_is_named(coordinates, message):
+    canaries = [GradientCanary(one, target) for target, one in enumerate(coordinates)]
+    with pytest.raises(InputError, match=message):
+        slots._indices(canaries, "coordinate", 9, "parameters")
 
 
 @every_adjacency

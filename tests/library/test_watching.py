@@ -204,6 +204,42 @@ def test_right_trainings_raise_alarms_at_most_at_their_level():
     assert found <= 600 * 0.05 + 3 * math.sqrt(600 * 0.05 * 0.95)
 
 
+def test_alternatives_of_tails_are_distributions():
+    """So that their ratios to the normal one are 1 on average, and power is what it should be."""
+    points = np.linspace(-60, 60, 240_001)
+    one = evidence(num_canaries=0)
+    nothing = np.full((len(points), 0), math.nan)
+    shown = StepsSeen(
+        residuals=nothing,
+        squares=nothing,
+        sums=nothing,
+        first=points[:, None, None],
+        batch_sizes=nothing,
+        sample_rates=np.ones(len(points)),
+        num_records=(math.nan, math.nan),
+    )
+    log_density = one._of_tails(shown) - points[:, None] ** 2 / 2 - math.log(2 * math.pi) / 2
+    masses = np.exp(log_density).sum(axis=0) * (points[1] - points[0])
+    assert masses == pytest.approx(1, abs=2e-3)
+
+
+def test_what_was_measured_is_counted():
+    rng = np.random.default_rng(2)
+    steps = seen(rng, 7, batches=np.array([3.0, 5, 4, 6, 2, 9, 6]))
+    found = Measured()
+    found.add(steps, sizes=np.array([700, 50]))
+    one, another = steps.residuals[1:], steps.residuals[:-1]
+    correlation = (one * another).mean()
+    assert found.correlation == pytest.approx((correlation, 1 / math.sqrt(one.size)))
+    assert found.mean_batch_size == 5
+    assert math.isnan(found.share_clipped)
+    found.clipped += 30, 120
+    assert found.share_clipped == 0.25
+    empty = Measured()
+    assert math.isnan(empty.mean_batch_size)
+    assert all(math.isnan(one) for one in empty.correlation)
+
+
 def test_steps_that_show_nothing_are_no_evidence_however_many():
     """All e-values are 1 then, but those of copies, which are less: the weights alone are left."""
     one, steps, unknown = evidence(num_canaries=0), 500, math.nan
@@ -651,6 +687,7 @@ def test_the_alarm_is_raised_once_and_can_stop_the_training():
 
 def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     found = trained().result(delta=1e-5)
+    assert found._repr_html_() == f"{found.bounds.to_html(index=False)}<pre>{found}</pre>"
     found.plot(tmp_path / "scores.png")
     text = found.report(tmp_path / "loop.html").read_text(encoding="utf-8")
     assert "60 canaries in this one training" in text

@@ -486,3 +486,12 @@ def test_an_absent_gpu_is_named():
 def test_audits_are_listed():
     lines = table_of_audits(EXPERIMENT).splitlines()
     assert [line.split()[0] for line in lines[1:]] == [*EXPERIMENT.audits]
+
+
+def test_the_list_of_audits_counts_the_runs_of_all_repeats():
+    [audit, *_] = EXPERIMENT.audits
+    three = EXPERIMENT.audits[audit].model_copy(
+        update={"num_runs": 40, "num_repeats": 3, "runs_per_shard": 50}
+    )
+    table = table_of_audits(EXPERIMENT.model_copy(update={"audits": {audit: three}}))
+    assert table.split()[-2:] == ["120", "3"]

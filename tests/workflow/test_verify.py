@@ -301,3 +301,20 @@ def test_every_rule_is_one_of_both_kinds() -> None:
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"experiment\.json does not exist"):
         verify_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ({"a": 1.0, "b": "x", "c": 3}, ("", True)),
+        ({"a": 1.0 + 1e-12, "b": "x", "c": 3}, ("a differ", True)),
+        ({"a": 1.1, "b": "x", "c": 4}, ("a, c differ", False)),
+        ({"a": 1.0, "b": "y", "c": 3}, ("b differ", False)),
+        ({"a": 1.0, "b": "x"}, ("c differ", False)),
+    ],
+)
+def test_objects_are_compared_value_by_value(made, expected, tmp_path):
+    ours, other = tmp_path / "ours.json", tmp_path / "made.json"
+    ours.write_text(json.dumps({"a": 1.0, "b": "x", "c": 3}))
+    other.write_text(json.dumps(made))
+    assert verifying._objects(ours, other) == expected
