@@ -59,7 +59,8 @@ class Planted(NamedTuple):
         before: text that the file holds once.
         after: what stands there instead.
         tests: that must find it, as pytest takes them.
-        chosen: `blind` by somebody who had not seen the tests, or `in a review`.
+        chosen: by whom: `blind` or `without the tests` by somebody who had not seen these, `in a
+            review`, or `at random` by a program.
         at_first: whether a test found it before anybody looked at it.
     """
 

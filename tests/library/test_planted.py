@@ -22,6 +22,11 @@ def test_the_list_is_as_long_as_the_documents_say():
     assert len(second) == 92
     assert sum(error.at_first for error in second) == 80
     assert "found 80 of the ninety-two at first" in page
+    third = [error for error in ERRORS if error.chosen == "without the tests, third list"]
+    assert len(third) == 17
+    assert sum(not error.at_first for error in third) == 5
+    assert sum(error.chosen == "at random" for error in ERRORS) == 14
+    assert "test for each of the other five. Seventeen of the 23 are in the list" in page
     assert len({error.name for error in ERRORS}) == len(ERRORS)
 
 
