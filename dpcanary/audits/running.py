@@ -126,9 +126,11 @@ def run_snakemake(
     if makes_all and is_whole and not files.archive and needs_check(experiment, results):
         check_before(config, folder=folder, device_is_here=not has_profile)
     command = [
-        *(sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), *targets),
+        *(sys.executable, "-m", "dpcanary.workflow.start"),
+        *("--snakefile", str(SNAKEFILE), *targets),
         *("--configfile", str(config.resolve())),
-        *("--logger", "dpcanary", "--nolock"),
+        # The default scheduler starts a solver at each choice: slower, and it may leave files.
+        *("--logger", "dpcanary", "--nolock", "--scheduler", "greedy"),
         *([] if has_profile else ["--cores", str(cores or os.cpu_count() or 1)]),
         *options,
     ]

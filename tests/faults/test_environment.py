@@ -151,6 +151,24 @@ def test_a_run_that_is_asked_to_end_ends_without_a_traceback(finished, tmp_path,
     assert results(folder) == results(finished)
 
 
+@pytest.mark.parametrize("package", ["configargparse", "snakemake_storage_plugin_slow"])
+def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, package):
+    """While Snakemake is imported, and so the first, or looks for its plugins."""
+    folder, packages = make(tmp_path / "study"), tmp_path / "packages"
+    (packages / package).mkdir(parents=True)
+    (packages / package / "__init__.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(packages / 'loads')!r}).touch()\ntime.sleep(60)\n"
+    )
+    with start(folder, PYTHONPATH=f"{packages}{os.pathsep}{study.ROOT}") as running:
+        while not (packages / "loads").exists():
+            time.sleep(0.1)
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert said == ""
+
+
 def test_a_job_that_hangs_is_ended_and_named(tmp_path):
     folder = make(tmp_path)
     (folder / "slow_models.py").write_text(
