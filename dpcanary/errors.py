@@ -13,6 +13,9 @@ _OF_THE_DISK = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
 )
 
+# Of the loader, and of a library's own code, when a library is imported.
+_OF_MEMORY = ("failed to map segment", "cannot allocate memory", "bad_alloc")
+
 
 class InputError(ValueError):
     """A setting, a file or an array is not valid."""
@@ -44,8 +47,7 @@ def explained(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (package := package_lacked(error)):
         return lacking(package)
-    is_unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
-    if isinstance(error, MemoryError) or is_unmapped:
+    if _lacks_memory(error):
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}: free some, or lower --cores; finished files are kept"
     if isinstance(error, OSError) and error.errno in _OF_THE_DISK and error.filename is not None:
@@ -53,6 +55,14 @@ def explained(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"{error.strerror}: free some space, then run again: finished files are kept"
     return None
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    words = str(error).lower()
+    is_unloaded = isinstance(error, ImportError) and any(one in words for one in _OF_MEMORY)
+    return isinstance(error, MemoryError) or is_unloaded
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -229,3 +229,27 @@ def test_a_full_disk_is_told_also_where_no_file_is_named(number):
         said == f"{os.strerror(number)}: free some space, then run again: finished files are kept"
     )
     assert explained(OSError(errno.EIO, "Input/output error")) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 8.00 GiB for an array"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "site-packages/scipy/ndimage"),
+        ImportError("libopenblas.so: failed to map segment from shared object"),
+        ImportError("libopenblas.so: cannot allocate memory in static TLS block"),
+        ImportError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
+        ImportError("std::bad_alloc"),
+    ],
+)
+def test_little_memory_is_told_whoever_meets_it(error):
+    said = explained(error)
+    assert said is not None
+    assert said.startswith("out of memory")
+    assert str(error) in said
+
+
+def test_other_errors_of_an_import_are_not_of_memory():
+    assert explained(ImportError("undefined symbol: cblas_dgemm")) is None
+    assert explained(ValueError("std::bad_alloc")) is None
