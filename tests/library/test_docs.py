@@ -98,7 +98,7 @@ def test_the_example_of_metagradients_runs(capsys):
     [block] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict = {}
     exec(compile(block, "metagradients.md", "exec"), names)
-    assert capsys.readouterr().out == "loss gap: 0.1 at first, 4.7 at last\n"
+    assert capsys.readouterr().out == "loss gap: 0.1 at first, 5 at last\n"
     assert names["gaps"][-1] == pytest.approx(4.7, abs=0.2)
 
 

@@ -402,7 +402,8 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     again = audit(gaussian, tmp_path, stop_when=proves_one, **options)
     assert len(again.scores.world0) >= num_runs // 2
     # Whoever goes on has a valid bound as well, by this rule alone.
-    more = audit(gaussian, tmp_path, num_runs=256, threshold_rule="anytime")
+    more = audit(gaussian, tmp_path, num_runs=500, threshold_rule="anytime")
+    assert len(more.scores.world0) + len(more.scores.world1) == 500
     assert more.estimate.is_valid
     assert more.estimate.epsilon_lower >= found.estimate.epsilon_lower
     assert not audit(gaussian, tmp_path, num_runs=256).estimate.is_valid
