@@ -217,7 +217,7 @@ def run_audit(
         root: results go to `<root>/results/<experiment>/`.
         by: what the config says that it was written by.
         arrays: records that are written beside it, if they are in no file.
-        before_jobs: called when the config is written, and nothing else is.
+        before_jobs: see `running.run_snakemake`.
         targets: see `running.run_config`.
         cores: likewise.
         prints_results: likewise.
@@ -239,8 +239,6 @@ def run_audit(
                 " to keep both",
                 file=sys.stderr,
             )
-        if before_jobs is not None:
-            before_jobs(parse_experiment(config))
         run_snakemake(
             path,
             results=results,
@@ -249,5 +247,6 @@ def run_audit(
             targets=targets,
             cores=cores,
             prints_results=prints_results,
+            before_jobs=before_jobs,
         )
     return results

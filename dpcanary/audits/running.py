@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -21,6 +21,8 @@ from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.products import Products
 
+# A rule that trains a few models, and makes no results.
+ESTIMATE_COST = "estimate_cost"
 _STDERR = 2  # a file descriptor
 # Options with which Snakemake runs no job.
 _LOOKS = frozenset(
@@ -93,6 +95,7 @@ def run_snakemake(
     cores: int | None = None,
     options: Sequence[str] = (),
     prints_results: bool = True,
+    before_jobs: Callable[[Experiment], None] | None = None,
 ) -> None:
     """The same, under a lock that is already held.
 
@@ -105,6 +108,7 @@ def run_snakemake(
         cores: likewise.
         options: likewise.
         prints_results: likewise.
+        before_jobs: called when all was checked that can be before a job.
 
     Raises:
         InputError: see `run_config`.
@@ -123,8 +127,11 @@ def run_snakemake(
     if makes_all and is_whole:
         _forget_other_config(results / RESOLVED, experiment)
     has_profile = any(option.startswith("--profile") for option in options)  # says how many jobs
-    if makes_all and is_whole and not files.archive and needs_check(experiment, results):
+    trains = makes_all or ESTIMATE_COST in targets
+    if trains and is_whole and not files.archive and needs_check(experiment, results):
         check_before(config, folder=folder, device_is_here=not has_profile)
+    if before_jobs is not None:
+        before_jobs(experiment)
     command = [
         *(sys.executable, "-m", "dpcanary.workflow.start"),
         *("--snakefile", str(SNAKEFILE), *targets),

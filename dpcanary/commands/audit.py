@@ -98,6 +98,7 @@ def audit(
     """
     from dpcanary.audits.audit import CONFIG, COST, config_of, name_of, run_audit
     from dpcanary.audits.data import audited_data, read_source
+    from dpcanary.audits.running import ESTIMATE_COST
 
     _check_model(keys["model"])
     found = read_source(features, label_column=label_column)
@@ -122,7 +123,7 @@ def audit(
         root=Path.cwd(),
         by="dpcanary audit",
         before_jobs=None if cost else partial(_tell_beforehand, cores=cores, is_quick=quick),
-        targets=["estimate_cost"] if cost else [],
+        targets=[ESTIMATE_COST] if cost else [],
         cores=cores,
         prints_results=not as_json,
     )

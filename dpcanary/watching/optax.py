@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from jax.experimental import io_callback
 
+from dpcanary.extras import lacking
 from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.recorder import Recorder, StepTold
+
+try:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from jax.experimental import io_callback
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(lacking("jax", subject=__name__), name=error.name) from None
 
 
 def shapes_of(parameters: Any) -> dict[str, tuple[int, ...]]:

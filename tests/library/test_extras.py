@@ -1,6 +1,7 @@
 """What a light install lacks: the declared extras, and the errors that name them."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -135,3 +136,11 @@ def test_one_run_is_estimated_without_numba_to_the_same_number(monkeypatch, gues
     monkeypatch.setattr(methods, "is_installed", lambda package: False)
     assert bound() == compiled
     methods._compiled_recursion.cache_clear()
+
+
+def test_the_wrapper_for_jax_says_what_to_install(monkeypatch):
+    """It is imported by its module's name, not through the names of a package."""
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(sys.modules, "dpcanary.watching.optax", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dpcanary\[jax\]'"):
+        importlib.import_module("dpcanary.watching.optax")

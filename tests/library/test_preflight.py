@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from dpcanary.audits.preflight import check_before, check_experiment, needs_check
+from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.files import write_text
 from dpcanary.settings.parsing import parse_experiment
@@ -116,3 +118,36 @@ def test_what_was_begun_is_not_looked_at_again(tmp_path):
     assert not needs_check(experiment, tmp_path)
     (tmp_path / "experiment.json").unlink()  # it was that of another config
     assert needs_check(experiment, tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--cost",)], ids=["all", "cost"])
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (("--model", "own_models:build"), "BatchNorm1d"),
+        (("--device", "cuda"), "PyTorch finds no GPU"),
+    ],
+    ids=["model", "device"],
+)
+def test_the_command_says_so_before_it_times_or_starts_anything(
+    what, told, options, tmp_path, monkeypatch
+):
+    if "cuda" in what and torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    (tmp_path / "own_models.py").write_text(
+        "from torch import nn\n\n\ndef build():\n"
+        "    return nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10))\n"
+    )
+
+    def never(*_arguments, **_options):
+        raise AssertionError("something was started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpcanary.costs.report.measured", never)
+    monkeypatch.setattr("dpcanary.audits.running._status", never)
+    command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
+    done = CliRunner().invoke(app, [*command, "--num-steps", "20", *what, *options])
+    assert done.exit_code == 1
+    assert isinstance(done.exception, InputError)
+    assert told in str(done.exception)
+    assert "Ahead" not in done.output
