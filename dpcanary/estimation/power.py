@@ -247,8 +247,9 @@ def runs_needed(
         num_runs, share_below = 2 * num_runs, share
     else:
         raise InputError(
-            f"{_MOST_RUNS:,} runs exceed an epsilon of {exceed:g} with a probability of only"
-            f" {share:.3f}; is it below the epsilon of the mechanism?"
+            f"{_MOST_RUNS:,} runs, the most that are tried, exceed an epsilon of {exceed:g} with a"
+            f" probability of only {share:.3f}: it is too near to the epsilon of the mechanism, or"
+            " not below it; give a lower one"
         )
     if num_runs == _FEWEST_RUNS:
         return num_runs
