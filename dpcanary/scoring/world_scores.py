@@ -109,11 +109,20 @@ def _columns(path: Path) -> dict[str, NDArray[Any]]:
     return {str(name): table[name].to_numpy() for name in table.columns}
 
 
+def _no_number(values: NDArray[Any]) -> str:
+    """What stands there in place of numbers."""
+    cells = pd.Series(values.ravel())
+    words = np.flatnonzero(cells.notna() & pd.to_numeric(cells, errors="coerce").isna())
+    if not len(words):
+        return f"values of type {values.dtype}, which are no numbers"
+    return f"{str(cells[words[0]])!r} in row {words[0] + 1}, which is no number"
+
+
 def _scores(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     try:
         scores = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{path}: {name} holds something that is no number") from None
+        raise InputError(f"{path}: {name} holds {_no_number(values)}") from None
     if scores.ndim != 1:
         raise InputError(f"{path}: {name} has shape {scores.shape}; it must have one score per run")
     if np.isnan(scores).any():

@@ -362,7 +362,11 @@ def test_plots_of_scores(tmp_path):
     [
         ({"scores": [1.0], "world": [0]}, [], "has no 'score'; did you mean 'scores'"),
         ({"score": [1.0], "label": [0]}, [], "has no 'world'; known: score, label"),
-        ({"score": ["a", "b"], "world": [0, 1]}, [], "score holds something that is no number"),
+        (
+            {"score": [1.5, None, "n/a!"], "world": [0, 1, 0]},
+            [],
+            "score holds 'n/a!' in row 3, which is no number",
+        ),
         ({"score": [1.0, None], "world": [0, 1]}, [], "score is missing or NaN in row 2"),
         ({"score": [1, 2], "world": ["in", "out"]}, [], "world holds in, out, not 0 and 1"),
         (

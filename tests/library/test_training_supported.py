@@ -217,3 +217,20 @@ def test_a_softmax_before_cross_entropy_is_refused(classes):
         check_logits(right, features, Loss.CROSS_ENTROPY)
     # One output is no distribution, also where it is 1.
     check_logits(Function(lambda x, _: torch.ones(2, 1)), features, Loss.BINARY_CROSS_ENTROPY)
+
+
+@pytest.mark.parametrize("loss", Loss)
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
+    layers = nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, outputs)
+    features = torch.randn(2, 4, generator=torch.Generator().manual_seed(3))
+    for squashes in (nn.Sigmoid(), nn.Hardsigmoid()):
+        with pytest.raises(InputError, match=r"between 0 and 1, .* remove what squashes"):
+            check_logits(nn.Sequential(*layers, squashes), features, loss)
+    small = nn.Linear(4, outputs)
+    nn.init.constant_(small.weight, 1e-2)
+    nn.init.constant_(small.bias, 0.5)
+    assert ((small(features) > 0) & (small(features) < 1)).all()
+    overflowing = Function(lambda x, _: small(x).square().exp() - 1)
+    for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small, overflowing):
+        check_logits(right, features, loss)

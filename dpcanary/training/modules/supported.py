@@ -114,7 +114,7 @@ def check_parameters(module: nn.Module) -> None:
 
 
 def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
-    """Refuses a module that ends in a softmax, where the loss applies another one.
+    """Refuses a module that ends in a softmax or sigmoid, where the loss applies another one.
 
     Args:
         module: the model.
@@ -122,7 +122,8 @@ def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
         loss: of each record.
 
     Raises:
-        InputError: if the outputs of each record are probabilities that sum to 1.
+        InputError: if the outputs of each record are probabilities: if they sum to 1, or stay
+            between 0 and 1 whatever the features.
     """
     outputs = _outputs(module, features, seed=0)
     sums_to_one = (outputs.sum(dim=1) - 1).abs() <= _SUM_TOLERANCE
@@ -132,6 +133,23 @@ def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
             "the module's outputs are probabilities (they sum to 1, as after a softmax), but the"
             " cross-entropy loss takes logits and applies a softmax itself: remove the last one"
         )
+    if _is_squashed(module, features, outputs):
+        raise InputError(
+            "the module's outputs stay between 0 and 1, as after a sigmoid, but the loss takes"
+            " logits: remove what squashes them"
+        )
+
+
+def _is_squashed(module: nn.Module, features: Tensor, outputs: Tensor) -> bool:
+    """Whether outputs lie between 0 and 1, and still do for features a thousand times as large."""
+    is_inside = bool(((outputs > 0) & (outputs < 1)).all()) and bool(outputs.min() < outputs.max())
+    if not is_inside or not features.is_floating_point():
+        return False
+    try:
+        wide = _outputs(module, 1e3 * features, seed=0)
+    except InputError:  # they grow beyond all numbers
+        return False
+    return bool(((wide >= 0) & (wide <= 1)).all())
 
 
 def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
