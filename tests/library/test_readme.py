@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpcanary import Mechanism, account_by_adjacency
+from dpcanary import Mechanism, __version__, account_by_adjacency
 from dpcanary.settings.parsing import parse_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -42,3 +42,20 @@ def test_the_three_numbers_are_those_of_the_figure():
 def test_links_lead_somewhere():
     for path in re.findall(r"\]\(([\w./-]+)\)", README):
         assert (Path(__file__).parents[2] / path).exists(), path
+
+
+def test_the_citation_file_has_every_paper_that_is_named_by_its_number():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    titles = [reference["title"] for reference in cited["references"]]
+    assert len(titles) == len({*titles})
+    for reference in cited["references"]:
+        assert reference["type"] == "article"
+        assert reference["authors"]
+        assert 2000 < reference["year"] < 2100
+    known = {reference.get("url", "").rpartition("/")[2] for reference in cited["references"]}
+    texts = [*ROOT.glob("docs/*.md"), *(ROOT / "dpcanary").rglob("*.py")]
+    named = [re.findall(r"\b\d{4}\.\d{5}\b(?=[),. ])", path.read_text()) for path in texts]
+    numbers = {number for found in named for number in found if 1 <= int(number[2:4]) <= 12}
+    assert len(numbers) >= 7
+    assert numbers <= known
+    assert cited["version"] == __version__
