@@ -527,10 +527,17 @@ def in_two_processes(*arguments: str) -> list[list[str]]:
     return lines
 
 
+def assert_they_agree(one: list[str], other: list[str]) -> None:
+    """But for the last digits: how a process sums up depends on where its arrays lie in memory."""
+    for value, again in zip(one[1:5], other[1:5], strict=True):
+        assert float(value) == pytest.approx(float(again), rel=1e-12)
+    assert one[5:] == other[5:]
+
+
 def test_two_processes_go_on_after_their_journal(tmp_path):
     found = [in_two_processes("none", str(tmp_path / "watched.npz")) for _ in range(2)]
     for (first, second), steps in zip(found, (64, 128), strict=True):
-        assert first[1:] == second[1:]
+        assert_they_agree(first, second)
         assert first[-1] == "None"
         assert int(first[-2]) == steps
 
@@ -538,7 +545,7 @@ def test_two_processes_go_on_after_their_journal(tmp_path):
 @pytest.mark.parametrize("error", ["none", "sharded"])
 def test_two_processes_record_the_same_right_training(error):
     one, other = in_two_processes(error)
-    assert one[1:] == other[1:]
+    assert_they_agree(one, other)
     epsilon, accounted, scale, batch, _steps, alarm = one[1:]
     assert alarm == "None"
     assert 0.3 * float(accounted) < float(epsilon) < 1.15 * float(accounted)
