@@ -81,7 +81,7 @@ def epsilon_in(table: str, **values: Any) -> float:
 
 
 def row(name: str, said: dict[str, Any], *, accounted: float, theirs: str, bound: float,
-        minutes: float) -> tuple[str, ...]:  # fmt: skip
+        minutes: float | None = None) -> tuple[str, ...]:  # fmt: skip
     """A row of the table: numbers, and what stands in papers.yaml."""
     return (
         f"`{name}`: {said['of']}",
@@ -90,7 +90,7 @@ def row(name: str, said: dict[str, Any], *, accounted: float, theirs: str, bound
         theirs,
         f"**{bound:.2f}**",
         said.get("theirs", "-"),
-        "< 1" if minutes < 1 else f"{minutes:.0f}",
+        "-" if minutes is None else "< 1" if minutes < 1 else f"{minutes:.0f}",
         said.get("differs", ""),
     )
 
@@ -102,8 +102,7 @@ def rows(name: str, papers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...
             bound, accounted = (
                 epsilon_in(paper["table"], **paper[which]) for which in ("bound", "accounted")
             )
-            yield row(name, paper, accounted=accounted, theirs="-", bound=bound,
-                      minutes=paper["minutes"])  # fmt: skip
+            yield row(name, paper, accounted=accounted, theirs="-", bound=bound)
             continue
         bounds = pd.read_csv(KEPT / f"{name}.tsv", sep="\t")
         chosen = bounds[bounds["audit"] == paper["audit"]]
