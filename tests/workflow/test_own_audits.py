@@ -220,7 +220,8 @@ def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
 
 def workflow_of(child: subprocess.Popen) -> psutil.Process:
     """Snakemake, which is not the only process that the command has started."""
-    [found] = [one for one in psutil.Process(child.pid).children() if "snakemake" in one.cmdline()]
+    children = psutil.Process(child.pid).children()
+    [found] = [one for one in children if "dpcanary.workflow.start" in one.cmdline()]
     return found
 
 

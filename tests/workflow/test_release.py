@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from running import SNAKEFILE, SNAKEMAKE, printed_by
@@ -494,8 +495,15 @@ def test_the_released_replication_makes_its_figure_again(tmp_path):
     command = [*DPCANARY, "run", config, "--cores", "2"]
     said = printed_by(command, tmp_path, DPCANARY_DATA=str(ROOT))
     assert "figureA6.zip" in said
-    figure = tmp_path / "results/released-sst2/figures/figureA6.tsv"
-    assert figure.read_text() == (ROOT / "docs/results/figureA6.tsv").read_text()
+    made, kept = (
+        pd.read_csv(path, sep="\t")
+        for path in (
+            tmp_path / "results/released-sst2/figures/figureA6.tsv",
+            ROOT / "docs/results/figureA6.tsv",
+        )
+    )
+    # The last of ten digits depends on the processor.
+    pd.testing.assert_frame_equal(made, kept, check_exact=False, rtol=2e-9, atol=0)
 
 
 @pytest.mark.parametrize(
