@@ -9,6 +9,7 @@ says, where, and what differs.
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,14 @@ def is_of(bounds: pd.DataFrame, rule: str, conversion: str) -> "pd.Series[bool]"
     return (bounds["threshold_rule"] == rule) & (bounds["conversion"] == conversion)
 
 
+@cache
+def _read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, sep="\t")
+
+
 def epsilon_in(table: str, **values: Any) -> float:
     """The epsilon in the one row of a figure's table that has some values."""
-    found = pd.read_csv(DOCS / f"results/{table}.tsv", sep="\t")
+    found = _read(DOCS / f"results/{table}.tsv")
     for column, value in values.items():
         found = found[found[column] == value]
     [epsilon] = found["epsilon"]
@@ -104,7 +110,7 @@ def rows(name: str, papers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...
             )
             yield row(name, paper, accounted=accounted, theirs="-", bound=bound)
             continue
-        bounds = pd.read_csv(KEPT / f"{name}.tsv", sep="\t")
+        bounds = _read(KEPT / f"{name}.tsv")
         chosen = bounds[bounds["audit"] == paper["audit"]]
         chosen = chosen[chosen["num_runs"] == paper["models"]]
         [(_, theirs)] = chosen[is_of(chosen, "in_sample", "gdp")].iterrows()

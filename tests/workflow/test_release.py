@@ -503,7 +503,10 @@ def test_the_released_replication_makes_its_figure_again(tmp_path):
         )
     )
     # Last digits depend on the processor, of accounted epsilons from the seventh on.
-    pd.testing.assert_frame_equal(made, kept, check_exact=False, rtol=1e-6, atol=0)
+    is_accounted = kept["series"].str.startswith("accounted")
+    for rows, rtol in ((is_accounted, 1e-6), (~is_accounted, 1e-9)):
+        assert rows.any()
+        pd.testing.assert_frame_equal(made[rows], kept[rows], check_exact=False, rtol=rtol, atol=0)
 
 
 @pytest.mark.parametrize(
