@@ -1,5 +1,7 @@
 """Modules that cannot be trained record by record are refused; the message names the layer."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -231,6 +233,10 @@ def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
     nn.init.constant_(small.weight, 1e-2)
     nn.init.constant_(small.bias, 0.5)
     assert ((small(features) > 0) & (small(features) < 1)).all()
-    overflowing = Function(lambda x, _: small(x).square().exp() - 1)
-    for right in (nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small, overflowing):
+    # These could be taken for squashed: far from 0, their outputs here stay between 0 and 1.
+    tanh = nn.Sequential(copy.deepcopy(small), nn.Tanh())
+    saturated = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, outputs))
+    nn.init.constant_(saturated[2].weight, 1e-2)
+    nn.init.constant_(saturated[2].bias, 0.5)
+    for right in (nn.Sequential(*layers), small, tanh, saturated):
         check_logits(right, features, loss)

@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dpcanary.errors import InputError
 from dpcanary.training.settings import Loss
@@ -12,6 +13,7 @@ from dpcanary.training.settings import Loss
 # have the same weights and outputs.
 _TWINS = {nn.GRU: "DPGRU", nn.RNN: "DPRNN"}
 _SUM_TOLERANCE = 1e-5  # of probabilities, which sum to 1
+_OTHER_PARAMETERS = 8  # with which the outputs are looked at again
 _TOLERANCE = 1e-3  # between outputs that should be equal; float32 sums in another order
 
 
@@ -123,7 +125,7 @@ def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
 
     Raises:
         InputError: if the outputs of each record are probabilities: if they sum to 1, or stay
-            between 0 and 1 whatever the features.
+            between 0 and 1 whatever the parameters.
     """
     outputs = _outputs(module, features, seed=0)
     sums_to_one = (outputs.sum(dim=1) - 1).abs() <= _SUM_TOLERANCE
@@ -141,15 +143,19 @@ def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
 
 
 def _is_squashed(module: nn.Module, features: Tensor, outputs: Tensor) -> bool:
-    """Whether outputs lie between 0 and 1, and still do for features a thousand times as large."""
-    is_inside = bool(((outputs > 0) & (outputs < 1)).all()) and bool(outputs.min() < outputs.max())
-    if not is_inside or not features.is_floating_point():
+    """Whether outputs lie between 0 and 1, and still do with other, large parameters."""
+    if not (bool(((outputs > 0) & (outputs < 1)).all()) and bool(outputs.min() < outputs.max())):
         return False
-    try:
-        wide = _outputs(module, 1e3 * features, seed=0)
-    except InputError:  # they grow beyond all numbers
-        return False
-    return bool(((wide >= 0) & (wide <= 1)).all())
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(_OTHER_PARAMETERS):
+        others = {
+            name: 10.0 * torch.randn(values.shape, generator=generator).to(values.device)
+            for name, values in module.named_parameters()
+        }
+        found = functional_call(module, others, (features.clone(),)).detach()
+        if not bool(((found >= 0) & (found <= 1)).all()):
+            return False
+    return True
 
 
 def _outputs(module: nn.Module, features: Tensor, *, seed: int) -> Tensor:
