@@ -137,8 +137,17 @@ def test_a_run_that_is_stopped_goes_on(finished, tmp_path):
     assert results(folder) == results(finished)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("seconds", [0.3, 3.0, 6.0])
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [
+        (signal.SIGTERM, 0.3),
+        (signal.SIGINT, 3.0),
+        (signal.SIGTERM, 6.0),
+        pytest.param(signal.SIGINT, 0.3, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGTERM, 3.0, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGINT, 6.0, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_run_that_is_asked_to_end_ends_without_a_traceback(finished, tmp_path, number, seconds):
     folder = make(tmp_path)
     with start(folder) as running:

@@ -389,7 +389,15 @@ def test_other_sizes_are_not_in_the_package(sizes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sizes", [(180, 180), (450, 450), (1_111, 1_111), (1_000, 1_200)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (180, 180),
+        (1_000, 1_200),
+        pytest.param((450, 450), marks=pytest.mark.exhaustive),
+        pytest.param((1_111, 1_111), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_tables_between_sizes_are_exact(sizes):
     """Interpolated critical values against computed ones, to .2 % of mu.
 

@@ -124,7 +124,7 @@ def test_what_was_begun_is_not_looked_at_again(tmp_path):
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        (("--model", "own_models:build"), "BatchNorm1d"),
+        (("--model", "normalised_models:build"), "BatchNorm1d"),
         (("--device", "cuda"), "PyTorch finds no GPU"),
     ],
     ids=["model", "device"],
@@ -134,7 +134,7 @@ def test_the_command_says_so_before_it_times_or_starts_anything(
 ):
     if "cuda" in what and torch.cuda.is_available():
         pytest.skip("this machine has one")
-    (tmp_path / "own_models.py").write_text(
+    (tmp_path / "normalised_models.py").write_text(
         "from torch import nn\n\n\ndef build():\n"
         "    return nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10))\n"
     )

@@ -489,14 +489,14 @@ def test_the_program_of_the_page_proves_what_it_says():
     assert number_after(printed, "test accuracy") > 0.8
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_language_model_learns_and_is_audited():
     printed = printed_by("watched_language_model.py")
     assert number_after(printed, "epoch 6:") < 4.2
     assert 3.2 < number_after(printed, "knows the other records   >=") < 5.3
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_pretrained_transformer_is_finetuned_and_audited():
     folder = Path(os.environ.get("DPCANARY_DATA", "no folder is given"))
     encoder = folder / "encoders/deit-tiny-patch16-224"
