@@ -121,7 +121,8 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
     """The table for two worlds of these sizes, or None if it is not in the package.
 
     Between two tabulated sizes, critical values are interpolated in 1/sqrt(n), in which they are
-    nearly linear. For sizes that differ a little, n is their harmonic mean. Such a table can be
+    nearly linear. (Above `MOST_TOLD_APART`, they are lower; just beyond it, those between are too
+    large, which is safe.) For sizes that differ a little, n is their harmonic mean. Such a table can be
     trusted up to a part of the largest theta.
     """
     small, large = sorted(sizes)
@@ -174,7 +175,7 @@ def make_tables(path: Path) -> None:
             looks=[(size, size)],
             significance=SIGNIFICANCE,
             # The more scores, the fewer samples the critical values need.
-            num_samples=int(100_000 * min(1.0, (500 / size) ** 0.6)),
+            num_samples=max(10_000, int(100_000 * min(1.0, (500 / size) ** 0.6))),
         )
         for size in tqdm(TABULATED, desc="sizes")
     ]
