@@ -87,12 +87,22 @@ def number(value: float) -> str:
 
 
 def rounded_up(value: float) -> str:
-    """An upper bound for a table: a smaller number would be no bound."""
+    """An upper bound for a table: a smaller number would be no bound.
+
+    Example:
+        >>> rounded_up(9.99001), rounded_up(1.1)
+        ('10.00', '1.10')
+    """
     return _with_two_digits(value, ceil)
 
 
 def rounded_down(value: float) -> str:
-    """A lower bound for a table: a larger number would be no bound."""
+    """A lower bound for a table: a larger number would be no bound.
+
+    Example:
+        >>> rounded_down(9.98999), rounded_down(0.29)
+        ('9.98', '0.29')
+    """
     return _with_two_digits(value, floor)
 
 

@@ -258,6 +258,24 @@ def test_simulations_of_unknown_starts(count):
     assert np.array_equal(moved.squared, count * fixed.squared) == (count == 1)
 
 
+def test_dimensions_of_unknown_starts_are_those_of_all_simulations():
+    """On fixed batches without noise, simulations differ in their starts alone."""
+    crafting = crafting_of(initialisation="per_run", num_simulations=3, num_slots=10)
+    moved = simulated_movement(
+        module=crafting.module,
+        records=DATA.private,
+        dpsgd=fixed(0.0, STEPS, adjacency="add_remove"),
+        initialisation=Initialisation.PER_RUN,
+        seed=crafting.stage.seed,
+        device=CPU,
+        num_simulations=3,
+    )
+    found = [canary.coordinate for canary in simulated_dimensions(crafting)]
+    assert found == np.argsort(moved.squared)[:10].tolist()
+    one = crafting_of(initialisation="per_run", num_simulations=1, num_slots=10)
+    assert found != [canary.coordinate for canary in simulated_dimensions(one)]
+
+
 # --- random directions and flipped labels ------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom, ks_2samp, kstest, norm
 
+from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import Drawing, draw_shard
 from dpcanary.adversaries.settings import DrawingStage
 from dpcanary.adversaries.worst_case import draw_worst_case, final_sum, log_likelihood_ratio
@@ -84,6 +85,18 @@ def test_log_likelihood_ratio_equals_the_densities(q: float, sigma: float, steps
         log_likelihood_ratio(grid, sample_rate=q, noise_multiplier=sigma, num_steps=steps),
         found[:400].reshape(4, 100),
     )
+
+
+@pytest.mark.parametrize(("adjacency", "sign"), [("substitute", -1), ("add_remove", 0)])
+def test_the_score_of_a_sum_is_the_ratio_under_the_adjacency(adjacency: str, sign: int) -> None:
+    q, sigma, steps = 0.3, 0.8, (2, 5)
+    sums = np.random.default_rng(0).normal(size=(6, 2, 1))
+    context = ScoringContext(q, sigma, steps, None, {}, adjacency=Adjacency(adjacency))
+    found = final_sum(sums, context)
+    for index, step in enumerate(steps):
+        column = sums[:, index, 0]
+        world0, world1 = (mixture_log_density(column, q, sigma, step, to) for to in (1, sign))
+        np.testing.assert_allclose(found[:, index, 0], world0 - world1, rtol=1e-8, atol=1e-8)
 
 
 def test_blocks_of_sums_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -427,6 +427,20 @@ def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor, m
     assert calls < 2 * 15  # each number of units is timed twice
 
 
+@pytest.mark.parametrize(("factor", "num_test"), [(1.0, 100), (3.0, 100), (1.0, 2_048)])
+def test_seconds_of_training_against_a_made_up_clock(factor, num_test, monkeypatch):
+    """Batches of the job are some times as large as those that are timed, or its test records."""
+    job, model, step = 2.0, 0.3, 0.01
+    monkeypatch.setattr(
+        probes, "_seconds", lambda probe, runs, steps: job + runs * (model + steps * step)
+    )
+    probe = fake_probe(
+        probes._train, factor=factor, runs=50, shape=replace(DIGITS, num_test=num_test)
+    )
+    expected = (job, model * max(1, num_test / 512), step * factor)
+    assert probe.measure() == pytest.approx(expected)
+
+
 def test_equal_probes_are_measured_once():
     done: list[int] = []
     found = [fake_probe(one_second), fake_probe(two_units), fake_probe(one_second)]

@@ -319,6 +319,29 @@ def test_tables_are_kept_on_disk(tmp_path, monkeypatch, caplog):
     assert len(computed) == 4
 
 
+def test_a_table_is_of_its_family_its_looks_and_its_significance(monkeypatch):
+    names = []
+
+    def asked(_kind, *, about, **_):
+        names.append(about)
+        raise InterruptedError
+
+    monkeypatch.setattr(store, "cached_arrays", asked)
+    question = {"family": GDP, "looks": ((10, 10),), "significance": 0.05}
+    for change in (
+        {},
+        {"significance": 0.0502},
+        {"significance": 0.05 + 1e-12},
+        {"looks": ((10, 11),)},
+        {"looks": ((5, 5), (10, 10))},
+        {"family": direct_family(1e-5)},
+        {"family": direct_family(1.0001e-5)},
+    ):
+        with pytest.raises(InterruptedError):
+            store.own_table.__wrapped__(**{**question, **change})
+    assert len({*names}) == 7
+
+
 def test_a_table_of_another_question_is_not_believed(tmp_path, monkeypatch, caplog):
     """Exchanged files, changed numbers, and folders that others may write to."""
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path))

@@ -69,10 +69,11 @@ def test_a_bound_above_what_is_accounted_is_an_alarm():
     # Also where their mean is below.
     repeats = [one(10.5, repeat=0), one(8.0, repeat=1)]
     assert f"{told} 2 bounds" in in_words(results_table(pd.DataFrame(repeats)))
-    member = one(4.5, adjacency="add_remove", epsilon_upper_substitute=10.0)
-    assert told in in_words(results_table(pd.DataFrame([member])))
     assert told not in in_words(results_table(pd.DataFrame([one(9.5)])))
-    assert "audits of content" not in in_words(results_table(pd.DataFrame([member])))
+    for adjacency in ("add_remove", "zero_out"):
+        member = one(4.5, adjacency=adjacency, epsilon_upper_substitute=10.0)
+        assert told in in_words(results_table(pd.DataFrame([member])))
+        assert "audits of content" not in in_words(results_table(pd.DataFrame([member])))
 
 
 def test_a_bound_of_zero_is_explained():

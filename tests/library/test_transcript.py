@@ -154,6 +154,15 @@ def test_the_score_is_the_ratio_of_densities(
     np.testing.assert_allclose(transcript(observed, context), wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_the_score_of_an_ensemble_knows_the_canarys_period(adjacency: Adjacency) -> None:
+    dpsgd = mechanism(adjacency=adjacency, **KNOWN)
+    result = train(dpsgd, "noisy_gradients", canary=GradientCanary(EMPTY, 7))
+    observed = result.observations.astype(np.float64)
+    wanted = naive(observed, dpsgd.record_steps, 1.0, dpsgd.noise_multiplier, adjacency, 3)
+    np.testing.assert_allclose(ensemble_scores(result), wanted, rtol=1e-6, atol=1e-6)
+
+
 # --- its law: that of the drawn process ---------------------------------------------------------
 
 

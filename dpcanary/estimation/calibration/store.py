@@ -122,8 +122,8 @@ def packaged_table(*, sizes: Sizes, significance: float) -> NullTable | None:
 
     Between two tabulated sizes, critical values are interpolated in 1/sqrt(n), in which they are
     nearly linear. (Above `MOST_TOLD_APART`, they are lower; just beyond it, those between are too
-    large, which is safe.) For sizes that differ a little, n is their harmonic mean. Such a table can be
-    trusted up to a part of the largest theta.
+    large, which is safe.) For sizes that differ a little, n is their harmonic mean. Such a table
+    can be trusted up to a part of the largest theta.
     """
     small, large = sorted(sizes)
     if significance != SIGNIFICANCE or large > _LARGEST_SIZE or large > _LARGEST_RATIO * small:
