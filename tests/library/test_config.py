@@ -106,8 +106,9 @@ def test_audits_have_seeds_of_their_own_that_others_do_not_move():
     seeds = {audit.seed for audit in one.audits.values()}
     assert len(seeds) == 4
     assert one.audits["steps-gradient-q1"].seed == more.audits["steps-gradient-q1"].seed
-    fixed = parse_experiment(changed("audits/steps/seed", 3))
-    assert {audit.seed for audit in fixed.audits.values()} == {3}
+    for seed in (0, 3):
+        fixed = parse_experiment(changed("audits/steps/seed", seed))
+        assert {audit.seed for audit in fixed.audits.values()} == {seed}
 
 
 def test_another_seed_of_the_experiment_moves_those_of_all_audits():
