@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from math import comb
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -24,6 +25,7 @@ from dpcanary import Records, check_mechanism
 from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.mechanism_check.check import PROPERTIES, smallest_errors
+from dpcanary.mechanism_check.clipping import _normalisation
 from dpcanary.mechanism_check.findings import Measured, Property, findings_of, level_of_each
 from dpcanary.mechanism_check.findings import Test as OneTest
 from dpcanary.mechanism_check.jax_probe import JaxProbe
@@ -588,3 +590,19 @@ def test_the_command(monkeypatch):
     assert found["not_seen"][0].startswith("errors of your own model and data")
     assert "has no function 'trian'" in str(run("trian").exception)
     assert run("").exit_code == 2
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_batches_that_count_too_much_or_too_little_are_found(share):
+    """One batch of one training against the median of its step."""
+    of_batches = np.ones((5, 4))
+    evidence = SimpleNamespace(
+        of_batches=of_batches,
+        deviation=0.0,
+        drawn=np.ones((5, 4, 3), bool),
+        scales=np.ones((5, 4)),
+    )
+    [right] = _normalisation(evidence).tests
+    of_batches[2, 1] = share
+    [wrong] = _normalisation(evidence).tests
+    assert right.p_value > 0.5 > wrong.p_value

@@ -188,6 +188,24 @@ def failing(found) -> dict[str, str]:
     return {one.name: one.measured for one in found.findings if not one.holds}
 
 
+class TimeFirst(nn.Module):
+    """Its layers have the records on their second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.mean = MeanOfRecords()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, series):
+        return self.out(self.mean(self.inner(series.transpose(0, 1))).mean(dim=0))
+
+
+class MeanOfRecords(nn.Module):
+    def forward(self, values):
+        return values - values.mean(dim=1, keepdim=True)
+
+
 @pytest.mark.parametrize(
     ("model", "records", "place"),
     [
@@ -199,8 +217,9 @@ def failing(found) -> dict[str, str]:
         (nn.Sequential(nn.Linear(6, 4), MeanOfBatch(), nn.Linear(4, 3)), data(6), "they do in 1"),
         (InFunction(), data(6), "they do in what comes before out"),
         (Attentive(batch_first=False), data(4, 8), "they do in "),
+        (TimeFirst(), data(5, 6), "they do in mean"),
     ],
-    ids=["batch norm", "mean", "function", "attention over the batch"],
+    ids=["batch norm", "mean", "function", "attention over the batch", "records second"],
 )
 def test_layers_that_mix_records_are_named(model, records, place):
     found = failing(check_model(model, records))
