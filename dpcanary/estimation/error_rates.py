@@ -55,7 +55,7 @@ def clopper_pearson_upper(
 
 
 # A world of more scores is judged at some of its thresholds alone.
-MOST_TOLD_APART = 16_384
+MOST_TOLD_APART = 32_768
 _AT_ENDS, _IN_HALF = 256, 1_024
 
 
@@ -65,7 +65,7 @@ def counts_told_apart(num_scores: int) -> NDArray[np.int64]:
 
     Up to `MOST_TOLD_APART` scores these are all. Of more scores, they are all counts near both
     ends, and in between some two thousand, dense where counts are small: neighbours differ by
-    sqrt(2 n) / 1,024 of a count's standard deviation, which is .18 for the least such n and 1.4 for
+    sqrt(2 n) / 1,024 of a count's standard deviation, which is .25 for the least such n and 1.4 for
     n = 10^6. They are fixed before scores are seen, and a threshold's errors only become more. So
     a statistic of these counts is monotone in the comparisons of scores, and bounds that hold at
     these counts hold at all.
@@ -175,7 +175,9 @@ LOCAL_LEVELS: tuple[tuple[int, float], ...] = (
     (4595, 3.8302e-04), (5054, 3.7620e-04), (5560, 3.6957e-04), (6116, 3.6316e-04),
     (6727, 3.5696e-04), (7400, 3.5093e-04), (8140, 3.4509e-04), (8954, 3.3943e-04),
     (9850, 3.3392e-04), (10835, 3.2858e-04), (11918, 3.2340e-04), (13110, 3.1836e-04),
-    (14421, 3.1346e-04), (15863, 3.0869e-04), (16384, 3.0711e-04),
+    (14421, 3.1346e-04), (15863, 3.0869e-04), (17449, 3.0406e-04), (19194, 2.9955e-04),
+    (21114, 2.9516e-04), (23225, 2.9089e-04), (25548, 2.8673e-04), (28102, 2.8267e-04),
+    (30913, 2.7872e-04), (32768, 2.7635e-04),
 )
 # fmt: on
 
@@ -192,7 +194,7 @@ _EXACT_UP_TO = 1_000
 def simultaneous_local_level(*, num_scores: int, level: float) -> float:
     """The local level at which all bounds hold at once, except with probability `level`.
 
-    From 1,001 to 16,384 scores, at the tabulated level, it is read from a table at the next larger
+    From 1,001 to 32,768 scores, at the tabulated level, it is read from a table at the next larger
     tabulated number of scores. This is safe, since the local level falls with n (by less than 3 %
     from one entry to the next). Otherwise it is computed. Of more than `MOST_TOLD_APART` scores, it
     is that of the bounds at `counts_told_apart`.
@@ -283,7 +285,7 @@ def _convolved(state: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArra
 
 
 if __name__ == "__main__":  # prints the rows of `LOCAL_LEVELS`
-    sizes = [round(_EXACT_UP_TO * 1.1**power) for power in range(30)]
+    sizes = [round(_EXACT_UP_TO * 1.1**power) for power in range(37)]
     for index, size in enumerate([*sizes, MOST_TOLD_APART]):
         entry = compute_local_level(num_scores=size, level=LEVEL) * (1 - 5e-5)
         print(f"({size}, {entry:.4e}),", end="\n" if index % 4 == 3 else " ", flush=True)

@@ -89,7 +89,7 @@ def estimate_epsilon(
             and worlds of 4 to 262,144 scores; with 160 or more, their sizes may differ by 20 %.
             Between the tabulated sizes, a bound near the largest possible one needs a table of its
             own. Any other table is computed once, with a progress bar (about ten seconds at 1,250
-            scores per world, and never more than a minute on two cores), and kept on disk.
+            scores per world, and at most a minute and a half, on two cores), and kept on disk.
         conversion: `gdp`, `subsampled_gaussian` or `direct`; see `Conversion`.
         threshold_rule: one of `ThresholdRule`, or the name of a plugin's rule. For `anytime`, the
             scores must be in the order of the runs.

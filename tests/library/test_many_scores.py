@@ -183,11 +183,11 @@ def test_bounds_keep_their_significance_and_most_of_their_strength(
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 3.0])
-@pytest.mark.parametrize("sizes", [(16_500, 16_500), (20_000, 24_000), (100_000, 100_000)])
+@pytest.mark.parametrize("sizes", [(33_000, 33_000), (40_000, 48_000), (100_000, 100_000)])
 def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
     """Of 4,000 audits at 5 %, 6 % are three Monte-Carlo errors too many.
 
-    Just above 16,384 scores, critical values are between those of all thresholds and of some: a
+    Just above 32,768 scores, critical values are between those of all thresholds and of some: a
     little too large. The scores are drawn as
     `test_simulated_statistics_have_the_law_of_those_of_all_scores` has it.
     """
@@ -199,7 +199,7 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
     for rule in table.components:
         bounds = [table.bound(rule=rule, look=0, statistics=audit) for audit in audits.T]
         rate = np.mean(np.array(bounds) > mu + 1e-9)
-        assert 0.025 < rate < 0.06, rule
+        assert 0.015 < rate < 0.06, rule
 
 
 @pytest.mark.usefixtures("_few")
