@@ -238,5 +238,7 @@ def test_a_sigmoid_before_the_loss_is_refused(outputs, loss):
     saturated = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, outputs))
     nn.init.constant_(saturated[2].weight, 1e-2)
     nn.init.constant_(saturated[2].bias, 0.5)
-    for right in (nn.Sequential(*layers), small, tanh, saturated):
+    overflowing = Function(lambda x, _: small(x).square().exp() - 1)
+    others = nn.Sequential(*layers), nn.Sequential(*layers, nn.Tanh()), small, overflowing
+    for right in (*others, tanh, saturated):
         check_logits(right, features, loss)
