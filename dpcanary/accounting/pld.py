@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import exp, expm1, inf, log, log1p, sinh, sqrt
+from math import ceil, exp, expm1, floor, inf, log, log1p, sinh, sqrt
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import PLDPmf
+from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import (
     NeighborRel,
     PrivacyLossDistribution,
     from_gaussian_mechanism,
 )
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpcanary.accounting.mechanism import (
@@ -39,6 +41,8 @@ _COARSE_INTERVAL = 1e-3
 # exp(-loss) underflows at 745. Beyond that dp-accounting returns a quantile of the loss instead.
 _LARGEST_EPSILON = 700.0
 INSTEAD = "use method='prv', or 'closed_form' at sample_rate=1"
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ def _loss_of_step(question: Question, pessimistic: bool) -> PrivacyLossDistribut
     interval = _interval(mechanism, pessimistic)
     if pessimistic and interval > _deviation(mechanism) / 10:
         raise question.refusal("the losses of a step span too wide a grid", instead=INSTEAD)
+    if pessimistic:
+        return _connect_the_dots(mechanism, interval)
     return from_gaussian_mechanism(
         mechanism.noise_multiplier,
         value_discretization_interval=interval,
@@ -124,9 +130,81 @@ def _loss_of_step(question: Question, pessimistic: bool) -> PrivacyLossDistribut
         neighboring_relation=(
             NeighborRel.REPLACE_ONE if substitute else NeighborRel.ADD_OR_REMOVE_ONE
         ),
-        pessimistic_estimate=pessimistic,
-        use_connect_dots=pessimistic,
+        pessimistic_estimate=False,
+        use_connect_dots=False,
     )
+
+
+def _connect_the_dots(mechanism: Mechanism, interval: float) -> PrivacyLossDistribution:
+    """What `from_gaussian_mechanism` makes, but that inverts the loss in Python, point by point."""
+
+    def masses(adjacency: AdjacencyType) -> PLDPmf:
+        loss = GaussianPrivacyLoss(
+            mechanism.noise_multiplier,
+            sampling_prob=mechanism.sample_rate,
+            adjacency_type=adjacency,
+        )
+        bounds = loss.connect_dots_bounds()
+        least, most = floor(bounds.epsilon_lower / interval), ceil(bounds.epsilon_upper / interval)
+        deltas = step_deltas(loss, np.arange(least, most + 1) * interval)
+        return create_pmf_pessimistic_connect_dots_fixed_gap(interval, least, most, deltas)
+
+    if mechanism.adjacency is Adjacency.SUBSTITUTE:
+        return PrivacyLossDistribution(masses(AdjacencyType.REPLACE))
+    removal = masses(AdjacencyType.REMOVE)
+    if mechanism.sample_rate == 1:  # both directions are one
+        return PrivacyLossDistribution(removal)
+    return PrivacyLossDistribution(removal, masses(AdjacencyType.ADD))
+
+
+def step_deltas(loss: GaussianPrivacyLoss, epsilons: Array) -> Array:
+    """Delta of one step at each epsilon: `loss.get_delta_for_epsilon` by arithmetic on arrays.
+
+    Args:
+        loss: of sensitivity 1, under any of dp-accounting's three adjacencies.
+        epsilons: of any sign, shape (points,).
+    """
+    q, variance = loss.sampling_prob, loss.standard_deviation**2
+    if loss.adjacency_type == AdjacencyType.REPLACE:
+        outputs = variance * _replaced(epsilons, q, variance)
+    elif loss.adjacency_type == AdjacencyType.ADD:
+        outputs = 0.5 + variance * _unsampled(-epsilons, q)
+    else:
+        outputs = -0.5 - variance * _unsampled(epsilons, q)
+    # An output of minus infinity, below which nothing is, has delta 0. Infinity has all outputs
+    # below it: of removal, at losses that no output has.
+    deltas = loss.mu_upper_cdf(outputs) - np.exp(epsilons + loss.mu_lower_log_cdf(outputs))
+    return np.clip(deltas, 0.0, 1.0)
+
+
+def _unsampled(losses: Array, q: float) -> Array:
+    """The Gaussian's own loss where, sampled at rate q, the loss of removal is this one.
+
+    That is log(1 + (exp(loss) - 1) / q), and minus infinity for losses that are never so small.
+    """
+    if q == 1:
+        return losses
+    large = losses > 1
+    inside = np.maximum(np.expm1(np.where(large, 0.0, losses)) / q, -1.0)
+    with np.errstate(divide="ignore"):
+        small = np.log1p(inside)
+    return np.where(large, losses - log(q) + np.log1p((q - 1) * np.exp(-np.abs(losses))), small)
+
+
+def _replaced(losses: Array, q: float, variance: float) -> Array:
+    """Outputs over the variance where replacement has these losses, at sampling rate q.
+
+    That is -asinh(sinh(loss / 2) exp(1 / (2 variance)) (1 - q) / q) - loss / 2.
+    """
+    if q == 1:
+        return -losses / 2
+    half = np.abs(losses) / 2
+    at_least = np.maximum(half, 1e-300)  # whose logarithm is finite
+    log_sinh = at_least + np.log(-np.expm1(-2 * at_least) / 2)
+    power = log_sinh + 1 / (2 * variance) + log1p(-q) - log(q)
+    # Beyond 20, asinh(exp(power)) is power + log(2) in double precision.
+    inverse = np.where(power > 20, power + log(2), np.arcsinh(np.exp(np.minimum(power, 20.0))))
+    return np.copysign(inverse + half, -losses)
 
 
 def check_delta(question: Question, delta: float) -> None:

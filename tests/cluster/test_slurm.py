@@ -125,6 +125,10 @@ def told(*command: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
+def succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def wait_until(
     condition: Callable[[], object], running: "subprocess.Popen[bytes] | None" = None
 ) -> None:
@@ -194,8 +198,8 @@ def late(
     running = made.start(*SLURM, "--set-resources", limit)
     wait_until(lambda: made.jobs("draw_shard", "00001"), running)
     step = f"{made.jobs('draw_shard', '00001')[0].id}.0"
-    wait_until(lambda: step in told("squeue", "--steps", "--noheader", "-o", "%i"), running)
-    told("scancel", "--signal=STOP", step)
+    # A step is listed before the node has its process, and cannot be signalled until then.
+    wait_until(lambda: succeeds("scancel", "--signal=STOP", step), running)
     return made, running
 
 

@@ -6,11 +6,14 @@ from math import sqrt
 import numpy as np
 import pytest
 from accounts import bounds_of, noise_for, setting, uppers_of
+from dp_accounting.pld.privacy_loss_distribution import NeighborRel, from_gaussian_mechanism
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
 from dpcanary import account_epsilon, calibrate_noise
 from dpcanary.accounting import EpsilonBounds, gdp_mu
-from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.mechanism import Mechanism, Question
 from dpcanary.accounting.noise import NoiseStage, noise_of
+from dpcanary.accounting.pld import composed_losses, step_deltas
 from dpcanary.accounting.prv import AddLoss, RemoveLoss, SubstituteLoss
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
@@ -45,6 +48,46 @@ def test_prv_and_pld_agree(
     assert pld.lower <= prv.estimate <= pld.upper * (1 + 1e-4)
     assert prv.lower <= pld.estimate <= prv.upper
     assert prv.estimate == pytest.approx(pld.estimate, rel=2e-4)
+
+
+@pytest.mark.parametrize("q", [1.0, 0.9, 0.01, 1e-4])
+@pytest.mark.parametrize("sigma", [0.1, 0.4, 1.0, 30.0])
+@pytest.mark.parametrize("adjacency", AdjacencyType)
+def test_deltas_of_a_step_are_those_of_dp_accounting_s_loop(adjacency, q, sigma) -> None:
+    """At losses of both signs, at those that bound the direction, beyond them, and at 0."""
+    loss = GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=adjacency)
+    bounds = loss.connect_dots_bounds()
+    epsilons = np.linspace(bounds.epsilon_lower - 1, bounds.epsilon_upper + 1, 801)
+    edges = [0.0] if q == 1 else [0.0, np.log1p(-q), -np.log1p(-q)]
+    epsilons = np.append(epsilons, edges)
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        found = step_deltas(loss, epsilons)
+    exact = np.array([loss.get_delta_for_epsilon(epsilon) for epsilon in epsilons])
+    assert found == pytest.approx(exact, abs=2e-15, rel=0)
+
+
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(1.0, 9.0, 40), (0.3, 2.0, 40), (0.02, 0.6, 7)])
+def test_distributions_are_those_that_dp_accounting_makes(q, sigma, steps, adjacency) -> None:
+    given = setting(
+        adjacency=adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=steps, delta=1e-6
+    )
+    question = Question(Mechanism(**{k: v for k, v in given.items() if k != "delta"}), 1e-6)
+    [ours] = composed_losses(question, [steps], pessimistic=True)
+    collapsed = question.mechanism.collapsed()
+    theirs = from_gaussian_mechanism(
+        collapsed.noise_multiplier,
+        value_discretization_interval=ours.directions[0]._discretization,
+        sampling_prob=collapsed.sample_rate,
+        neighboring_relation=NeighborRel[
+            {"substitute": "REPLACE_ONE", "add_remove": "ADD_OR_REMOVE_ONE"}[adjacency]
+        ],
+    ).self_compose(collapsed.num_steps)
+    assert ours.distribution._symmetric == theirs._symmetric
+    for mine, other in zip(ours.directions, (theirs._pmf_remove, theirs._pmf_add), strict=True):
+        for epsilon in (0.1, 1.0, 3.0):
+            delta = other.get_delta_for_epsilon(epsilon)
+            assert mine.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-9, abs=1e-14)
 
 
 @pytest.mark.parametrize("q", [1.0, 0.5, 0.01])
