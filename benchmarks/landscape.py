@@ -5,6 +5,7 @@ bounds (rule `combined`, conversion `gdp`) are timed, and apart from them the ex
 cell. Run as `python -m benchmarks.landscape`; it uses one core.
 """
 
+import argparse
 import json
 from itertools import product
 from time import perf_counter
@@ -23,6 +24,7 @@ STEPS, REPEATS, RUNS, DELTA = tuple(range(1, 26)), 5, 5000, 1e-5
 
 def main() -> None:
     """Prints the seconds of each part as JSON."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     seconds = {"draws": 0.0, "estimates": 0.0, "exact_curves": 0.0, "exact_epsilons": 0.0}
     cells = list(product(SIGMAS, BATCH_SIZES))
     with progress(len(cells), "cell") as bar:

@@ -3,6 +3,8 @@
 python -m benchmarks.model_check
 """
 
+import argparse
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +34,7 @@ class Network(nn.Module):
 
 def main() -> None:
     """Checks it."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.manual_seed(0)
     model = Network()
     records = torch.randint(10_000, (20, 128)), torch.randint(10, (20,))

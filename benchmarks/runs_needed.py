@@ -3,6 +3,8 @@
 Run as `python -m benchmarks.runs_needed`; about a minute.
 """
 
+import argparse
+
 from dpcanary import expected_bound, runs_needed
 from dpcanary.accounting import gdp_epsilon, gdp_mu
 
@@ -31,6 +33,7 @@ def row(epsilon: float) -> str:
 
 def main() -> None:
     """Prints the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     powers = " / ".join(f"{100 * power:g} %" for power in POWERS)
     heads = [
         "epsilon, substitute",

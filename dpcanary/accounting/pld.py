@@ -174,7 +174,7 @@ def step_deltas(loss: GaussianPrivacyLoss, epsilons: Array) -> Array:
     # An output of minus infinity, below which nothing is, has delta 0. Infinity has all outputs
     # below it: of removal, at losses that no output has.
     deltas = loss.mu_upper_cdf(outputs) - np.exp(epsilons + loss.mu_lower_log_cdf(outputs))
-    return np.clip(deltas, 0.0, 1.0)
+    return np.asarray(np.clip(deltas, 0.0, 1.0))
 
 
 def _unsampled(losses: Array, q: float) -> Array:
@@ -204,7 +204,7 @@ def _replaced(losses: Array, q: float, variance: float) -> Array:
     power = log_sinh + 1 / (2 * variance) + log1p(-q) - log(q)
     # Beyond 20, asinh(exp(power)) is power + log(2) in double precision.
     inverse = np.where(power > 20, power + log(2), np.arcsinh(np.exp(np.minimum(power, 20.0))))
-    return np.copysign(inverse + half, -losses)
+    return np.asarray(np.copysign(inverse + half, -losses))
 
 
 def check_delta(question: Question, delta: float) -> None:

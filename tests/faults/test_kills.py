@@ -16,9 +16,7 @@ def undisturbed(tmp_path_factory):
     return results(folder), time.monotonic() - start
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 9))]
-)
+@pytest.mark.parametrize("seed", range(9))
 def test_a_killed_run_ends_as_another(undisturbed, tmp_path, seed):
     """Nine studies with one to four kills each."""
     expected, longest = undisturbed

@@ -151,6 +151,7 @@ def test_trainings_that_cannot_be_accounted_are_refused():
         epsilons_of(nn.Linear(2, 2), delta=DELTA)
 
 
+@pytest.mark.long
 def test_where_the_first_accountant_refuses_the_other_one_accounts():
     mechanism = Mechanism("add_remove", sample_rate=1e-3, noise_multiplier=0.6, num_steps=100_000)
     found = account_by_adjacency(mechanism, delta=DELTA)

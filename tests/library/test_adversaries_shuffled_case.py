@@ -230,6 +230,7 @@ def test_it_never_exceeds_the_guarantee(adjacency, others, batches, passes, sigm
     assert found.lower <= guaranteed_epsilon(mechanism, delta=delta)
 
 
+@pytest.mark.long
 def test_it_exceeds_what_poisson_accounting_claims():
     """50 batches, 5 passes, sigma 1.1, delta 1e-5: 2.51 is claimed, 24.92 guaranteed."""
     poisson = Mechanism("substitute", sample_rate=0.02, num_steps=250, noise_multiplier=1.1)

@@ -64,6 +64,7 @@ def test_the_example_of_the_action_passes(given, tmp_path):
     assert result.stdout in summary
 
 
+@pytest.mark.long
 def test_the_action_fails_with_a_wrong_loop(tmp_path):
     given = {**calls()[0], "loop": "checked_training:train_by_hand"}
     result, summary = run_action(given, tmp_path)
@@ -79,6 +80,7 @@ def test_an_input_of_the_action_is_not_run(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_the_fixtures_of_the_plugin(tmp_path):
     (tmp_path / "test_own.py").write_text(
         textwrap.dedent("""

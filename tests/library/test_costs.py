@@ -665,6 +665,7 @@ def test_models_are_timed_where_they_will_be_trained(device, has_gpu, monkeypatc
 # Plans of audits
 
 
+@pytest.mark.long
 def test_what_is_planned_is_what_the_library_says():
     mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 4}
     few = {**mechanism, "num_runs": 20, "num_repeats": 2, "record_every": None}
@@ -684,6 +685,7 @@ def test_what_is_planned_is_what_the_library_says():
         assert 0 < one.seconds_per_run < 5
 
 
+@pytest.mark.long
 def test_planned_runs_are_those_of_the_significance():
     """A bound that may fail more often needs fewer runs."""
     mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 4}

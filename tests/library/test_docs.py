@@ -37,6 +37,7 @@ def session() -> dict:
     return {**names, "printed": printed.getvalue()}
 
 
+@pytest.mark.long
 def test_they_account(session):
     assert session["sigma"] == pytest.approx(2.47, abs=0.005)
     assert session["bounds"].upper == pytest.approx(4.88, abs=0.005)
@@ -141,6 +142,7 @@ OF_WORDS = {
 }
 
 
+@pytest.mark.long
 def test_the_epsilons_of_the_pitfalls_are_accounted():
     """`1.83 → 2.44 ... [sample rate .013]`: what is in brackets differs from the example."""
     page = (DOCS / "pitfalls.md").read_text()

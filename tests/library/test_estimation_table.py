@@ -385,6 +385,7 @@ def test_the_summary_says_which_slot_a_row_is_of(stage: EstimationStage, slots: 
         assert summary[name].tolist() == estimates[name].tolist()
 
 
+@pytest.mark.long
 def test_pooled_slots_say_that_validity_needs_their_independence() -> None:
     rules = {"threshold_rules": ("combined", "split", "in_sample", "mahloujifar")}
     scores = _scores(num_slots=3).at_last_step()

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from sampling import some_of
 from scipy.stats import binom
 from torch.nn.utils import vector_to_parameters
 from typer.testing import CliRunner
@@ -54,25 +55,18 @@ def assert_found(loop, **changes) -> None:
     assert "do not hold: the accounted epsilon is not that of this training" in str(found)
 
 
-def some_of(cases, every: int) -> list:
-    """All of them for the exhaustive tests, each of so many for the others."""
-    rest = pytest.mark.exhaustive
-    return [
-        case if place % every == 0 else pytest.param(case, marks=rest)
-        for place, case in enumerate(cases)
-    ]
-
-
 def names(loops) -> list[str]:
     return [loop.name.replace(" ", "-") for loop in loops]
 
 
-# Every twelfth in each run of the tests, all of them in the exhaustive ones.
-@pytest.mark.parametrize("loop", some_of(WRONG, 12), ids=names(WRONG))
+# Every twentieth in each run of the tests, all of them in the exhaustive ones.
+@pytest.mark.long
+@pytest.mark.parametrize("loop", some_of(WRONG, 20), ids=names(WRONG))
 def test_wrong_loops_are_found_by_name(loop):
     assert_found(loop)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loop", NOT_FOUND, ids=names(NOT_FOUND))
 def test_what_is_said_not_to_be_found_is_not_found(loop):
     """Else the documents must say how it is found."""
@@ -99,7 +93,8 @@ def test_wrong_loops_are_found_at_other_settings(loop):
     assert_found(loop, **{**OTHER, "num_trainings": 20})
 
 
-@pytest.mark.parametrize("loop", some_of(RIGHT, 2), ids=names(RIGHT))
+@pytest.mark.long
+@pytest.mark.parametrize("loop", some_of(RIGHT, 3), ids=names(RIGHT))
 def test_right_loops_pass(loop):
     found = loop.check(num_trainings=10)
     assert found.passes, str(found)
@@ -108,7 +103,8 @@ def test_right_loops_pass(loop):
     assert [*found.summary["name"]] == [finding.name for finding in found.findings]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", some_of([0, 1], 2))
 def test_records_that_are_in_most_batches_are_no_correlated_noise(seed):
     """Their gradients fall together along a training."""
     found = check_mechanism(one_at_a_time, sample_rate=0.95, num_records=20, seed=seed)
@@ -135,6 +131,7 @@ def test_what_is_private_in_another_way_is_said(name, note):
     assert any(note in text for text in notes), notes
 
 
+@pytest.mark.long
 def test_checks_in_jax_leave_no_code_behind():
     """Linux gives a process 65,530 mappings, and a check of a loop takes thousands."""
     [loop] = [one for one in RIGHT if one.name == "jax_privacy"]
@@ -143,7 +140,7 @@ def test_checks_in_jax_leave_no_code_behind():
         loop.check(seed=seed, num_trainings=10)
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    first, *later = map(mappings_after, range(3))
+    first, *later = map(mappings_after, range(2))
     assert max(later) < first + 200
 
 
@@ -158,6 +155,7 @@ def test_right_loops_fail_in_200_repetitions_at_most_as_stated():
     assert not too_many(np.logical_not(passes), 0.001)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     some_of(
@@ -223,12 +221,17 @@ def too_many(failures, level: float) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "sizes", [(20, 10, 0.5), pytest.param((40, 12, 0.25), marks=pytest.mark.exhaustive)]
+    ("sizes", "num_checks"),
+    [
+        ((20, 10, 0.5), 100),
+        pytest.param((20, 10, 0.5), 400, marks=pytest.mark.exhaustive),
+        pytest.param((40, 12, 0.25), 400, marks=pytest.mark.exhaustive),
+    ],
 )
-def test_every_property_keeps_its_level(sizes):
+def test_every_property_keeps_its_level(sizes, num_checks):
     """Of small measurements, whose laws are far from normal."""
     rng = np.random.default_rng(0)
-    checks = [findings(right_measurements(rng, *sizes), 0.5) for _ in range(400)]
+    checks = [findings(right_measurements(rng, *sizes), 0.5) for _ in range(num_checks)]
     p_values = {
         finding.name: np.array([found[index].p_value for found in checks])
         for index, finding in enumerate(checks[0])
@@ -389,6 +392,7 @@ def test_noise_that_is_repeated_between_trainings_is_found():
         assert failing_of(again) >= {"independent steps"}
 
 
+@pytest.mark.long
 def test_the_smallest_errors_are_those_that_are_just_found():
     """Twice the error of the text is found, half of it is not."""
     sizes, steps = (200, 30, 0.1), 8
@@ -539,12 +543,14 @@ def own_trainer(module, dataset, settings):
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, OTHER], ids=["defaults", "other settings"])
 def test_the_trainer_of_this_package_is_the_mechanism_that_is_accounted(changes):
     found = check_mechanism(own_trainer, **{**changes, "num_trainings": 12, "num_steps": 5})
     assert found.passes, str(found)
 
 
+@pytest.mark.long
 def test_the_assertion():
     wrong = next(loop for loop in WRONG if loop.name == "bias without noise")
     with pytest.raises(AssertionError, match=r"(?s)not what is accounted.*FAIL  noise scale"):
@@ -557,6 +563,7 @@ def masked(text: str) -> list[str]:
     return [re.sub(r"\d+([.]\d+)?", "#", line) for line in text.strip().splitlines()]
 
 
+@pytest.mark.long
 def test_the_command(monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -33,6 +33,7 @@ WRONG = [
 RIGHT = [exhibit for exhibit in EXHIBITS if exhibit.right]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("exhibit", "version"), WRONG)
 def test_the_error_is_found_in_versions_that_have_it(exhibit, version, versions):
     assert exhibit.finds in printed(exhibit, installed(version, versions))

@@ -416,7 +416,7 @@ def test_other_sizes_are_not_in_the_package(sizes):
     "sizes",
     [
         (180, 180),
-        (1_000, 1_200),
+        pytest.param((1_000, 1_200), marks=pytest.mark.exhaustive),
         pytest.param((450, 450), marks=pytest.mark.exhaustive),
         pytest.param((1_111, 1_111), marks=pytest.mark.exhaustive),
     ],
@@ -447,7 +447,7 @@ def test_significance_too_small_to_be_simulated():
     ("adjacency", "q", "steps", "noise"),
     [
         ("substitute", 0.0625, 500, 1.6773),
-        ("add_remove", 0.01, 500, 0.8),
+        pytest.param("add_remove", 0.01, 500, 0.8, marks=pytest.mark.exhaustive),
         ("substitute", 0.25, 2, 3.0),
     ],
 )
@@ -468,6 +468,7 @@ def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, nois
     assert epsilon <= curve.epsilon(1e-5) * (1 + 1e-4)
 
 
+@pytest.mark.long
 def test_epsilons_of_subsampled_curves_are_the_accountants():
     """At noises and deltas between those that are kept, and after very many steps."""
     for mechanism in (

@@ -75,6 +75,7 @@ def slow_or_failing(seed: int, world: int) -> float:
 # Randomness
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("train", [gaussian, from_numpy])
 def test_runs_do_not_depend_on_processes_or_order(train, tmp_path):
     one = audit(train, tmp_path / "one", num_runs=12)
@@ -289,6 +290,7 @@ def test_finished_runs_are_not_trained_again(tmp_path):
     assert [entry["look"] for entry in entries if "look" in entry] == [10]
 
 
+@pytest.mark.long
 def test_runs_that_finish_after_a_failure_are_kept(tmp_path):
     with pytest.raises(InputError, match=r"run 1 \(world 1\) failed: RuntimeError: at once"):
         audit(slow_or_failing, tmp_path, num_runs=40, num_workers=2)

@@ -236,6 +236,7 @@ def test_a_tool_that_no_registry_has_needs_a_clone(tmp_path):
     assert found == (sys.executable, "/some/where/src")
 
 
+@pytest.mark.long
 def test_examples_for_those_who_come_from_another_tool_run(capsys):
     page = (ROOT / "docs/coming_from.md").read_text()
     names: dict = {}

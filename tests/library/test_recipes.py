@@ -27,6 +27,7 @@ LINES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_recipe_runs_and_proves_more_than_membership(name: str) -> None:
     """The proven bound lies between the epsilon that is reported and the one that holds."""

@@ -110,6 +110,7 @@ def test_periods_of_housing():
     says(f"which gives an epsilon of {still[0]:.1f} and {still[1]:.1f}.")
 
 
+@pytest.mark.long
 def test_substitute_audits_of_housing():
     name = "housing-substitute"
     says(

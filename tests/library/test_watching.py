@@ -509,15 +509,17 @@ def test_a_right_training_proves_much_and_raises_no_alarm():
     assert found.summary.epsilon_upper_substitute.item() == found.accounted.substitute
 
 
-def test_bounds_keep_their_significance_and_use_most_of_the_truth():
-    """100 audits of 40 steps: at most 5 % and 3 Monte-Carlo errors lie above."""
+@pytest.mark.long
+@pytest.mark.parametrize("audits", [40, pytest.param(400, marks=pytest.mark.exhaustive)])
+def test_bounds_keep_their_significance_and_use_most_of_the_truth(audits):
+    """Audits of 40 steps: at most 5 % and 3 Monte-Carlo errors lie above."""
     bounds, truth = [], 0.0
-    for seed in range(100):
+    for seed in range(audits):
         found = trained(seed=seed, steps=40, num_canaries=300)
         bounds.append((result := found.result(delta=1e-5)).epsilon_lower)
         truth = truth or result.accounted.substitute
     above = np.mean(np.array(bounds) > truth)
-    assert above <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 100)
+    assert above <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / audits)
     assert np.mean(bounds) > 0.6 * truth
 
 
@@ -744,6 +746,7 @@ def correlated(*, seed: int = 0, steps: int = TOTAL, start: int = 0, recorder=No
     return recorder
 
 
+@pytest.mark.long
 def test_correlated_noise_is_white_again_and_bounds_are_below_the_truth():
     found = [correlated(seed=seed).result(delta=1e-5) for seed in range(20)]
     assert all(one.alarm is None for one in found)

@@ -198,6 +198,7 @@ def test_ghost_clipping_in_parts_is_counted_whole():
     assert abs(found.measured.mean_batch_size - 50) < 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", [ExponentialNoise, ExponentialGradClip])
 def test_schedules_of_noise_and_clipping_are_followed(scheduler):
     made = build()
@@ -481,6 +482,7 @@ def number_after(text: str, words: str) -> float:
     return float(re.search(rf"{re.escape(words)} ([\d.]+)", text)[1])
 
 
+@pytest.mark.long
 def test_the_program_of_the_page_proves_what_it_says():
     printed = printed_by("watched_training.py")
     assert "1,922 canaries in one training of 9,610 parameters and 200 steps" in printed
@@ -534,6 +536,7 @@ def assert_they_agree(one: list[str], other: list[str]) -> None:
     assert one[5:] == other[5:]
 
 
+@pytest.mark.long
 def test_two_processes_go_on_after_their_journal(tmp_path):
     found = [in_two_processes("none", str(tmp_path / "watched.npz")) for _ in range(2)]
     for (first, second), steps in zip(found, (64, 128), strict=True):
@@ -542,6 +545,7 @@ def test_two_processes_go_on_after_their_journal(tmp_path):
         assert int(first[-2]) == steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ["none", "sharded"])
 def test_two_processes_record_the_same_right_training(error):
     one, other = in_two_processes(error)
@@ -553,13 +557,14 @@ def test_two_processes_record_the_same_right_training(error):
     assert abs(float(batch) - 50) < 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("error", "text"),
     [
         ("on each", "noise has about 1.41"),
-        ("same on each", "they add the same noise"),
-        ("again", "along the canaries has about 1.41"),
-        ("missing", "the noise is missing"),
+        pytest.param("same on each", "they add the same noise", marks=pytest.mark.exhaustive),
+        pytest.param("again", "along the canaries has about 1.41", marks=pytest.mark.exhaustive),
+        pytest.param("missing", "the noise is missing", marks=pytest.mark.exhaustive),
         ("sharded, same", "get the same noise"),
         ("sharded, one", "the noise has about 0.7 of the accounted size"),
     ],

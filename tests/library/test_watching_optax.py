@@ -87,6 +87,7 @@ def test_names_and_shapes_are_those_of_the_tree():
     }
 
 
+@pytest.mark.long
 def test_a_right_training_is_audited():
     found = [recorded(seed).result(delta=1e-5) for seed in range(6)]
     truth = found[0].accounted.substitute
@@ -137,6 +138,7 @@ def _toeplitz() -> np.ndarray:
     return sum(value * np.eye(STEPS, k=-lag) for lag, value in enumerate(BANDS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1, 3])
 def test_correlated_noise_of_jax_privacy_is_audited(times):
     found = [correlated(seed, times=times).result(delta=1e-5) for seed in range(4)]

@@ -122,6 +122,7 @@ def test_jobs_are_those_that_snakemake_plans(tmp_path):
     assert counts == {rule: int(count) for rule, count in planned if rule not in ("all", "total")}
 
 
+@pytest.mark.long
 def test_the_rule_probes_and_prints(tmp_path):
     printed = snakemake(tmp_path, SMALL, "estimate_cost")
     total = re.search(r"^total +2 +(\d+) +40 +400 +0 +(\S+) +", printed, re.MULTILINE)

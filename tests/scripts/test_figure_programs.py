@@ -245,6 +245,7 @@ def test_writes_three_files_with_the_same_bytes_again_and_any_note(
     assert noted["f.tsv"] == first["f.tsv"]
 
 
+@pytest.mark.long
 def test_tables_are_of_the_files_given(inputs: Path, tmp_path: Path) -> None:
     tables = {}
     for kind in _KINDS:

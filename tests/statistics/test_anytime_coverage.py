@@ -91,6 +91,7 @@ def test_a_wealth_that_is_a_little_too_large_is_noticed():
     assert share_above(curve(GDP, 1.6), gaussian(2.0)) > 2 * SIGNIFICANCE
 
 
+@pytest.mark.long
 def test_bounds_are_nearly_those_of_a_fixed_number():
     rng = np.random.default_rng(8)
     for mu, least in ((1.0, 0.72), (3.0, 0.87)):

@@ -182,6 +182,7 @@ def test_direct_at_a_large_delta():
     assert not rules_above(bounds, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mechanism", [OFTEN, SELDOM, ADD_REMOVE], ids=["often", "seldom", "add_remove"]
 )

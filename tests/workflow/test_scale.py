@@ -26,6 +26,7 @@ def config(num_shards: int, runs_per_shard: int) -> dict:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_shards", "runs_per_shard", "most_seconds"),
     [
