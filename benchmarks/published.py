@@ -8,8 +8,6 @@ says, where, and what differs.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,33 +36,38 @@ _HEAD = (
 
 
 def kept(results: Path) -> pd.DataFrame:
-    """The bounds of an experiment by numbers of runs, with accounted epsilons and minutes.
+    """The bounds of an experiment after all steps, with accounted epsilons and minutes.
 
-    Minutes are those of training all models of an audit on two cores.
+    They are those by numbers of runs, where a figure of the experiment has these. Minutes are those
+    of training or drawing all models of an audit on two cores.
     """
     experiment = read_experiment(results / "experiment.json")
-    audits, by_runs = experiment.audits, results / "estimates_by_runs"
+    summary = pd.read_csv(results / "summary.tsv", sep="\t")
+    last = summary[summary["step"] == summary.groupby("audit")["step"].transform("max")]
+    whole = last.drop_duplicates("audit").set_index("audit")
     # Not those of a config that it was before.
-    made = [path for name in experiment.settings.figures for path in by_runs.glob(f"{name}/*.tsv")]
-    summary = pd.read_csv(results / "summary.tsv", sep="\t").drop_duplicates("audit")
-    summary = summary.set_index("audit")
-    tables = []
-    for path in made:
-        audit = path.stem
-        table = read_table(path)
-        adjacency = "substitute" if audits[audit].adjacency == "substitute" else "add_remove"
-        whole = summary.loc[audit]
-        share = table["num_runs"] / whole["num_runs"]
-        tables.append(
-            table.rename(columns={"epsilon_lower": "epsilon"}).assign(
-                audit=audit,
-                num_slots=audits[audit].num_slots,
-                accounted=whole[f"epsilon_upper_{adjacency}"],
-                minutes=share * whole["seconds"] / 120,
-            )
-        )
-    found = pd.concat(tables)[[*_COLUMNS, "accounted", "minutes"]]
+    names, by_runs = experiment.settings.figures, results / "estimates_by_runs"
+    tables = [
+        read_table(path).assign(audit=path.stem)
+        for name in names
+        for path in by_runs.glob(f"{name}/*.tsv")
+    ]
+    found = (pd.concat(tables) if tables else last).rename(columns={"epsilon_lower": "epsilon"})
+    of_audits = whole.loc[found["audit"]].reset_index()
+    found = found.reset_index(drop=True).assign(
+        num_slots=of_audits["num_slots"],
+        accounted=_accounted(of_audits),
+        minutes=found["num_runs"].to_numpy() / of_audits["num_runs"] * of_audits["seconds"] / 120,
+    )
+    found = found[[*_COLUMNS, "accounted", "minutes"]]
     return found.sort_values([*_COLUMNS]).reset_index(drop=True)
+
+
+def _accounted(audits: pd.DataFrame) -> "pd.Series[float]":
+    """What is claimed of each: by Poisson accounting, also where batches are shuffled."""
+    substitute = audits["adjacency"] == "substitute"
+    upper = audits["epsilon_upper_substitute"].where(substitute, audits["epsilon_upper_add_remove"])
+    return audits["epsilon_poisson"].where(audits["sampling"] == "shuffled", upper)
 
 
 def is_of(bounds: pd.DataFrame, rule: str, conversion: str) -> "pd.Series[bool]":
@@ -72,53 +75,31 @@ def is_of(bounds: pd.DataFrame, rule: str, conversion: str) -> "pd.Series[bool]"
     return (bounds["threshold_rule"] == rule) & (bounds["conversion"] == conversion)
 
 
-@cache
-def _read(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, sep="\t")
-
-
-def epsilon_in(table: str, **values: Any) -> float:
-    """The epsilon in the one row of a figure's table that has some values."""
-    found = _read(DOCS / f"results/{table}.tsv")
-    for column, value in values.items():
-        found = found[found[column] == value]
-    [epsilon] = found["epsilon"]
-    return float(epsilon)
-
-
-def row(name: str, said: dict[str, Any], *, accounted: float, theirs: str, bound: float,
-        minutes: float | None = None) -> tuple[str, ...]:  # fmt: skip
-    """A row of the table: numbers, and what stands in papers.yaml."""
+def row(name: str, said: dict[str, Any], bounds: pd.DataFrame) -> tuple[str, ...]:
+    """A row of the table: numbers of an audit, and what stands in papers.yaml."""
+    chosen = bounds[(bounds["audit"] == said["audit"]) & (bounds["num_runs"] == said["models"])]
+    theirs = chosen[is_of(chosen, "in_sample", "gdp")]["epsilon"]
+    valid = chosen[chosen["is_valid"]]
+    # The exact curves, where the config has them: at sample rate 1 the Gaussian one is exact.
+    exact, gaussian = (
+        valid[is_of(valid, "combined", conversion)] for conversion in ("subsampled_gaussian", "gdp")
+    )
+    valid = next((table for table in (exact, gaussian) if len(table)), valid)
+    if len(valid) != 1:
+        found = f"{len(valid)} valid bounds of audit {said['audit']} with {said['models']} models"
+        raise ValueError(f"{name}: {found}; there must be one")
+    [(_, valid)] = valid.iterrows()
+    minutes = valid["minutes"]
     return (
         f"`{name}`: {said['of']}",
         f"{said['models']:,}",
-        f"{accounted:.2f}",
-        theirs,
-        f"**{bound:.2f}**",
+        f"{valid['accounted']:.2f}",
+        f"{theirs.item():.2f}" if len(theirs) else "-",
+        f"**{valid['epsilon']:.2f}**",
         said.get("theirs", "-"),
-        "-" if minutes is None else "< 1" if minutes < 1 else f"{minutes:.0f}",
+        "< 1" if minutes < 1 else f"{minutes:.0f}",
         said.get("differs", ""),
     )
-
-
-def rows(name: str, papers: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """The rows of a published audit in the table."""
-    for paper in papers:
-        if "table" in paper:
-            bound, accounted = (
-                epsilon_in(paper["table"], **paper[which]) for which in ("bound", "accounted")
-            )
-            yield row(name, paper, accounted=accounted, theirs="-", bound=bound)
-            continue
-        bounds = _read(KEPT / f"{name}.tsv")
-        chosen = bounds[bounds["audit"] == paper["audit"]]
-        chosen = chosen[chosen["num_runs"] == paper["models"]]
-        [(_, theirs)] = chosen[is_of(chosen, "in_sample", "gdp")].iterrows()
-        # The exact curves, where the config has them: at sample rate 1 the Gaussian one is exact.
-        exact = chosen[is_of(chosen, "combined", "subsampled_gaussian")]
-        valid = (exact if len(exact) else chosen[is_of(chosen, "combined", "gdp")]).iloc[0]
-        yield row(name, paper, accounted=valid["accounted"], theirs=f"{theirs['epsilon']:.2f}",
-                  bound=valid["epsilon"], minutes=valid["minutes"])  # fmt: skip
 
 
 def table() -> str:
@@ -126,7 +107,8 @@ def table() -> str:
     papers = yaml.safe_load((KEPT / "papers.yaml").read_text(encoding="utf-8"))
     lines = [_HEAD, ("---",) * len(_HEAD)]
     for name, said in papers.items():
-        lines += rows(name, said)
+        bounds = pd.read_csv(KEPT / f"{name}.tsv", sep="\t")
+        lines += [row(name, audit, bounds) for audit in said]
     return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
 
 

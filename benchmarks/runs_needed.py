@@ -1,4 +1,4 @@
-"""How many runs an audit needs: the table of the README.
+"""How many runs an audit needs: the table of docs/configs.md.
 
 Run as `python -m benchmarks.runs_needed`; about a minute.
 """

@@ -1,13 +1,14 @@
 """What a file of results is: its name, and a digest of its settings and of what it was made from.
 
 A product says its origin: in the header of an `.npz`, as a key of a `.json`, in the column `origin`
-of a `.tsv`. A job knows the origins that its inputs must have, and refuses others: a file that is
-valid, but of another audit or of other settings, must not become a number.
+of a `.tsv`, in a text of a `.png`. A job knows the origins that its inputs must have, and refuses
+others: a file that is valid, but of another audit or of other settings, must not become a number.
 """
 
 import csv
 import io
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ VERIFIED = "verified.json"
 # What describes them for an archive; the name is that of the standard.
 CRATE = "ro-crate-metadata.json"
 _DIGITS = 16  # of the digest: no two products meet by chance
+# A PNG file's signature; the size and kind of a chunk; the bytes of its checksum.
+_PNG, _CHUNK, _CHECKSUM = b"\x89PNG\r\n\x1a\n", struct.Struct(">I4s"), 4
 _MOST_LISTED = 200
 _MANY = "many"
 
@@ -117,6 +120,25 @@ def _origins_in_table(path: Path) -> list[str]:
         return [*dict.fromkeys(row.get(KEY) or "" for row in rows)]
 
 
+def origin_of_png(path: Path) -> str:
+    """What a figure says that it is of an experiment; empty if it says nothing.
+
+    It says so in a chunk `tEXt` of the PNG file; see the PNG specification, sections 5.3 and 11.3.
+    """
+    content = path.read_bytes()
+    if not content.startswith(_PNG):
+        return ""
+    start = len(_PNG)
+    while start + _CHUNK.size <= len(content):
+        size, kind = _CHUNK.unpack_from(content, start)
+        start += _CHUNK.size
+        keyword, _, text = content[start : start + size].partition(b"\0")
+        if kind == b"tEXt" and keyword == KEY.encode():
+            return text.decode("latin-1")
+        start += size + _CHECKSUM
+    return ""
+
+
 def verified_in_words(results: Path) -> str:
     """When and how the summary that is in a folder was verified; empty if it was not."""
     if not (results / VERIFIED).exists():
@@ -127,4 +149,4 @@ def verified_in_words(results: Path) -> str:
     ):
         return ""
     replayed = len(noted.get("replayed", []))
-    return f"{noted.get('when')}: {noted.get('files')} files made anew, {replayed} shards replayed"
+    return f"{noted.get('when')}: {noted.get('files')} files made anew, {replayed} trained anew"

@@ -42,9 +42,26 @@ def read_sealed_table(path: Path) -> str:
     return f"{bare}\n"
 
 
+def sealed(values: Mapping[str, Any]) -> str:
+    """A JSON object with its checksum, in one line."""
+    return json.dumps({**values, CHECKSUM: _checksum(_in_order(values))})
+
+
+def unsealed(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """An object that was read from a file, without its checksum, which is compared.
+
+    Raises:
+        InputError: if it is damaged.
+    """
+    bare = {key: value for key, value in values.items() if key != CHECKSUM}
+    if values.get(CHECKSUM) != _checksum(_in_order(bare)):
+        raise _damaged(path)
+    return bare
+
+
 def write_sealed_object(path: Path, values: Mapping[str, Any]) -> None:
     """Writes a JSON object, and its checksum."""
-    write_text(path, json.dumps({**values, CHECKSUM: _checksum(_in_order(values))}))
+    write_text(path, sealed(values))
 
 
 def read_sealed_object(path: Path) -> dict[str, Any]:
@@ -53,10 +70,7 @@ def read_sealed_object(path: Path) -> dict[str, Any]:
     Raises:
         InputError: if the file is missing or damaged.
     """
-    values = read_json(path)
-    if values.pop(CHECKSUM, "") != _checksum(_in_order(values)):
-        raise _damaged(path)
-    return values
+    return unsealed(read_json(path), path)
 
 
 def read_number(path: Path, key: str) -> float:

@@ -6,8 +6,9 @@ import tempfile
 
 import pytest
 
-# Whole experiments, and environments that are built anew: `make test-long`, not `make test`. Single
-# long tests of other files have the mark themselves.
+# Files of tests that take more than ten seconds each, such as whole experiments and environments
+# that are built anew: `make test-long`, not `make test`. Long tests of other files have the mark
+# themselves.
 LONG = [
     "test_environments_built.py",
     "test_paper_configs.py",

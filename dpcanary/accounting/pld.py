@@ -184,11 +184,13 @@ def _unsampled(losses: Array, q: float) -> Array:
     """
     if q == 1:
         return losses
-    large = losses > 1
-    inside = np.maximum(np.expm1(np.where(large, 0.0, losses)) / q, -1.0)
-    with np.errstate(divide="ignore"):
-        small = np.log1p(inside)
-    return np.where(large, losses - log(q) + np.log1p((q - 1) * np.exp(-np.abs(losses))), small)
+    # Near 0, exp(loss) - 1 is small; near log(1 - q), it is q. Each has its formula.
+    near = (losses > -log(2)) & (losses < 1)
+    inside = np.expm1(np.where(near, losses, 0.5)) / q
+    rest = (q - 1) * np.exp(np.minimum(-np.where(near, 1.0, losses), _LARGEST_EPSILON))
+    with np.errstate(divide="ignore"):  # at losses of minus infinity
+        small, large = (np.log1p(np.maximum(term, -1.0)) for term in (inside, rest))
+    return np.where(near, small, losses - log(q) + large)
 
 
 def _replaced(losses: Array, q: float, variance: float) -> Array:

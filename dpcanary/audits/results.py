@@ -10,9 +10,11 @@ import pandas as pd
 
 from dpcanary.extras import require
 from dpcanary.printing import rounded_down, rounded_up
+from dpcanary.provenance import origin_of_png
 from dpcanary.results_table import (
     in_words,
     read_summary,
+    read_with_products,
     results_lines,
     results_table,
     substitute_in_words,
@@ -65,8 +67,17 @@ class AuditResults:
 
     @property
     def figures(self) -> dict[str, Path]:
-        """The figures of the config, as PNG files by name."""
-        return {path.stem: path for path in sorted((self.folder / "figures").glob("*.png"))}
+        """The figures of the config, as PNG files by name, but for those of another config."""
+        _, products = read_with_products(self.folder)
+        paths = sorted((self.folder / "figures").glob("*.png"))
+        if products is None:
+            return {path.stem: path for path in paths}
+        known = products.experiment.settings.figures
+        return {
+            path.stem: path
+            for path in paths
+            if path.stem in known and origin_of_png(path) == products.figure(path.stem).origin
+        }
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""

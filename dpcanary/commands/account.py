@@ -231,7 +231,8 @@ def _account_shuffled(
     print_text(
         f"Poisson claims: what an accountant states that takes the batches for Poisson samples at"
         f" rate {rate:.4g}. They are no guarantee of this training: attacks on shuffled batches can"
-        " exceed them. Draw Poisson samples to have them."
+        " exceed them, and `dpcanary run published/shuffling` shows by how much on worst cases."
+        " Draw Poisson samples to have them."
     )
 
 

@@ -1,5 +1,6 @@
 """`dpcanary estimate`: lower bounds from a file of scores."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,7 +139,7 @@ def _bounds(
         for rule in rules
         for conversion in conversions
     ]
-    return [
+    bounds = [
         estimate_epsilon(
             world0_scores=found.world0,
             world1_scores=found.world1,
@@ -148,6 +149,14 @@ def _bounds(
             conversion=conversion,
         )
         for rule, conversion in dict.fromkeys(pairs)
+    ]
+    if found.num_slots == 1:
+        return bounds
+    return [
+        one
+        if threshold_rule_named(one.threshold_rule).any_dependence
+        else replace(one, proof=one.proof.of_pooled_slots())
+        for one in bounds
     ]
 
 

@@ -23,10 +23,12 @@ def results(
     Example:
       dpcanary results results/demo
     """
-    from dpcanary.results_table import print_results, read_results
+    from dpcanary.results_table import print_results, read_with_products, results_table
 
     if as_json:
-        print_json({"audits": read_results(folder).to_dict("records")})
+        summary, products = read_with_products(folder)
+        audits = results_table(summary).to_dict("records")
+        print_json({"audits": audits, "compared_with_config": products is not None})
         return
     print_results(folder)
 
@@ -34,7 +36,10 @@ def results(
 def verify(
     folder: Folder,
     replay: Annotated[
-        int, typer.Option(min=0, help="Train so many shards anew as well, drawn at random.")
+        int,
+        typer.Option(
+            min=0, help="Train so many shards and other models anew as well, drawn at random."
+        ),
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of that draw.")] = 0,
     cores: Cores = None,

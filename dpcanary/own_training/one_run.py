@@ -28,6 +28,7 @@ from dpcanary.errors import InputError
 from dpcanary.files import write_text
 from dpcanary.global_generators import seed_global_generators
 from dpcanary.randomness import generator
+from dpcanary.sealed import sealed, unsealed
 
 
 class Purpose(IntEnum):
@@ -128,11 +129,11 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, train: Train, seed: int) -> None:
-        """Opens or begins a journal, a file of JSON lines.
+        """Opens or begins a journal, a file of JSON lines, each with a checksum.
 
         Raises:
             InputError: if another process holds the file, or it has runs of another function or
-                seed, or something else.
+                seed, or something else, or was changed.
         """
         self._path = path
         self.runs: dict[int, OwnRun] = {}
@@ -170,12 +171,14 @@ class Journal:
         lines = text.splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]  # a killed write ends in no newline
         if not whole:
-            write_text(self._path, json.dumps(header) + "\n")
+            write_text(self._path, sealed(header) + "\n")
             return
         try:
-            known, *entries = [json.loads(line) for line in whole]
+            known, *entries = [unsealed(dict(json.loads(line)), self._path) for line in whole]
             runs = [_run_of(entry) for entry in entries if "look" not in entry]
             self.looks = sorted(int(entry["look"]) for entry in entries if "look" in entry)
+        except InputError:
+            raise
         except (ValueError, TypeError):
             raise InputError(
                 f"{self._path} is no journal of runs; delete it, or name another"
@@ -191,7 +194,7 @@ class Journal:
 
     def _append(self, line: dict[str, object]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(sealed(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

@@ -1,6 +1,5 @@
 """The report of an experiment, from its results folder."""
 
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
 from dpcanary.printing import lettered, rounded_down, rounded_up
-from dpcanary.provenance import KEY, check_origin, verified_in_words
+from dpcanary.provenance import check_origin, origin_of_png, verified_in_words
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -48,8 +47,6 @@ _COLUMNS = (
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
 _FIRST = ("gradient", "crafted_input", "mislabeled", "natural")
-# A PNG file: a signature, then chunks of a size, a kind, the content and a checksum.
-_PNG, _CHUNK, _CHECKSUM = b"\x89PNG\r\n\x1a\n", struct.Struct(">I4s"), 4
 _ADVICE = (
     " Conversion `direct` makes no assumption on the mechanism; if it exceeds, too, dpcanary may"
     " have an error: please report it."
@@ -249,25 +246,6 @@ def _pictures(
         caption = figure_kind(figure.kind).caption
         pictures.append(Picture(name.replace("_", " "), path.read_bytes(), caption))
     return pictures, left_out
-
-
-def origin_of_png(path: Path) -> str:
-    """What a figure says that it is of an experiment; empty if it says nothing.
-
-    It says so in a chunk `tEXt` of the PNG file; see the PNG specification, sections 5.3 and 11.3.
-    """
-    content = path.read_bytes()
-    if not content.startswith(_PNG):
-        return ""
-    start = len(_PNG)
-    while start + _CHUNK.size <= len(content):
-        size, kind = _CHUNK.unpack_from(content, start)
-        start += _CHUNK.size
-        keyword, _, text = content[start : start + size].partition(b"\0")
-        if kind == b"tEXt" and keyword == KEY.encode():
-            return text.decode("latin-1")
-        start += size + _CHECKSUM
-    return ""
 
 
 def _provenance(products: Products, folder: Path) -> Iterator[tuple[str, str]]:

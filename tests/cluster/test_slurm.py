@@ -125,8 +125,18 @@ def told(*command: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def succeeds(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True).returncode == 0
+def stop(step: str) -> bool:
+    """Sends a step the signal, and returns whether it is stopped.
+
+    A step is listed, and takes signals, before the node has its process.
+    """
+    sent = subprocess.run(("scancel", "--signal=STOP", step), capture_output=True)
+    listed = subprocess.run(("scontrol", "listpids", step), capture_output=True, text=True)
+    if sent.returncode or listed.returncode:
+        return False
+    processes = ",".join(line.split()[0] for line in listed.stdout.splitlines()[1:])
+    states = subprocess.run(("ps", "-o", "stat=", "-p", processes), capture_output=True, text=True)
+    return any(state.startswith("T") for state in states.stdout.split())
 
 
 def wait_until(
@@ -198,8 +208,7 @@ def late(
     running = made.start(*SLURM, "--set-resources", limit)
     wait_until(lambda: made.jobs("draw_shard", "00001"), running)
     step = f"{made.jobs('draw_shard', '00001')[0].id}.0"
-    # A step is listed before the node has its process, and cannot be signalled until then.
-    wait_until(lambda: succeeds("scancel", "--signal=STOP", step), running)
+    wait_until(lambda: stop(step), running)
     return made, running
 
 

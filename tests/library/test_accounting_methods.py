@@ -3,6 +3,7 @@
 from itertools import pairwise
 from math import sqrt
 
+import mpmath
 import numpy as np
 import pytest
 from accounts import bounds_of, noise_for, setting, uppers_of
@@ -51,7 +52,7 @@ def test_prv_and_pld_agree(
 
 
 @pytest.mark.parametrize("q", [1.0, 0.9, 0.01, 1e-4])
-@pytest.mark.parametrize("sigma", [0.1, 0.4, 1.0, 30.0])
+@pytest.mark.parametrize("sigma", [0.02, 0.1, 0.4, 1.0, 30.0])
 @pytest.mark.parametrize("adjacency", AdjacencyType)
 def test_deltas_of_a_step_are_those_of_dp_accounting_s_loop(adjacency, q, sigma) -> None:
     """At losses of both signs, at those that bound the direction, beyond them, and at 0."""
@@ -62,12 +63,35 @@ def test_deltas_of_a_step_are_those_of_dp_accounting_s_loop(adjacency, q, sigma)
     epsilons = np.append(epsilons, edges)
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         found = step_deltas(loss, epsilons)
-    exact = np.array([loss.get_delta_for_epsilon(epsilon) for epsilon in epsilons])
-    assert found == pytest.approx(exact, abs=2e-15, rel=0)
+    theirs = np.array([loss.get_delta_for_epsilon(epsilon) for epsilon in epsilons])
+    # Both round exponents, which are as large as the losses.
+    assert found == pytest.approx(theirs, abs=2e-15 + 1e-17 * bounds.epsilon_upper, rel=0)
+
+
+@pytest.mark.parametrize("q", [0.5, 0.99, 1 - 1e-6, 1 - 1e-10, 1 - 1e-15])
+@pytest.mark.parametrize("sigma", [0.08, 0.15, 1.0])
+def test_deltas_of_an_addition_are_exact_up_to_the_largest_loss(sigma, q) -> None:
+    """Which is -log(1 - q): the masses near it are those of rare batches without the record."""
+    edge = -np.log1p(-q)
+    epsilons = np.array([edge * share for share in (0.02, 0.5, 0.9, 0.999, 1 - 1e-6, 1.0, 1.01)])
+    loss = GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=AdjacencyType.ADD)
+    with mpmath.workdps(60), np.errstate(over="raise", invalid="raise", divide="raise"):
+        exact = [float(_delta_of_addition(epsilon, q, sigma)) for epsilon in epsilons]
+        assert step_deltas(loss, epsilons) == pytest.approx(exact, abs=1e-14, rel=0)
+
+
+def _delta_of_addition(epsilon: float, q: float, sigma: float) -> mpmath.mpf:
+    """N(0, s^2) against its mixture with N(1, s^2), below the point where the loss is epsilon."""
+    share = (mpmath.exp(-mpmath.mpf(epsilon)) - 1 + mpmath.mpf(q)) / mpmath.mpf(q)
+    if share <= 0:
+        return mpmath.mpf(0)
+    point = (mpmath.mpf(1) / 2 + mpmath.mpf(sigma) ** 2 * mpmath.log(share)) / sigma
+    without, having = mpmath.ncdf(point), mpmath.ncdf(point - 1 / mpmath.mpf(sigma))
+    return without - mpmath.exp(epsilon) * ((1 - mpmath.mpf(q)) * without + q * having)
 
 
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-@pytest.mark.parametrize(("q", "sigma", "steps"), [(1.0, 9.0, 40), (0.3, 2.0, 40), (0.02, 0.6, 7)])
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(1.0, 9.0, 40), (0.7, 4.0, 40), (0.02, 0.6, 7)])
 def test_distributions_are_those_that_dp_accounting_makes(q, sigma, steps, adjacency) -> None:
     given = setting(
         adjacency=adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=steps, delta=1e-6
@@ -85,7 +109,7 @@ def test_distributions_are_those_that_dp_accounting_makes(q, sigma, steps, adjac
     ).self_compose(collapsed.num_steps)
     assert ours.distribution._symmetric == theirs._symmetric
     for mine, other in zip(ours.directions, (theirs._pmf_remove, theirs._pmf_add), strict=True):
-        for epsilon in (0.1, 1.0, 3.0):
+        for epsilon in (-1.0, 0.0, 0.1, 1.0, 3.0):
             delta = other.get_delta_for_epsilon(epsilon)
             assert mine.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-9, abs=1e-14)
 

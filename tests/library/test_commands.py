@@ -295,6 +295,12 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     assert bound["epsilon_lower"] == pytest.approx(own.epsilon_lower)
     assert bound["epsilon_lower"] > 0
     assert "or of slots that do not influence each other" in bound["assumption"]
+    # Three scores of each training: what is proven of independent scores needs their independence.
+    assert bound["proof"] == "proven if slots are independent"
+    several = ["--rule", "combined", "--rule", "mahloujifar"]
+    found = as_json("estimate", str(path), "--delta", "1e-5", *several)["bounds"]
+    assert [one["proof"] for one in found] == ["simulated if slots are independent", "proven"]
+    assert all(one["is_valid"] for one in found)
 
 
 def test_all_rules_are_those_of_the_library(tmp_path):

@@ -141,7 +141,7 @@ def test_checks_in_jax_leave_no_code_behind():
         return len(Path("/proc/self/maps").read_text().splitlines())
 
     first, *later = map(mappings_after, range(2))
-    assert max(later) < first + 200
+    assert max(later) < first + 100
 
 
 @pytest.mark.exhaustive

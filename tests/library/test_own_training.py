@@ -304,6 +304,20 @@ def test_a_journal_whose_beginning_was_not_written_is_a_new_one(tmp_path):
     assert audit(gaussian, tmp_path, num_runs=4).scores.world0.size == 2
 
 
+def test_a_score_that_is_changed_in_the_journal_is_noticed(tmp_path):
+    audit(gaussian, tmp_path, num_runs=4)
+    journal = tmp_path / "runs.jsonl"
+    text = journal.read_text()
+    [score] = re.findall(r'"run": 2,.*?"score": (-?[\d.]+)', text)
+    changed = text.replace(score, score.replace(".", "1.", 1))
+    assert changed != text
+    journal.write_text(changed)
+    with pytest.raises(
+        InputError, match=r"runs\.jsonl was damaged or changed since it was written"
+    ):
+        audit(gaussian, tmp_path, num_runs=4)
+
+
 def test_two_audits_do_not_write_one_journal(tmp_path):
     journal = Journal(tmp_path / "runs.jsonl", train=gaussian, seed=0)
     with pytest.raises(InputError, match="another audit writes to"):

@@ -18,7 +18,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.rules import RULES
 from dpcanary.figures.overview import draw_overview
 from dpcanary.printing import confidence_in_words
-from dpcanary.provenance import KEY, verified_in_words
+from dpcanary.provenance import KEY, origin_of_png, verified_in_words
 from dpcanary.reports.headline import (
     Headline,
     Methods,
@@ -29,7 +29,6 @@ from dpcanary.reports.headline import (
 )
 from dpcanary.reports.of_experiment import (
     _of_real_record,
-    origin_of_png,
     report_of_experiment,
 )
 from dpcanary.reports.of_own_audit import report_of_own_audit
@@ -205,7 +204,7 @@ def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
         "summary": hashlib.sha256(text.encode()).hexdigest(),
     }  # fmt: skip
     (tmp_path / "verified.json").write_text(json.dumps(noted))
-    assert verified_in_words(tmp_path) == "today: 7 files made anew, 1 shards replayed"
+    assert verified_in_words(tmp_path) == "today: 7 files made anew, 1 trained anew"
     summary.write_text(text.replace("1.5", "2.5"))
     assert verified_in_words(tmp_path) == ""
     summary.write_text(text)

@@ -1,5 +1,7 @@
 """Rule `anytime` in the workflow: runs are added to an audit, and the bound holds at every look."""
 
+from itertools import pairwise
+
 import pandas as pd
 import pytest
 from test_end_to_end import Project
@@ -32,16 +34,23 @@ def config(adjacency: str, num_runs: int) -> dict[str, object]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("adjacency", ["substitute", "zero_out", "add_remove"])
-def test_runs_are_added_until_the_bound_is_enough(tmp_path, adjacency):
+@pytest.mark.parametrize(
+    ("adjacency", "numbers"),
+    [
+        ("substitute", (100, 200, 400)),
+        ("zero_out", (100, 300)),
+        ("add_remove", (100, 300)),
+    ],
+)
+def test_runs_are_added_until_the_bound_is_enough(tmp_path, adjacency, numbers):
     """Each look has the bound of the class for those who loop themselves, on the same scores."""
     project = Project(tmp_path, config(adjacency, 100))
     bounds = {"gdp": [], "direct": []}
     of = "substitute" if adjacency == "substitute" else "add_remove"
-    for num_runs in (100, 300):
+    for before, num_runs in pairwise((0, *numbers)):
         project.write(config(adjacency, num_runs))
-        if num_runs > 100:
-            assert project.planned()["draw_shard"] == (300 - 100) // 50
+        if before:
+            assert project.planned()["draw_shard"] == (num_runs - before) // 50
         project.run()
         [path] = (project.results / "scores").glob("*.npz")
         scores = read_scores(path)

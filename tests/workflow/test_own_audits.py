@@ -168,6 +168,14 @@ def test_results_in_a_notebook(results, tmp_path):
     assert [*results.summary["canary"]] == ["gradient", "mislabeled"]
     assert len(results.bounds) == 20
     assert {*results.figures} == {"epsilon_by_step", "score_histograms", "trade_off"}
+    # One that was drawn of other numbers is not shown.
+    drawn = results.figures["trade_off"]
+    content = drawn.read_bytes()
+    digest = content.index(b"figures/trade_off:") + len(b"figures/trade_off:")
+    other = b"1" if content[digest : digest + 1] == b"0" else b"0"
+    drawn.write_bytes(content[:digest] + other + content[digest + 1 :])
+    assert {*results.figures} == {"epsilon_by_step", "score_histograms"}
+    drawn.write_bytes(content)
     assert "audit-gradient" in repr(results)
     assert "<table" in results._repr_html_()
     results.plot(tmp_path / "overview.png")

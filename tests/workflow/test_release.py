@@ -209,7 +209,7 @@ def test_a_regenerated_experiment_says_so_and_is_verified(regenerated):
     told = dict(report.provenance)
     assert told["observations"] == "released: study.zip"
     assert told["SHA-256 of the archive"] == sha256
-    assert told["verified"].endswith("0 shards replayed")
+    assert told["verified"].endswith("0 trained anew")
     assert report.data == [
         ("data", "not read, since observations are released; own: 20 private records of own.npz")
     ]

@@ -19,6 +19,7 @@ from dpcanary.audits.verifying import (
     OBSERVED,
     TRAINING_RULES,
     Verification,
+    _arrays_are_close,
     _verified,
     verify_results,
 )
@@ -152,7 +153,7 @@ def test_a_finished_experiment_is_verified_and_its_report_says_so(results: Path)
     assert {one.file for one in found.files} >= {str(path.relative_to(results)) for path in before}
     assert {path: path.read_bytes() for path in derived(results)} == before
     verified = dict(report_of_experiment(results).provenance)["verified"]
-    assert verified.endswith("3 shards replayed")
+    assert verified.endswith("3 trained anew")
     alter_text(results / "summary.tsv", np.random.default_rng(0))
     noted = json.loads((results / "verified.json").read_text())
     assert noted["exit_status"] == 0
@@ -192,22 +193,42 @@ def test_shards_that_are_altered_are_found_by_their_scores(results: Path) -> Non
     assert "scores/trained-crafted_input.npz" in by_status(found, "same")
 
 
-def test_a_replay_finds_shards_that_no_score_can_show(results: Path) -> None:
-    """A forger changes a shard and makes all else from it."""
+def test_a_replay_finds_shards_and_models_that_no_score_can_show(results: Path) -> None:
+    """A forger changes a reference model and a shard, and makes all else from them."""
+    [reference] = (results / "reference").glob("*.npz")
     shard = results / "shards/trained-gradient/00000.npz"
-    with np.load(shard) as content:
-        arrays = dict(content)
-    name = next(name for name in arrays if arrays[name].dtype.kind == "f" and arrays[name].size)
-    arrays[name] = arrays[name] * 1.5
-    np.savez(shard, **arrays)
-    (results / "scores/trained-gradient.npz").unlink()
-    printed_by(
-        [sys.executable, "-m", "dpcanary", "run", "study.yaml", "--cores", "2"],
-        results.parents[1],
-    )
-    assert verify_results(results, cores=2).exit_status == 0
+    for forged, made_from_it in (
+        (reference, [*(results / "canaries").glob("*.npz")]),
+        (shard, [results / "scores/trained-gradient.npz"]),
+    ):
+        with np.load(forged) as content:
+            arrays = dict(content)
+        name = next(name for name in arrays if arrays[name].dtype.kind == "f" and arrays[name].size)
+        arrays[name] = arrays[name] * 1.5
+        np.savez(forged, **arrays)
+        for path in made_from_it:
+            path.unlink()
+        printed_by(
+            [sys.executable, "-m", "dpcanary", "run", "study.yaml", "--cores", "2"],
+            results.parents[1],
+        )
+    read = verify_results(results, cores=2)
+    assert read.exit_status == 0
+    assert f"Of {read.num_observed} shards and other trained models, 0 were trained" in str(read)
     found = verify_results(results, replay=100, cores=2)
-    assert by_status(found, "changed") == {"shards/trained-gradient/00000.npz"}
+    assert len(found.replayed) == found.num_observed
+    forged_files = {str(path.relative_to(results)) for path in (reference, shard)}
+    assert by_status(found, "changed") == forged_files
+
+
+def test_close_is_close_beside_the_largest_number_and_what_its_precision_gives() -> None:
+    values = np.array([1e-9, 300.0, -np.inf, np.nan])
+    assert _arrays_are_close(values, values + np.array([1e-5, 1e-5, 0.0, 0.0]))
+    assert not _arrays_are_close(values, values + np.array([1e-3, 0.0, 0.0, 0.0]))
+    single = values.astype(np.float32)
+    assert _arrays_are_close(single, single + np.array([1e-3, 0.02, 0.0, 0.0], np.float32))
+    assert not _arrays_are_close(single, single + np.array([0.0, 0.1, 0.0, 0.0], np.float32))
+    assert not _arrays_are_close(single[:2], np.array([0.0, np.nan], np.float32))
 
 
 def test_critical_values_that_are_kept_here_are_no_evidence(
