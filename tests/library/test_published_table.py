@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from scipy.stats import binom
 
 from benchmarks.published import DOCS, KEPT, page, row, table
 from dpcanary.installation import published_names
@@ -71,15 +72,20 @@ def test_bounds_are_those_of_the_figures(name, figure, audit, values):
     assert epsilon == pytest.approx(drawn["epsilon"].item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_valid_bounds_are_below_the_accounted_epsilon(name):
-    """Each exceeds it with a probability of 5 %; of these, whose seeds are fixed, none does."""
-    bounds = pd.read_csv(KEPT / f"{name}.tsv", sep="\t")
+def test_few_valid_bounds_are_above_the_accounted_epsilon():
+    """Each exceeds it with a probability of 5 % at most."""
+    tables = {name: pd.read_csv(KEPT / f"{name}.tsv", sep="\t") for name in PAPERS}
     # What is accounted for Poisson samples does not hold for shuffled batches.
-    is_shuffled = bounds["audit"].str.startswith("shuffled") & (name == "shuffling")
-    valid = bounds[bounds["is_valid"] & ~is_shuffled]
-    assert len(valid)
-    assert (valid["epsilon"] <= valid["accounted"]).all()
+    shuffled = tables["shuffling"]
+    tables["shuffling"] = shuffled[~shuffled["audit"].str.startswith("shuffled")]
+    bounds = pd.concat(tables.values())
+    valid = bounds[bounds["is_valid"]]
+    above = valid[valid["epsilon"] > valid["accounted"]]
+    assert len(above) <= binom(len(valid), 0.05).isf(1e-3)
+    most = (above["epsilon"] / above["accounted"] - 1).max()
+    said = f"Of the {len(valid)} valid bounds in these tables, without those of shuffled batches, "
+    said += f"{len(above)} are above the accounted epsilon, by {100 * most:.1f} % at most"
+    assert said in " ".join(PAGE.read_text().split())
 
 
 def test_an_audit_that_is_not_there_is_named():
