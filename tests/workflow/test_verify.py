@@ -195,7 +195,7 @@ def test_shards_that_are_altered_are_found_by_their_scores(results: Path) -> Non
 
 def test_a_replay_finds_shards_and_models_that_no_score_can_show(results: Path) -> None:
     """A forger changes a reference model and a shard, and makes all else from them."""
-    [reference] = (results / "reference").glob("*.npz")
+    reference = min((results / "reference").glob("*.npz"))
     shard = results / "shards/trained-gradient/00000.npz"
     for forged, made_from_it in (
         (reference, [*(results / "canaries").glob("*.npz")]),
