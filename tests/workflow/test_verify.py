@@ -197,17 +197,13 @@ def test_a_replay_finds_shards_and_models_that_no_score_can_show(results: Path) 
     """A forger changes a reference model and a shard, and makes all else from them."""
     reference = min((results / "reference").glob("*.npz"))
     shard = results / "shards/trained-gradient/00000.npz"
-    for forged, made_from_it in (
-        (reference, [*(results / "canaries").glob("*.npz")]),
-        (shard, [results / "scores/trained-gradient.npz"]),
-    ):
+    for forged in (reference, shard):
         with np.load(forged) as content:
             arrays = dict(content)
         name = next(name for name in arrays if arrays[name].dtype.kind == "f" and arrays[name].size)
         arrays[name] = arrays[name] * 1.5
         np.savez(forged, **arrays)
-        for path in made_from_it:
-            path.unlink()
+        # What follows from the file is older now, and made anew.
         printed_by(
             [sys.executable, "-m", "dpcanary", "run", "study.yaml", "--cores", "2"],
             results.parents[1],
