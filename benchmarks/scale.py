@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale [--models 1000 ...] [--drawn 1000 ...] [--runs-per-shard 1000]
 
-Plans an audit of gradient canaries with so many models, and runs one of a process, whose runs cost
+Plans an audit of gradient canaries with so many models for a cluster, and runs one of a process, whose runs cost
 almost nothing, from start to end: this measures the workflow itself, the scores and the bounds.
 Memory is that of the largest process, looked at four times in a second.
 """
@@ -23,6 +23,7 @@ import yaml
 from dpcanary.installation import SNAKEFILE
 from dpcanary.printing import print_table
 
+CLUSTER = Path(__file__).parents[1] / "profiles/slurm"
 SHARED = {"sample_rate": 0.25, "num_steps": 500, "target_epsilon": 10.0}
 
 
@@ -64,7 +65,9 @@ def planned(num_runs: int, runs_per_shard: int, folder: Path) -> list[str]:
         yaml.safe_dump(config(num_runs, runs_per_shard, is_drawn=False))
     )
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--dry-run"]
-    command += ["--quiet", "rules", "--cores", "1", "--configfile", "scale.yaml"]
+    command += ["--quiet", "rules", "--profile", str(CLUSTER), "--configfile", "scale.yaml"]
+    # The profile's own method asks conda, which need not be here.
+    command += ["--software-deployment-method", "env-modules"]
     printed, seconds, memory = ran(command, folder)
     counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2)
     return [f"{num_runs:,}", counts["total"], f"{seconds:.1f}", f"{memory / 1e6:.0f}"]
