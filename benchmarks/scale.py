@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale [--models 1000 ...] [--drawn 1000 ...] [--runs-per-shard 1000]
 
-Plans an audit of gradient canaries with so many models for a cluster, and runs one of a process, whose runs cost
-almost nothing, from start to end: this measures the workflow itself, the scores and the bounds.
-Memory is that of the largest process, looked at four times in a second.
+Plans an audit of gradient canaries with so many models for a cluster, and runs one of a process,
+whose runs cost almost nothing, from start to end: this measures the workflow itself, the scores and
+the bounds. Memory is that of the largest process, looked at four times in a second.
 """
 
 import argparse
