@@ -123,3 +123,27 @@ def test_the_fixtures_of_the_plugin(tmp_path):
 def test_pytest_finds_the_plugin():
     names = [one.value for one in entry_points(group="pytest11") if "dpcanary" in one.value]
     assert names == ["dpcanary.pytest_plugin"]
+
+
+@pytest.mark.parametrize(
+    ("given", "installed"),
+    [
+        (ACTION["inputs"]["install"]["default"], "-m pip install --quiet /where/it/is"),
+        ("dpcanary==0.1.0", "-m pip install --quiet dpcanary==0.1.0"),
+        ("", ""),
+    ],
+)
+def test_the_action_installs_its_own_version_by_default(given, installed, tmp_path):
+    """Not what a registry has under this name."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", ACTION["runs"]["steps"][0]["run"]],
+        env={"PATH": path, "INSTALL": given, "GITHUB_ACTION_PATH": "/where/it/is"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == installed
