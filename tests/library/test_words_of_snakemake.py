@@ -16,6 +16,8 @@ COMMAND = 'RuleException:\nCalledProcessError in file "/x/rules/training.smk", l
 def handler():
     before = signal.getsignal(signal.SIGINT)
     raises = logging.raiseExceptions
+    # A shell that runs the tests in the background has the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     made = LogHandler(SimpleNamespace(dryrun=False, show_failed_logs=False), None)
     yield made
     made.close()
