@@ -30,7 +30,7 @@ help:
 	@echo "make figures      the figures of both papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
 	@echo "make test         the tests, in twenty minutes on two cores"
-	@echo "make test-long    the same and the long ones, as in CI: whole experiments, environments built anew; an hour"
+	@echo "make test-long    the same and the long ones, as in CI: whole experiments, environments built anew; over an hour"
 	@echo "make test-all     all, with whole lists and hundreds of repetitions of which the others take some"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 
 def some_of(cases: Iterable[Any], every: int) -> list[Any]:
@@ -19,7 +18,5 @@ def some_of(cases: Iterable[Any], every: int) -> list[Any]:
 
 def exhaustive(case: Any) -> Any:
     """A case for the exhaustive tests alone."""
-    if isinstance(case, ParameterSet):
-        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.exhaustive], id=case.id)
     values = case if type(case) is tuple else (case,)
     return pytest.param(*values, marks=pytest.mark.exhaustive)

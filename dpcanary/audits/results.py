@@ -10,10 +10,8 @@ import pandas as pd
 
 from dpcanary.extras import require
 from dpcanary.printing import rounded_down, rounded_up
-from dpcanary.provenance import origin_of_png
 from dpcanary.results_table import (
     in_words,
-    read_summary,
     read_with_products,
     results_lines,
     results_table,
@@ -22,6 +20,8 @@ from dpcanary.results_table import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from dpcanary.settings.products import Products
 
 _SHOWN = {
     "canary": "canary",
@@ -50,7 +50,7 @@ class AuditResults:
 
     def __post_init__(self) -> None:
         # Read now: another audit of that name may replace the files later.
-        _ = self.bounds, self.summary
+        _ = self._read, self.summary
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -63,21 +63,18 @@ class AuditResults:
     @cached_property
     def bounds(self) -> pd.DataFrame:
         """Every bound: one row per audit, repeat, step and estimate, as in `summary.tsv`."""
-        return read_summary(self.folder)
+        return self._read[0]
 
     @property
     def figures(self) -> dict[str, Path]:
         """The figures of the config, as PNG files by name, but for those of another config."""
-        _, products = read_with_products(self.folder)
+        _, products = self._read
         paths = sorted((self.folder / "figures").glob("*.png"))
-        if products is None:
-            return {path.stem: path for path in paths}
-        known = products.experiment.settings.figures
-        return {
-            path.stem: path
-            for path in paths
-            if path.stem in known and origin_of_png(path) == products.figure(path.stem).origin
-        }
+        return {path.stem: path for path in paths if products is None or products.has_figure(path)}
+
+    @cached_property
+    def _read(self) -> "tuple[pd.DataFrame, Products | None]":
+        return read_with_products(self.folder)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
         """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""

@@ -15,7 +15,7 @@ from dpcanary.estimation.settings import EstimationStage
 from dpcanary.fields import ClosedModel
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.files import sha256_of_text
-from dpcanary.provenance import Job, listed, origin_of, origins_in
+from dpcanary.provenance import Job, listed, origin_of, origin_of_png, origins_in
 from dpcanary.released import Released, open_release
 from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.audit import Audit
@@ -253,6 +253,11 @@ class Products:
     def summary(self, sweeps: Sequence[str], *, figure: str | None = None) -> list[Product]:
         """The rows of all audits of some sweeps, in their order in the table."""
         return [self.rows(audit, figure=figure) for audit in self._audits_of_sweeps(sweeps)]
+
+    def has_figure(self, path: Path) -> bool:
+        """Whether a PNG file says that it is a figure of this experiment, as its config is."""
+        known = self.experiment.settings.figures
+        return path.stem in known and origin_of_png(path) == self.figure(path.stem).origin
 
     def figure(self, figure: str) -> Product:
         """A figure."""
