@@ -10,13 +10,14 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, logsumexp, ndtri
+from scipy.special import log_ndtr, ndtri
 from scipy.stats import binom
 
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.log_sums import log_sums
 
 Array = NDArray[np.float64]
 
@@ -89,7 +90,7 @@ def _epsilon(masses: Array, first: Array, second: Array, delta: float) -> float:
     """
 
     def loss(y: float) -> float:
-        logs = (logsumexp(masses + y * one - one**2 / 2) for one in (first, second))
+        logs = (log_sums(masses + y * one - one**2 / 2) for one in (first, second))
         return float(next(logs) - next(logs))
 
     def excess(y: float) -> float:
@@ -109,7 +110,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def _log_mass(masses: Array, distances: Array) -> float:
     """The log-probability of a mixture of unit Gaussians at distances from a threshold."""
-    return float(logsumexp(masses + log_ndtr(distances)))
+    return float(log_sums(masses + log_ndtr(distances)))
 
 
 def _reach(delta: float) -> float:

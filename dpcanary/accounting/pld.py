@@ -13,7 +13,11 @@ from functools import lru_cache
 from math import ceil, exp, expm1, floor, inf, log, log1p, sinh, sqrt
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
+from dp_accounting.pld.pld_pmf import (
+    DensePLDPmf,
+    PLDPmf,
+    create_pmf_pessimistic_connect_dots_fixed_gap,
+)
 from dp_accounting.pld.privacy_loss_distribution import (
     NeighborRel,
     PrivacyLossDistribution,
@@ -23,6 +27,7 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from dpcanary.accounting.loss_masses import LossMasses
 from dpcanary.accounting.mechanism import (
     FAILURES,
     EpsilonBounds,
@@ -147,7 +152,8 @@ def _connect_the_dots(mechanism: Mechanism, interval: float) -> PrivacyLossDistr
         bounds = loss.connect_dots_bounds()
         least, most = floor(bounds.epsilon_lower / interval), ceil(bounds.epsilon_upper / interval)
         deltas = step_deltas(loss, np.arange(least, most + 1) * interval)
-        return create_pmf_pessimistic_connect_dots_fixed_gap(interval, least, most, deltas)
+        made = create_pmf_pessimistic_connect_dots_fixed_gap(interval, least, most, deltas)
+        return LossMasses.of(made) if isinstance(made, DensePLDPmf) else made
 
     if mechanism.adjacency is Adjacency.SUBSTITUTE:
         return PrivacyLossDistribution(masses(AdjacencyType.REPLACE))

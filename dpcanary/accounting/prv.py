@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from prv_accountant.accountant import PRVAccountant, compute_safe_domain_size
 from prv_accountant.privacy_random_variables import PrivacyRandomVariable
 from scipy.integrate import IntegrationWarning
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from dpcanary.accounting.mechanism import (
     FAILURES,
@@ -26,6 +26,7 @@ from dpcanary.accounting.mechanism import (
 )
 from dpcanary.adjacency import Adjacency
 from dpcanary.gdp import gdp_epsilon
+from dpcanary.log_sums import log_sums
 
 Array: TypeAlias = NDArray[np.floating]
 
@@ -97,7 +98,7 @@ class MixtureLoss(PrivacyRandomVariable):  # type: ignore[misc]  # the library h
         # The domain is symmetric and must hold the lower tail as well. The divergence of Q from P
         # controls that tail.
         pairs = ((log_p, log_q), (log_q, log_p))
-        log_sum = max(float(logsumexp(alpha * p + (1 - alpha) * q)) for p, q in pairs)
+        log_sum = max(float(log_sums(alpha * p + (1 - alpha) * q)) for p, q in pairs)
         log_integral = log_sum + log(float(step) / (self.s * sqrt(2 * pi)))
         return max(0.0, log_integral / (alpha - 1))
 

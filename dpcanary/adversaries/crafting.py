@@ -77,7 +77,8 @@ class RecordGradients:
         self._module = copy.deepcopy(module).to(device).double()
         values = torch.from_numpy(parameters.astype(np.float64)).to(device)
         vector_to_parameters(values, self._module.parameters())
-        self._parameters = {name: part.detach() for name, part in self._module.named_parameters()}
+        self._module.requires_grad_()
+        self._parameters: dict[str, Tensor] = dict(self._module.named_parameters())
 
     def inputs(self, features: NDArray[np.float32]) -> Tensor:
         """Features on the device: real numbers in double precision, token ids as they are."""
@@ -93,12 +94,18 @@ class RecordGradients:
 
         These come from `inputs`, and the label, shape (), from `labels`.
         """
+        # In two thirds of the time of `torch.func.grad`, which is for many records at once.
+        pieces = torch.autograd.grad(
+            self._loss_at(self._parameters, features, label),
+            [*self._parameters.values()],
+            create_graph=features.requires_grad,
+            materialize_grads=True,
+        )
+        return torch.cat([piece.flatten() for piece in pieces])
 
-        def loss(parameters: dict[str, Tensor]) -> Tensor:
-            outputs = functional_call(self._module, parameters, (features.unsqueeze(0),))
-            return record_losses(outputs, label.unsqueeze(0), self._loss)[0]
-
-        return torch.cat([piece.flatten() for piece in grad(loss)(self._parameters).values()])
+    def _loss_at(self, parameters: dict[str, Tensor], features: Tensor, label: Tensor) -> Tensor:
+        outputs = functional_call(self._module, parameters, (features.unsqueeze(0),))
+        return record_losses(outputs, label.unsqueeze(0), self._loss)[0]
 
     def of_target(self, target: Target) -> Tensor:
         """Gradient of a target, shape (parameters,)."""
@@ -108,7 +115,9 @@ class RecordGradients:
         """Cosines of n records' gradients with a target gradient, shape (n,); 0 for a zero one."""
 
         def cosine(record: Tensor, label: Tensor) -> Tensor:
-            return torch.nn.functional.cosine_similarity(self.of(record, label), target, dim=0)
+            pieces = grad(self._loss_at)(self._parameters, record, label).values()
+            gradient = torch.cat([piece.flatten() for piece in pieces])
+            return torch.nn.functional.cosine_similarity(gradient, target, dim=0)
 
         chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
         inputs = self.inputs(records.features), self.labels(records.labels)

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.drawing import RUNS_PER_STREAM, Drawing
 from dpcanary.adversaries.settings import OtherRecords, Purpose
+from dpcanary.log_sums import log_sums
 
 Array = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ def _log_density(batches: Array, move: Move, noise_multiplier: float) -> Array:
         return np.zeros(batches.shape[:-1])
     seen = batches[..., -1:] if move.in_last else batches
     terms = (move.size * seen - move.size**2 / 2) / noise_multiplier**2
-    return np.asarray(logsumexp(terms, axis=-1)) - log(seen.shape[-1])
+    return log_sums(terms) - log(seen.shape[-1])
 
 
 def draw_passes(

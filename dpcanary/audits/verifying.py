@@ -4,8 +4,10 @@ import io
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from math import isclose
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,13 +18,15 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
+from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.audits.running import run_config
-from dpcanary.errors import InputError
+from dpcanary.errors import AccountingError, InputError
 from dpcanary.files import read_arrays, read_json, sha256_of_file, write_text
 from dpcanary.provenance import CRATE, KEY, VERIFIED, as_json, origins_in
 from dpcanary.results_lock import locked
-from dpcanary.sealed import CHECKSUM, read_sealed_table
-from dpcanary.settings.experiment import Settings, read_experiment
+from dpcanary.sealed import CHECKSUM, read_number, read_sealed_table, write_sealed_object
+from dpcanary.settings.experiment import Experiment, Settings, read_experiment
+from dpcanary.settings.products import Products
 
 # What training leaves; these files are read as they are, unless some are replayed.
 OBSERVED = ("shards", "pretrained", "reference", "optimised")
@@ -34,6 +38,7 @@ DERIVING_RULES = (
     "score_runs", "estimate", "estimate_by_runs", "bound_ceiling", "summarise", "draw_figure",
     "unpack_release",
 )  # fmt: skip
+_NOISE = "noise_multiplier"
 # Beside results: no products, or made by request.
 _IGNORED = ("logs", ".lock", "report.html", VERIFIED, CRATE, "planned.json")
 # Relative differences of numbers that another machine or library may make; training is in single
@@ -148,11 +153,17 @@ def verify_results(
         # Not the JSON itself: YAML reads 1e-05 as text.
         resolved = read_json(results / "experiment.json")
         write_text(config, yaml.safe_dump(resolved, sort_keys=False))
+        calibrated = {} if archive else dict(_calibrated_noise(results, experiment))
+        for name in calibrated:
+            _link(copy / name, results / name)
         try:
             # With a second target, so that it does not end with a table of results.
             _make(config, copy, DERIVING_RULES, ["all", "resolve_config"], cores)
         except InputError as reason:
             error = f"not everything could be made anew: {reason}"
+        for name, anew in calibrated.items():
+            (copy / name).unlink()
+            write_sealed_object(copy / name, anew)
         chosen = _drawn(copy, replay, seed) if not error else []
         for path in chosen:
             path.unlink()
@@ -180,15 +191,41 @@ def _copy(results: Path, settings: Settings, observed: Sequence[str]) -> Iterato
                 if beside.name not in ("results", ".snakemake"):
                     (root / beside.name).symlink_to(beside)
         for name in _files_in(results, observed):
-            link = copy / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(results / name)
+            _link(copy / name, results / name)
         # Critical values that lie on this machine are not evidence.
         places = {"DPCANARY_CACHE": str(root / "cache")}
         if settings.archive:  # which may lie among results, or above the folder
             places["DPCANARY_DATA"] = os.getenv("DPCANARY_DATA") or str(results.parents[1])
         with patch.dict(os.environ, places):
             yield copy
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+
+
+def _calibrated_noise(
+    results: Path, experiment: Experiment
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Files of noise that is close to what is calibrated anew, by their paths, and that noise.
+
+    An accountant of another version, or on another machine, may give another last digit. Training
+    had the one that was written, and all that follows is compared with that. What is not close,
+    damaged or missing is left to the workflow.
+    """
+    products, known = Products(experiment), cache(noise_of)
+    for audit in experiment.first_audits.values():
+        stage, product = experiment.stage(NoiseStage, audit=audit), products.noise(audit)
+        path = results / product.path
+        if stage.noise_multiplier is not None:
+            continue
+        with suppress(InputError, AccountingError):
+            if origins_in(path) != [product.origin]:
+                continue
+            anew = known(stage)
+            if isclose(read_number(path, _NOISE), anew, rel_tol=CLOSE):
+                yield product.path, {_NOISE: anew, KEY: product.origin}
 
 
 def _files_in(results: Path, kinds: Sequence[str]) -> list[str]:
