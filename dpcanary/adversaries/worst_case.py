@@ -6,6 +6,8 @@ one-dimensional: each step adds noise, and +C or -C if the canary is sampled. Ru
 directly, without a model. `shuffled_case` is that of shuffled batches.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
@@ -21,8 +23,10 @@ from dpcanary.scoring.scores import Array, ScoringContext
 Signs = NDArray[np.int64]  # +1, or -1 or 0, by the run's world, shape (runs, 1)
 # Mixture components are left out if their log-probability is this far below the largest.
 _NEGLIGIBLE = 80.0
-# Observations x components evaluated at once: they stay in the core's cache.
-_BLOCK = 50_000
+# Terms of mixtures that are evaluated at once: they stay in the core's cache.
+_BLOCK = 20_000
+# Exponentials of numbers of this range are finite, and none is 0.
+_WIDEST = 600.0
 
 
 def draw_worst_case(drawing: Drawing) -> Array:
@@ -126,14 +130,47 @@ def log_likelihood_ratio(
     # log P(B = k) - k^2 / (2 variance). Terms that depend on the sum alone cancel in the ratio.
     weights = probable - counts**2 / (2.0 * variance)
     kept = probable > probable.max() - _NEGLIGIBLE
-    counts, weights = counts[kept], weights[kept]
-    flat = np.ravel(sums)
-    ratios = np.empty(len(flat))
-    size = max(1, _BLOCK // len(counts))
-    for first in range(0, len(flat), size):
-        block = slice(first, first + size)
-        tilts = flat[block, None] * (counts / variance)
-        ratios[block] = log_sums(weights + tilts)
-        if adjacency is Adjacency.SUBSTITUTE:
-            ratios[block] -= log_sums(weights - tilts)
+    mixture = _Mixture(int(counts[kept][0]), weights[kept])
+    tilts = np.ravel(sums) / variance
+    ratios = mixture.log_sums(tilts)
+    if adjacency is Adjacency.SUBSTITUTE:
+        ratios -= mixture.log_sums(-tilts)
     return ratios.reshape(np.shape(sums))
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """Sums of exp(weight_k + k tilt) over a range of counts k, which are polynomials in exp(tilt).
+
+    Attributes:
+        first: the least count.
+        weights: of it and of those after it, shape (counts,).
+    """
+
+    first: int
+    weights: Array
+
+    def log_sums(self, tilts: Array) -> Array:
+        """Their logarithms, shape (tilts,)."""
+        most = len(self.weights) - 1
+        widest = most * np.abs(tilts).max(initial=0.0) + np.ptp(self.weights)
+        of_block = self._by_powers if widest < _WIDEST else self._term_by_term
+        sums = np.empty(len(tilts))
+        size = max(1, _BLOCK // (1 if widest < _WIDEST else most + 1))
+        for start in range(0, len(tilts), size):
+            block = slice(start, start + size)
+            sums[block] = of_block(tilts[block])
+        return self.first * tilts + sums
+
+    def _by_powers(self, tilts: Array) -> Array:
+        """By Horner's rule, in a tenth of the time; all terms are positive, so it is stable."""
+        largest = self.weights.max()
+        powers = np.exp(tilts)
+        sums = np.zeros(len(tilts))
+        for coefficient in np.exp(self.weights[::-1] - largest):
+            sums *= powers
+            sums += coefficient
+        return np.asarray(largest + np.log(sums))
+
+    def _term_by_term(self, tilts: Array) -> Array:
+        return log_sums(self.weights + tilts[:, None] * np.arange(len(self.weights)))

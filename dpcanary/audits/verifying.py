@@ -153,15 +153,15 @@ def verify_results(
         # Not the JSON itself: YAML reads 1e-05 as text.
         resolved = read_json(results / "experiment.json")
         write_text(config, yaml.safe_dump(resolved, sort_keys=False))
-        calibrated = {} if archive else dict(_calibrated_noise(results, experiment))
-        for name in calibrated:
+        noise = {} if archive else dict(_close_noise(results, experiment))
+        for name in noise:
             _link(copy / name, results / name)
         try:
             # With a second target, so that it does not end with a table of results.
             _make(config, copy, DERIVING_RULES, ["all", "resolve_config"], cores)
         except InputError as reason:
             error = f"not everything could be made anew: {reason}"
-        for name, anew in calibrated.items():
+        for name, anew in noise.items():
             (copy / name).unlink()
             write_sealed_object(copy / name, anew)
         chosen = _drawn(copy, replay, seed) if not error else []
@@ -205,10 +205,8 @@ def _link(link: Path, target: Path) -> None:
     link.symlink_to(target)
 
 
-def _calibrated_noise(
-    results: Path, experiment: Experiment
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Files of noise that is close to what is calibrated anew, by their paths, and that noise.
+def _close_noise(results: Path, experiment: Experiment) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Files of noise that is close to what is found anew, by their paths, and that noise.
 
     An accountant of another version, or on another machine, may give another last digit. Training
     had the one that was written, and all that follows is compared with that. What is not close,
@@ -218,8 +216,6 @@ def _calibrated_noise(
     for audit in experiment.first_audits.values():
         stage, product = experiment.stage(NoiseStage, audit=audit), products.noise(audit)
         path = results / product.path
-        if stage.noise_multiplier is not None:
-            continue
         with suppress(InputError, AccountingError):
             if origins_in(path) != [product.origin]:
                 continue

@@ -115,6 +115,7 @@ class _Beside(dict[str, Path]):
 def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
     """All files of the packages that some files import, directly or not."""
     found: set[Path] = set()
+    known: set[str] = set()
     pending = [*start]
     while pending:
         path = pending.pop()
@@ -122,10 +123,11 @@ def _closure(start: Sequence[Path], packages: Packages) -> set[Path]:
             names = _imported_names(path.read_text(encoding="utf-8"), _package_of(path, packages))
         except SyntaxError as error:
             raise InputError(f"{path}, line {error.lineno}: {error.msg}") from None
-        for name in names:
+        for name in {*names} - known:
             new = {*_module_files(name, packages)} - found
             found |= new
             pending.extend(new)
+        known |= {*names}
     return found
 
 

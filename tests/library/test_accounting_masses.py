@@ -60,12 +60,23 @@ def test_epsilons_are_those_of_the_library_and_give_back_their_delta(mechanism, 
         for delta in (0.9, 0.3, 0.1, 1e-3, 1e-5, 1e-8):
             epsilon = composed.get_epsilon_for_delta(delta)
             assert epsilon == pytest.approx(library.get_epsilon_for_delta(delta), rel=1e-13)
+            assert composed.get_delta_for_epsilon(epsilon) == pytest.approx(
+                library.get_delta_for_epsilon(epsilon), rel=1e-13
+            )
             if epsilon > 0:
                 assert library.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-6)
 
 
 def _masses(lower_loss, masses, infinity_mass=0.0):
     return LossMasses(0.5, lower_loss, np.array(masses), infinity_mass, True)
+
+
+def test_a_delta_at_the_edges():
+    masses = _masses(-1, [0.1, 0.2, 0.3, 0.4])  # of losses -1/2, 0, 1/2 and 1
+    for epsilon in (-2.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0):  # a loss of epsilon has no part
+        exact = _as_library(masses).get_delta_for_epsilon(epsilon)
+        assert masses.get_delta_for_epsilon(epsilon) == pytest.approx(exact, rel=1e-15)
+    assert _masses(1, [0.2], 0.1).get_delta_for_epsilon(7.0) == 0.1
 
 
 def test_an_epsilon_at_the_edges():

@@ -34,10 +34,11 @@ def scan_terms(*, family: Family, sizes: Sizes, significance: float) -> Floats:
     counts = [counts_told_apart(n) for n in sizes]
     out = np.full((2, 4, max(map(len, counts))), -np.inf)
     for scan, level in enumerate((significance / 2, significance / 20)):
-        fnr, fpr = (
-            clopper_pearson_upper(kept, num_trials=n, level=level)
-            for n, kept in zip(sizes, counts, strict=True)
-        )
+        upper = {
+            n: clopper_pearson_upper(kept, num_trials=n, level=level)
+            for n, kept in dict(zip(sizes, counts, strict=True)).items()
+        }
+        fnr, fpr = (upper[n] for n in sizes)
         for place, terms in enumerate(family.strength_terms(fpr, fnr)):
             out[scan, place, : len(terms)] = terms
     return out
@@ -223,9 +224,10 @@ def _critical_values(values: Statistics, significance: float) -> Statistics:
 
     num_looks, num_samples, num_thetas = values.shape
     allowed = int(binom.ppf(1 - _CONFIDENCE, num_samples, significance)) - 1
-    ordered = -np.sort(-values, axis=1)
     if num_looks == 1:
-        return ordered[:, allowed]
+        place = num_samples - 1 - allowed
+        return np.partition(values, place, axis=1)[:, place]
+    ordered = -np.sort(-values, axis=1)
     out = np.empty((num_looks, num_thetas), np.float32)
     for g in range(num_thetas):
         # How many samples are at least as large, at the look where they are fewest.
