@@ -3,11 +3,11 @@
 import io
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from math import isclose
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +24,9 @@ from dpcanary.errors import AccountingError, InputError
 from dpcanary.files import read_arrays, read_json, sha256_of_file, write_text
 from dpcanary.provenance import CRATE, KEY, VERIFIED, as_json, origins_in
 from dpcanary.results_lock import locked
-from dpcanary.sealed import CHECKSUM, read_number, read_sealed_table, write_sealed_object
+from dpcanary.sealed import CHECKSUM, read_sealed_table, write_sealed_object
 from dpcanary.settings.experiment import Experiment, Settings, read_experiment
-from dpcanary.settings.products import Products
+from dpcanary.settings.products import Product, Products
 
 # What training leaves; these files are read as they are, unless some are replayed.
 OBSERVED = ("shards", "pretrained", "reference", "optimised")
@@ -148,22 +148,31 @@ def verify_results(
         )
     error = ""
     observed = () if archive else OBSERVED
-    with locked(results), _copy(results, experiment.settings, observed) as copy:
+    with (
+        locked(results),
+        _copy(results, experiment.settings, observed) as copy,
+        ThreadPoolExecutor(1) as pool,
+    ):
         config = copy.parents[1] / "resolved.yaml"
         # Not the JSON itself: YAML reads 1e-05 as text.
         resolved = read_json(results / "experiment.json")
         write_text(config, yaml.safe_dump(resolved, sort_keys=False))
-        noise = {} if archive else dict(_close_noise(results, experiment))
+        noise = {} if archive else _noise_in(results, experiment)
         for name in noise:
             _link(copy / name, results / name)
+        anew = pool.submit(_noise_anew, noise)  # while Snakemake starts
         try:
             # With a second target, so that it does not end with a table of results.
             _make(config, copy, DERIVING_RULES, ["all", "resolve_config"], cores)
         except InputError as reason:
             error = f"not everything could be made anew: {reason}"
-        for name, anew in noise.items():
+        for name in noise:
             (copy / name).unlink()
-            write_sealed_object(copy / name, anew)
+        try:
+            for name, value in anew.result().items():
+                write_sealed_object(copy / name, {_NOISE: value, KEY: noise[name][0].origin})
+        except AccountingError as reason:
+            error = error or f"noise could not be found anew: {reason}"
         chosen = _drawn(copy, replay, seed) if not error else []
         for path in chosen:
             path.unlink()
@@ -205,23 +214,25 @@ def _link(link: Path, target: Path) -> None:
     link.symlink_to(target)
 
 
-def _close_noise(results: Path, experiment: Experiment) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Files of noise that is close to what is found anew, by their paths, and that noise.
+def _noise_in(results: Path, experiment: Experiment) -> dict[str, tuple[Product, NoiseStage]]:
+    """The noise that an experiment's results have, by its path; not what is damaged or not of it.
 
-    An accountant of another version, or on another machine, may give another last digit. Training
-    had the one that was written, and all that follows is compared with that. What is not close,
-    damaged or missing is left to the workflow.
+    An accountant of another version, or on another machine, may calibrate noise to another last
+    digit. Training had what was written, so all that follows is made anew from that.
     """
-    products, known = Products(experiment), cache(noise_of)
+    products, found = Products(experiment), {}
     for audit in experiment.first_audits.values():
-        stage, product = experiment.stage(NoiseStage, audit=audit), products.noise(audit)
-        path = results / product.path
-        with suppress(InputError, AccountingError):
-            if origins_in(path) != [product.origin]:
-                continue
-            anew = known(stage)
-            if isclose(read_number(path, _NOISE), anew, rel_tol=CLOSE):
-                yield product.path, {_NOISE: anew, KEY: product.origin}
+        product = products.noise(audit)
+        with suppress(InputError):
+            if origins_in(results / product.path) == [product.origin]:
+                found[product.path] = product, experiment.stage(NoiseStage, audit=audit)
+    return found
+
+
+def _noise_anew(noise: Mapping[str, tuple[Product, NoiseStage]]) -> dict[str, float]:
+    """What the noise must be, but for rounding."""
+    known = cache(noise_of)
+    return {name: known(stage) for name, (_, stage) in noise.items()}
 
 
 def _files_in(results: Path, kinds: Sequence[str]) -> list[str]:

@@ -150,7 +150,12 @@ def test_random_dimensions_need_no_reference_and_are_uniform():
 @pytest.mark.parametrize("ranking", ["per_step", "final_model"])
 @pytest.mark.parametrize(
     ("simulation", "adjacency"),
-    [("noiseless", "add_remove"), ("noiseless", "substitute"), ("unclipped", "add_remove")],
+    [
+        ("noiseless", "add_remove"),
+        ("noiseless", "substitute"),
+        ("noiseless", "zero_out"),
+        ("unclipped", "add_remove"),
+    ],
 )
 def test_simulated_dimensions_equal_a_loop(ranking, simulation, adjacency):
     """All coordinates in the order of the paper's S, on the batches that runs train on."""

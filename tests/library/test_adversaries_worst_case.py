@@ -87,6 +87,30 @@ def test_log_likelihood_ratio_equals_the_densities(q: float, sigma: float, steps
     )
 
 
+@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"),
+    [(0.25, 12.0, 500), (0.01, 3.0, 900), (1.0, 20.0, 60), (0.3, 0.05, 40), (0.5, 0.02, 1)],
+)
+def test_ratios_by_powers_and_term_by_term_are_those_of_scipy(q, sigma, steps, adjacency) -> None:
+    """With little noise, the terms are too far apart for powers."""
+    deviation = np.sqrt(steps * (sigma**2 + q * (1 - q)))
+    sums = np.random.default_rng(0).uniform(-1, 1, 25_000) * (steps * q + 9 * deviation)
+    known = {"sample_rate": q, "noise_multiplier": sigma, "num_steps": steps}
+    found = log_likelihood_ratio(sums, **known, adjacency=Adjacency(adjacency))
+    counts = np.arange(steps + 1)
+    logs = binom.logpmf(counts, steps, q) - counts**2 / (2 * steps * sigma**2)
+    some = slice(None, None, 50)
+    tilts = sums[some, None] * counts / (steps * sigma**2)
+    expected = logsumexp(logs + tilts, axis=1)
+    if adjacency == "substitute":
+        expected = expected - logsumexp(logs - tilts, axis=1)
+    np.testing.assert_allclose(found[some], expected, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(
+        found[:7], log_likelihood_ratio(sums[:7], **known, adjacency=Adjacency(adjacency))
+    )
+
+
 @pytest.mark.parametrize(("adjacency", "sign"), [("substitute", -1), ("add_remove", 0)])
 def test_the_score_of_a_sum_is_the_ratio_under_the_adjacency(adjacency: str, sign: int) -> None:
     q, sigma, steps = 0.3, 0.8, (2, 5)

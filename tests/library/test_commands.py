@@ -122,6 +122,10 @@ def test_printed_noise_and_epsilons_are_rounded_to_the_safe_side():
     assert "under zero-out adjacency" in " ".join(text.split())
     known = {"sample_rate": 0.25, "num_steps": 500, "delta": 1e-5, "adjacency": "zero_out"}
     assert bounds_of(**known, noise_multiplier=noise).upper <= 8
+    for epsilon in ("0.7", "3", "5", "11"):  # the nearest number is below for half of them
+        asked = ["calibrate", "--epsilon", epsilon, "--adjacency", "substitute", *TRAINING]
+        noise = float(re.search(r"Noise multiplier ([\d.]+) for", printed(*asked)).group(1))
+        assert 0 <= noise - as_json(*asked)["noise_multiplier"] < 1e-4
     exact = as_json("account", *TRAINING, *NOISE)["epsilon"]
     shown = re.findall(
         r"^\S.*?\s{3,}([\d.]+) ", printed("account", *TRAINING, *NOISE), re.MULTILINE

@@ -277,6 +277,10 @@ def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
         world0_scores=scores0[:50], world1_scores=scores1[:50], **options
     )
     assert first == bounds[:2]
+    # A look has come when both worlds have their scores.
+    for of_world in ({"world0_scores": scores0[:20]}, {"world1_scores": scores1[:20]}):
+        known = {"world0_scores": scores0, "world1_scores": scores1, **of_world}
+        assert estimate_epsilon_at_looks(**known, **options) == bounds[:1]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,20 @@ def test_statistics_agree_with_a_naive_twin(family, sizes, decimals):
         assert found[2] == pytest.approx(share, abs=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(3, 5), (118, 132), (700, 900)])
+def test_the_scale_of_many_shares_is_that_of_each(sizes):
+    num_pairs = sizes[0] * sizes[1]
+    lost = np.concatenate([[0, num_pairs], np.random.default_rng(0).integers(0, num_pairs, 20_000)])
+    raw = np.zeros((3, len(lost)), np.float32)
+    raw[2] = lost / num_pairs
+    alone = [
+        statistics.on_normal_scale(raw[:, k : k + 1].copy(), num_pairs)[2, 0] for k in range(500)
+    ]
+    found = statistics.on_normal_scale(raw.copy(), num_pairs)[2]
+    np.testing.assert_array_equal(found[:500], alone)
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.usefixtures("_few")
 def test_a_score_that_rises_lowers_no_statistic():
     """The argument for validity: a better comparison of two scores can only help."""

@@ -435,6 +435,14 @@ def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):
             audit(partial(interrupted, at=[at]), tmp_path / name, num_runs=100, threshold_rule=rule)
 
 
+def test_an_audit_that_might_have_stopped_at_any_pair_counts_as_looked_at(tmp_path):
+    """Though it went on to its end: its bound after four runs was there to be seen."""
+    assert audit(gaussian, tmp_path, num_runs=100, threshold_rule="anytime").estimate.is_valid
+    same = audit(gaussian, tmp_path, num_runs=100)
+    assert not same.estimate.is_valid
+    assert "looked at before, with 4 runs" in str(same)
+
+
 def test_the_claim_of_an_audit_that_may_stop_may_be_looked_at_as_often(tmp_path):
     def train(seed: int, world: int):
         return gaussian(seed, world), engine_of((4.0, 1.0, 4))

@@ -83,6 +83,15 @@ def test_models_that_cannot_be_trained(dataset, model, message, monkeypatch):
     assert message in refused(dataset, model=model)
 
 
+def test_a_model_is_looked_at_on_each_of_its_datasets():
+    one = config(model="linear")
+    images = {"source": "cifar10", "num_records": 100}
+    one["datasets"]["images"] = images
+    one["audits"]["two"] = {**one["audits"]["one"], "dataset": "images"}
+    with pytest.raises(InputError, match=r"audits: two: .*takes flat features"):
+        check_experiment(parse_experiment(one), device_is_here=True)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_here():
     assert "PyTorch finds no GPU" in refused(device="cuda")

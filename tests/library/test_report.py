@@ -148,6 +148,11 @@ def test_bars_rise():
     assert headline(proven=20.0).bars[-1].kind == "proven"
 
 
+def test_numbers_at_the_bars_are_rounded_to_the_safe_side():
+    texts = {bar.kind: bar.value for bar in headline(proven=8.919).bars}
+    assert texts == {"add-remove": "≤ 4.38", "proven": "≥ 8.91", "substitute": "≤ 10.00"}
+
+
 def test_small_significances_are_not_rounded_to_certainty():
     assert [confidence_in_words(one) for one in (0.05, 0.025, 0.001, 1e-6)] == [
         "95 %",
@@ -236,6 +241,28 @@ def test_a_real_record_beside_a_crafted_one_is_of_the_same_noise():
             assert found is None
         else:
             assert (found.proven, found.compared) == (bounds["natural", row["noise_multiplier"]], 1)
+
+
+def test_a_real_record_beside_a_crafted_one_is_of_the_same_data():
+    shared = {"noise_multiplier": 2.0, "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
+    audits = {
+        name: {**shared, "dataset": dataset, "canary": canary}
+        for name, dataset, canary in (
+            ("crafted", "one", "gradient"), ("here", "one", "natural"), ("there", "two", "natural")
+        )
+    }  # fmt: skip
+    datasets = {name: {"source": "digits", "num_records": 60} for name in ("one", "two")}
+    experiment = parse_experiment(
+        {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": audits}
+    )
+    proven = {"crafted": 6.0, "here": 1.25, "there": 4.5}  # the other data have the larger one
+    table = pd.DataFrame(
+        {"audit": name, "canary": audits[name]["canary"], "runs": 8, "bounds": 1, "above": 0,
+         "proven": value, "noise_multiplier": 2.0}
+        for name, value in proven.items()
+    )  # fmt: skip
+    found = _of_real_record(experiment, table, table.set_index("audit"), "crafted")
+    assert (found.proven, found.compared) == (1.25, 1)
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)

@@ -782,6 +782,25 @@ def test_a_training_with_correlated_noise_resumes():
     assert resumed.result(delta=1e-5).epsilon_lower == whole.result(delta=1e-5).epsilon_lower
 
 
+@pytest.mark.parametrize(("times", "apart"), [(1, None), (2, None), (2, 3), (3, 8)])
+def test_the_sensitivity_is_that_of_the_worst_record_with_all_its_steps(times, apart):
+    recorder = CorrelatedRecorder(
+        SHAPES,
+        strategy=STRATEGY,
+        num_steps=TOTAL,
+        noise_multiplier=SIGMA,
+        num_participations=times,
+        **({"separation": apart} if apart else {}),
+    )
+    gap = apart or TOTAL // times
+    matrix = sum(value * np.eye(TOTAL, k=-lag) for lag, value in enumerate(STRATEGY))
+    records = [range(first, first + times * gap, gap) for first in range(TOTAL - (times - 1) * gap)]
+    worst = max(np.linalg.norm(matrix @ np.isin(np.arange(TOTAL), one)) for one in records)
+    assert recorder.sensitivity == pytest.approx(worst)
+    if apart == 3:  # columns overlap, so it is more than that of steps far apart
+        assert worst > 1.05 * math.sqrt(times) * np.linalg.norm(STRATEGY)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

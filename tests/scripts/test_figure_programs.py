@@ -17,6 +17,7 @@ from dpcanary.estimation.settings import Conversion, EstimationStage, Independen
 from dpcanary.figures import style
 from dpcanary.figures.catalogue import FIGURE_KINDS, FigureKind, figure_kind
 from dpcanary.figures.layout import make_frame
+from dpcanary.figures.storage import _proven
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
@@ -129,6 +130,14 @@ def _summary() -> pd.DataFrame:
         for step in (250, 500)
     ]
     return pd.DataFrame(rows)
+
+
+def test_what_is_proven_in_a_figure_is_of_the_repeat_that_it_draws(tmp_path: Path) -> None:
+    summary = _summary().assign(step=500, mu_lower=[0.3, 0.3, 0.7, 0.7], repeat=[0, 0, 1, 1])
+    path = tmp_path / "ceilings.tsv"
+    write_table(path, pd.DataFrame({"audit": ["fig-gradient"], "epsilon": [3.5]}))
+    proven = _proven(summary, path)["fig-gradient"]
+    assert (proven.mu, proven.ceiling) == (0.3, 3.5)
 
 
 def _write_experiment(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dpcanary import Mechanism, account_epsilon
-from dpcanary.accounting.noise import NoiseStage
+from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.adjacency import Adjacency
 from dpcanary.adversaries.settings import CraftingStage
@@ -220,6 +220,14 @@ def test_noise_is_calibrated_or_as_given(folder):
     sigma = read_json(folder / TRAINED[0] / "noise.json")["noise_multiplier"]
     assert gdp_epsilon(mu=2 * np.sqrt(10) / sigma, delta=1e-5) == pytest.approx(10.0, rel=1e-3)
     assert read_json(folder / DRAWN[0] / "noise.json")["noise_multiplier"] == 3.0
+
+
+def test_noise_of_0_is_given():
+    keys = {"adjacency": "substitute", "sample_rate": 1.0, "accounted_steps": 3}
+    stage = NoiseStage.model_validate_json(
+        json.dumps({**keys, "target_delta": None, "noise_multiplier": 0.0})
+    )
+    assert noise_of(stage) == 0.0
 
 
 def test_accounting_is_the_librarys(folder):

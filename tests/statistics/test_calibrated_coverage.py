@@ -184,7 +184,7 @@ def test_direct_at_a_large_delta():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "mechanism", [OFTEN, SELDOM, ADD_REMOVE], ids=["often", "seldom", "add_remove"]
+    "mechanism", [exhaustive(OFTEN), SELDOM, ADD_REMOVE], ids=["often", "seldom", "add_remove"]
 )
 def test_subsampled_gaussian_on_the_worst_case(mechanism):
     """The truth is the accountant's; the scores are simulated step by step."""

@@ -39,7 +39,7 @@ def config(adjacency: str, num_runs: int) -> dict[str, object]:
     [
         ("substitute", (100, 200, 400)),
         ("zero_out", (100, 300)),
-        ("add_remove", (100, 300)),
+        exhaustive(("add_remove", (100, 300))),
     ],
 )
 def test_runs_are_added_until_the_bound_is_enough(tmp_path, adjacency, numbers):

@@ -27,6 +27,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.files import read_arrays
 from dpcanary.reports.of_experiment import report_of_experiment
+from dpcanary.sealed import read_sealed_object, write_sealed_object
 from dpcanary.settings.parsing import parse_experiment
 from dpcanary.tables import write_table
 
@@ -258,6 +259,34 @@ def test_missing_foreign_and_stale_files_are_told_apart(results: Path) -> None:
     assert by_status(found, "not of this config") == {"noise/older.json"}
     assert found.exit_status == 4
     assert "scores/drawn-sigma3.npz: it was made with other settings" in str(found)
+
+
+@pytest.mark.parametrize(("share", "status", "ending"), [(1e-9, "close", 0), (1e-3, "changed", 3)])
+def test_noise_of_another_accountant_is_close_and_all_after_it_the_same(
+    tmp_path: Path, share: float, status: str, ending: int
+) -> None:
+    """As if an accountant of another version or machine had calibrated what training then had."""
+    audit = {
+        key: value for key, value in CONFIG["audits"]["drawn"].items() if key != "noise_multiplier"
+    }
+    config = {
+        "experiment": "study",
+        "delta": 1e-5,
+        "audits": {"drawn": {**audit, "target_epsilon": 6.0}},
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "dpcanary", "run", "study.yaml", "--cores", "2"]
+    results, name = tmp_path / "results/study", "noise/drawn.json"
+    printed_by([*command, "--target", f"results/study/{name}"], tmp_path)
+    noise = read_sealed_object(results / name)
+    noise["noise_multiplier"] *= 1 + share
+    write_sealed_object(results / name, noise)
+    printed_by(command, tmp_path)
+    assert read_sealed_object(results / name) == noise  # it is what training had
+    found = verify_results(results, cores=2)
+    assert by_status(found, status) == {name}
+    assert len(by_status(found, "same")) == len(found.files) - 1
+    assert found.exit_status == ending
 
 
 def test_another_config_makes_every_bound_stale(results: Path) -> None:

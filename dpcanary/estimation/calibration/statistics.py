@@ -18,6 +18,8 @@ Sizes = tuple[int, int]
 
 # Where a statistic would be infinite.
 _LARGEST = 50.0
+# Shares of fewer pairs than this are told apart in single precision.
+_FEW_PAIRS = 2**22
 
 
 @lru_cache(maxsize=64)
@@ -73,9 +75,20 @@ def on_normal_scale(raw: NDArray[np.float32], num_pairs: int) -> NDArray[np.floa
     `raw` has shape (3, ...): two scans and the share of pairs in which world 1 is not below
     world 0.
     """
-    share = (raw[2].astype(np.float64) * num_pairs + 0.5) / (num_pairs + 1)
-    raw[2] = -np.sqrt(2) * ndtri(share)
+    shares = raw[2].astype(np.float64)
+    if num_pairs < min(shares.size, _FEW_PAIRS):  # most shares occur often
+        values = _gaussian_distances(
+            (np.arange(num_pairs + 1) / num_pairs).astype(np.float32), num_pairs
+        )
+        raw[2] = values[np.rint(shares * num_pairs).astype(np.int64)]
+    else:
+        raw[2] = _gaussian_distances(shares, num_pairs)
     return np.clip(raw, -_LARGEST, _LARGEST, out=raw)
+
+
+def _gaussian_distances(shares: NDArray[np.floating], num_pairs: int) -> Floats:
+    smoothed = (shares.astype(np.float64) * num_pairs + 0.5) / (num_pairs + 1)
+    return np.asarray(-np.sqrt(2) * ndtri(smoothed))
 
 
 @lru_cache(maxsize=16)
