@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from sampling import exhaustive
 from scipy.special import ndtr, ndtri
 from simulated import (
     DELTA,

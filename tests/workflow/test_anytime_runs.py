@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
+from sampling import exhaustive
 from test_end_to_end import Project
 
 from dpcanary.audits.verifying import verify_results
