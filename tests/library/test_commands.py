@@ -20,6 +20,7 @@ from dpcanary.cli import app
 from dpcanary.errors import InputError
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.scoring.score_file import AuditScores, write_scores
+from dpcanary.scoring.world_scores import WorldScores
 
 DOCS = Path(__file__).parents[2] / "docs"
 TRAINING = ["--sample-rate", "0.25", "--num-steps", "500", "--delta", "1e-5"]
@@ -105,6 +106,13 @@ def test_account_is_the_accountant(training):
         assert found["epsilon"][name] == pytest.approx(bounds.upper, rel=1e-9)
     group = bounds_of(**known, adjacency="substitute", method="group_privacy")
     assert found["epsilon"]["group_privacy"] == pytest.approx(group.upper, rel=1e-9)
+
+
+def test_scores_that_are_low_in_world_0_keep_their_slots():
+    scores = WorldScores(np.array([1.0, 2.0]), np.array([3.0]), num_slots=8)
+    assert scores.swapped.num_slots == 8
+    np.testing.assert_array_equal(scores.swapped.world0, [-1.0, -2.0])
+    np.testing.assert_array_equal(scores.swapped.world1, [-3.0])
 
 
 def test_calibrated_noise_reaches_the_epsilon_that_was_named():

@@ -343,6 +343,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "leading outside": (changed("../x", lambda _: b"1"), r"has '\.\./x', which is no file of a"),
     "leading to the root": (changed("/tmp/x", lambda _: b"1"), "has '/tmp/x', which is no file"),
+    "leading on": (changed("scores/a.npz/../../x", lambda _: b"1"), "x', which is no file of a"),
+    "with a script": (changed("noise/added.json.sh", lambda _: b"1"), "json.sh', which is no file"),
     "leading elsewhere": (changed("summary.tsv", lambda _: b"1"), "'summary.tsv', which is no"),
     "with a file twice": (doubled, "has a member twice"),
     "compressed": (compressed, "in another form than dpcanary writes"),
@@ -476,6 +478,16 @@ def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, mon
         release_results(results)
     scores.write_bytes(content[:-30])
     with pytest.raises(InputError, match=r"added\.npz is not a whole"):
+        release_results(results)
+    # The header, which says what it is, is whole; an array behind it is not.
+    with zipfile.ZipFile(scores, "w") as damaged, np.load(io.BytesIO(content)) as arrays:
+        for name in arrays.files:
+            array = arrays[name]
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            kept = buffer.getvalue() if name == "header" else buffer.getvalue()[:-1]
+            damaged.writestr(f"{name}.npy", kept)
+    with pytest.raises(InputError, match=r"added\.npz"):
         release_results(results)
     scores.write_bytes(content)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(CONFIG))
