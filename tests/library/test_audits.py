@@ -18,6 +18,7 @@ from dpcanary import estimate_epsilon
 from dpcanary.audits.audit import config_of, name_of, write_config
 from dpcanary.audits.data import audited_data, read_source, source_of_arrays, write_source
 from dpcanary.audits.running import _only_looks, run_config
+from dpcanary.checks import checked_name
 from dpcanary.cli import app
 from dpcanary.costs.jobs import JobList
 from dpcanary.datasets.sources import load_source
@@ -284,3 +285,10 @@ def test_a_quick_audit_takes_other_canaries_and_no_other_number(begun):
     assert begun[0]["experiment"] == "mine"
     assert "give --num-runs or --quick, not both" in audited("--quick", "--num-runs", "1000")
     assert len(begun) == 1
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a b", "a\n", "\na", "ä"])
+def test_what_is_no_part_of_a_files_name_is_no_name(name):
+    assert checked_name("adversary", "a-1.b_C") == "a-1.b_C"
+    with pytest.raises(InputError, match="is not a name; use letters"):
+        checked_name("adversary", name)

@@ -131,3 +131,10 @@ def test_damaged_files_are_named(tmp_path):
         pass
     with pytest.raises(InputError, match="was not written by dpcanary: it has no header"):
         read_canaries(path)
+
+
+@pytest.mark.parametrize("labels", [(), (3,), (3, 5, 7)])
+def test_each_canary_has_the_label_of_one_target(labels: tuple[int, ...]) -> None:
+    canaries = (GradientCanary(0, 1), GradientCanary(2, 3))
+    with pytest.raises(InputError, match=f"2 canaries, but labels of {len(labels)} targets"):
+        CanarySet(canaries, labels)

@@ -30,7 +30,13 @@ def test_the_list_is_as_long_as_the_documents_say():
     assert len(fourth) == 29
     assert sum(error.at_first for error in fourth) == 18
     assert "the other 29, which are in the list, 18 were found at first" in page
+    fifth = [error for error in ERRORS if error.chosen == "without the tests, fifth list"]
+    assert len(fifth) == 77
+    assert sum(error.at_first for error in fifth) == 60
+    assert "Of the other 77, the tests found 60 at first" in page
     assert "test for each of the other five. Seventeen of the 23 are in the list" in page
+    of_readers = len([*blind, *second, *third, *fourth, *fifth])
+    assert f"{of_readers} of them were chosen without knowledge of the tests" in page
     assert len({error.name for error in ERRORS}) == len(ERRORS)
 
 

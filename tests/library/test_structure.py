@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +203,26 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
         digest_of_code(program, ROOT, functions=("dpcanary.nowhere:x",))
     with pytest.raises(InputError, match="there is no package 'nowhere'"):
         digest_of_code(program, ROOT, functions=("nowhere.y:x",))
+
+
+def test_a_digest_is_the_same_in_every_process():
+    """The order of a set of texts is another one in each."""
+    code = (
+        "from pathlib import Path; from dpcanary.workflow.code import digest_of_code;"
+        "print(digest_of_code(Path('scripts/summarise.py').absolute(), Path.cwd()))"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in (1, 2, 3)
+    }
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize(
