@@ -13,7 +13,10 @@ _MOST_ORDER = 20
 
 
 class LossMasses(DensePLDPmf):  # type: ignore[misc]
-    """Masses of privacy losses on a grid. Three methods do what their parents do, faster."""
+    """Masses of privacy losses on a grid.
+
+    Three methods do faster what their parents do, for one epsilon and a truncation above 0.
+    """
 
     @classmethod
     def of(cls, masses: DensePLDPmf) -> "LossMasses":
@@ -91,17 +94,16 @@ class LossMasses(DensePLDPmf):  # type: ignore[misc]
         losses, masses = np.cumsum(steps), self._probs[::-1][:kept]
         upper = self._infinity_mass + np.cumsum(masses)
         lower = np.cumsum(masses * np.exp(-losses))
-        [exceeds] = np.nonzero(upper > delta)
-        if not len(exceeds):
+        exceeds = upper > delta
+        if not exceeds.any():
             return 0.0
-        start = exceeds[0]
-        if lower[start] == 0:  # exp(-loss) underflows
-            return float(losses[start])
-        upper, lower, next_losses = (
-            upper[start:],
-            lower[start:],
-            np.append(losses[start + 1 :], -inf),
-        )
-        epsilons = np.log(upper - delta) - np.log(lower)
+        first = np.argmax(exceeds)
+        if lower[first] == 0:  # exp(-loss) underflows
+            return float(losses[first])
+        # Rounding leaves masses below 0, by which a sum may fall back below delta.
+        is_one = exceeds & (lower > 0)
+        epsilons = np.full(kept, -inf)
+        epsilons[is_one] = np.log(upper[is_one] - delta) - np.log(lower[is_one])
         # It is below the losses whose masses are summed, and must not be below others.
-        return max(0.0, float(epsilons[np.argmax(epsilons >= next_losses)]))
+        is_one &= epsilons >= np.append(losses[1:], -inf)
+        return max(0.0, float(epsilons[np.argmax(is_one)])) if is_one.any() else 0.0

@@ -113,15 +113,17 @@ class RecordGradients:
 
     def cosines(self, records: Records, target: Tensor) -> NDArray[np.float64]:
         """Cosines of n records' gradients with a target gradient, shape (n,); 0 for a zero one."""
+        # With those of the module, each record's graph would be kept until the last.
+        parameters = {name: part.detach() for name, part in self._parameters.items()}
 
         def cosine(record: Tensor, label: Tensor) -> Tensor:
-            pieces = grad(self._loss_at)(self._parameters, record, label).values()
+            pieces = grad(self._loss_at)(parameters, record, label).values()
             gradient = torch.cat([piece.flatten() for piece in pieces])
             return torch.nn.functional.cosine_similarity(gradient, target, dim=0)
 
         chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
         inputs = self.inputs(records.features), self.labels(records.labels)
-        return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).detach().cpu().numpy())
+        return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).cpu().numpy())
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ class _Mixture:
     def log_sums(self, tilts: Array) -> Array:
         """Their logarithms, shape (tilts,)."""
         most = len(self.weights) - 1
-        widest = most * np.abs(tilts).max(initial=0.0) + np.ptp(self.weights)
+        widest = max(1, most) * np.abs(tilts).max(initial=0.0) + np.ptp(self.weights)
         of_block = self._by_powers if widest < _WIDEST else self._term_by_term
         sums = np.empty(len(tilts))
         size = max(1, _BLOCK // (1 if widest < _WIDEST else most + 1))

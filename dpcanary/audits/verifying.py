@@ -166,19 +166,19 @@ def verify_results(
             _make(config, copy, DERIVING_RULES, ["all", "resolve_config"], cores)
         except InputError as reason:
             error = f"not everything could be made anew: {reason}"
-        for name in noise:
-            (copy / name).unlink()
-        try:
-            for name, value in anew.result().items():
-                write_sealed_object(copy / name, {_NOISE: value, KEY: noise[name][0].origin})
-        except AccountingError as reason:
-            error = error or f"noise could not be found anew: {reason}"
         chosen = _drawn(copy, replay, seed) if not error else []
         for path in chosen:
             path.unlink()
         if chosen:
             targets = [str(path.relative_to(copy.parents[1])) for path in chosen]
             _make(config, copy, TRAINING_RULES, targets, cores)
+        for name in noise:  # only now: training anew needs what training had
+            (copy / name).unlink(missing_ok=True)
+        try:
+            for name, value in anew.result().items():
+                write_sealed_object(copy / name, {_NOISE: value, KEY: noise[name][0].origin})
+        except (AccountingError, InputError, MemoryError) as reason:
+            error = error or f"noise could not be found anew: {str(reason) or 'out of memory'}"
         replayed = tuple(str(path.relative_to(copy)) for path in chosen)
         left = _files_in(results, observed)
         as_they_are = {*left} - {*replayed}

@@ -95,6 +95,20 @@ def test_an_epsilon_at_the_edges():
     )
 
 
+def test_masses_that_rounding_left_below_0_are_no_error():
+    """With the largest loss first, their sums are .2, .199, .499, .498 and .598."""
+    masses = _masses(1, [0.1, -1e-3, 0.3, -1e-3, 0.2])
+    library = _as_library(masses)
+    with np.errstate(over="raise", invalid="raise", divide="raise"):  # as the accountant has it
+        for delta in (0.19, 0.1995, 0.2, 0.4, 0.4985, 0.55, 0.5975, 0.7):
+            found = masses.get_epsilon_for_delta(delta)
+            assert found == pytest.approx(library.get_epsilon_for_delta(delta), abs=1e-12)
+    alone = _masses(1, [-1e-3, 0.2])
+    assert alone.get_epsilon_for_delta(0.1995) == pytest.approx(
+        _as_library(alone).get_epsilon_for_delta(0.1995)
+    )
+
+
 def test_the_accountant_composes_these():
     mechanism = Mechanism("add_remove", sample_rate=0.1, num_steps=7, noise_multiplier=1.0)
     [loss] = composed_losses(Question(mechanism, 1e-5), [7], pessimistic=True)

@@ -90,7 +90,14 @@ def test_log_likelihood_ratio_equals_the_densities(q: float, sigma: float, steps
 @pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
 @pytest.mark.parametrize(
     ("q", "sigma", "steps"),
-    [(0.25, 12.0, 500), (0.01, 3.0, 900), (1.0, 20.0, 60), (0.3, 0.05, 40), (0.5, 0.02, 1)],
+    [
+        (0.25, 12.0, 500),
+        (0.01, 3.0, 900),
+        (1.0, 20.0, 60),
+        (0.3, 0.05, 40),
+        (0.5, 0.02, 1),
+        (1.0, 0.03, 1),
+    ],
 )
 def test_ratios_by_powers_and_term_by_term_are_those_of_scipy(q, sigma, steps, adjacency) -> None:
     """With little noise, the terms are too far apart for powers."""

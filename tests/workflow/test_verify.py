@@ -283,7 +283,8 @@ def test_noise_of_another_accountant_is_close_and_all_after_it_the_same(
     write_sealed_object(results / name, noise)
     printed_by(command, tmp_path)
     assert read_sealed_object(results / name) == noise  # it is what training had
-    found = verify_results(results, cores=2)
+    found = verify_results(results, replay=1, cores=2)
+    assert len(found.replayed) == 1
     assert by_status(found, status) == {name}
     assert len(by_status(found, "same")) == len(found.files) - 1
     assert found.exit_status == ending
