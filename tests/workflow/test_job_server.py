@@ -166,7 +166,7 @@ def ends(process: int) -> bool:
     for _ in range(100):
         try:
             state = Path(f"/proc/{process}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # also while it is read
             return True
         if re.search(r"\) Z ", state):
             return True
