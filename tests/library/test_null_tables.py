@@ -503,3 +503,8 @@ def test_published_scan_is_the_statistic_of_rule_in_sample():
     calibrated = estimate_epsilon(**scores, delta=1e-5, threshold_rule="calibrated")
     assert calibrated.threshold == published.threshold
     assert calibrated.mu_lower < published.mu_lower
+
+
+def test_each_delta_has_tables_of_its_own():
+    """A cached table is looked up by the family's name."""
+    assert len({direct_family(delta).name for delta in (1e-5, 1.1e-5, 0.01)}) == 3
