@@ -101,7 +101,7 @@ class RecordGradients:
             create_graph=features.requires_grad,
             materialize_grads=True,
         )
-        return torch.cat([piece.flatten() for piece in pieces])
+        return _flat(pieces)
 
     def _loss_at(self, parameters: dict[str, Tensor], features: Tensor, label: Tensor) -> Tensor:
         outputs = functional_call(self._module, parameters, (features.unsqueeze(0),))
@@ -118,12 +118,15 @@ class RecordGradients:
 
         def cosine(record: Tensor, label: Tensor) -> Tensor:
             pieces = grad(self._loss_at)(parameters, record, label).values()
-            gradient = torch.cat([piece.flatten() for piece in pieces])
-            return torch.nn.functional.cosine_similarity(gradient, target, dim=0)
+            return torch.nn.functional.cosine_similarity(_flat(pieces), target, dim=0)
 
         chunk = max(1, _BYTES_AT_ONCE // (8 * len(target)))
         inputs = self.inputs(records.features), self.labels(records.labels)
         return np.asarray(vmap(cosine, chunk_size=chunk)(*inputs).cpu().numpy())
+
+
+def _flat(pieces: Iterable[Tensor]) -> Tensor:
+    return torch.cat([piece.flatten() for piece in pieces])
 
 
 @dataclass(frozen=True)

@@ -154,9 +154,11 @@ class _Mixture:
         """Their logarithms, shape (tilts,)."""
         most = len(self.weights) - 1
         widest = max(1, most) * np.abs(tilts).max(initial=0.0) + np.ptp(self.weights)
-        of_block = self._by_powers if widest < _WIDEST else self._term_by_term
+        of_block, terms = self._term_by_term, most + 1
+        if widest < _WIDEST:
+            of_block, terms = self._by_powers, 1
         sums = np.empty(len(tilts))
-        size = max(1, _BLOCK // (1 if widest < _WIDEST else most + 1))
+        size = max(1, _BLOCK // terms)
         for start in range(0, len(tilts), size):
             block = slice(start, start + size)
             sums[block] = of_block(tilts[block])

@@ -21,14 +21,11 @@ MECHANISMS = [
 
 
 def _masses_of_step(adjacency, sample_rate, num_steps, noise_multiplier):
-    """In both directions, which are the same under substitute adjacency."""
+    """On the grid of all steps, in both directions, which substitute adjacency has alike."""
     mechanism = Mechanism(
         adjacency, sample_rate=sample_rate, num_steps=num_steps, noise_multiplier=noise_multiplier
     )
-    question = Question(mechanism, 1e-5)
-    # One step, on the grid that is made for all of them.
-
-    step = _loss_of_step(question, True)
+    step = _loss_of_step(Question(mechanism, 1e-5), True)
     return {id(one): one for one in (step._pmf_remove, step._pmf_add)}.values()
 
 
