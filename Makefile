@@ -29,9 +29,9 @@ help:
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
 	@echo "make figures      the figures of both papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
-	@echo "make test         the tests, in twenty minutes on two cores"
-	@echo "make test-long    the same and the long ones, as in CI: whole experiments, environments built anew; over an hour"
-	@echo "make test-all     all, with whole lists and hundreds of repetitions of which the others take some"
+	@echo "make test         the tests; four minutes on two idle cores"
+	@echo "make test-long    also whole experiments in processes of their own, as CI runs them; twenty minutes"
+	@echo "make test-all     also whole lists, new environments and full-size simulations; two hours"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
@@ -87,7 +87,8 @@ replication: $(READY)
 		$(RUN) dpcanary run $$config --cores $(CORES) || exit 1; \
 	done
 
-PYTEST = $(RUN) pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
+# Single tests move between the processes, so that no file decides the end.
+PYTEST = $(RUN) OMP_NUM_THREADS=1 pytest --numprocesses $(CORES) --dist worksteal
 
 test: $(TOOLS)
 	$(PYTEST) -m "not long and not exhaustive"

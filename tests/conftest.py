@@ -1,4 +1,4 @@
-"""What all tests share: a cache, Hypothesis's settings, and the limit on a test's time."""
+"""What all tests share: their order, a cache, Hypothesis's settings, a limit on a test's time."""
 
 import os
 import shutil
@@ -7,24 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-
-# Files whose tests all belong to the longer set; single tests carry the mark themselves.
-LONG = [
-    "test_environments_built.py",
-    "test_paper_configs.py",
-    "test_slurm.py",
-    "test_kills.py",
-    "test_environment.py",
-    "test_own_audits.py",
-    "test_verify.py",
-    "test_release.py",
-    "test_reruns.py",
-    "test_light_install.py",
-    "test_module.py",
-    "test_plugins.py",
-    "test_provenance.py",
-]
-FIRST = [*LONG, "test_end_to_end.py"]
 
 # Seconds that an unmarked test may take. Processor time, its child processes included: unlike the
 # wall clock, it is the same on a busy machine.
@@ -38,12 +20,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "elsewhere")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the long tests, and moves the files that take minutes to the front."""
-    for item in items:
-        if item.path.name in LONG:
-            item.add_marker(pytest.mark.long)
-    order = {name: rank for rank, name in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    """Moves the long tests to the front: parallel processes then end together."""
+    items.sort(key=lambda item: not is_long(item))
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether a test belongs to one of the longer sets."""
+    return any(item.get_closest_marker(name) for name in ("long", "exhaustive"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,15 +43,15 @@ def processor_seconds() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fails an unmarked test that takes too long: it belongs to the longer set, or is to be mended."""
+def pytest_runtest_call(item: pytest.Item) -> Iterator[object]:
+    """Fails an unmarked test that takes too long: it is to be mended, or marked."""
     start = processor_seconds()
-    yield
+    result = yield
     seconds = processor_seconds() - start
-    marked = any(item.get_closest_marker(name) for name in ("long", "exhaustive"))
-    if seconds > MOST_SECONDS and not marked:
+    if seconds > MOST_SECONDS and not is_long(item):
         pytest.fail(
             f"took {seconds:.1f} s of processor time, and {MOST_SECONDS:.0f} s is the limit of an "
             "unmarked test: make it smaller, or mark it `long`",
             pytrace=False,
         )
+    return result
