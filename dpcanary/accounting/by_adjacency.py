@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 
-from dpcanary.accounting.epsilon import account_epsilon_curve, with_fallback
+from dpcanary.accounting.epsilon import account_epsilon_curve, all_methods, with_fallback
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
@@ -40,7 +40,7 @@ def account_by_adjacency(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdj
 
     Raises:
         InputError: an argument is out of its range.
-        AccountingError: neither accountant gives a trustworthy number.
+        AccountingError: no accountant gives a number.
 
     Example:
         >>> mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=500,
@@ -72,12 +72,12 @@ def curves_by_adjacency(
     steps: Sequence[int],
     delta: float,
     instead: str,
-    method: AccountingMethod | None = None,
+    methods: Sequence[AccountingMethod] | None = None,
 ) -> tuple[dict[Adjacency, list[float]], AccountingMethod]:
     """Upper epsilons after several numbers of steps under both adjacencies, by one accountant.
 
-    This is the given method, or `pld`, or `prv` where `pld` refuses; `instead` says what to do if
-    both refuse. The mechanism's own adjacency and number of steps are not used.
+    It is the first of `methods` (default: `all_methods`) that does not refuse; `instead` says what
+    to do if all refuse. The mechanism's own adjacency and number of steps are not used.
 
     Returns:
         A list for each adjacency, in the order of `steps`, and the method of both.
@@ -91,12 +91,16 @@ def curves_by_adjacency(
             for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
         }
 
-    return (both(method), method) if method else with_fallback(both, instead=instead)
+    if methods is None:
+        methods = all_methods(mechanism.after(max(steps)))
+    return with_fallback(both, methods=methods, instead=instead)
 
 
 _ACCOUNTANTS = {
     "pld": "privacy loss distributions (dp-accounting)",
     "prv": "privacy random variables (prv-accountant)",
+    "closed_form": "the closed form of the Gaussian mechanism",
+    "loose": "loose bounds (a coarse grid of losses, or Rényi divergences)",
 }
 
 

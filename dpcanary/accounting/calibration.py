@@ -6,7 +6,12 @@ from math import asinh, exp, log, log1p, sqrt
 
 from scipy.optimize import brentq
 
-from dpcanary.accounting.epsilon import account_epsilon_curve, checked_question, with_fallback
+from dpcanary.accounting.epsilon import (
+    account_epsilon_curve,
+    all_methods,
+    checked_question,
+    with_fallback,
+)
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.noise import NoiseStage
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
@@ -113,9 +118,10 @@ def _bracket(excess: Callable[[float], float], guess: float) -> tuple[float, flo
 def calibrate_with_fallback(
     mechanism: Mechanism, *, epsilon: float, delta: float, instead: str
 ) -> tuple[float, AccountingMethod]:
-    """The noise by `calibrate_noise` with method `pld`, or `prv`; and the method that gave it."""
+    """The noise by `calibrate_noise` with the first method that gives one; and that method."""
     return with_fallback(
         lambda method: calibrate_noise(mechanism, epsilon=epsilon, delta=delta, method=method),
+        methods=all_methods(mechanism),
         instead=instead,
     )
 

@@ -8,6 +8,7 @@ from math import nan
 import pandas as pd
 
 from dpcanary.accounting.by_adjacency import curves_by_adjacency
+from dpcanary.accounting.epsilon import exact_methods
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import AccountingError
@@ -53,11 +54,13 @@ def _ratios_by_steps(mechanism: Mechanism, steps: list[int], delta: float) -> pd
     """A row for each number of steps. If these fail together, each is tried alone."""
     nothing = [nan] * len(steps)
     substitute, add_remove, method = nothing, nothing, "none"
-    # The closed form is exact, and possible at any epsilon.
-    only = AccountingMethod.CLOSED_FORM if mechanism.sample_rate == 1 else None
+    # The closed form is exact, and possible at any epsilon. A ratio of loose bounds says nothing.
+    methods = exact_methods(mechanism.after(max(steps)))
+    if mechanism.sample_rate == 1:
+        methods = [AccountingMethod.CLOSED_FORM]
     try:
         curves, method = curves_by_adjacency(
-            mechanism, steps=steps, delta=delta, instead="there is no ratio here", method=only
+            mechanism, steps=steps, delta=delta, instead="there is no ratio here", methods=methods
         )
         substitute, add_remove = curves[Adjacency.SUBSTITUTE], curves[Adjacency.ADD_REMOVE]
     except AccountingError as error:

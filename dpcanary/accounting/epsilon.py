@@ -17,6 +17,9 @@ from dpcanary.gdp import gdp_epsilon
 
 Result = TypeVar("Result")
 
+# Beyond this, prv-accountant takes most of a minute, and is no tighter than the loose bounds.
+_MOST_PRV_STEPS = 20_000
+
 
 def account_epsilon(
     mechanism: Mechanism, *, delta: float, method: AccountingMethod | str = AccountingMethod.PLD
@@ -97,24 +100,50 @@ def privacy_profile(mechanism: Mechanism, *, epsilons: Sequence[float]) -> list[
     return [min(1.0, loss.delta(epsilon)) for epsilon in checked]
 
 
+def exact_methods(mechanism: Mechanism) -> list[AccountingMethod]:
+    """The accountants that come within a few per cent, the preferred one first."""
+    if mechanism.sample_rate == 1:
+        return [AccountingMethod.PLD, AccountingMethod.CLOSED_FORM]
+    if mechanism.num_steps > _MOST_PRV_STEPS:
+        return [AccountingMethod.PLD]
+    return [AccountingMethod.PLD, AccountingMethod.PRV]
+
+
+def all_methods(mechanism: Mechanism) -> list[AccountingMethod]:
+    """The exact accountants, and after them the one that always answers."""
+    return [*exact_methods(mechanism), AccountingMethod.LOOSE]
+
+
 def with_fallback(
-    account: Callable[[AccountingMethod], Result], *, instead: str
+    account: Callable[[AccountingMethod], Result],
+    *,
+    methods: Sequence[AccountingMethod],
+    instead: str,
 ) -> tuple[Result, AccountingMethod]:
-    """The result by method `pld`, or by `prv` if `pld` refuses; and the method that gave it.
+    """The result by the first method that does not refuse; and that method.
 
     Raises:
-        AccountingError: if both refuse; says why, and what the user of a config can do `instead`.
+        AccountingError: if all refuse; says why, and what the user of a config can do `instead`.
     """
-    try:
-        return account(AccountingMethod.PLD), AccountingMethod.PLD
-    except AccountingError as first:
-        print(f"warning: trying prv instead: {first}", file=sys.stderr)
+    refusals: list[AccountingError] = []
+    for method in methods:
         try:
-            return account(AccountingMethod.PRV), AccountingMethod.PRV
-        except AccountingError as second:
-            reason = f"{first.reason or first}; and by method 'prv': {second.reason or second}"
-            subject = first.subject or "this mechanism cannot be accounted"
-            raise AccountingError.about(subject, reason=reason, instead=instead) from second
+            return account(method), method
+        except AccountingError as error:
+            refusals.append(error)
+            if method is not methods[-1]:
+                following = methods[len(refusals)].value
+                print(f"warning: trying {following} instead: {error}", file=sys.stderr)
+    first = refusals[0]
+    reasons = [
+        f"by method '{method.value}': {refusal.reason or refusal}"
+        for method, refusal in zip(methods[1:], refusals[1:], strict=True)
+    ]
+    raise AccountingError.about(
+        first.subject or "this mechanism cannot be accounted",
+        reason="; and ".join([str(first.reason or first), *reasons]),
+        instead=instead,
+    ) from refusals[-1]
 
 
 def checked_question(
@@ -146,6 +175,10 @@ def accountant_for(method: AccountingMethod) -> tuple[Accountant, str]:
         return prv.epsilon_bounds, prv.INSTEAD
     from dpcanary.accounting import pld
 
+    if method is AccountingMethod.LOOSE:
+        from dpcanary.accounting import loose
+
+        return loose.epsilon_bounds, loose.INSTEAD
     if method is AccountingMethod.GROUP_PRIVACY:
         return pld.bounds_by_group_privacy, pld.INSTEAD
     return pld.epsilon_bounds, pld.INSTEAD
@@ -156,7 +189,7 @@ def _closed_form(question: Question, steps: list[int], lower: bool) -> list[Epsi
     mechanism = question.mechanism
     if mechanism.sample_rate < 1:
         raise question.refusal(
-            "the closed form holds at sample_rate=1 only", instead="use method='pld'"
+            "the closed form holds at sample_rate=1 only", instead="use method='pld' or 'loose'"
         )
     noises = [mechanism.after(count).collapsed().noise_multiplier for count in steps]
     sensitivity = mechanism.adjacency.sensitivity

@@ -9,7 +9,13 @@ import pandas as pd
 
 from dpcanary.accounting.by_adjacency import curves_by_adjacency
 from dpcanary.accounting.curve import ExactCurve, GaussianCurve
-from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, privacy_profile
+from dpcanary.accounting.epsilon import (
+    account_epsilon,
+    account_epsilon_curve,
+    all_methods,
+    privacy_profile,
+    with_fallback,
+)
 from dpcanary.accounting.last_iterate import LEAST_DELTA, heuristic_epsilon
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.settings import AccountingStage
@@ -35,7 +41,7 @@ _ADJACENCIES = (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE)
 def upper_bounds(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Upper bounds, one row per recorded step.
 
-    If method `pld` refuses either adjacency, `prv` gives both, and `accounting_method` says so.
+    One method gives both adjacencies, the first that refuses neither; `accounting_method` names it.
     The bound by group privacy, and `gaussian_distance`, that of the trade-off curve under the
     audited adjacency, always rest on `pld`; what it refuses is NaN. Where the exact curve of what
     is observed is known, the distance is that of this curve, `epsilon_hidden_state` is its epsilon,
@@ -191,7 +197,7 @@ def _gaussian_distances(mechanism: Mechanism, stage: AccountingStage) -> list[fl
 def profile(stage: AccountingStage, *, noise_multiplier: float) -> pd.DataFrame:
     """Points (epsilon, delta) of the privacy profile at the last step, by adjacency.
 
-    If the losses cannot be represented on a grid, there are only a few points, from method `prv`.
+    If the losses cannot be represented on a grid, there are few points, from other accountants.
     Each point is a bound, so a trade-off curve through them lies below the exact one. Where the
     exact curve of what is observed is known, `hidden_state` stands for it in place of an adjacency,
     and `hidden_state_gdp` for the Gaussian curve of its largest mu. Without noise, delta is 1 at
@@ -247,7 +253,11 @@ def _coarse_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
     points = []
     for one in sorted({delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
         try:
-            bounds = account_epsilon(mechanism, delta=one, method=AccountingMethod.PRV)
+            bounds, _ = with_fallback(
+                lambda method, delta=one: account_epsilon(mechanism, delta=delta, method=method),
+                methods=all_methods(mechanism)[1:],
+                instead="raise noise_multiplier or delta",
+            )
         except AccountingError:
             continue  # the audit's own delta is left: upper_bounds would have refused otherwise
         points.append({"delta": one, "epsilon": bounds.upper})

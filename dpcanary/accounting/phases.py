@@ -1,5 +1,6 @@
 """The epsilons of a training whose noise or sample rate changes on the way."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, floor, log, nan
@@ -50,7 +51,6 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
 
     Raises:
         InputError: an argument is out of its range.
-        AccountingError: no accountant gives a number.
 
     Example:
         >>> halves = [Phase(2.0, 0.1, 100), Phase(2.0, 0.1, 100)]
@@ -72,11 +72,24 @@ def account_phases(phases: Sequence[Phase], *, delta: float) -> EpsilonsByAdjace
             noise_multiplier=phase.noise_multiplier,
         )
         return account_by_adjacency(mechanism, delta=delta)
-    add_remove, substitute = (
-        _composed(merged, adjacency, delta)
-        for adjacency in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
-    )
-    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, AccountingMethod.PLD)
+    adjacencies = (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
+    try:
+        add_remove, substitute = (_composed(merged, one, delta) for one in adjacencies)
+        method = AccountingMethod.PLD
+    except AccountingError as error:
+        print(f"warning: trying loose instead: {error}", file=sys.stderr)
+        add_remove, substitute = (_loose(merged, one, delta) for one in adjacencies)
+        method = AccountingMethod.LOOSE
+    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, method)
+
+
+def _loose(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float:
+    """By Rényi divergences, which add up."""
+    from dpcanary.accounting.loose import ORDERS, epsilon_of, renyi_divergences
+
+    mechanisms = (Mechanism(adjacency, **vars(phase)) for phase in phases)
+    parts = [one.num_steps * renyi_divergences(one, ORDERS) for one in mechanisms]
+    return epsilon_of(sum(parts[1:], start=parts[0]), delta=delta)
 
 
 def _merged(phases: Sequence[Phase]) -> list[Phase]:
@@ -108,12 +121,20 @@ def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> fl
     )
     from dp_accounting.pld import PLDAccountant
 
+    from dpcanary.accounting.pld import least_delta
+
     relation = (
         NeighboringRelation.REPLACE_ONE
         if adjacency is Adjacency.SUBSTITUTE
         else NeighboringRelation.ADD_OR_REMOVE_ONE
     )
     scale = min(phase.sample_rate / phase.noise_multiplier for phase in phases)
+    subject = f"{len(phases)} phases under {adjacency.value}, delta={delta:g}"
+    instead = "raise the noise multiplier or delta"
+    num_steps = sum(phase.num_steps for phase in phases)
+    if delta < least_delta(num_steps):
+        reason = f"rounding errors of {num_steps:,} steps are too large for this delta"
+        raise AccountingError.about(subject, reason=reason, instead=instead)
     interval = max(_FINE, min(_COARSE, _PART * adjacency.sensitivity * scale))
     accountant = PLDAccountant(relation, interval)
     try:
@@ -125,8 +146,5 @@ def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> fl
         return float(accountant.get_epsilon(delta))
     except FAILURES as error:
         raise_if_short_of_memory(error)
-        raise AccountingError.about(
-            f"{len(phases)} phases under {adjacency.value}",
-            reason=f"dp-accounting failed ({error})",
-            instead="raise the noise multiplier or delta",
-        ) from error
+        reason = f"dp-accounting failed ({error})"
+        raise AccountingError.about(subject, reason=reason, instead=instead) from error

@@ -30,6 +30,7 @@ from scipy.optimize import brentq
 from dpcanary.accounting.loss_masses import LossMasses
 from dpcanary.accounting.mechanism import (
     FAILURES,
+    AccountingMethod,
     EpsilonBounds,
     Mechanism,
     Question,
@@ -45,7 +46,7 @@ _COMPOSED_POINTS = 4_000_000
 _COARSE_INTERVAL = 1e-3
 # exp(-loss) underflows at 745. Beyond that dp-accounting returns a quantile of the loss instead.
 _LARGEST_EPSILON = 700.0
-INSTEAD = "use method='prv', or 'closed_form' at sample_rate=1"
+INSTEAD = "use method='loose', or 'closed_form' at sample_rate=1"
 
 Array = NDArray[np.float64]
 
@@ -124,7 +125,8 @@ def _loss_of_step(question: Question, pessimistic: bool) -> PrivacyLossDistribut
     mechanism = question.mechanism.collapsed()
     substitute = mechanism.adjacency is Adjacency.SUBSTITUTE
     interval = _interval(mechanism, pessimistic)
-    if pessimistic and interval > _deviation(mechanism) / 10:
+    coarse = question.method is AccountingMethod.LOOSE
+    if pessimistic and not coarse and interval > _deviation(mechanism) / 10:
         raise question.refusal("the losses of a step span too wide a grid", instead=INSTEAD)
     if pessimistic:
         return _connect_the_dots(mechanism, interval)

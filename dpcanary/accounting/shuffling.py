@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from math import nan
 
-from dpcanary.accounting.epsilon import account_epsilon, account_epsilon_curve, with_fallback
+from dpcanary.accounting.epsilon import (
+    account_epsilon,
+    account_epsilon_curve,
+    exact_methods,
+    with_fallback,
+)
 from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.adjacency import Adjacency
@@ -17,7 +22,7 @@ class ShuffledEpsilons:
     Attributes:
         guaranteed: upper bounds, exact for the Gaussian mechanism that they are of.
         claimed: what an accountant of Poisson samples states for the same numbers. It is no bound
-            of this training. NaN where the accountants refuse.
+            of this training. NaN where the exact accountants refuse.
         delta: of all.
     """
 
@@ -69,7 +74,7 @@ def guaranteed_epsilon(mechanism: ShuffledMechanism, *, delta: float) -> float:
 
 
 def claimed_epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """What Poisson accounting states; NaN where the accountants refuse.
+    """What Poisson accounting states; NaN where the exact accountants refuse.
 
     Raises:
         InputError: an argument is out of its range.
@@ -79,6 +84,7 @@ def claimed_epsilon(mechanism: Mechanism, *, delta: float) -> float:
             lambda method: account_epsilon_curve(
                 mechanism, steps=[mechanism.num_steps], delta=delta, method=method
             ),
+            methods=exact_methods(mechanism),
             instead="raise the noise multiplier or delta",
         )
     except AccountingError:

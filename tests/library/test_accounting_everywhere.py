@@ -1,0 +1,167 @@
+"""An epsilon at every setting: the accountants that always answer, and when they are asked."""
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from dpcanary.accounting.by_adjacency import account_by_adjacency
+from dpcanary.accounting.calibration import calibrate_with_fallback
+from dpcanary.accounting.epsilon import account_epsilon, all_methods
+from dpcanary.accounting.loose import renyi_divergences
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.adjacency import Adjacency
+from dpcanary.gdp import gdp_epsilon
+
+GRID_SEED, GRID_SIZE, SHORT_GRID_SIZE = 7, 500, 12
+
+
+def grid(size: int) -> list[tuple[Mechanism, float]]:
+    """Mechanisms and deltas over all magnitudes; every fifth one without sampling."""
+    rng = np.random.default_rng(GRID_SEED)
+    settings = []
+    for index in range(size):
+        rate = 1.0 if index % 5 == 0 else float(10 ** rng.uniform(-7, 0))
+        mechanism = Mechanism(
+            "substitute" if index % 2 else "add_remove",
+            sample_rate=rate,
+            num_steps=int(10 ** rng.uniform(0, 6)),
+            noise_multiplier=float(10 ** rng.uniform(-1, 2)),
+        )
+        settings.append((mechanism, float(10 ** rng.uniform(-15, -1))))
+    return settings
+
+
+def check_setting(mechanism: Mechanism, delta: float) -> str:
+    """Accounts for both adjacencies, and compares with what is known independently."""
+    epsilons = account_by_adjacency(mechanism, delta=delta)
+    assert 0 <= epsilons.add_remove < np.inf
+    assert 0 <= epsilons.substitute < np.inf
+    q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.num_steps
+    for adjacency, epsilon in (
+        (Adjacency.ADD_REMOVE, epsilons.add_remove),
+        (Adjacency.SUBSTITUTE, epsilons.substitute),
+    ):
+        # Full batches are the Gaussian mechanism; sampling can only help.
+        unsampled = gdp_epsilon(mu=adjacency.sensitivity * steps**0.5 / sigma, delta=delta)
+        if q == 1:
+            assert epsilon == pytest.approx(unsampled, rel=2e-4, abs=1e-9)
+        elif epsilons.method != "loose":
+            assert epsilon <= unsampled * (1 + 1e-3) + 1e-6
+        # One step alone: the largest delta of the Gaussian, of which sampling takes the share q.
+        assert epsilon >= lower_bound_of_one_step(adjacency, q, sigma, delta) * (1 - 1e-9)
+    if q < 1:
+        # The Rényi accountant of dp-accounting, for add/remove; its orders differ from ours.
+        renyi = RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+        renyi.compose(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
+        assert epsilons.add_remove <= renyi.get_epsilon(delta) * 1.005 + 1e-9
+    return epsilons.method.value
+
+
+def lower_bound_of_one_step(adjacency: Adjacency, q: float, sigma: float, delta: float) -> float:
+    """An epsilon that one step exceeds: that at which outputs above a threshold have more delta."""
+    outputs = np.linspace(-2, 2, 41) + sigma * np.linspace(-8, 40, 41)
+    of_world0 = (1 - q) * norm.sf(outputs / sigma) + q * norm.sf((outputs - 1) / sigma)
+    centre = -1 if adjacency is Adjacency.SUBSTITUTE else 0
+    of_world1 = (1 - q) * norm.sf(outputs / sigma) + q * norm.sf((outputs - centre) / sigma)
+    known = (of_world0 > delta) & (of_world1 > 0)
+    return max(0.0, *np.log((of_world0[known] - delta) / of_world1[known]), 0.0)
+
+
+def test_every_setting_of_a_small_grid_is_accounted():
+    methods = {check_setting(mechanism, delta) for mechanism, delta in grid(SHORT_GRID_SIZE)}
+    assert {"pld", "closed_form", "loose"} <= methods
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(20))
+def test_every_setting_of_a_large_grid_is_accounted(part):
+    for mechanism, delta in grid(GRID_SIZE)[part::20]:
+        check_setting(mechanism, delta)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute", "zero_out"])
+@pytest.mark.parametrize(("q", "sigma"), [(0.03, 0.7), (0.4, 2.0), (1.0, 3.0)])
+def test_divergences_are_those_of_quadrature(adjacency, q, sigma):
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=3, noise_multiplier=sigma)
+    orders = np.array([1.01, 1.7, 4.0, 23.0])
+    centre = -1.0 if adjacency == "substitute" else 0.0
+
+    def divergence(order: float, first: float, second: float) -> float:
+        def integrand(output: float) -> float:
+            logs = [
+                np.logaddexp(
+                    np.log1p(-q) + norm.logpdf(output, 0, sigma) if q < 1 else -np.inf,
+                    np.log(q) + norm.logpdf(output, mean, sigma),
+                )
+                for mean in (first, second)
+            ]
+            return float(np.exp(order * logs[0] + (1 - order) * logs[1]))
+
+        reach = 2 * order + 9 * sigma
+        integral, _ = quad(integrand, -reach, reach, limit=500, points=[0, order, -order])
+        return float(np.log(integral) / (order - 1))
+
+    expected = [
+        max(divergence(order, 1.0, centre), divergence(order, centre, 1.0)) for order in orders
+    ]
+    np.testing.assert_allclose(renyi_divergences(mechanism, orders), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "substitute"])
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "delta", "most"),
+    [(0.1, 2.0, 200, 1e-5, 1.11), (0.5, 5.0, 50, 1e-8, 1.1), (1e-3, 0.8, 3000, 1e-6, 1.02)],
+)
+def test_the_loose_bound_is_above_the_exact_one_and_near(adjacency, q, sigma, steps, delta, most):
+    mechanism = Mechanism(adjacency, sample_rate=q, num_steps=steps, noise_multiplier=sigma)
+    exact = account_epsilon(mechanism, delta=delta)
+    loose = account_epsilon(mechanism, delta=delta, method="loose")
+    assert exact.lower <= exact.upper <= loose.upper * (1 + 1e-9)
+    assert loose.upper <= most * exact.upper
+    assert loose.lower == 0.0
+
+
+def test_rare_records_in_many_steps_are_accounted_within_a_third_of_a_fine_grid():
+    """One phase of a million records in batches of one; the fine grid is dp-accounting's own."""
+    mechanism = Mechanism("add_remove", sample_rate=1e-5, num_steps=100_000, noise_multiplier=1.0)
+    epsilon = account_by_adjacency(mechanism, delta=1e-7).add_remove
+    assert 0.0164 <= epsilon <= 0.0164 * 4 / 3
+    # The phases of one mechanism are this mechanism.
+    halves = [Phase(1.0, 1e-5, 60_000), Phase(1.0, 1e-5, 40_000)]
+    assert account_phases(halves, delta=1e-7).add_remove == epsilon
+
+
+def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
+    phases = [Phase(2.0, 0.05, 3_000), Phase(3.0, 0.1, 2_000)]
+    loose = account_phases(phases, delta=1e-14)
+    assert loose.method == "loose"
+    # Between two trainings that have the noise of one phase throughout, at its sample rate.
+    for adjacency in ("add_remove", "substitute"):
+        ends = [
+            account_epsilon(
+                Mechanism(adjacency, sample_rate=q, num_steps=5_000, noise_multiplier=sigma),
+                delta=1e-14,
+                method="loose",
+            ).upper
+            for q, sigma in ((0.05, 3.0), (0.1, 2.0))
+        ]
+        assert ends[0] < getattr(loose, adjacency) < ends[1]
+
+
+def test_full_batches_are_calibrated_by_the_closed_form_where_losses_are_refused():
+    mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=300)
+    noise, method = calibrate_with_fallback(
+        mechanism, epsilon=3.0, delta=1e-15, instead="choose another epsilon"
+    )
+    assert method == "closed_form"
+    assert gdp_epsilon(mu=2 * 300**0.5 / noise, delta=1e-15) == pytest.approx(3.0, rel=1e-4)
+
+
+def test_the_slow_accountant_is_not_tried_for_very_many_steps():
+    few = Mechanism("substitute", sample_rate=0.1, num_steps=20_000, noise_multiplier=1.0)
+    assert [method.value for method in all_methods(few)] == ["pld", "prv", "loose"]
+    assert "prv" not in all_methods(few.after(20_001))
