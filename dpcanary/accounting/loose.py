@@ -68,9 +68,10 @@ def renyi_divergences(mechanism: Mechanism, orders: Array) -> Array:
 def _divergence(adjacency: Adjacency, q: float, sigma: float, order: float) -> float:
     """By the trapezoid rule; P^order Q^(1-order) decays like a Gaussian beyond 2 order."""
     reach = 2 * order + 14 * sigma
-    points = 2 * int(_PER_DEVIATION * reach / sigma) + 1
-    if points > _MOST_POINTS:
+    deviations = reach / sigma
+    if 2 * _PER_DEVIATION * deviations > _MOST_POINTS:
         return inf
+    points = 2 * int(_PER_DEVIATION * deviations) + 1
     outputs, step = np.linspace(-reach, reach, points, retstep=True)
     centres = (1.0, -1.0) if adjacency is Adjacency.SUBSTITUTE else (1.0, 0.0)
     log_p, log_q = (_log_mixture(outputs, q, sigma, centre) for centre in centres)
