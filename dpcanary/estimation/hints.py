@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from dpcanary.estimation.estimate import EpsilonEstimate, estimate_epsilon
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.table import ceiling_of
+from dpcanary.printing import rounded_down
 
 
 def hint_of_zero(
@@ -48,7 +49,8 @@ def hint_of_zero(
     )
     if other.epsilon_lower > 0:
         return (
-            f"With the signs of all scores changed the bound would be {other.epsilon_lower:.2f}."
+            "With the signs of all scores changed the bound would be"
+            f" {rounded_down(other.epsilon_lower)}."
             f" If low scores stand for world 0, as losses do, {if_reversed}; decide that by what"
             " the scores are, not by this number."
         )

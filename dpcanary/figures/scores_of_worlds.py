@@ -23,6 +23,7 @@ from dpcanary.figures.attacks import (
 from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.figures.notes import number_range
 from dpcanary.figures.panels import settings_in_words
+from dpcanary.printing import rounded_down
 from dpcanary.scoring.world_scores import WorldScores
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def draw_scores_of_worlds(scores: WorldScores, bound: "EpsilonEstimate", *, name
     worlds has error rates below the true curve, which is at most this. `name` is that of the data.
     """
     valid = "" if bound.is_valid else "NOT VALID: "
-    label = f"{valid}bound: ε ≥ {bound.epsilon_lower:.2f} at δ = {bound.delta:g}"
+    label = f"{valid}bound: ε ≥ {rounded_down(bound.epsilon_lower)} at δ = {bound.delta:g}"
     entries: list[Entry] = [
         *(
             Patch(color=colour, alpha=0.7, label=f"world {world}")

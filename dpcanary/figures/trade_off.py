@@ -30,6 +30,7 @@ from dpcanary.figures.attacks import (
 from dpcanary.figures.layout import Entry, make_frame
 from dpcanary.figures.notes import shared_note
 from dpcanary.figures.panels import panels_of
+from dpcanary.printing import rounded_down, rounded_up
 
 # Series, canary, audit, false positive and false negative rates.
 _Curve = tuple[str, str | None, str | None, Array, Array]
@@ -120,14 +121,14 @@ def _proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
     series = dict.fromkeys(attack.series for attack, _ in proven_attacks)
     for one in series:
         mus = _listed(
-            [f"{proven.mu:.3g}" for attack, proven in proven_attacks if attack.series == one]
+            [rounded_down(proven.mu) for attack, proven in proven_attacks if attack.series == one]
         )
         name = f"{style.canary_name(*one)}: " if len(series) > 1 else ""
         entries.append(_gaussian(*one) | {"label": f"{name}Gaussian, audited μ = {mus}"})
     sizes = _listed(
         [f"{len(one.world0_scores) + len(one.world1_scores):,}" for one, _ in proven_attacks]
     )
-    epsilons = _listed([f"{proven.ceiling:.3g}" for _, proven in proven_attacks])
+    epsilons = _listed([rounded_up(proven.ceiling) for _, proven in proven_attacks])
     label = f"direct: at most ε = {epsilons} with {sizes} scores"
     return [entries, ["provable without it:", _CEILING | {"label": label}]]
 
