@@ -5,10 +5,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import nan
 from typing import Any
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
-from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism, least_batches_of_pass
 from dpcanary.accounting.shuffling import guaranteed_epsilon
@@ -95,12 +96,7 @@ def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
     A record that takes part once in each pass over the data is in as many steps as there are
     passes, and nothing amplifies its privacy: that is the accounting of full batches.
     """
-    shuffled = ShuffledMechanism(
-        mechanism.adjacency,
-        batches_per_pass=least_batches_of_pass(mechanism.sample_rate),
-        num_steps=mechanism.num_steps,
-        noise_multiplier=mechanism.noise_multiplier,
-    )
+    shuffled = in_passes(mechanism)
     text = (
         "batches are no Poisson samples (poisson_sampling=False): the accounted epsilons do not"
         " hold. If each record is used once in each pass over the data"
@@ -118,6 +114,29 @@ def without_poisson_sampling(mechanism: Mechanism, *, delta: float) -> str:
         f" {rounded_up(found[Adjacency.ZERO_OUT])} for a record that is there or replaced by"
         " nothing (zero-out); no sampling amplifies it"
     )
+
+
+def in_passes(mechanism: Mechanism) -> ShuffledMechanism:
+    """A mechanism whose batches are no Poisson samples: each record is used once in each pass."""
+    return ShuffledMechanism(
+        mechanism.adjacency,
+        batches_per_pass=least_batches_of_pass(mechanism.sample_rate),
+        num_steps=mechanism.num_steps,
+        noise_multiplier=mechanism.noise_multiplier,
+    )
+
+
+def guaranteed_in_passes(mechanism: Mechanism, *, delta: float) -> EpsilonsByAdjacency:
+    """The upper bounds of such a mechanism; `group_privacy` is NaN.
+
+    Raises:
+        AccountingError: if no accountant gives a number.
+    """
+    add_remove, substitute = (
+        guaranteed_epsilon(in_passes(mechanism).under(adjacency), delta=delta)
+        for adjacency in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
+    )
+    return EpsilonsByAdjacency(add_remove, substitute, nan, delta, AccountingMethod.CLOSED_FORM)
 
 
 def samples_poisson(privacy_engine_or_optimizer: Any) -> bool | None:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency, account_by_adjacency
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.of_opacus import without_poisson_sampling
+from dpcanary.accounting.of_opacus import guaranteed_in_passes, without_poisson_sampling
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError, InputError
@@ -114,6 +114,21 @@ class OwnAudit:
             return ""
         return without_poisson_sampling(mechanism, delta=self.estimate.delta)
 
+    @cached_property
+    def guaranteed(self) -> EpsilonsByAdjacency | None:
+        """The upper bounds that hold for this training; None if none is known.
+
+        They are the accounted ones, unless batches are no Poisson samples.
+
+        Raises:
+            AccountingError: if no accountant gives a number.
+        """
+        if not self.guaranteed_instead:
+            return self.accounted
+        if self._private_mechanism is None:
+            return None
+        return guaranteed_in_passes(self._private_mechanism, delta=self.estimate.delta)
+
     @property
     def _private_mechanism(self) -> Mechanism | None:
         """What Opacus accounted; None if it is not known, or not private."""
@@ -165,10 +180,10 @@ class OwnAudit:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One row: the bound with all that it rests on, and the accounted epsilons."""
+        """One row: the bound with all that it rests on, and the upper bounds that hold."""
         upper = {"substitute": float("nan"), "add_remove": float("nan")}
-        if self.accounted:
-            upper = {name: getattr(self.accounted, name) for name in upper}
+        if self.guaranteed:
+            upper = {name: getattr(self.guaranteed, name) for name in upper}
         return pd.DataFrame(
             [
                 {
@@ -202,9 +217,9 @@ class OwnAudit:
         from dpcanary.reports.page import write_report
 
         try:
-            accounted = self.accounted
+            guaranteed = self.guaranteed
         except AccountingError:
-            accounted = None
+            guaranteed = None
         target = Path("own_training.html" if path is None else path)
         page = report_of_own_audit(
             name=target.stem,
@@ -212,7 +227,7 @@ class OwnAudit:
             estimate=self.estimate,
             adjacency=self.adjacency,
             mechanism=self.mechanism,
-            accounted=accounted,
+            accounted=guaranteed,
             seconds=self.seconds,
             findings=[*self._accounted_lines(), *self._hint_lines()],
         )
@@ -262,9 +277,14 @@ class OwnAudit:
                 else "nothing speaks against what was accounted"
             )
             verdict = f"p = {claim.p_value:.2g}: {found}"
-        return [
-            f"accounted: epsilon <= {rounded_up(accounted.substitute)} under substitute"
-            f" adjacency, {rounded_up(accounted.add_remove)} under add/remove",
-            verdict,
-            *([f"WARNING: {instead}"] if instead else []),
-        ]
+        epsilons = (
+            f"epsilon <= {rounded_up(accounted.substitute)} under substitute adjacency,"
+            f" {rounded_up(accounted.add_remove)} under add/remove"
+        )
+        if instead:
+            return [
+                f"WARNING: {instead}",
+                f"accounted as Poisson samples, which does not hold: {epsilons}",
+                verdict,
+            ]
+        return [f"accounted: {epsilons}", verdict]

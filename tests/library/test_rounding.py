@@ -1,4 +1,4 @@
-"""Lower bounds are printed rounded down and upper bounds rounded up, everywhere, by one function."""
+"""Lower bounds are printed rounded down and upper bounds rounded up, by one function."""
 
 import ast
 import re

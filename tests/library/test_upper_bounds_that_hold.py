@@ -1,0 +1,76 @@
+"""Reports and terminals show upper bounds that hold: the guarantee first, and claims as claims."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dpcanary.accounting.phases import Phase
+from dpcanary.adjacency import Adjacency
+from dpcanary.estimation.estimate import estimate_epsilon
+from dpcanary.gdp import gdp_epsilon
+from dpcanary.own_training.result import OwnAudit
+from dpcanary.printing import rounded_up
+from dpcanary.scoring.world_scores import WorldScores
+
+DELTA, NOISE, RATE, STEPS = 1e-6, 1.5, 0.125, 60  # eight passes of eight batches
+
+
+def audited(
+    *, poisson: bool | None, rate: float = RATE, phases: tuple[Phase, ...] = ()
+) -> OwnAudit:
+    rng = np.random.default_rng(5)
+    scores = WorldScores(rng.normal(1.0, 1.0, 60), rng.normal(0.0, 1.0, 60))
+    estimate = estimate_epsilon(
+        world0_scores=scores.world0, world1_scores=scores.world1, delta=DELTA
+    )
+    return OwnAudit(
+        scores=scores,
+        estimate=estimate,
+        adjacency=Adjacency.SUBSTITUTE,
+        mechanism=None if phases else (NOISE, rate, STEPS),
+        seconds=1.0,
+        poisson_sampling=poisson,
+        phases=phases,
+    )
+
+
+def bars_of(audit: OwnAudit, tmp_path) -> list[str]:
+    """The upper bounds of the report's first screen."""
+    page = audit.report(tmp_path / "report.html").read_text()
+    return re.findall(r"≤ ([\d,.]+)", page[: page.index("</section>")])
+
+
+def test_without_poisson_samples_what_is_guaranteed_comes_first(tmp_path):
+    """One use of a record in each of eight passes: a Gaussian mechanism of eight steps."""
+    audit = audited(poisson=False)
+    guaranteed = {
+        "substitute": gdp_epsilon(mu=2 * 8**0.5 / NOISE, delta=DELTA),
+        # A record more replaces another one in its batch, which joins the pass's last batch.
+        "add_remove": gdp_epsilon(mu=((2**2 + 1) * 8) ** 0.5 / NOISE, delta=DELTA),
+    }
+    assert audit.guaranteed.substitute == pytest.approx(guaranteed["substitute"])
+    assert audit.accounted.substitute < audit.guaranteed.substitute / 3
+    for name, epsilon in guaranteed.items():
+        assert audit.summary[f"epsilon_upper_{name}"][0] == pytest.approx(epsilon)
+    assert {*bars_of(audit, tmp_path)} == {rounded_up(value) for value in guaranteed.values()}
+    text = str(audit)
+    claim = rounded_up(audit.accounted.substitute)
+    assert text.index(rounded_up(guaranteed["substitute"])) < text.index(claim)
+    assert f"which does not hold: epsilon <= {claim}" in text
+    assert not re.search(r"^accounted: epsilon", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("poisson", "rate"), [(True, RATE), (None, RATE), (False, 1.0)])
+def test_what_is_accounted_is_guaranteed_where_it_holds(poisson, rate, tmp_path):
+    audit = audited(poisson=poisson, rate=rate)
+    assert audit.guaranteed == audit.accounted
+    assert rounded_up(audit.accounted.substitute) in bars_of(audit, tmp_path)
+    assert f"\naccounted: epsilon <= {rounded_up(audit.accounted.substitute)}" in str(audit)
+
+
+def test_phases_without_poisson_samples_have_no_upper_bound(tmp_path):
+    audit = audited(poisson=False, phases=(Phase(2.0, 0.1, 30), Phase(1.0, 0.1, 30)))
+    assert audit.guaranteed is None
+    assert bars_of(audit, tmp_path) == []
+    assert "nothing here says what does" in str(audit)
