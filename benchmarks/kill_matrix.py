@@ -156,7 +156,9 @@ def measure(paths: Sequence[str], jobs: int) -> int:
         )
     ]
     files.sort(key=lambda name: (ROOT / name).stat().st_size)
-    parts = [["dpcanary", *files[::jobs]], *(files[first::jobs] for first in range(1, jobs))]
+    if not paths:
+        files.insert(0, "dpcanary")  # the examples in docstrings
+    parts = [files[first::jobs] for first in range(jobs)]
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.kill_matrix", "part", str(number), *part],
@@ -360,6 +362,8 @@ class Forking:
 
 def find_in_copy(error: Planted, tests: Sequence[str], copy: Path) -> list[str]:
     """The tests that fail in a new process on a copy whose file has the error."""
+    if not tests:
+        return []
     path = copy / "dpcanary" / error.file
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(error.before, error.after), encoding="utf-8")
@@ -380,13 +384,13 @@ def find_in_copy(error: Planted, tests: Sequence[str], copy: Path) -> list[str]:
     return [test for test in tests if test in failed] or ([*tests] if failed else [])
 
 
-def find(names: Sequence[str], jobs: int, budget: float) -> int:
-    """Runs the candidates of every error that has no line yet."""
+def find(names: Sequence[str], path: Path, jobs: int, budget: float) -> int:
+    """Runs the candidates of every error of a list that has no line yet."""
     measured = read_measured()
-    known = {row["error"] for row in read_lines("kills.*.jsonl")}
+    known = {row["error"] for row in read_lines(f"kills-{path.stem}.*.jsonl")}
     errors = [
         error
-        for error in read_list()
+        for error in read_list(path)
         if error.name not in known and (not names or any(name in error.name for name in names))
     ]
     tests = {error.name: candidates(error, measured, budget) for error in errors}
@@ -394,7 +398,8 @@ def find(names: Sequence[str], jobs: int, budget: float) -> int:
     for number in range(jobs):
         child = os.fork()
         if child == 0:
-            find_part(number, errors[number::jobs], tests)
+            kept = KEPT / f"kills-{path.stem}.{number}.jsonl"
+            find_part(kept, errors[number::jobs], tests)
             os._exit(0)
         children.append(child)
     for child in children:
@@ -402,9 +407,8 @@ def find(names: Sequence[str], jobs: int, budget: float) -> int:
     return 0
 
 
-def find_part(number: int, errors: Sequence[Planted], tests: Mapping[str, Sequence[str]]) -> None:
+def find_part(path: Path, errors: Sequence[Planted], tests: Mapping[str, Sequence[str]]) -> None:
     """One process's share of the errors: forked where that is possible, the rest in a copy."""
-    path = KEPT / f"kills.{number}.jsonl"
     os.environ.update(SAME_SEED)
     os.chdir(ROOT)
     files = sorted({test.partition("::")[0] for error in errors for test in tests[error.name]})
@@ -412,7 +416,7 @@ def find_part(number: int, errors: Sequence[Planted], tests: Mapping[str, Sequen
     try:
         pytest.main(["-q", "-p", "no:cacheprovider", *files], [forking])
         with tempfile.TemporaryDirectory(prefix="dpcanary-kills-") as folder:
-            copy = copied(Path(folder))
+            copy = copied(Path(folder)) if forking.left else Path()
             for error in tqdm(forking.left, unit="error in a copy", file=sys.stderr):
                 failed = find_in_copy(error, tests[error.name], copy)
                 append_line(path, Kills(error.name, "copied", [*tests[error.name]], failed))
@@ -439,10 +443,10 @@ def redundant(seconds: Mapping[str, float], kills: Iterable[Kills]) -> set[str]:
     return finding - cheapest
 
 
-def report(write: bool) -> int:
+def report(path: Path, write: bool) -> int:
     """Prints costs, kills, and what finds nothing that a cheaper test does not."""
     costs = [Cost(**row) for row in read_lines("costs.*.jsonl")]
-    kills = [Kills(**row) for row in read_lines("kills.*.jsonl")]
+    kills = [Kills(**row) for row in read_lines(f"kills-{path.stem}.*.jsonl")]
     seconds = {cost.test: cost.seconds for cost in costs}
     number_found = Counter(test for error in kills for test in error.killers)
     alone = Counter(error.killers[0] for error in kills if len(error.killers) == 1)
@@ -533,18 +537,19 @@ def main() -> int:
     parser.add_argument("command", choices=["measure", "part", "find", "report"])
     parser.add_argument("names", nargs="*", help="paths of tests, or parts of errors' names")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
+    parser.add_argument("--list", type=Path, default=LIST, help="another list of errors")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests for an error")
     parser.add_argument("--write", action="store_true", help="the table and the list as well")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     match arguments.command:
         case "measure":
             return measure(arguments.names, arguments.jobs)
         case "part":
             return measure_part(int(arguments.names[0]), arguments.names[1:])
         case "find":
-            return find(arguments.names, arguments.jobs, arguments.budget)
+            return find(arguments.names, arguments.list, arguments.jobs, arguments.budget)
         case _:
-            return report(arguments.write)
+            return report(arguments.list, arguments.write)
 
 
 if __name__ == "__main__":

@@ -73,9 +73,9 @@ class Planted(NamedTuple):
     at_first: bool
 
 
-def read_list() -> list[Planted]:
-    """All errors."""
-    return [Planted(**one) for one in json.loads(LIST.read_text(encoding="utf-8"))]
+def read_list(path: Path = LIST) -> list[Planted]:
+    """All errors of a list."""
+    return [Planted(**error) for error in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def run_tests(tests: Sequence[str], copy: Path) -> "subprocess.CompletedProcess[str]":
