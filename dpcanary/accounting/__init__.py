@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dpcanary.accounting.epsilon import account_epsilon as account_epsilon
     from dpcanary.accounting.epsilon import account_epsilon_curve as account_epsilon_curve
     from dpcanary.accounting.epsilon import privacy_profile as privacy_profile
+    from dpcanary.accounting.groups import EpsilonsOfGroup as EpsilonsOfGroup
+    from dpcanary.accounting.groups import account_group as account_group
     from dpcanary.accounting.last_iterate import heuristic_epsilon as heuristic_epsilon
     from dpcanary.accounting.losses import SimulatedEpsilon as SimulatedEpsilon
     from dpcanary.accounting.losses import simulate_epsilon as simulate_epsilon

@@ -1,5 +1,6 @@
 """`dpcanary account`, `calibrate` and `statement`: the epsilons of a training, before it runs."""
 
+import re
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +13,18 @@ from dpcanary.commands.training_options import (
     Delta,
     DropLast,
     Epochs,
+    GroupSize,
     Json,
     NoiseMultiplier,
+    NoiseMultiplierOrPhases,
     NumRecords,
     NumSteps,
+    Phases,
     SampleRate,
     Sampling,
     mechanism_of,
+    noise_of,
+    phases_of,
     refuse_drop_last,
     shuffled_mechanism_of,
     warn_of_large_delta,
@@ -27,6 +33,7 @@ from dpcanary.errors import InputError
 from dpcanary.printing import print_json, print_table, print_text, rounded_up
 
 if TYPE_CHECKING:  # its accountants load slowly
+    from dpcanary.accounting.groups import EpsilonsOfGroup
     from dpcanary.accounting.shuffling import ShuffledEpsilons
 
 # With shuffled batches, zero-out and add/remove adjacency differ.
@@ -38,13 +45,15 @@ _SHUFFLED_PROTECTS = {
 
 
 def account(
-    noise_multiplier: NoiseMultiplier,
     delta: Delta,
+    noise_multiplier: NoiseMultiplierOrPhases = None,
     sample_rate: SampleRate = None,
     batch_size: BatchSize = None,
     num_records: NumRecords = None,
     num_steps: NumSteps = None,
     epochs: Epochs = None,
+    phase: Phases = None,
+    group_size: GroupSize = 1,
     sampling: Sampling = "poisson",
     drop_last: DropLast = False,
     last_model: Annotated[
@@ -65,69 +74,110 @@ def account(
                        --noise-multiplier 1.1 --delta 1e-5
       dpcanary account --sample-rate 0.25 --num-steps 500 \\
                        --noise-multiplier 5.574 --delta 1e-5 --json
+      dpcanary account --phase 1000,0.01,1.1 --phase 500,0.02,0.9 --delta 1e-5
       dpcanary account --sampling shuffled --batch-size 256 --num-records 60000 \\
                        --epochs 10 --noise-multiplier 1.1 --delta 1e-5
     """
-    if sampling == "shuffled":
+    if sampling == "shuffled" or phase:
         if last_model:
-            raise InputError("--last-model: the heuristic is for Poisson sampling")
+            raise InputError("--last-model: the heuristic is for Poisson sampling in one phase")
+        if group_size > 1:
+            raise InputError("--group-size: groups are accounted for Poisson sampling in one phase")
+    if sampling == "shuffled":
+        if phase:
+            raise InputError("--phase: shuffled batches are accounted in one phase")
         shuffled, rate = shuffled_mechanism_of(
-            sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier,
+            sample_rate, batch_size, num_records, num_steps, epochs, noise_of(noise_multiplier),
             drop_last=drop_last,
         )  # fmt: skip
         warn_of_large_delta(delta, num_records)
         _account_shuffled(shuffled, rate, delta, as_json)
         return
     refuse_drop_last(drop_last)
-    mechanism = mechanism_of(
-        sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
-    )
-    warn_of_large_delta(delta, num_records)
     from dpcanary.accounting.by_adjacency import account_by_adjacency
+    from dpcanary.accounting.groups import account_group
     from dpcanary.accounting.last_iterate import heuristic_epsilon
+    from dpcanary.accounting.phases import account_phases
 
-    found = account_by_adjacency(mechanism, delta=delta)
-    epsilons = {name: getattr(found, name) for name in PROTECTS}
-    heuristic = {
-        name.value: heuristic_epsilon(mechanism.under(name), delta=delta)
-        for name in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
-        if last_model
-    }
-    if as_json:
+    warn_of_large_delta(delta, num_records)
+    if phase:
+        phases = phases_of(
+            phase, noise_multiplier=noise_multiplier, sample_rate=sample_rate,
+            batch_size=batch_size, num_steps=num_steps, epochs=epochs,
+        )  # fmt: skip
+        epsilons = account_phases(phases, delta=delta)
+        training: dict[str, Any] = {"phases": [vars(one) for one in phases], "delta": delta}
+        words = f"{len(phases)} phases, {sum(one.num_steps for one in phases):,} steps"
+        group, heuristic = None, {}
+    else:
+        mechanism = mechanism_of(
+            sample_rate, batch_size, num_records, num_steps, epochs, noise_of(noise_multiplier)
+        )
+        epsilons = account_by_adjacency(mechanism, delta=delta)
         training = {
             "sample_rate": mechanism.sample_rate,
             "noise_multiplier": mechanism.noise_multiplier,
             "num_steps": mechanism.num_steps,
             "delta": delta,
         }
-        more = {"heuristic_of_last_model": heuristic} if last_model else {}
-        print_json({**training, "epsilon": epsilons, "method": found.method.value, **more})
+        words = (
+            f"sample rate {mechanism.sample_rate:.4g}, noise multiplier"
+            f" {mechanism.noise_multiplier:g}, {mechanism.num_steps:,} steps"
+        )
+        sizes = [group_size] if group_size > 1 else []
+        group = next((account_group(mechanism, group_size=k, delta=delta) for k in sizes), None)
+        heuristic = {
+            name.value: heuristic_epsilon(mechanism.under(name), delta=delta)
+            for name in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
+            if last_model
+        }
+    by_name = {name: getattr(epsilons, name) for name in PROTECTS}
+    if as_json:
+        more: dict[str, Any] = {"heuristic_of_last_model": heuristic} if last_model else {}
+        if group:
+            more["group"] = vars(group)
+        print_json({**training, "epsilon": by_name, "method": epsilons.method.value, **more})
         return
-    print_text(
-        f"DP-SGD with Poisson sampling: sample rate {mechanism.sample_rate:.4g}, noise multiplier"
-        f" {noise_multiplier:g}, {mechanism.num_steps:,} steps, delta {delta:g}."
-    )
+    print_text(f"DP-SGD with Poisson sampling: {words}, delta {delta:g}.")
     print()
-    print_table(
-        ("adjacency", "epsilon", "protects"),
-        [(ADJACENCIES[name], rounded_up(epsilons[name]), text) for name, text in PROTECTS.items()],
-    )
+    rows = [(ADJACENCIES[name], rounded_up(by_name[name]), text) for name, text in PROTECTS.items()]
+    if group:
+        rows += _group_rows(group)
+    print_table(("adjacency", "epsilon", "protects"), rows)
     print()
     times = ""
-    if found.add_remove > 0:
-        ratio = found.substitute / found.add_remove
+    if epsilons.add_remove > 0 and epsilons.method != "loose":
+        ratio = epsilons.substitute / epsilons.add_remove
         times = f": it is {ratio:.1f} times the one that most libraries report"
     print_text(
         "These are upper bounds on the true epsilons. If what records say needs protection, quote"
         f" the substitute epsilon{times}."
     )
+    if epsilons.method == "loose":
+        print()
+        print_text(
+            "The exact accountants cannot represent this training. These bounds are looser: the"
+            " true epsilons may be well below them."
+        )
     if last_model:
-        words = [f"{one:.2f} ({ADJACENCIES[name]})" for name, one in heuristic.items()]
+        values = [f"{value:.2f} ({ADJACENCIES[name]})" for name, value in heuristic.items()]
         print()
         print_text(
             "A heuristic, which is no bound, for a training that releases its last model alone: if"
-            f" losses were linear, epsilon would be {' and '.join(words)}. Some losses reveal more."
+            f" losses were linear, epsilon would be {' and '.join(values)}. Some losses reveal"
+            " more."
         )
+
+
+def _group_rows(group: "EpsilonsOfGroup") -> list[tuple[str, str, str]]:
+    """The rows of a table for a person with several records."""
+    size = group.group_size
+    return [
+        (f"add/remove, {size} records", rounded_up(group.add_remove),
+         f"Whether a person with at most {size} records is in the data."),
+        (f"substitute, {size} records", rounded_up(group.substitute),
+         f"What these {size} records say."),
+    ]  # fmt: skip
 
 
 def calibrate(
@@ -295,8 +345,8 @@ def _print_shuffled(found: "ShuffledEpsilons") -> None:
 
 
 def statement(
-    noise_multiplier: NoiseMultiplier,
     delta: Delta,
+    noise_multiplier: NoiseMultiplier,
     sample_rate: SampleRate = None,
     batch_size: BatchSize = None,
     num_records: NumRecords = None,
@@ -305,9 +355,10 @@ def statement(
     unit: Annotated[
         str,
         typer.Option(
-            help="Whose data a record is, as in: 'one record is ...'.",
+            help="What one record is, as in: 'one record is ...'.",
         ),
     ] = "one example",
+    group_size: GroupSize = 1,
     as_json: Json = False,
 ) -> None:
     """Print a statement on privacy that can be pasted into a model card.
@@ -323,11 +374,20 @@ def statement(
     mechanism = mechanism_of(
         sample_rate, batch_size, num_records, num_steps, epochs, noise_multiplier
     )
+    refuse_several_records(unit)
     warn_of_large_delta(delta, num_records)
     from dpcanary.accounting.by_adjacency import account_by_adjacency, privacy_statement
+    from dpcanary.accounting.groups import account_group
 
-    found = account_by_adjacency(mechanism, delta=delta)
-    paragraphs = privacy_statement(found, mechanism, num_records=num_records, unit=unit)
+    epsilons = account_by_adjacency(mechanism, delta=delta)
+    paragraphs = privacy_statement(epsilons, mechanism, num_records=num_records, unit=unit)
+    if group_size > 1:
+        group = account_group(mechanism, group_size=group_size, delta=delta)
+        paragraphs.insert(3, _group_paragraph(group))
+        paragraphs[-1] = paragraphs[-1].replace(
+            "a person who has several records in the data",
+            f"a person who has more than {group_size} records in the data",
+        )
     if as_json:
         print_json({"statement": "\n\n".join(paragraphs)})
         return
@@ -335,3 +395,30 @@ def statement(
         if index:
             print()
         print_text(paragraph)
+
+
+def refuse_several_records(unit: str) -> None:
+    """An error if a unit speaks of several records, whose epsilon is larger than that of one.
+
+    Raises:
+        InputError: the unit says "all", "every" or "records".
+    """
+    if re.search(r"\b(all|every|each|records|rows|examples)\b", unit, re.IGNORECASE):
+        raise InputError(
+            f"--unit {unit!r} speaks of several records, and the statement is about one: say what"
+            " one record is, and give --group-size with the largest number of records of one person"
+        )
+
+
+def _group_paragraph(group: "EpsilonsOfGroup") -> str:
+    """The guarantee for a person with several records."""
+    size, delta = group.group_size, group.delta
+    content = (
+        f" For what these records say, it is ({rounded_up(group.substitute)}, {delta:g})."
+        if isfinite(group.substitute)
+        else " For what these records say, no useful epsilon can be stated."
+    )
+    return (
+        f"Persons: for a person with at most {size} records, whether they are in the data is"
+        f" protected by ({rounded_up(group.add_remove)}, {delta:g})-differential privacy.{content}"
+    )

@@ -11,6 +11,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.phases import Phase
 from dpcanary.accounting.shuffled_mechanism import (
     ShuffledMechanism,
     batches_of_pass,
@@ -71,6 +72,30 @@ NoiseMultiplier = Annotated[
         rich_help_panel=_TRAINING,
     ),
 ]
+NoiseMultiplierOrPhases = Annotated[
+    float | None,
+    typer.Option(
+        help="Standard deviation of the noise, in units of the clipping norm. Or give --phase.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Phases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--phase",
+        metavar="STEPS,RATE,NOISE",
+        help="Steps, sample rate and noise multiplier of one phase, for a training in which they"
+        " change; once for each phase, in place of the options above.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+GroupSize = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="The largest number of records of one person: also the epsilons of such a group.",
+    ),
+]
 Delta = Annotated[float, typer.Option(help="The delta of (epsilon, delta).")]
 Cores = Annotated[
     int | None,
@@ -101,6 +126,35 @@ def mechanism_of(
     return Mechanism(
         adjacency, sample_rate=rate, num_steps=steps, noise_multiplier=noise_multiplier
     )
+
+
+def noise_of(noise_multiplier: float | None) -> float:
+    """The noise multiplier, which must be given where there are no phases."""
+    if noise_multiplier is None:
+        raise typer.BadParameter("give --noise-multiplier, or --phase for each phase")
+    return noise_multiplier
+
+
+def phases_of(texts: list[str], **others: object) -> list[Phase]:
+    """The phases that options describe; the `others` are options that must not be given."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise typer.BadParameter(f"give --phase or {options}, not both")
+    phases = []
+    for text in texts:
+        parts = text.split(",")
+        try:
+            steps, rate, noise = int(parts[0]), float(parts[1]), float(parts[2])
+        except (ValueError, IndexError):
+            parts = []
+        if len(parts) != 3:
+            raise typer.BadParameter(
+                f"--phase {text!r} must be steps, sample rate and noise multiplier, as in"
+                " --phase 1000,0.01,1.1"
+            )
+        phases.append(Phase(noise, rate, steps))
+    return phases
 
 
 def shuffled_mechanism_of(

@@ -1,0 +1,139 @@
+"""Epsilons of several records of one person, and of phases, also on the command line."""
+
+import json
+from itertools import pairwise
+from math import exp, sqrt
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
+from typer.testing import CliRunner
+
+from dpcanary.accounting.by_adjacency import account_by_adjacency
+from dpcanary.accounting.groups import account_group
+from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.accounting.phases import Phase, account_phases
+from dpcanary.cli import app
+from dpcanary.errors import InputError
+from dpcanary.gdp import gdp_epsilon
+
+
+def printed(*arguments: str) -> str:
+    """What a command prints on one line."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: str) -> str:
+    """What a command says that refuses its arguments."""
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code != 0
+    return f"{result.output} {result.exception}"
+
+
+@pytest.mark.parametrize(("q", "sigma", "size"), [(0.2, 1.3, 2), (0.05, 0.9, 5), (0.7, 4.0, 3)])
+def test_one_step_of_a_group_is_that_of_the_integrated_mixture(q, sigma, size):
+    """Delta is the integral of the positive part, in either direction; by a fine sum."""
+    delta = 1e-4
+    outputs = np.linspace(-12 * sigma, size + 12 * sigma, 400_001)
+    shares = binom.pmf(np.arange(size + 1), size, q)
+    with_group = sum(
+        share * norm.pdf(outputs, number, sigma) for number, share in enumerate(shares)
+    )
+    without = norm.pdf(outputs, 0, sigma)
+    width = outputs[1] - outputs[0]
+
+    def excess(epsilon: float) -> float:
+        deltas = [
+            np.maximum(first - exp(epsilon) * second, 0).sum() * width
+            for first, second in ((with_group, without), (without, with_group))
+        ]
+        return float(max(deltas)) - delta
+
+    mechanism = Mechanism("add_remove", sample_rate=q, num_steps=1, noise_multiplier=sigma)
+    group = account_group(mechanism, group_size=size, delta=delta)
+    expected = brentq(excess, 0.0, 50.0)
+    assert expected - 1e-4 <= group.add_remove <= expected * 1.01 + 1e-3
+    assert not group.substitute <= 2 * group.add_remove
+
+
+def test_full_batches_are_a_gaussian_mechanism_of_the_whole_group():
+    mechanism = Mechanism("substitute", sample_rate=1.0, num_steps=90, noise_multiplier=50.0)
+    group = account_group(mechanism, group_size=7, delta=1e-6)
+    mu = 7 * sqrt(90) / 50
+    assert group.add_remove == pytest.approx(gdp_epsilon(mu=mu, delta=1e-6))
+    assert group.substitute == pytest.approx(gdp_epsilon(mu=2 * mu, delta=1e-6))
+
+
+def test_epsilons_grow_with_the_group_and_begin_with_those_of_one_record():
+    mechanism = Mechanism("substitute", sample_rate=0.05, num_steps=60, noise_multiplier=3.0)
+    groups = [account_group(mechanism, group_size=size, delta=1e-6) for size in (1, 2, 3)]
+    single = account_by_adjacency(mechanism, delta=1e-6)
+    assert (groups[0].add_remove, groups[0].substitute) == (single.add_remove, single.substitute)
+    for smaller, larger in pairwise(groups):
+        assert smaller.add_remove < larger.add_remove
+        assert smaller.substitute < larger.substitute
+    # Group privacy of two records from one: Theorem 4.1 for removing both.
+    assert groups[1].add_remove < single.group_privacy
+
+
+def test_a_group_without_a_useful_epsilon_has_none():
+    mechanism = Mechanism("substitute", sample_rate=0.25, num_steps=500, noise_multiplier=5.574)
+    group = account_group(mechanism, group_size=3, delta=1e-5)
+    assert 10 < group.add_remove < 40
+    assert np.isnan(group.substitute)
+
+
+TRAINING = ["--sample-rate", "0.05", "--num-steps", "60", "--noise-multiplier", "3"]
+
+
+def test_account_prints_the_epsilons_of_a_group():
+    mechanism = Mechanism("substitute", sample_rate=0.05, num_steps=60, noise_multiplier=3.0)
+    expected = account_group(mechanism, group_size=3, delta=1e-6)
+    options = ["account", *TRAINING, "--delta", "1e-6", "--group-size", "3"]
+    assert json.loads(printed(*options, "--json"))["group"] == pytest.approx(vars(expected))
+    text = printed(*options)
+    assert "add/remove, 3 records" in text
+    assert "substitute, 3 records" in text
+
+
+def test_account_takes_phases():
+    phases = [Phase(1.3, 0.02, 70), Phase(0.9, 0.01, 30)]
+    expected = account_phases(phases, delta=1e-6)
+    options = ["account", "--phase", "70,0.02,1.3", "--phase", "30,0.01,0.9", "--delta", "1e-6"]
+    epsilons = json.loads(printed(*options, "--json"))["epsilon"]
+    assert epsilons["substitute"] == pytest.approx(expected.substitute)
+    assert epsilons["add_remove"] == pytest.approx(expected.add_remove)
+    assert "2 phases, 100 steps, delta 1e-06" in printed(*options)
+    for more, message in (
+        (["--num-steps", "3"], "give --phase or --num-steps, not both"),
+        (["--phase", "3,0.1"], "must be steps, sample rate and noise multiplier"),
+        (["--phase", "3,0.1,x"], "must be steps, sample rate and noise multiplier"),
+        (["--group-size", "2"], "groups are accounted for Poisson sampling in one phase"),
+        (["--last-model"], "in one phase"),
+        (["--sampling", "shuffled"], "shuffled batches are accounted in one phase"),
+    ):
+        assert message in refused(*options, *more)
+    assert "give --noise-multiplier, or --phase" in refused(
+        "account", *TRAINING[:4], "--delta", "1e-6"
+    )
+
+
+def test_a_statement_about_several_records_names_their_number():
+    options = ["statement", *TRAINING, "--delta", "1e-6"]
+    for unit in ("all records of one user", "every image of a person"):
+        assert "speaks of several records" in refused(*options, "--unit", unit)
+    text = " ".join(printed(*options, "--unit", "one visit", "--group-size", "2").split())
+    mechanism = Mechanism("substitute", sample_rate=0.05, num_steps=60, noise_multiplier=3.0)
+    group = account_group(mechanism, group_size=2, delta=1e-6)
+    assert f"is protected by ({np.ceil(100 * group.add_remove) / 100:.2f}, 1e-06)" in text
+    assert "a person who has more than 2 records" in text
+    assert "more than" not in " ".join(printed(*options, "--unit", "one visit").split())
+
+
+def test_groups_are_refused_without_noise():
+    mechanism = Mechanism("substitute", sample_rate=0.05, num_steps=60)
+    with pytest.raises(InputError, match="noise_multiplier is nan"):
+        account_group(mechanism, group_size=2, delta=1e-6)
