@@ -358,3 +358,13 @@ def digits() -> Source:
 
     features, labels = load_digits(return_X_y=True)
     return Source("digits", Records(features, labels), class_names=tuple("0123456789"))
+
+
+def digits_parity() -> Source:
+    """The digits with two labels. The gradients of a record under both are nearly opposite."""
+    records = digits().training
+    return Source(
+        "digits_parity",
+        Records(records.features, records.labels % 2),
+        class_names=("even", "odd"),
+    )

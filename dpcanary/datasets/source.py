@@ -48,6 +48,7 @@ class KnownSource:
 
 KNOWN_SOURCES = {
     "digits": KnownSource(1797, None, (64,), 10, max_files=0),
+    "digits_parity": KnownSource(1797, None, (64,), 2, max_files=0),
     "cifar10": KnownSource(50_000, 10_000, (3, 32, 32), 10, max_files=2),
     "sst2": KnownSource(67_349, 872, (), 2, max_files=2),
     "california_housing": KnownSource(20_640, None, (8,), 2, max_files=1),

@@ -8,6 +8,7 @@ import numpy as np
 from dpcanary.datasets.own_files import read_arrays_of, read_own_table
 from dpcanary.datasets.public import (
     digits,
+    digits_parity,
     purchase100_synthetic,
     read_california_housing,
     read_cifar10,
@@ -21,6 +22,7 @@ from dpcanary.files import sha256_of_file
 
 READ: dict[str, Callable[[Sequence[Path]], Source]] = {
     "digits": lambda files: digits(),
+    "digits_parity": lambda files: digits_parity(),
     "cifar10": read_cifar10,
     "sst2": read_sst2,
     "california_housing": read_california_housing,
