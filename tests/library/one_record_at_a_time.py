@@ -1,0 +1,569 @@
+"""DP-SGD in its plainest form: gradients of single records, in double precision, in a loop.
+
+What the library computes for many models at once is compared with this, for every model below.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from dpcanary.adjacency import Adjacency
+from dpcanary.canaries import Canary, DirectionCanary, InputCanary
+from dpcanary.randomness import philox_key
+from dpcanary.records import Records
+from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.gradients.gradient_path import RecordTable
+from dpcanary.training.kernels import philox
+from dpcanary.training.models import convnet
+from dpcanary.training.settings import Initialisation, Loss, Optimizer, Sampling
+
+CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
+NUM_TOKENS = 20
+# Of a name: the loss and the outputs. With one output there are two classes.
+OUTPUTS = {
+    "softmax 2": (CROSS_ENTROPY, 2),
+    "softmax 3": (CROSS_ENTROPY, 3),
+    "softmax 10": (CROSS_ENTROPY, 10),
+    "sigmoid 1": (BINARY, 1),
+    "sigmoid 3": (BINARY, 3),
+    "sigmoid 4": (BINARY, 4),
+}
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+    ),
+]
+
+
+def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> list[tuple]:
+    """A few choices, found greedily, such that every possible pair of values occurs in one."""
+    choices = [choice for choice in product(*axes) if possible(*choice)]
+    missing = {pair for choice in choices for pair in combinations(enumerate(choice), 2)}
+    rng, covering_choices = np.random.default_rng(0), []
+    while missing:
+        candidates = [choices[i] for i in rng.permutation(len(choices))[:300]]
+        pairs = [missing.intersection(combinations(enumerate(c), 2)) for c in candidates]
+        best = max(range(len(candidates)), key=lambda i: len(pairs[i]))
+        covering_choices.append(candidates[best])
+        missing -= pairs[best]
+    return covering_choices
+
+
+# --- models ------------------------------------------------------------------------------------
+
+
+class Text(nn.Module):
+    """Takes token ids; the head gets the mean of their embeddings."""
+
+    def __init__(self, outputs: int, padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_TOKENS, 6, padding_idx=padding_idx)
+        self.head = nn.Linear(6, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).mean(dim=1))
+
+
+class Attends(nn.Module):
+    """Masked attention whose queries differ from its keys and values."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.queries = nn.Linear(8, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
+        # The first position is always visible.
+        padded = (x[..., 0] > 1.5) & (torch.arange(5, device=x.device) > 0)
+        attended, weights = self.attention(
+            self.queries(x), x, x, attn_mask=later, key_padding_mask=padded
+        )
+        logits = self.head(attended.mean(dim=1))
+        return logits + weights.sum(dim=1)[:, : logits.shape[1]]
+
+
+class PositionsFirst(nn.Module):
+    """A transformer layer that takes the records in the second dimension."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, norm_first=True)
+        self.head = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x.transpose(0, 1))[-1])
+
+
+class Scale(nn.Module):
+    """A layer that has no rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.tanh(self.factor)
+
+
+class OwnParameter(nn.Module):
+    """Has a parameter of its own, so that it is one unit, and a parameter that nothing uses."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(6, 4))
+        self.unused = nn.Parameter(torch.randn(2))
+        self.head = nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x @ self.matrix))
+
+
+class Recurs(nn.Module):
+    """Calls its layers three times, and one layer never."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(6, 6), nn.LayerNorm(6)
+        self.conv = nn.Conv1d(1, 1, 3, padding=1)
+        self.unused = nn.Linear(2, 2)
+        self.head = nn.Linear(6, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = self.conv(self.norm(torch.tanh(self.linear(x))).unsqueeze(1)).squeeze(1)
+        return self.head(x)
+
+
+class InPlace(nn.Module):
+    """Changes a layer's input and a layer's output in place."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 4)
+        self.head = nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu_(self.first(x))
+        y = self.norm(self.second(x))
+        y += x
+        return self.head(torch.tanh(y.mul_(2.0)).mean(dim=(2, 3)))
+
+
+class UsesAnothersWeight(nn.Module):
+    """Also uses the embedding's weight without calling the embedding."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_TOKENS, 6)
+        self.head = nn.Linear(NUM_TOKENS, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens).mean(dim=1)
+        return self.head(nn.functional.linear(x, self.embedding.weight))
+
+
+class MergesDimensions(nn.Module):
+    """Passes records times positions to its linear layer as one dimension."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
+        self.head = nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        merged = self.inner(x.flatten(0, 1))
+        return self.head(merged.view(len(x), -1, 4).mean(dim=1))
+
+
+class Reads(nn.Module):
+    """Its recurrent layer cannot be vectorised over runs."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+def perceptron(*layers: int | type[nn.Module]) -> Callable[[int], nn.Module]:
+    """Layers of these widths, with activations between them; the outputs come last."""
+
+    def make(outputs: int) -> nn.Module:
+        parts: list[nn.Module] = []
+        width = layers[0]
+        for layer in (*layers[1:], outputs):
+            if isinstance(layer, int):
+                parts.append(nn.Linear(width, layer))
+                width = layer
+            else:
+                parts.append(layer())
+        return nn.Sequential(*parts)
+
+    return make
+
+
+def headed(*make: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
+    """Layers before tanh and a linear head."""
+    return lambda outputs: nn.Sequential(
+        *(layer() for layer in make), nn.Tanh(), nn.Flatten(), nn.LazyLinear(outputs)
+    )
+
+
+def convolutions(*layers: tuple) -> Callable[[int], nn.Module]:
+    """Kinds of layers with their arguments, before a flat head; -1 stands for the outputs."""
+
+    def make(outputs: int) -> nn.Module:
+        return nn.Sequential(
+            *(kind(*(outputs if a == -1 else a for a in arguments)) for kind, *arguments in layers)
+        )
+
+    return make
+
+
+Conv, Pool, ReLU, Flat, Linear = nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Linear
+MODULE = ("module in turns", "module together")
+LINEAR = ("linear", *MODULE)
+PERCEPTRON = ("small perceptron", "perceptron", *MODULE)
+CONVOLUTIONAL = ("convolutional", *MODULE)
+
+
+@dataclass(frozen=True)
+class Model:
+    """An architecture, the shape of its records, and the paths that compute its gradients.
+
+    The first path is the one that training on the host takes. No shape stands for token ids.
+    """
+
+    make: Callable[[int], nn.Module]
+    shape: tuple[int, ...] = ()
+    paths: tuple[str, ...] = MODULE
+
+    def module(self, outputs: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            module = self.make(outputs)
+            module(self.features(2))  # gives lazy layers their shapes
+        return module
+
+    def features(self, count: int, seed: int = 0) -> Tensor:
+        """Records whose gradient norms spread widely."""
+        rng = np.random.default_rng(seed)
+        if not self.shape:
+            return torch.from_numpy(rng.integers(0, NUM_TOKENS, (count, 9)))
+        scale = np.exp(rng.normal(0.0, 0.7, (count, *(1 for _ in self.shape))))
+        return torch.from_numpy((rng.normal(size=(count, *self.shape)) * scale).astype(np.float32))
+
+
+# Widths (with the bias) lie below, at and above multiples of 16, to which rows are padded.
+MODELS = {
+    "linear 1": Model(lambda outputs: nn.Linear(1, outputs), (1,), LINEAR),
+    "linear 6": Model(lambda outputs: nn.Linear(6, outputs), (6,), LINEAR),
+    "linear 15": Model(lambda outputs: nn.Linear(15, outputs), (15,), LINEAR),
+    "linear 33": Model(
+        lambda outputs: nn.Linear(33, outputs), (33,), (*LINEAR, "linear in a basis")
+    ),
+    "no hidden layer": Model(perceptron(6), (6,), PERCEPTRON),
+    "one of everything": Model(perceptron(1, 1, nn.Sigmoid), (1,), PERCEPTRON),
+    "tanh": Model(perceptron(6, 9, nn.Tanh, 4, nn.Tanh), (6,), PERCEPTRON),
+    "relu": Model(perceptron(9, 7, ReLU, 5, ReLU), (9,), PERCEPTRON),
+    "three activations": Model(perceptron(4, 6, nn.Tanh, 5, nn.Sigmoid, 7, ReLU), (4,), PERCEPTRON),
+    "wide": Model(perceptron(65, 5, nn.Tanh), (65,), PERCEPTRON[1:]),
+    "convnet": Model(convnet, (3, 32, 32), CONVOLUTIONAL),
+    "relu first": Model(
+        convolutions((Conv, 2, 4, 3), (ReLU,), (Pool, 2), (Flat,), (Linear, 36, -1)),
+        (2, 8, 8),
+        CONVOLUTIONAL,
+    ),
+    "no relu": Model(
+        convolutions((Conv, 1, 7, 2), (Pool, 2), (Flat,), (Linear, 63, -1)),
+        (1, 7, 7),
+        CONVOLUTIONAL,
+    ),
+    # Kernel, padding, window and image differ by dimension; rows are left over.
+    "uneven": Model(
+        convolutions(
+            (Conv, 3, 7, (3, 4), 1, (1, 2)),
+            (Pool, (3, 2), (2, 3)),
+            (ReLU,),
+            (Conv, 7, 13, (2, 1), 1, (0, 1)),
+            (Pool, (1, 2), (2, 2)),
+            (Flat,),
+            (Linear, 13 * 3 * 4, 5),
+            (nn.Tanh,),
+            (Linear, 5, -1),
+        ),
+        (3, 13, 17),
+        CONVOLUTIONAL,
+    ),
+    "overlapping windows": Model(
+        convolutions((Conv, 2, 3, 3), (Pool, 3, 2), (ReLU,), (Flat,), (Linear, 27, -1)),
+        (2, 9, 9),
+        CONVOLUTIONAL,
+    ),
+    "wide rows": Model(
+        convolutions(
+            (Conv, 5, 6, 5),
+            (Pool, 2),
+            (ReLU,),
+            (Flat,),
+            (Linear, 108, 4),
+            (nn.Sigmoid,),
+            (Linear, 4, -1),
+        ),
+        (5, 6, 41),
+        CONVOLUTIONAL,
+    ),
+    "as large as the image": Model(
+        convolutions((Conv, 2, 3, 4, 1, 1), (Pool, 3), (ReLU,), (Flat,), (Linear, 3, -1)),
+        (2, 4, 4),
+        CONVOLUTIONAL,
+    ),
+    "no bias": Model(lambda outputs: nn.Linear(6, outputs, bias=False), (6,)),
+    "few positions": Model(headed(lambda: nn.Linear(6, 9)), (2, 6)),
+    "many positions": Model(headed(lambda: nn.Linear(6, 5)), (2, 7, 6)),
+    "strided": Model(headed(lambda: Conv(2, 4, (4, 3), (2, 3), (2, 1))), (2, 11, 13)),
+    "stride above kernel": Model(headed(lambda: Conv(2, 4, 2, 3)), (2, 9, 7)),
+    "dilated": Model(headed(lambda: Conv(2, 4, 3, (3, 1), dilation=(2, 3))), (2, 12, 11)),
+    "grouped": Model(headed(lambda: Conv(4, 6, 3, groups=2, bias=False)), (4, 8, 8)),
+    "few places": Model(headed(lambda: Conv(4, 60, 3, (2, 1), 1, groups=2)), (4, 6, 3)),
+    "reflected": Model(
+        headed(lambda: Conv(2, 4, (4, 3), padding="same", padding_mode="reflect")), (2, 6, 6)
+    ),
+    "sequence": Model(headed(lambda: nn.Conv1d(4, 5, 4, 3, padding=2, dilation=2)), (4, 17)),
+    "volume": Model(
+        headed(lambda: nn.Conv3d(2, 4, (2, 3, 2), (2, 1, 2), (1, 0, 1), (1, 2, 1))), (2, 6, 7, 5)
+    ),
+    "norms": Model(
+        headed(
+            lambda: Conv(3, 4, 3),
+            lambda: nn.GroupNorm(2, 4, eps=0.1),
+            lambda: ReLU(inplace=True),
+            lambda: nn.InstanceNorm2d(4, affine=True, eps=0.1),
+            lambda: nn.LayerNorm((6, 6), eps=0.1),
+            lambda: nn.RMSNorm(6, eps=0.1),
+        ),
+        (3, 8, 8),
+    ),
+    "norms without weights": Model(
+        headed(
+            lambda: Conv(3, 4, 3),
+            lambda: nn.GroupNorm(2, 4, affine=False),
+            lambda: nn.InstanceNorm2d(4),
+            lambda: nn.LayerNorm((6, 6), elementwise_affine=False),
+        ),
+        (3, 8, 8),
+    ),
+    "inplace ReLU": Model(headed(lambda: Conv(2, 4, 3), lambda: ReLU(inplace=True)), (2, 6, 6)),
+    "in place": Model(InPlace, (2, 6, 6)),
+    "text": Model(Text),
+    "padded text": Model(lambda outputs: Text(outputs, padding_idx=0)),
+    "transformer": Model(
+        headed(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)), (5, 8)
+    ),
+    "positions first": Model(PositionsFirst, (5, 8)),
+    "attention": Model(Attends, (5, 8)),
+    "scale": Model(headed(lambda: nn.Linear(6, 6), Scale), (6,)),
+    "own parameter": Model(OwnParameter, (6,)),
+    "transposed": Model(headed(lambda: nn.ConvTranspose2d(2, 3, 3)), (2, 4, 4)),
+    "recurs": Model(Recurs, (6,)),
+    "another's weight": Model(UsesAnothersWeight),
+    "merges": Model(MergesDimensions, (5, 8)),
+    "LSTM": Model(Reads, (4, 6)),
+    "PReLU": Model(
+        convolutions((Conv, 3, 4, 3), (nn.PReLU, 4), (Flat,), (Linear, 16, -1)), (3, 4, 4)
+    ),
+}
+# PyTorch cannot vectorise the first over runs. It mixes runs and records up in the second.
+TAKE_TURNS = {"LSTM", "PReLU"}
+
+
+def table_for(
+    model: Model, outputs: int, *, count: int = 13, device: str = "cpu", scale: float = 1.0
+) -> RecordTable:
+    """Private records, one canary, and a null record that is a copy of the first record."""
+    features = model.features(count + 1)
+    features = torch.cat([features * scale if model.shape else features, features[:1]])
+    labels = np.random.default_rng(5).integers(0, max(2, outputs), count + 2)
+    labels[-1] = 0
+    return RecordTable(features.to(device), torch.from_numpy(labels).to(device), num_canaries=1)
+
+
+def parameters_of(module: nn.Module, runs: int, *, spread: float = 0.1) -> Tensor:
+    """Random parameters around the module's own, shape (runs, parameters)."""
+    own = parameters_to_vector(module.parameters()).detach()
+    noise = np.random.default_rng(1).normal(0.0, spread, (runs, len(own)))
+    return own + torch.from_numpy(noise.astype(np.float32))
+
+
+# --- gradients ---------------------------------------------------------------------------------
+
+
+def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
+    """The loss of one record by its formula."""
+    if loss is CROSS_ENTROPY:
+        return torch.logsumexp(logits, 0) - logits[label]
+    targets = torch.zeros(len(logits), dtype=torch.bool)
+    targets[0 if len(logits) == 1 else label] = label if len(logits) == 1 else True
+    return -nn.functional.logsigmoid(torch.where(targets, logits, -logits)).sum() / len(logits)
+
+
+def plain_gradients(
+    module: nn.Module, row: Tensor, records: Iterable[tuple[Tensor, int]], loss: Loss
+) -> Tensor:
+    """Gradient of each record's loss at the parameters `row`, shape (records, parameters)."""
+    double = copy.deepcopy(module).double()
+    parameters = [*double.parameters()]
+    vector_to_parameters(row.double(), parameters)
+    gradients = []
+    for features, label in records:
+        x = features.double() if features.is_floating_point() else features
+        parts = torch.autograd.grad(
+            plain_loss(double(x[None].clone())[0], label, loss),
+            parameters,
+            materialize_grads=True,
+            allow_unused=True,
+        )
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(gradients)
+
+
+def clipped_sum(gradients: Tensor, weights: Tensor, max_grad_norm: float) -> Tensor:
+    """The sum of clipped gradients of shape (records, parameters), weighted."""
+    norms = gradients.norm(dim=1).clamp(min=1e-300)
+    return (weights.double() * (max_grad_norm / norms).clamp(max=1.0)) @ gradients
+
+
+# --- trainings ---------------------------------------------------------------------------------
+
+Vector = NDArray[np.float64]
+# What a batch holds: features, a label and, if any, a gradient in place of the record's own.
+Entry = tuple[Tensor, int, Tensor | None]
+# Purposes of random streams, as the documentation lists them.
+BATCHES, INITIALISATION, FIXED_BATCHES, WORLDS = 2, 6, 7, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training by its definition, one run, one step and one record at a time."""
+
+    module: nn.Module
+    records: Records
+    canaries: Sequence[Canary]
+    dpsgd: DPSGD
+    seed: int
+
+    @property
+    def batch_size(self) -> float:
+        """What sums are divided by."""
+        return self.dpsgd.batch_size or self.dpsgd.sample_rate * len(self.records)
+
+    def worlds(self, run: int) -> list[int]:
+        """The parity of the run with one slot; with several, the highest bit of a word per slot."""
+        if len(self.canaries) == 1:
+            return [run % 2]
+        words = np.empty((1, len(self.canaries)), np.uint32)
+        philox.random_words(words, philox_key(seed=self.seed), 0, np.array([run]), WORLDS)
+        return [int(word) // 2**31 for word in words[0]]
+
+    def batch(self, run: int, step: int) -> list[Entry]:
+        """The records of a run's step, with what the run's world has in place of the targets."""
+        drawn, takes_part = self._sampled(run, step)
+        entries: list[Entry] = [self._record(record) for record in drawn]
+        for canary, world, is_in in zip(self.canaries, self.worlds(run), takes_part, strict=True):
+            entry = self._of_slot(canary, world) if is_in else None
+            entries += [entry] if entry else []
+        return entries
+
+    def _record(self, record: int) -> Entry:
+        features = torch.from_numpy(self.records.features[record])
+        return features, int(self.records.labels[record]), None
+
+    def _sampled(self, run: int, step: int) -> tuple[list[int], list[bool]]:
+        """Records other than the targets, and whether each slot takes part."""
+        count, targets = len(self.records), [canary.target for canary in self.canaries]
+        if self.dpsgd.sampling is Sampling.FIXED:
+            size, period = self.dpsgd.batch_size, self.dpsgd.canary_period
+            apart = targets if self.dpsgd.adjacency is Adjacency.SUBSTITUTE else []
+            others = [record for record in range(count) if record not in apart]
+            epoch, piece = divmod(step, len(others) // size)
+            key = np.random.SeedSequence(self.seed, spawn_key=(FIXED_BATCHES, epoch))
+            order = np.random.Generator(np.random.SFC64(key)).permutation(others)
+            inserted = (step + 1) % period == 0
+            return order[size * piece :][:size].tolist(), [inserted] * len(targets)
+        mask = np.empty((1, count), np.float32)
+        threshold = np.uint64(round(self.dpsgd.sample_rate * 2**32))
+        key = philox_key(seed=self.seed)
+        philox.sample_mask(mask, threshold, key, step, np.array([run]), BATCHES)
+        sampled = np.flatnonzero(mask[0]).tolist()
+        others = [record for record in sampled if record not in targets]
+        return others, [target in sampled for target in targets]
+
+    def _of_slot(self, canary: Canary, world: int) -> Entry | None:
+        """What a world trains on in a slot."""
+        substitute = self.dpsgd.adjacency is Adjacency.SUBSTITUTE
+        target = self._record(canary.target)
+        if isinstance(canary, InputCanary):
+            crafted = torch.from_numpy(np.asarray(canary.features)), canary.label, None
+            return ((target, crafted) if substitute else (crafted, None))[world]
+        if world == 1 and not substitute:
+            return None
+        if isinstance(canary, DirectionCanary):
+            gradient = torch.from_numpy(canary.gradient).double()
+        else:
+            count = sum(parameter.numel() for parameter in self.module.parameters())
+            gradient = torch.zeros(count, dtype=torch.float64)
+            gradient[canary.coordinate] = self.dpsgd.max_grad_norm
+        return *target[:2], -gradient if world == 1 else gradient
+
+    def gradients(self, theta: Vector, entries: Sequence[Entry]) -> Tensor:
+        """The gradients of a batch before they are clipped, shape (entries, parameters)."""
+        if not entries:
+            return torch.zeros(0, len(theta), dtype=torch.float64)
+        row, loss = torch.from_numpy(theta), self.dpsgd.loss
+        own = iter(
+            plain_gradients(self.module, row, [e[:2] for e in entries if e[2] is None], loss)
+            if any(e[2] is None for e in entries)
+            else ()
+        )
+        return torch.stack([next(own) if e[2] is None else e[2] for e in entries])
+
+    def start(
+        self, initialisation: Initialisation, run: int, make: Callable[[], nn.Module]
+    ) -> Vector:
+        """Parameters before the first step; `make` makes the module as at first."""
+        start = parameters_to_vector(self.module.parameters()).detach()
+        if initialisation is Initialisation.ZEROS:
+            start = torch.zeros_like(start)
+        if initialisation is Initialisation.PER_RUN:
+            key = np.random.SeedSequence(self.seed, spawn_key=(INITIALISATION, run))
+            drawn = int(np.random.Generator(np.random.SFC64(key)).integers(2**31 - 1))
+            with torch.random.fork_rng():
+                torch.manual_seed(drawn)
+                start = parameters_to_vector(make().parameters()).detach()
+        return start.double().numpy().copy()
+
+    def update(self, gradient: Vector, state: list[Vector], step: int) -> Vector:
+        """What PyTorch's documentation subtracts from the parameters; changes `state`."""
+        rate = self.dpsgd.learning_rate_at(step)
+        if self.dpsgd.optimizer is Optimizer.ADAM:
+            state[0] = 0.9 * state[0] + 0.1 * gradient
+            state[1] = 0.999 * state[1] + 0.001 * gradient**2
+            mean, square = state[0] / (1 - 0.9 ** (step + 1)), state[1] / (1 - 0.999 ** (step + 1))
+            return rate * mean / (np.sqrt(square) + 1e-8)
+        decay = self.dpsgd.momentum if self.dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
+        state[0] = decay * state[0] + gradient
+        return rate * state[0]
