@@ -16,7 +16,6 @@ import torch
 from test_training_ensemble import LINEAR, RECORDS, TEST_RECORDS
 from torch import Tensor, nn
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
@@ -95,11 +94,11 @@ ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 @ways
 def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
-    runs = range(130)
+    runs = range(80)
     whole = train(runs, **way)
     assert len(whole.observations) == len(whole.test_accuracy) == len(runs)
     everyone = list(runs)
-    for runs_at_once in (1, 7, 64):
+    for runs_at_once in (1, 7):
         assert_close(train(runs, runs_at_once=runs_at_once, **way), whole, everyone)
     assert_close(train(runs[50:], **way), whole, everyone[50:])
     backwards = everyone[::-1]
@@ -111,12 +110,10 @@ def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
 
 @ways
 def test_the_same_blocks_give_the_same_bits(way: dict) -> None:
-    runs = range(3, 80)
+    runs = range(3, 40)
     once = train(runs, runs_at_once=10, **way)
-    assert_same_bits(once, train(runs, runs_at_once=10, **way))
     assert_same_bits(once, train(np.asarray(runs), runs_at_once=10, **way))
-    for num_threads in (2, 5):
-        assert_same_bits(once, train(runs, runs_at_once=10, num_threads=num_threads, **way))
+    assert_same_bits(once, train(runs, runs_at_once=10, num_threads=3, **way))
 
 
 @pytest.mark.parametrize("canary", [INPUT, GRADIENT, DIRECTION])
@@ -152,7 +149,7 @@ def test_progress_counts_model_steps(num_threads: int) -> None:
 # --- the rest of the process -------------------------------------------------------------------
 
 
-@ways
+@pytest.mark.parametrize("way", [WAYS["slots"], WAYS["fixed"]])
 def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: dict) -> None:
     before, threads = torch.get_rng_state(), torch.get_num_threads()
     kind, key, *rest = np.random.get_state()  # noqa: NPY002
@@ -212,66 +209,9 @@ def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
     assert most == 1
 
 
-# --- the two worlds ----------------------------------------------------------------------------
-
-
-def with_another_target(target: int) -> Records:
-    features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
-    features[target] = 4.0
-    labels[target] = (labels[target] + 1) % NUM_CLASSES
-    return replace(RECORDS, features=features, labels=labels)
-
-
-def other(canary: InputCanary) -> InputCanary:
-    return InputCanary(5.0 - canary.features, (canary.label + 1) % NUM_CLASSES, canary.target)
-
-
-rates = pytest.mark.parametrize("rate", [0.3, 0.9, 1.0])
-
-
-@rates
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize("slots", [[INPUT], SLOTS], ids=["one slot", "three slots"])
-def test_a_world_that_lacks_a_record_never_sees_it(
-    slots: list[InputCanary], rate: float, adjacency: Adjacency
-) -> None:
-    # In 30 steps every record is sampled.
-    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency, record_steps=(30,))
-    substitute = adjacency is Adjacency.SUBSTITUTE
-    plain = train(range(20), dpsgd=dpsgd, canary=slots)
-    for slot, canary in enumerate(slots):
-        others = [other(one) if one is canary else one for one in slots]
-        of_canary = train(range(20), dpsgd=dpsgd, canary=others)
-        records = with_another_target(canary.target)
-        of_target = train(range(20), dpsgd=dpsgd, canary=slots, records=records)
-        moved_by_canary = (plain.parameters != of_canary.parameters).any(axis=1)
-        moved_by_target = (plain.parameters != of_target.parameters).any(axis=1)
-        world = np.arange(20) % 2 if len(slots) == 1 else plain.worlds[:, slot]
-        assert 0 < world.mean() < 1
-        assert np.array_equal(moved_by_canary, world == (1 if substitute else 0))
-        assert np.array_equal(moved_by_target, (world == 0) & substitute)
-
-
-@rates
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_no_world_sees_the_record_that_a_gradient_canary_replaces(
-    rate: float, adjacency: Adjacency
-) -> None:
-    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency)
-    for canary in (GRADIENT, DIRECTION):
-        one = train(range(20), dpsgd=dpsgd, canary=canary)
-        two = train(range(20), dpsgd=dpsgd, canary=canary, records=with_another_target(TARGET))
-        assert_same_bits(one, two)
-
-
 # --- memory ------------------------------------------------------------------------------------
 
 FAILURE = MemoryError()
-FAILURES = [
-    torch.OutOfMemoryError("CUDA out of memory"),
-    FAILURE,
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
-]
 
 
 def fail_above(
@@ -292,9 +232,15 @@ def fail_above(
     monkeypatch.setattr(LinearPath, "clipped_sums", scarce)
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("most", [3, 1])
+@pytest.mark.parametrize(
+    ("most", "num_threads", "failure"),
+    [
+        (3, 1, torch.OutOfMemoryError("CUDA out of memory")),
+        (1, 3, FAILURE),
+        (3, 3, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+        (1, 1, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
+    ],
+)
 def test_runs_that_do_not_fit_are_halved(
     *,
     most: int,

@@ -162,8 +162,7 @@ def logits_of(module: nn.Module, theta: Vector, features: np.ndarray) -> Vector:
     twin = module.double()
     vector_to_parameters(torch.from_numpy(theta), twin.parameters())
     x = torch.from_numpy(features)
-    logits = twin(x.double() if x.is_floating_point() else x).detach().numpy()
-    return logits
+    return twin(x.double() if x.is_floating_point() else x).detach().numpy()
 
 
 def missing_noise(training: Training, num_outputs: int, num_steps: int, drawn: Vector) -> Vector:
@@ -198,7 +197,7 @@ def missing_noise(training: Training, num_outputs: int, num_steps: int, drawn: V
 def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: str) -> None:
     module, (records, test_records) = case.module(), case.records()
     count = sum(parameter.numel() for parameter in module.parameters())
-    loss, num_outputs = OUTPUTS[case.outputs]
+    _, num_outputs = OUTPUTS[case.outputs]
     training = Training(
         module=case.module(), records=records, canaries=(), dpsgd=case.mechanism(1.0), seed=SEED
     )
