@@ -62,48 +62,17 @@ def covering(axes: Sequence[Sequence[Any]], possible: Callable[..., bool]) -> li
 # --- models ------------------------------------------------------------------------------------
 
 
-class Text(nn.Module):
-    """Takes token ids; the head gets the mean of their embeddings."""
+class Net(nn.Module):
+    """Layers and parameters by name, and a function of them and of a batch."""
 
-    def __init__(self, outputs: int, padding_idx: int | None = None) -> None:
+    def __init__(self, function: Callable[["Net", Tensor], Any], **parts: Any) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(NUM_TOKENS, 6, padding_idx=padding_idx)
-        self.head = nn.Linear(6, outputs)
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.embedding(tokens).mean(dim=1))
-
-
-class Attends(nn.Module):
-    """Masked attention whose queries differ from its keys and values."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.queries = nn.Linear(8, 8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Linear(8, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        later = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
-        # The first position is always visible.
-        padded = (x[..., 0] > 1.5) & (torch.arange(5, device=x.device) > 0)
-        attended, weights = self.attention(
-            self.queries(x), x, x, attn_mask=later, key_padding_mask=padded
-        )
-        logits = self.head(attended.mean(dim=1))
-        return logits + weights.sum(dim=1)[:, : logits.shape[1]]
-
-
-class PositionsFirst(nn.Module):
-    """A transformer layer that takes the records in the second dimension."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, norm_first=True)
-        self.head = nn.Linear(8, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer(x.transpose(0, 1))[-1])
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
 
 
 class Scale(nn.Module):
@@ -117,86 +86,39 @@ class Scale(nn.Module):
         return x * torch.tanh(self.factor)
 
 
-class OwnParameter(nn.Module):
-    """Has a parameter of its own, so that it is one unit, and a parameter that nothing uses."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.matrix = nn.Parameter(torch.randn(6, 4))
-        self.unused = nn.Parameter(torch.randn(2))
-        self.head = nn.Linear(4, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(x @ self.matrix))
+def masked_attention(net: Net, x: Tensor) -> Tensor:
+    """The queries differ from keys and values. The first position is always visible."""
+    later = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1)
+    padded = (x[..., 0] > 1.5) & (torch.arange(5, device=x.device) > 0)
+    attended, weights = net.attention(
+        net.queries(x), x, x, attn_mask=later, key_padding_mask=padded
+    )
+    logits = net.head(attended.mean(dim=1))
+    return logits + weights.sum(dim=1)[:, : logits.shape[1]]
 
 
-class Recurs(nn.Module):
+def three_calls(net: Net, x: Tensor) -> Tensor:
     """Calls its layers three times, and one layer never."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(6, 6), nn.LayerNorm(6)
-        self.conv = nn.Conv1d(1, 1, 3, padding=1)
-        self.unused = nn.Linear(2, 2)
-        self.head = nn.Linear(6, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = self.conv(self.norm(torch.tanh(self.linear(x))).unsqueeze(1)).squeeze(1)
-        return self.head(x)
+    for _ in range(3):
+        x = net.conv(net.norm(torch.tanh(net.linear(x))).unsqueeze(1)).squeeze(1)
+    return net.head(x)
 
 
-class InPlace(nn.Module):
+def changes_in_place(net: Net, x: Tensor) -> Tensor:
     """Changes a layer's input and a layer's output in place."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
-        self.norm = nn.GroupNorm(2, 4)
-        self.head = nn.Linear(4, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.relu_(self.first(x))
-        y = self.norm(self.second(x))
-        y += x
-        return self.head(torch.tanh(y.mul_(2.0)).mean(dim=(2, 3)))
+    x = nn.functional.relu_(net.first(x))
+    y = net.norm(net.second(x))
+    y += x
+    return net.head(torch.tanh(y.mul_(2.0)).mean(dim=(2, 3)))
 
 
-class UsesAnothersWeight(nn.Module):
-    """Also uses the embedding's weight without calling the embedding."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(NUM_TOKENS, 6)
-        self.head = nn.Linear(NUM_TOKENS, outputs)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens).mean(dim=1)
-        return self.head(nn.functional.linear(x, self.embedding.weight))
-
-
-class MergesDimensions(nn.Module):
-    """Passes records times positions to its linear layer as one dimension."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
-        self.head = nn.Linear(4, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        merged = self.inner(x.flatten(0, 1))
-        return self.head(merged.view(len(x), -1, 4).mean(dim=1))
-
-
-class Reads(nn.Module):
-    """Its recurrent layer cannot be vectorised over runs."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(x)[0][:, -1])
+def text(padding_idx: int | None) -> Callable[[int], nn.Module]:
+    """Takes token ids; the head gets the mean of their embeddings."""
+    return lambda k: Net(
+        lambda net, tokens: net.head(net.embedding(tokens).mean(dim=1)),
+        embedding=nn.Embedding(NUM_TOKENS, 6, padding_idx=padding_idx),
+        head=nn.Linear(6, k),
+    )
 
 
 def perceptron(*layers: int | type[nn.Module]) -> Callable[[int], nn.Module]:
@@ -218,23 +140,17 @@ def perceptron(*layers: int | type[nn.Module]) -> Callable[[int], nn.Module]:
 
 def headed(*make: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
     """Layers before tanh and a linear head."""
-    return lambda outputs: nn.Sequential(
-        *(layer() for layer in make), nn.Tanh(), nn.Flatten(), nn.LazyLinear(outputs)
+    return lambda k: nn.Sequential(
+        *(layer() for layer in make), nn.Tanh(), nn.Flatten(), nn.LazyLinear(k)
     )
 
 
-def convolutions(*layers: tuple) -> Callable[[int], nn.Module]:
-    """Kinds of layers with their arguments, before a flat head; -1 stands for the outputs."""
-
-    def make(outputs: int) -> nn.Module:
-        return nn.Sequential(
-            *(kind(*(outputs if a == -1 else a for a in arguments)) for kind, *arguments in layers)
-        )
-
-    return make
+def convolutions(*make: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
+    """Layers before a linear head."""
+    return lambda k: nn.Sequential(*(layer() for layer in make), nn.Flatten(), nn.LazyLinear(k))
 
 
-Conv, Pool, ReLU, Flat, Linear = nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Linear
+Conv, Pool, ReLU, Linear = nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Linear
 MODULE = ("module in turns", "module together")
 LINEAR = ("linear", *MODULE)
 PERCEPTRON = ("small perceptron", "perceptron", *MODULE)
@@ -270,71 +186,54 @@ class Model:
 
 # Widths (with the bias) lie below, at and above multiples of 16, to which rows are padded.
 MODELS = {
-    "linear 1": Model(lambda outputs: nn.Linear(1, outputs), (1,), LINEAR),
-    "linear 6": Model(lambda outputs: nn.Linear(6, outputs), (6,), LINEAR),
-    "linear 15": Model(lambda outputs: nn.Linear(15, outputs), (15,), LINEAR),
-    "linear 33": Model(
-        lambda outputs: nn.Linear(33, outputs), (33,), (*LINEAR, "linear in a basis")
-    ),
+    "linear 1": Model(lambda k: Linear(1, k), (1,), LINEAR),
+    "linear 6": Model(lambda k: Linear(6, k), (6,), LINEAR),
+    "linear 15": Model(lambda k: Linear(15, k), (15,), LINEAR),
+    "linear 33": Model(lambda k: Linear(33, k), (33,), (*LINEAR, "linear in a basis")),
     "no hidden layer": Model(perceptron(6), (6,), PERCEPTRON),
     "one of everything": Model(perceptron(1, 1, nn.Sigmoid), (1,), PERCEPTRON),
     "tanh": Model(perceptron(6, 9, nn.Tanh, 4, nn.Tanh), (6,), PERCEPTRON),
     "relu": Model(perceptron(9, 7, ReLU, 5, ReLU), (9,), PERCEPTRON),
-    "three activations": Model(perceptron(4, 6, nn.Tanh, 5, nn.Sigmoid, 7, ReLU), (4,), PERCEPTRON),
+    "three kinds": Model(perceptron(4, 6, nn.Tanh, 5, nn.Sigmoid, 7, ReLU), (4,), PERCEPTRON),
     "wide": Model(perceptron(65, 5, nn.Tanh), (65,), PERCEPTRON[1:]),
     "convnet": Model(convnet, (3, 32, 32), CONVOLUTIONAL),
     "relu first": Model(
-        convolutions((Conv, 2, 4, 3), (ReLU,), (Pool, 2), (Flat,), (Linear, 36, -1)),
+        lambda k: nn.Sequential(Conv(2, 4, 3), ReLU(), Pool(2), nn.Flatten(), Linear(36, k)),
         (2, 8, 8),
         CONVOLUTIONAL,
     ),
     "no relu": Model(
-        convolutions((Conv, 1, 7, 2), (Pool, 2), (Flat,), (Linear, 63, -1)),
-        (1, 7, 7),
-        CONVOLUTIONAL,
+        convolutions(lambda: Conv(1, 7, 2), lambda: Pool(2)), (1, 7, 7), CONVOLUTIONAL
     ),
     # Kernel, padding, window and image differ by dimension; rows are left over.
     "uneven": Model(
-        convolutions(
-            (Conv, 3, 7, (3, 4), 1, (1, 2)),
-            (Pool, (3, 2), (2, 3)),
-            (ReLU,),
-            (Conv, 7, 13, (2, 1), 1, (0, 1)),
-            (Pool, (1, 2), (2, 2)),
-            (Flat,),
-            (Linear, 13 * 3 * 4, 5),
-            (nn.Tanh,),
-            (Linear, 5, -1),
+        lambda k: nn.Sequential(
+            *(Conv(3, 7, (3, 4), padding=(1, 2)), Pool((3, 2), (2, 3)), ReLU()),
+            *(Conv(7, 13, (2, 1), padding=(0, 1)), Pool((1, 2), (2, 2)), nn.Flatten()),
+            *(Linear(13 * 3 * 4, 5), nn.Tanh(), Linear(5, k)),
         ),
         (3, 13, 17),
         CONVOLUTIONAL,
     ),
     "overlapping windows": Model(
-        convolutions((Conv, 2, 3, 3), (Pool, 3, 2), (ReLU,), (Flat,), (Linear, 27, -1)),
-        (2, 9, 9),
-        CONVOLUTIONAL,
+        convolutions(lambda: Conv(2, 3, 3), lambda: Pool(3, 2), ReLU), (2, 9, 9), CONVOLUTIONAL
     ),
     "wide rows": Model(
-        convolutions(
-            (Conv, 5, 6, 5),
-            (Pool, 2),
-            (ReLU,),
-            (Flat,),
-            (Linear, 108, 4),
-            (nn.Sigmoid,),
-            (Linear, 4, -1),
+        lambda k: nn.Sequential(
+            *(Conv(5, 6, 5), Pool(2), ReLU(), nn.Flatten()),
+            *(Linear(108, 4), nn.Sigmoid(), Linear(4, k)),
         ),
         (5, 6, 41),
         CONVOLUTIONAL,
     ),
     "as large as the image": Model(
-        convolutions((Conv, 2, 3, 4, 1, 1), (Pool, 3), (ReLU,), (Flat,), (Linear, 3, -1)),
+        convolutions(lambda: Conv(2, 3, 4, padding=1), lambda: Pool(3), ReLU),
         (2, 4, 4),
         CONVOLUTIONAL,
     ),
-    "no bias": Model(lambda outputs: nn.Linear(6, outputs, bias=False), (6,)),
-    "few positions": Model(headed(lambda: nn.Linear(6, 9)), (2, 6)),
-    "many positions": Model(headed(lambda: nn.Linear(6, 5)), (2, 7, 6)),
+    "no bias": Model(lambda k: Linear(6, k, bias=False), (6,)),
+    "few positions": Model(headed(lambda: Linear(6, 9)), (2, 6)),
+    "many positions": Model(headed(lambda: Linear(6, 5)), (2, 7, 6)),
     "strided": Model(headed(lambda: Conv(2, 4, (4, 3), (2, 3), (2, 1))), (2, 11, 13)),
     "stride above kernel": Model(headed(lambda: Conv(2, 4, 2, 3)), (2, 9, 7)),
     "dilated": Model(headed(lambda: Conv(2, 4, 3, (3, 1), dilation=(2, 3))), (2, 12, 11)),
@@ -349,43 +248,101 @@ MODELS = {
     ),
     "norms": Model(
         headed(
-            lambda: Conv(3, 4, 3),
-            lambda: nn.GroupNorm(2, 4, eps=0.1),
-            lambda: ReLU(inplace=True),
-            lambda: nn.InstanceNorm2d(4, affine=True, eps=0.1),
-            lambda: nn.LayerNorm((6, 6), eps=0.1),
-            lambda: nn.RMSNorm(6, eps=0.1),
+            *(lambda: Conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, eps=0.1)),
+            *(lambda: ReLU(inplace=True), lambda: nn.InstanceNorm2d(4, affine=True, eps=0.1)),
+            *(lambda: nn.LayerNorm((6, 6), eps=0.1), lambda: nn.RMSNorm(6, eps=0.1)),
         ),
         (3, 8, 8),
     ),
     "norms without weights": Model(
         headed(
-            lambda: Conv(3, 4, 3),
-            lambda: nn.GroupNorm(2, 4, affine=False),
-            lambda: nn.InstanceNorm2d(4),
-            lambda: nn.LayerNorm((6, 6), elementwise_affine=False),
+            *(lambda: Conv(3, 4, 3), lambda: nn.GroupNorm(2, 4, affine=False)),
+            *(lambda: nn.InstanceNorm2d(4), lambda: nn.LayerNorm(6, elementwise_affine=False)),
         ),
         (3, 8, 8),
     ),
     "inplace ReLU": Model(headed(lambda: Conv(2, 4, 3), lambda: ReLU(inplace=True)), (2, 6, 6)),
-    "in place": Model(InPlace, (2, 6, 6)),
-    "text": Model(Text),
-    "padded text": Model(lambda outputs: Text(outputs, padding_idx=0)),
+    "in place": Model(
+        lambda k: Net(
+            changes_in_place,
+            first=Conv(2, 4, 3),
+            second=Conv(4, 4, 3, padding=1),
+            norm=nn.GroupNorm(2, 4),
+            head=Linear(4, k),
+        ),
+        (2, 6, 6),
+    ),
+    "text": Model(text(None)),
+    "padded text": Model(text(0)),
     "transformer": Model(
         headed(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)), (5, 8)
     ),
-    "positions first": Model(PositionsFirst, (5, 8)),
-    "attention": Model(Attends, (5, 8)),
-    "scale": Model(headed(lambda: nn.Linear(6, 6), Scale), (6,)),
-    "own parameter": Model(OwnParameter, (6,)),
-    "transposed": Model(headed(lambda: nn.ConvTranspose2d(2, 3, 3)), (2, 4, 4)),
-    "recurs": Model(Recurs, (6,)),
-    "another's weight": Model(UsesAnothersWeight),
-    "merges": Model(MergesDimensions, (5, 8)),
-    "LSTM": Model(Reads, (4, 6)),
-    "PReLU": Model(
-        convolutions((Conv, 3, 4, 3), (nn.PReLU, 4), (Flat,), (Linear, 16, -1)), (3, 4, 4)
+    "positions first": Model(
+        lambda k: Net(
+            lambda net, x: net.head(net.layer(x.transpose(0, 1))[-1]),
+            layer=nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, norm_first=True),
+            head=Linear(8, k),
+        ),
+        (5, 8),
     ),
+    "attention": Model(
+        lambda k: Net(
+            masked_attention,
+            queries=Linear(8, 8),
+            attention=nn.MultiheadAttention(8, 2, batch_first=True),
+            head=Linear(8, k),
+        ),
+        (5, 8),
+    ),
+    "scale": Model(headed(lambda: Linear(6, 6), Scale), (6,)),
+    # A parameter of its own makes it one unit. Nothing uses the other one.
+    "own parameter": Model(
+        lambda k: Net(
+            lambda net, x: net.head(torch.tanh(x @ net.matrix)),
+            matrix=nn.Parameter(torch.randn(6, 4)),
+            unused=nn.Parameter(torch.randn(2)),
+            head=Linear(4, k),
+        ),
+        (6,),
+    ),
+    "transposed": Model(headed(lambda: nn.ConvTranspose2d(2, 3, 3)), (2, 4, 4)),
+    "recurs": Model(
+        lambda k: Net(
+            three_calls,
+            linear=Linear(6, 6),
+            norm=nn.LayerNorm(6),
+            conv=nn.Conv1d(1, 1, 3, padding=1),
+            unused=Linear(2, 2),
+            head=Linear(6, k),
+        ),
+        (6,),
+    ),
+    # Also uses the embedding's weight without calling the embedding.
+    "another's weight": Model(
+        lambda k: Net(
+            lambda net, x: net.head(net.embedding(x).mean(dim=1) @ net.embedding.weight.T),
+            embedding=nn.Embedding(NUM_TOKENS, 6),
+            head=Linear(NUM_TOKENS, k),
+        ),
+    ),
+    # Passes records times positions to its linear layer as one dimension.
+    "merges": Model(
+        lambda k: Net(
+            lambda net, x: net.head(net.inner(x.flatten(0, 1)).view(len(x), -1, 4).mean(dim=1)),
+            inner=nn.Sequential(Linear(8, 4), nn.Tanh()),
+            head=Linear(4, k),
+        ),
+        (5, 8),
+    ),
+    "LSTM": Model(
+        lambda k: Net(
+            lambda net, x: net.head(net.lstm(x)[0][:, -1]),
+            lstm=nn.LSTM(6, 5, batch_first=True),
+            head=Linear(5, k),
+        ),
+        (4, 6),
+    ),
+    "PReLU": Model(convolutions(lambda: Conv(3, 4, 3), lambda: nn.PReLU(4)), (3, 4, 4)),
 }
 # PyTorch cannot vectorise the first over runs. It mixes runs and records up in the second.
 TAKE_TURNS = {"LSTM", "PReLU"}

@@ -17,12 +17,10 @@ from one_record_at_a_time import (
     OUTPUTS,
     TAKE_TURNS,
     Conv,
-    Flat,
     Linear,
     Pool,
     ReLU,
     clipped_sum,
-    convolutions,
     parameters_of,
     perceptron,
     plain_gradients,
@@ -354,7 +352,7 @@ def test_a_zero_gradient_is_not_divided_by(name: str, max_grad_norm: float) -> N
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["tanh", "relu", "wide", "three activations", "convnet", "norms"])
+@pytest.mark.parametrize("name", ["tanh", "relu", "wide", "three kinds", "convnet", "norms"])
 def test_a_broken_run_is_broken_alone(name: str, broken: float) -> None:
     """NaN in any parameter reaches the sums; an infinite one may only saturate a neuron."""
     module, table = MODELS[name].module(3), table_for(MODELS[name], 3)
@@ -387,7 +385,7 @@ def test_a_pixel_that_is_not_a_number_reaches_the_sums() -> None:
 # --- bits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tanh", "three activations", "convnet", "uneven"])
+@pytest.mark.parametrize("name", ["tanh", "three kinds", "convnet", "uneven"])
 def test_a_run_has_the_same_bits_in_any_company(name: str) -> None:
     """Among other runs, in another place, in another thread, and beside records of weight 0."""
     module, table = MODELS[name].module(3), table_for(MODELS[name], 3, count=300)
@@ -460,51 +458,50 @@ class Scaled(nn.Linear):
         return 2.0 * super().forward(features)
 
 
-def pooled(*layers: tuple, width: int = 16, head: tuple = ()) -> nn.Module:
-    """Layers before a flat linear head, for images of 6 x 6 or so with two channels."""
-    return convolutions(*layers, (Flat,), *head, (Linear, width, -1))(3)
+def pooled(convolution: nn.Module, *layers: nn.Module) -> nn.Module:
+    """A convolution and other layers, before a linear head."""
+    return nn.Sequential(convolution, *layers, nn.Flatten(), nn.LazyLinear(3))
 
 
-CONV = (Conv, 2, 4, 3)
 # Modules that resemble those of a fast path but differ in what it takes for granted.
-LEFT_TO_THE_MODULE_PATH: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
-    "linear without bias": (nn.Linear(6, 3, bias=False), (6,)),
-    "scaled": (Scaled(6, 3), (6,)),
-    "scaled in a perceptron": (nn.Sequential(Scaled(6, 3)), (6,)),
-    "ends in an activation": (nn.Sequential(nn.Linear(6, 3), nn.Tanh()), (6,)),
-    "another activation": (nn.Sequential(Linear(6, 4), nn.GELU(), Linear(4, 3)), (6,)),
-    "layer without bias": (
-        nn.Sequential(Linear(6, 4, bias=False), nn.Tanh(), Linear(4, 3)),
-        (6,),
+VECTORS: dict[str, nn.Module] = {
+    "linear without bias": Linear(6, 3, bias=False),
+    "scaled": Scaled(6, 3),
+    "scaled in a perceptron": nn.Sequential(Scaled(6, 3)),
+    "ends in an activation": nn.Sequential(Linear(6, 3), nn.Tanh()),
+    "another activation": nn.Sequential(Linear(6, 4), nn.GELU(), Linear(4, 3)),
+    "layer without bias": nn.Sequential(Linear(6, 4, bias=False), nn.Tanh(), Linear(4, 3)),
+    "no activation": nn.Sequential(Linear(6, 4), Linear(4, 3)),
+}
+IMAGES: dict[str, nn.Module] = {
+    "strided": pooled(Conv(2, 4, 3, 2), Pool(2)),
+    "dilated": pooled(Conv(2, 4, 3, dilation=2), Pool(2)),
+    "grouped": pooled(Conv(2, 4, 3, groups=2), Pool(2)),
+    "no bias": pooled(Conv(2, 4, 3, bias=False), Pool(2)),
+    "same padding": pooled(Conv(2, 4, 3, padding="same"), Pool(2)),
+    "reflected": pooled(Conv(2, 4, 3, padding=1, padding_mode="reflect"), Pool(2)),
+    "many channels": pooled(Conv(2, 65, 3), Pool(2)),
+    "padded pooling": pooled(Conv(2, 4, 3), Pool(2, padding=1)),
+    "dilated pooling": pooled(Conv(2, 4, 3), Pool(2, dilation=2)),
+    "ceiling": pooled(Conv(2, 4, 3), Pool(2, ceil_mode=True)),
+    "small stride": pooled(Conv(2, 4, 3), Pool(2, 1)),
+    "no pooling": pooled(Conv(2, 4, 3), ReLU()),
+    "tanh": pooled(Conv(2, 4, 3), nn.Tanh(), Pool(2)),
+    "average": pooled(Conv(2, 4, 3), nn.AvgPool2d(2)),
+    "two relus": pooled(Conv(2, 4, 3), ReLU(), Pool(2), ReLU()),
+    "pooling first": pooled(Pool(2), Conv(2, 4, 2), Pool(2)),
+    "rows of images": pooled(Conv(2, 4, 3), Pool(2), nn.Flatten(2)),
+    "normalised head": pooled(Conv(2, 4, 3), Pool(2), nn.Flatten(), nn.LayerNorm(16)),
+    "head without bias": nn.Sequential(
+        Conv(2, 4, 3), Pool(2), nn.Flatten(), Linear(16, 3, bias=False)
     ),
-    "no activation": (nn.Sequential(Linear(6, 4), Linear(4, 3)), (6,)),
-    "strided": (pooled((Conv, 2, 4, 3, 2), (Pool, 2), width=4), (2, 7, 7)),
-    "dilated": (pooled((Conv, 2, 4, 3, 1, 0, 2), (Pool, 2), width=4), (2, 7, 7)),
-    "grouped": (pooled((Conv, 2, 4, 3, 1, 0, 1, 2), (Pool, 2)), (2, 6, 6)),
-    "no bias": (pooled((Conv, 2, 4, 3, 1, 0, 1, 1, False), (Pool, 2)), (2, 6, 6)),
-    "same padding": (pooled((Conv, 2, 4, 3, 1, "same"), (Pool, 2), width=36), (2, 6, 6)),
-    "reflected": (
-        pooled((Conv, 2, 4, 3, 1, 1, 1, 1, True, "reflect"), (Pool, 2), width=36),
-        (2, 6, 6),
-    ),
-    "many channels": (pooled((Conv, 2, 65, 3), (Pool, 2), width=260), (2, 6, 6)),
-    "padded pooling": (pooled(CONV, (Pool, 2, None, 1), width=36), (2, 6, 6)),
-    "dilated pooling": (pooled(CONV, (Pool, 2, None, 0, 2), width=4), (2, 6, 6)),
-    "ceiling": (pooled(CONV, (Pool, 2, None, 0, 1, False, True), width=36), (2, 7, 7)),
-    "small stride": (pooled(CONV, (Pool, 2, 1), width=36), (2, 6, 6)),
-    "no pooling": (pooled(CONV, (ReLU,), width=64), (2, 6, 6)),
-    "tanh": (pooled(CONV, (nn.Tanh,), (Pool, 2)), (2, 6, 6)),
-    "average": (pooled(CONV, (nn.AvgPool2d, 2)), (2, 6, 6)),
-    "two relus": (pooled(CONV, (ReLU,), (Pool, 2), (ReLU,)), (2, 6, 6)),
-    "pooling first": (pooled((Pool, 2), CONV, (Pool, 2), width=4), (2, 8, 8)),
-    "rows of images": (pooled(CONV, (Pool, 2), (Flat, 2)), (2, 6, 6)),
-    "normalised head": (pooled(CONV, (Pool, 2), head=((nn.LayerNorm, 16),)), (2, 6, 6)),
-    "head without bias": (
-        convolutions(CONV, (Pool, 2), (Flat,), (Linear, 16, -1, False))(3),
-        (2, 6, 6),
-    ),
-    "nested": (pooled((nn.Sequential, Conv(2, 4, 3), Pool(2))), (2, 6, 6)),
-    "perceptron of images": (pooled(width=72), (2, 6, 6)),
+    "nested": pooled(nn.Sequential(Conv(2, 4, 3), Pool(2))),
+    "perceptron of images": nn.Sequential(nn.Flatten(), nn.LazyLinear(3)),
+}
+LEFT_TO_THE_MODULE_PATH = {
+    **{name: (module, (6,)) for name, module in VECTORS.items()},
+    **{name: (module, (2, 7, 7)) for name, module in IMAGES.items()},
+    "head without bias": (IMAGES["head without bias"], (2, 6, 6)),
     "resnet18": (resnet18(3), (3, 32, 32)),
 }
 
@@ -513,6 +510,7 @@ LEFT_TO_THE_MODULE_PATH: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
     module, shape = LEFT_TO_THE_MODULE_PATH[name]
     features = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    module(features)  # gives lazy layers their shapes
     table = RecordTable(features, torch.arange(4) % 3, num_canaries=1)
     assert type(path_chosen(module, table)) is ModulePath
 

@@ -162,19 +162,6 @@ def test_noise_inside_and_outside_the_span_has_the_same_law(optimizer: Optimizer
     assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
 
 
-def test_noise_outside_the_span_depends_on_run_and_seed() -> None:
-    def outside(runs: Sequence[int], **changed: int) -> NDArray[np.float64]:
-        spanning = lifted_records()
-        found = as_matrices(train(runs, rotate=True, **changed).parameters)
-        return (found - found @ np.linalg.pinv(spanning) @ spanning).reshape(len(runs), -1)
-
-    whole = outside(range(8))
-    np.testing.assert_allclose(outside([6, 3]), whole[[6, 3]], atol=1e-5)
-    correlations = np.corrcoef(np.vstack([whole, outside(range(8), seed=SEED + 1)]))
-    # With (width - N - 1) x classes coordinates, a correlation has a standard deviation of 0.11.
-    assert np.abs(correlations[np.triu_indices(16, 1)]).max() < 0.5
-
-
 # --- when the basis is used --------------------------------------------------------------------
 
 
@@ -226,13 +213,6 @@ def test_it_is_not_used_if_there_are_as_many_vectors_as_columns(
         records, test_records = some_records(num_features)
         canaries = canaries_of(num_features)[kind]
         assert is_used(canary=canaries, records=records, test_records=test_records) == used
-
-
-def test_the_length_that_is_observed_is_that_of_all_parameters() -> None:
-    weight = CANARIES["weight"]
-    result = train(range(4), rotate=True, canary=weight, observe=Observation.CHANGE_AND_LENGTH)
-    lengths = np.linalg.norm(result.parameters, axis=1)  # they start at 0
-    np.testing.assert_allclose(result.observations[:, -1, 0, 1], lengths, rtol=1e-5)
 
 
 # --- the basis ---------------------------------------------------------------------------------
