@@ -24,7 +24,7 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.gradients.gradient_path import RecordTable
 from dpcanary.training.kernels import philox
 from dpcanary.training.models import convnet
-from dpcanary.training.settings import Initialisation, Loss, Optimizer, Sampling
+from dpcanary.training.settings import Loss, Sampling
 
 CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
 NUM_TOKENS = 20
@@ -112,13 +112,8 @@ def changes_in_place(net: Net, x: Tensor) -> Tensor:
     return net.head(torch.tanh(y.mul_(2.0)).mean(dim=(2, 3)))
 
 
-def text(padding_idx: int | None) -> Callable[[int], nn.Module]:
-    """Takes token ids; the head gets the mean of their embeddings."""
-    return lambda k: Net(
-        lambda net, tokens: net.head(net.embedding(tokens).mean(dim=1)),
-        embedding=nn.Embedding(NUM_TOKENS, 6, padding_idx=padding_idx),
-        head=nn.Linear(6, k),
-    )
+def mean_of_embeddings(net: Net, tokens: Tensor) -> Tensor:
+    return net.head(net.embedding(tokens).mean(dim=1))
 
 
 def perceptron(*layers: int | type[nn.Module]) -> Callable[[int], nn.Module]:
@@ -182,6 +177,15 @@ class Model:
             return torch.from_numpy(rng.integers(0, NUM_TOKENS, (count, 9)))
         scale = np.exp(rng.normal(0.0, 0.7, (count, *(1 for _ in self.shape))))
         return torch.from_numpy((rng.normal(size=(count, *self.shape)) * scale).astype(np.float32))
+
+
+def net(
+    function: Callable[[Net, Tensor], Any], shape: tuple[int, ...], width: int, **make: Callable
+) -> Model:
+    """A `Net` whose head has so many inputs; its other parts are made by functions."""
+    return Model(
+        lambda k: Net(function, **{n: m() for n, m in make.items()}, head=Linear(width, k)), shape
+    )
 
 
 # Widths (with the bias) lie below, at and above multiples of 16, to which rows are padded.
@@ -262,85 +266,72 @@ MODELS = {
         (3, 8, 8),
     ),
     "inplace ReLU": Model(headed(lambda: Conv(2, 4, 3), lambda: ReLU(inplace=True)), (2, 6, 6)),
-    "in place": Model(
-        lambda k: Net(
-            changes_in_place,
-            first=Conv(2, 4, 3),
-            second=Conv(4, 4, 3, padding=1),
-            norm=nn.GroupNorm(2, 4),
-            head=Linear(4, k),
-        ),
+    "in place": net(
+        changes_in_place,
         (2, 6, 6),
+        4,
+        first=lambda: Conv(2, 4, 3),
+        second=lambda: Conv(4, 4, 3, padding=1),
+        norm=lambda: nn.GroupNorm(2, 4),
     ),
-    "text": Model(text(None)),
-    "padded text": Model(text(0)),
+    "text": net(mean_of_embeddings, (), 6, embedding=lambda: nn.Embedding(NUM_TOKENS, 6)),
+    "padded text": net(
+        mean_of_embeddings, (), 6, embedding=lambda: nn.Embedding(NUM_TOKENS, 6, padding_idx=0)
+    ),
     "transformer": Model(
         headed(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)), (5, 8)
     ),
-    "positions first": Model(
-        lambda k: Net(
-            lambda net, x: net.head(net.layer(x.transpose(0, 1))[-1]),
-            layer=nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, norm_first=True),
-            head=Linear(8, k),
-        ),
+    "positions first": net(
+        lambda net, x: net.head(net.layer(x.transpose(0, 1))[-1]),
         (5, 8),
+        8,
+        layer=lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, norm_first=True),
     ),
-    "attention": Model(
-        lambda k: Net(
-            masked_attention,
-            queries=Linear(8, 8),
-            attention=nn.MultiheadAttention(8, 2, batch_first=True),
-            head=Linear(8, k),
-        ),
+    "attention": net(
+        masked_attention,
         (5, 8),
+        8,
+        queries=lambda: Linear(8, 8),
+        attention=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
     "scale": Model(headed(lambda: Linear(6, 6), Scale), (6,)),
     # A parameter of its own makes it one unit. Nothing uses the other one.
-    "own parameter": Model(
-        lambda k: Net(
-            lambda net, x: net.head(torch.tanh(x @ net.matrix)),
-            matrix=nn.Parameter(torch.randn(6, 4)),
-            unused=nn.Parameter(torch.randn(2)),
-            head=Linear(4, k),
-        ),
+    "own parameter": net(
+        lambda net, x: net.head(torch.tanh(x @ net.matrix)),
         (6,),
+        4,
+        matrix=lambda: nn.Parameter(torch.randn(6, 4)),
+        unused=lambda: nn.Parameter(torch.randn(2)),
     ),
     "transposed": Model(headed(lambda: nn.ConvTranspose2d(2, 3, 3)), (2, 4, 4)),
-    "recurs": Model(
-        lambda k: Net(
-            three_calls,
-            linear=Linear(6, 6),
-            norm=nn.LayerNorm(6),
-            conv=nn.Conv1d(1, 1, 3, padding=1),
-            unused=Linear(2, 2),
-            head=Linear(6, k),
-        ),
+    "recurs": net(
+        three_calls,
         (6,),
+        6,
+        linear=lambda: Linear(6, 6),
+        norm=lambda: nn.LayerNorm(6),
+        conv=lambda: nn.Conv1d(1, 1, 3, padding=1),
+        unused=lambda: Linear(2, 2),
     ),
     # Also uses the embedding's weight without calling the embedding.
-    "another's weight": Model(
-        lambda k: Net(
-            lambda net, x: net.head(net.embedding(x).mean(dim=1) @ net.embedding.weight.T),
-            embedding=nn.Embedding(NUM_TOKENS, 6),
-            head=Linear(NUM_TOKENS, k),
-        ),
+    "another's weight": net(
+        lambda net, x: net.head(net.embedding(x).mean(dim=1) @ net.embedding.weight.T),
+        (),
+        NUM_TOKENS,
+        embedding=lambda: nn.Embedding(NUM_TOKENS, 6),
     ),
     # Passes records times positions to its linear layer as one dimension.
-    "merges": Model(
-        lambda k: Net(
-            lambda net, x: net.head(net.inner(x.flatten(0, 1)).view(len(x), -1, 4).mean(dim=1)),
-            inner=nn.Sequential(Linear(8, 4), nn.Tanh()),
-            head=Linear(4, k),
-        ),
+    "merges": net(
+        lambda net, x: net.head(net.inner(x.flatten(0, 1)).view(len(x), -1, 4).mean(dim=1)),
         (5, 8),
+        4,
+        inner=lambda: nn.Sequential(Linear(8, 4), nn.Tanh()),
     ),
-    "LSTM": Model(
-        lambda k: Net(
-            lambda net, x: net.head(net.lstm(x)[0][:, -1]),
-            lstm=nn.LSTM(6, 5, batch_first=True),
-            head=Linear(5, k),
-        ),
+    "LSTM": net(
+        lambda net, x: net.head(net.lstm(x)[0][:, -1]),
         (4, 6),
+        5,
+        lstm=lambda: nn.LSTM(6, 5, batch_first=True),
     ),
     "PReLU": Model(convolutions(lambda: Conv(3, 4, 3), lambda: nn.PReLU(4)), (3, 4, 4)),
 }
@@ -410,7 +401,7 @@ Vector = NDArray[np.float64]
 # What a batch holds: features, a label and, if any, a gradient in place of the record's own.
 Entry = tuple[Tensor, int, Tensor | None]
 # Purposes of random streams, as the documentation lists them.
-BATCHES, INITIALISATION, FIXED_BATCHES, WORLDS = 2, 6, 7, 10
+BATCHES, FIXED_BATCHES, WORLDS = 2, 7, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,30 +488,3 @@ class Training:
             else ()
         )
         return torch.stack([next(own) if e[2] is None else e[2] for e in entries])
-
-    def start(
-        self, initialisation: Initialisation, run: int, make: Callable[[], nn.Module]
-    ) -> Vector:
-        """Parameters before the first step; `make` makes the module as at first."""
-        start = parameters_to_vector(self.module.parameters()).detach()
-        if initialisation is Initialisation.ZEROS:
-            start = torch.zeros_like(start)
-        if initialisation is Initialisation.PER_RUN:
-            key = np.random.SeedSequence(self.seed, spawn_key=(INITIALISATION, run))
-            drawn = int(np.random.Generator(np.random.SFC64(key)).integers(2**31 - 1))
-            with torch.random.fork_rng():
-                torch.manual_seed(drawn)
-                start = parameters_to_vector(make().parameters()).detach()
-        return start.double().numpy().copy()
-
-    def update(self, gradient: Vector, state: list[Vector], step: int) -> Vector:
-        """What PyTorch's documentation subtracts from the parameters; changes `state`."""
-        rate = self.dpsgd.learning_rate_at(step)
-        if self.dpsgd.optimizer is Optimizer.ADAM:
-            state[0] = 0.9 * state[0] + 0.1 * gradient
-            state[1] = 0.999 * state[1] + 0.001 * gradient**2
-            mean, square = state[0] / (1 - 0.9 ** (step + 1)), state[1] / (1 - 0.999 ** (step + 1))
-            return rate * mean / (np.sqrt(square) + 1e-8)
-        decay = self.dpsgd.momentum if self.dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-        state[0] = decay * state[0] + gradient
-        return rate * state[0]

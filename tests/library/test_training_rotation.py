@@ -67,32 +67,19 @@ CANARIES = canaries_of(NUM_FEATURES)
 INPUT = CANARIES["input"][0]
 
 
-def train(
-    runs: Sequence[int],
-    *,
-    rotate: bool,
-    canary: Canary | Sequence[Canary] = INPUT,
-    records: Records = RECORDS,
-    test_records: Records = TEST_RECORDS,
-    dpsgd: DPSGD = SETTINGS,
-    module: nn.Module | None = None,
-    initialisation: Initialisation = Initialisation.ZEROS,
-    seed: int = SEED,
-    observe: Observation | None = None,
-) -> EnsembleResult:
-    return train_ensemble(
-        module=module or nn.Linear(records.features.shape[1], NUM_CLASSES),
-        records=records,
-        canary=canary,
-        dpsgd=dpsgd,
-        runs=runs,
-        seed=seed,
-        test_records=test_records,
-        initialisation=initialisation,
-        keep_parameters=True,
-        rotate=rotate,
-        observe=observe,
-    )
+def train(runs: Sequence[int], **changed: Any) -> EnsembleResult:
+    records = changed.get("records", RECORDS)
+    arguments = {
+        "module": nn.Linear(records.features.shape[1], NUM_CLASSES),
+        "records": records,
+        "canary": INPUT,
+        "dpsgd": SETTINGS,
+        "seed": SEED,
+        "test_records": TEST_RECORDS,
+        "initialisation": Initialisation.ZEROS,
+        "keep_parameters": True,
+    }
+    return train_ensemble(runs=runs, **(arguments | changed))
 
 
 def same_bits(one: EnsembleResult, two: EnsembleResult) -> bool:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from one_record_at_a_time import (
     covering,
 )
 from torch import nn
-from torch.nn.utils import vector_to_parameters
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
@@ -31,6 +32,7 @@ from dpcanary.training.settings import Initialisation, Optimizer, Purpose, Sampl
 from dpcanary.training.slots import slots_of, table_of
 
 CPU, COUNT, SEED, RUNS = torch.device("cpu"), 18, 11, (6, 7, 1_000_003)
+INITIALISATION = 6  # the purpose of random streams of a run's first parameters
 TARGETS = (4, 17, 9)  # of the first slot, the second and the third
 OBSERVATIONS = {
     "input": (Observation.LOGITS, Observation.GRADIENT_NORM),
@@ -88,6 +90,17 @@ class Case:
                 gradient *= 0.8 * norm / np.linalg.norm(gradient)
                 canaries.append(DirectionCanary(gradient.astype(np.float32), target))
         return canaries
+
+    def start(self, module: nn.Module, run: int) -> Vector:
+        """Zeros, the module's parameters, or those of one that is made with the run's seed."""
+        if self.initialisation is Initialisation.PER_RUN:
+            key = np.random.SeedSequence(SEED, spawn_key=(INITIALISATION, run))
+            with torch.random.fork_rng():
+                drawn = np.random.Generator(np.random.SFC64(key)).integers(2**31 - 1)
+                torch.manual_seed(int(drawn))
+                module = MODELS[self.model].make(OUTPUTS[self.outputs][1])
+        start = parameters_to_vector(module.parameters()).detach().double().numpy()
+        return start * (self.initialisation is not Initialisation.ZEROS)
 
     def mechanism(self, norm: float) -> DPSGD:
         fixed = self.batches == "fixed"
@@ -201,10 +214,7 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     training = Training(
         module=case.module(), records=records, canaries=(), dpsgd=case.mechanism(1.0), seed=SEED
     )
-    starts = {
-        run: training.start(case.initialisation, run, lambda: MODELS[case.model].make(num_outputs))
-        for run in RUNS
-    }
+    starts = {run: case.start(module, run) for run in RUNS}
     everyone = [
         (torch.from_numpy(x), int(y), None)
         for x, y in zip(records.features, records.labels, strict=True)
@@ -246,13 +256,21 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     num_clipped = []
     for row, run in enumerate(RUNS):
         thetas, seen, steps = [starts[run]], [], []
-        state = [np.zeros(count), np.zeros(count)]
+        parameter = torch.tensor(starts[run])
+        descent = {
+            Optimizer.SGD: partial(torch.optim.SGD, momentum=0.0),
+            Optimizer.MOMENTUM: partial(torch.optim.SGD, momentum=0.7),
+            Optimizer.ADAM: torch.optim.Adam,
+        }[case.optimizer]([parameter])
         for step in range(dpsgd.record_steps[-1]):
             gradients = training.gradients(thetas[-1], training.batch(run, step))
             total = clipped_sum(gradients, torch.ones(len(gradients)), norm).numpy()
             noise = dpsgd.noise_multiplier * norm * drawn(run, step, Purpose.NOISE)
             steps.append((total + noise) / training.batch_size)
-            thetas.append(thetas[-1] - training.update(steps[-1], state, step))
+            parameter.grad = torch.from_numpy(steps[-1])
+            descent.param_groups[0]["lr"] = dpsgd.learning_rate_at(step)
+            descent.step()
+            thetas.append(parameter.numpy().copy())
             num_clipped += (gradients.norm(dim=1) > norm).tolist()
             if step + 1 in dpsgd.record_steps:
                 seen.append([observed(case, training, c, thetas, steps) for c in canaries])
