@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -66,31 +66,25 @@ def lifted(table: RecordTable) -> Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-# Of each path: its type, and what makes it from a module, records and a loss.
-PATHS: dict[str, tuple[type[GradientPath], Callable[[nn.Module, RecordTable, Loss], GradientPath]]]
-PATHS = {
-    "linear": (
-        LinearPath,
-        lambda m, t, loss: LinearPath(t, num_outputs=m.out_features, loss=loss),
-    ),
-    "linear in a basis": (
-        LinearPath,
-        lambda m, t, loss: LinearPath(
-            t, num_outputs=m.out_features, loss=loss, basis=spanning_basis(lifted(t))
-        ),
-    ),
-    "small perceptron": (
-        SmallPerceptronPath,
-        lambda m, t, loss: SmallPerceptronPath(t, m, loss=loss),
-    ),
-    "perceptron": (PerceptronPath, lambda m, t, loss: PerceptronPath(t, m, loss=loss)),
-    "convolutional": (ConvolutionalPath, lambda m, t, loss: ConvolutionalPath(t, m, loss=loss)),
-    "module in turns": (
-        ModulePath,
-        lambda m, t, loss: ModulePath(m, t, loss, vectorise_runs=False),
-    ),
-    "module together": (ModulePath, lambda m, t, loss: ModulePath(m, t, loss, vectorise_runs=True)),
-}
+def path_named(name: str, module: nn.Module, table: RecordTable, loss: Loss) -> GradientPath:
+    match name:
+        case "linear":
+            return LinearPath(table, num_outputs=module.out_features, loss=loss)
+        case "linear in a basis":
+            basis = spanning_basis(lifted(table))
+            return LinearPath(table, num_outputs=module.out_features, loss=loss, basis=basis)
+        case "small perceptron":
+            return SmallPerceptronPath(table, module, loss=loss)
+        case "perceptron":
+            return PerceptronPath(table, module, loss=loss)
+        case "convolutional":
+            return ConvolutionalPath(table, module, loss=loss)
+        case "module in turns" | "module together":
+            return ModulePath(module, table, loss, vectorise_runs=name == "module together")
+    raise AssertionError(f"no path is called {name}")
+
+
+ONE_OF_EACH_PATH = ["linear 33", "tanh", "wide", "relu first", "norms"]
 ON_THE_HOST = {"small perceptron", "convolutional"}
 
 
@@ -100,8 +94,12 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def test_every_path_is_under_contract() -> None:
-    assert {kind for kind, _ in PATHS.values()} == set(subclasses(GradientPath))
-    assert {name for model in MODELS.values() for name in model.paths} == set(PATHS)
+    kinds = {
+        type(path_named(name, model.module(3), table_for(model, 3), CROSS_ENTROPY))
+        for model in (MODELS[name] for name in ONE_OF_EACH_PATH)
+        for name in model.paths
+    }
+    assert kinds == set(subclasses(GradientPath))
 
 
 def paths_of(
@@ -110,9 +108,9 @@ def paths_of(
     """The paths that compute a model's gradients on the table's device, and the one chosen."""
     on_host = table.features.device.type == "cpu"
     names = [path for path in MODELS[name].paths if on_host or path not in ON_THE_HOST]
-    paths = {path: PATHS[path][1](module, table, loss) for path in names}
+    paths = {path: path_named(path, module, table, loss) for path in names}
     paths["chosen"] = path_chosen(module, table, loss)
-    assert not on_host or type(paths["chosen"]) is PATHS[MODELS[name].paths[0]][0]
+    assert not on_host or type(paths["chosen"]) is type(paths[names[0]])
     assert paths["module together"].vectorises == (name not in TAKE_TURNS)
     assert not paths["module in turns"].vectorises
     return paths
@@ -157,12 +155,7 @@ def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm:
 
 
 def assert_contract(
-    name: str,
-    outputs: str,
-    *,
-    device: str = "cpu",
-    count: int = 13,
-    ties: bool = False,
+    name: str, outputs: str, *, device: str, count: int = 13, ties: bool = False
 ) -> None:
     """Sums of every path, layout of batches and clipping norm; then logits and layouts of rows."""
     model, (loss, num_outputs) = MODELS[name], OUTPUTS[outputs]
@@ -194,16 +187,10 @@ def assert_contract(
             for path_name, path in paths.items():
                 sums = sums_of(path, parameters, batch, max_grad_norm).double()
                 for run, of_run in enumerate(gradients):
-                    expected = clipped_sum(
-                        of_run[rows[run]], batch.weights[run].cpu(), max_grad_norm
-                    )
+                    weights, where = batch.weights[run].cpu(), (path_name, layout, max_grad_norm)
+                    expected = clipped_sum(of_run[rows[run]], weights, max_grad_norm)
                     error, size = (sums[run] - expected).norm(), lengths[run].norm()
-                    assert error <= TOLERANCES[device] * size, (
-                        path_name,
-                        layout,
-                        max_grad_norm,
-                        run,
-                    )
+                    assert error <= TOLERANCES[device] * size, where
     assert_logits_and_layouts(module, paths, table, parameters, num_outputs)
 
 
@@ -309,15 +296,13 @@ def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
     monkeypatch.setattr(DenseLayers, "forward", counted)
     model = MODELS["wide"]
     module, table = model.module(3), table_for(model, 3, count=150)
-    path = PATHS["perceptron"][1](module, table, CROSS_ENTROPY)
+    path = path_named("perceptron", module, table, CROSS_ENTROPY)
     for batch in batches_from(table, (151, 70, 0)).values():
         sums_of(path, parameters_of(module, 3), batch, 1.0)
     assert counts == [64, 64, 23, 64, 64, 23, 64, 12]
 
 
 # --- numbers on the edge -----------------------------------------------------------------------
-
-ONE_OF_EACH_PATH = ["linear 33", "tanh", "wide", "relu first", "norms"]
 
 
 @pytest.mark.parametrize("outputs", ["softmax 3", "sigmoid 3"])

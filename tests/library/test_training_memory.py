@@ -13,10 +13,10 @@ import psutil
 import pytest
 import test_training_ensemble as ensemble
 import torch
-from test_training_ensemble import LINEAR, RECORDS, TEST_RECORDS
+from test_training_ensemble import RECORDS, TEST_RECORDS
 from torch import Tensor, nn
 
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training import runs as runs_module
@@ -71,10 +71,12 @@ def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[i
 # --- shards, blocks, threads -------------------------------------------------------------------
 
 WAYS = {
-    "linear": {"module": LINEAR},
-    "weights": {"module": LINEAR, "dpsgd": replace(SETTINGS, sample_rate=0.9)},
     "slots": {"canary": SLOTS},
-    "perceptron": {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN},
+    "weights": {
+        "module": PERCEPTRON,
+        "initialisation": Initialisation.PER_RUN,
+        "dpsgd": replace(SETTINGS, sample_rate=0.9),
+    },
     "fixed": {
         "module": PERCEPTRON,
         "initialisation": Initialisation.FIXED,
@@ -89,40 +91,24 @@ WAYS = {
         ),
     },
 }
-ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-@ways
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
-    runs = range(80)
-    whole = train(runs, **way)
-    assert len(whole.observations) == len(whole.test_accuracy) == len(runs)
-    everyone = list(runs)
+    """The same blocks give the same bits."""
+    everyone = list(range(80))
+    whole = train(everyone, **way)
+    assert len(whole.observations) == len(whole.test_accuracy) == 80
     for runs_at_once in (1, 7):
-        assert_close(train(runs, runs_at_once=runs_at_once, **way), whole, everyone)
-    assert_close(train(runs[50:], **way), whole, everyone[50:])
+        assert_close(train(everyone, runs_at_once=runs_at_once, **way), whole, everyone)
+    assert_close(train(everyone[50:], **way), whole, everyone[50:])
     backwards = everyone[::-1]
-    assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
+    in_threads = train(backwards, runs_at_once=9, num_threads=3, **way)
+    assert_close(in_threads, whole, backwards)
+    assert_same_bits(in_threads, train(np.array(backwards), runs_at_once=9, **way))
     # Neighbours differ, so the comparisons above are meaningful.
     spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
-
-
-@ways
-def test_the_same_blocks_give_the_same_bits(way: dict) -> None:
-    runs = range(3, 40)
-    once = train(runs, runs_at_once=10, **way)
-    assert_same_bits(once, train(np.asarray(runs), runs_at_once=10, **way))
-    assert_same_bits(once, train(runs, runs_at_once=10, num_threads=3, **way))
-
-
-@pytest.mark.parametrize("canary", [INPUT, GRADIENT, DIRECTION])
-def test_recorded_steps_do_not_change_the_training(canary: Canary) -> None:
-    few = train(range(6), canary=canary)
-    many_steps = replace(SETTINGS, record_steps=tuple(range(1, NUM_STEPS + 1)))
-    many = train(range(6), canary=canary, dpsgd=many_steps)
-    assert np.array_equal(many.observations[:, [0, 3, 8]], few.observations)
-    assert np.array_equal(many.parameters, few.parameters)
 
 
 def test_every_run_index_has_draws_of_its_own() -> None:
