@@ -51,14 +51,14 @@ def canaries_of(num_features: int) -> dict[str, list[Canary]]:
     """Canaries by kind. Two of "inputs" are alike, and two of "weights" share a feature."""
     weights = NUM_CLASSES * num_features
     features = np.linspace(-1.0, 1.0, num_features, dtype=np.float32)
-    one = InputCanary(features, 1, TARGET)
-    places = [(7, TARGET), (num_features + 7, 0), (num_features + 8, 17), (weights + 1, 9)]
+    crafted = InputCanary(features, 1, TARGET)
+    coordinates = [(7, TARGET), (num_features + 7, 0), (num_features + 8, 17), (weights + 1, 9)]
     return {
-        "input": [one],
+        "input": [crafted],
         "weight": [GradientCanary(num_features + 7, TARGET)],
         "bias": [GradientCanary(weights + 2, TARGET)],
-        "inputs": [one, InputCanary(features**2, 2, 17), replace(one, target=9)],
-        "weights": [GradientCanary(coordinate, target) for coordinate, target in places],
+        "inputs": [crafted, InputCanary(features**2, 2, 17), replace(crafted, target=9)],
+        "weights": [GradientCanary(coordinate, record) for coordinate, record in coordinates],
     }
 
 
@@ -82,8 +82,8 @@ def train(runs: Sequence[int], **changed: Any) -> EnsembleResult:
     return train_ensemble(runs=runs, **(arguments | changed))
 
 
-def same_bits(one: EnsembleResult, two: EnsembleResult) -> bool:
-    return one.observations.tobytes() == two.observations.tobytes()
+def same_bits(first: EnsembleResult, second: EnsembleResult) -> bool:
+    return first.observations.tobytes() == second.observations.tobytes()
 
 
 # --- the law of the noise ----------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_the_basis_is_orthonormal_and_spans_the_records(
 @pytest.mark.parametrize(
     "rows",
     [np.arange(N) % 10, np.where(np.arange(N) < 3, 0, np.arange(N)), np.zeros(N, int)],
-    ids=["twins", "one thrice", "all one"],
+    ids=["twins", "three alike", "all one"],
 )
 def test_linearly_dependent_records_change_nothing(
     canary: list[Canary], rows: NDArray[np.int64]

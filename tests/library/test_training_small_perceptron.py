@@ -117,8 +117,8 @@ def in_a_loop(function: Callable[[float], float]) -> Callable[[NDArray[np.float3
 
     @compiled
     def fill(values, out):  # type: ignore[no-untyped-def]
-        for place in range(len(values)):
-            out[place] = function(values[place])
+        for index in range(len(values)):
+            out[index] = function(values[index])
 
     def apply(values: NDArray[np.float32]) -> NDArray[np.float32]:
         out = np.empty_like(values)
@@ -145,9 +145,9 @@ def test_functions_are_accurate_to_three_units_in_the_last_place(
     tiny = 10.0 ** rng.uniform(-30, 1, 200_000) * rng.choice([-1.0, 1.0], 200_000)
     values = [np.linspace(*limits, 1_000_003), rng.normal(size=500_001), tiny, [0.0]]
     x = np.concatenate(values).astype(np.float32)
-    found, truth = in_a_loop(function)(x), exact(x.astype(np.float64))
+    values, truth = in_a_loop(function)(x), exact(x.astype(np.float64))
     units = np.spacing(np.abs(truth).astype(np.float32)).astype(np.float64)
-    assert np.max(np.abs(found - truth) / units) < 3.0
+    assert np.max(np.abs(values - truth) / units) < 3.0
 
 
 def test_functions_saturate_and_keep_nan() -> None:
@@ -160,9 +160,9 @@ def test_functions_saturate_and_keep_nan() -> None:
     }.items():
         apply = in_a_loop(FUNCTIONS[name][0])
         for values, bound in ((far, above), (-far, below)):
-            found = apply(values)
-            assert np.array_equal(np.isnan(found), nan)
-            np.testing.assert_allclose(found[~nan], bound, rtol=1e-6)
+            outputs = apply(values)
+            assert np.array_equal(np.isnan(outputs), nan)
+            np.testing.assert_allclose(outputs[~nan], bound, rtol=1e-6)
     assert (
         np.abs(in_a_loop(elementwise.tanh)(np.linspace(-20, 20, 10**6, dtype=np.float32))).max()
         == 1.0

@@ -43,7 +43,7 @@ OBSERVATIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One choice of everything; `linear 33` has more features than records."""
+    """One choice of everything; `linear 33` has more features than records, and is rotated."""
 
     model: str
     optimizer: Optimizer
@@ -58,7 +58,12 @@ class Case:
 
     @property
     def is_possible(self) -> bool:
-        return self.noise == "0.7" or self.observe is not Observation.NOISY_GRADIENTS
+        if self.noise == "none" and self.observe is Observation.NOISY_GRADIENTS:
+            return False
+        # Where linear heads are trained in the span of their records.
+        rotated = self.optimizer is not Optimizer.ADAM and self.kind != "direction"
+        rotated = rotated and self.initialisation is Initialisation.ZEROS
+        return rotated or self.model != "linear 33"
 
     @property
     def kind(self) -> str:
@@ -134,7 +139,12 @@ AXES = (
     ("0.7", "none"),
     (1, 3),
 )
-CASES = [Case(*choice) for choice in covering(AXES, lambda *choice: Case(*choice).is_possible)]
+# Linear heads, rotated or padded, have the most code of their own, and are cheap.
+CASES = {
+    Case(*choice): None
+    for models in (AXES[0], ("linear 33",), ("linear 6",))
+    for choice in covering((models, *AXES[1:]), lambda *choice: Case(*choice).is_possible)
+}  # a dictionary keeps the order and drops what occurs twice
 
 
 def observed(
@@ -242,6 +252,7 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
     slots = slots_of(canaries, records=records, dpsgd=dpsgd, num_parameters=count)
     plain = path_of(module, table, dpsgd=dpsgd, basis=None)
     basis = basis_of(module, table, slots, dpsgd=dpsgd, initialisation=case.initialisation)
+    assert (basis is not None) == (case.model == "linear 33")
     path = plain if basis is None else path_of(module, table, dpsgd=dpsgd, basis=basis)
 
     def drawn(run: int, step: int, purpose: Purpose) -> Vector:
@@ -251,7 +262,8 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
         Noise(seed=SEED).add(out, factor=0.0, scale=1.0, **there)
         return layout.decode(out.to(device))[0].double().cpu().numpy()
 
-    # Rounding is relative to the largest number. On a GPU, convolutions are made of other products.
+    # Rounding is relative to the largest number, and to the length of a step, whose terms may
+    # cancel. On a GPU, convolutions are made of other products.
     tolerance = 2e-5 if device == "cpu" else 2e-4
     num_clipped = []
     for row, run in enumerate(RUNS):
@@ -279,12 +291,11 @@ def test_a_training_is_a_loop_over_runs_steps_and_records(case: Case, device: st
         if basis is not None and dpsgd.noise_multiplier:
             at_end = drawn(run, dpsgd.record_steps[-1], Purpose.OUT_OF_SPAN)
             final = final + missing_noise(training, num_outputs, len(thetas) - 1, at_end)
-        for found, expected in ((result.parameters[row], final), (result.observations[row], seen)):
-            atol = tolerance * float(np.abs(expected).max())
-            np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+        for ours, expected in ((result.parameters[row], final), (result.observations[row], seen)):
+            atol = tolerance * max(float(np.abs(expected).max()), 0.3 / training.batch_size)
+            np.testing.assert_allclose(ours, expected, rtol=0, atol=atol)
         logits = logits_of(training.module, final, test_records.features)
         predicted = logits.argmax(axis=1) if num_outputs > 1 else logits[:, 0] > 0
         right = np.mean(predicted == test_records.labels)
         assert result.test_accuracy[row] == pytest.approx(right, abs=1e-6)
-        training.module.float()
     assert np.mean(num_clipped) > 0.02
