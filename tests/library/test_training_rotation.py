@@ -1,4 +1,8 @@
-"""Linear heads trained in the span of their records: the observations may not change."""
+"""Linear heads trained in the span of their records: when they are, and in which basis.
+
+That their runs have the noise of the mechanism, also outside of the span, is tested in
+test_training_steps.py.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import chi2, norm
 from torch import nn
 
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
@@ -18,7 +21,7 @@ from dpcanary.observations import Observation
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.gradients.linear import accumulated_noise, spanning_basis
+from dpcanary.training.gradients.linear import spanning_basis
 from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.settings import Initialisation, Optimizer
 
@@ -31,10 +34,6 @@ SETTINGS = DPSGD(
     record_steps=(1, 4, 8),
     sample_rate=0.4,
 )
-
-
-def falling(step: int) -> float:
-    return 0.8 / (1 + step)
 
 
 def some_records(num_features: int = NUM_FEATURES) -> tuple[Records, Records]:
@@ -84,69 +83,6 @@ def train(runs: Sequence[int], **changed: Any) -> EnsembleResult:
 
 def same_bits(first: EnsembleResult, second: EnsembleResult) -> bool:
     return first.observations.tobytes() == second.observations.tobytes()
-
-
-# --- the law of the noise ----------------------------------------------------------------------
-
-
-def as_matrices(parameters: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Weights with the bias as the last column, shape (runs, classes, width)."""
-    weight, bias = parameters[:, :-NUM_CLASSES], parameters[:, -NUM_CLASSES:]
-    parts = weight.reshape(len(parameters), NUM_CLASSES, -1), bias[:, :, None]
-    return np.concatenate(parts, axis=2).astype(np.float64)
-
-
-def lifted_records() -> NDArray[np.float64]:
-    """The vectors that the basis spans: records and canary, with 1 for the bias."""
-    rows = np.vstack([RECORDS.features, INPUT.features])
-    return np.column_stack([rows, np.ones(len(rows))]).astype(np.float64)
-
-
-def spread(rates: Sequence[float], momentum: float) -> float:
-    """Deviation of a coordinate that gets unit noise alone, from the recursion on unit impulses."""
-    variance = 0.0
-    for impulse in range(len(rates)):
-        velocity, moved = 0.0, 0.0
-        for step, rate in enumerate(rates):
-            velocity = momentum * velocity + float(step == impulse)
-            moved += rate * velocity
-        variance += moved**2
-    return variance**0.5
-
-
-@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.MOMENTUM])
-def test_noise_inside_and_outside_the_span_has_the_same_law(optimizer: Optimizer) -> None:
-    """Chi-square test of all coordinates, with noise a million times as large as the gradients."""
-    num_steps, runs = 8, 400
-    rates = [falling(t) for t in range(num_steps)]
-    dpsgd = replace(
-        SETTINGS,
-        noise_multiplier=1e6,
-        record_steps=(num_steps,),
-        optimizer=optimizer,
-        momentum=0.7,
-        learning_rate=rates.__getitem__,
-    )
-    result = train(range(runs), rotate=True, dpsgd=dpsgd, seed=5)
-    assert result.parameters is not None
-    unit = dpsgd.noise_multiplier * dpsgd.max_grad_norm / (dpsgd.sample_rate * N)
-    momentum = 0.7 if optimizer is Optimizer.MOMENTUM else 0.0
-    deviation = spread(rates, momentum)
-    assert accumulated_noise(rates, momentum=momentum) == pytest.approx(deviation, rel=1e-12)
-    # The test's own orthonormal basis: first the records' span, then its orthogonal complement.
-    spanning = lifted_records()
-    turn = np.linalg.svd(spanning)[2].T
-    turned = as_matrices(result.parameters) @ turn / (unit * deviation)
-    rank = len(spanning)
-    inside, outside = turned[:, :, :rank], turned[:, :, rank:]
-    assert outside.shape[2] == WIDTH - N - 1 > 0
-    for part in (inside, outside):
-        assert 1e-4 < chi2.cdf(np.sum(part**2), part.size) < 1 - 1e-4
-    # No two coordinates are correlated, also not one inside and one outside the span.
-    flat = turned.reshape(runs, -1)
-    pairs = np.corrcoef(flat.T)[np.triu_indices(flat.shape[1], 1)] * np.sqrt(runs)
-    assert np.abs(pairs).max() < norm.isf(1e-4 / len(pairs))
-    assert abs((pairs**2).mean() - 1.0) < 4.5 * np.sqrt(2.0 / len(pairs))
 
 
 # --- when the basis is used --------------------------------------------------------------------
