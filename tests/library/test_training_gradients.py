@@ -49,6 +49,7 @@ from dpcanary.training.settings import Initialisation, Loss, Sampling
 from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 every_device = pytest.mark.parametrize("device", DEVICES)
 
 

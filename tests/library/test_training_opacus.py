@@ -25,7 +25,10 @@ from dpcanary.training.noise import Noise
 from dpcanary.training.settings import Loss, Optimizer
 
 # The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
+    pytest.mark.usefixtures("compiled_kernels"),
+]
 
 NUM_CLASSES, SEED, RUNS = 3, 8, (0, 1, 10, 11)
 SETTINGS = DPSGD(

@@ -20,6 +20,7 @@ from dpcanary.training.kernels.perceptron import compiled
 from dpcanary.training.losses import target_outputs
 from dpcanary.training.settings import Loss
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 RUNS, INFINITY = 3, float("inf")
 ACTIVATIONS = st.sampled_from([nn.Tanh, nn.Sigmoid, nn.ReLU])
 WIDTHS = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 63, 64]))

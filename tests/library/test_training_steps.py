@@ -31,6 +31,7 @@ from dpcanary.training.noise import Noise
 from dpcanary.training.settings import Initialisation, Optimizer, Purpose, Sampling
 from dpcanary.training.slots import slots_of, table_of
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 CPU, COUNT, SEED, RUNS = torch.device("cpu"), 18, 11, (6, 7, 1_000_003)
 INITIALISATION = 6  # the purpose of random streams of a run's first parameters
 TARGETS = (4, 17, 9)  # of the first slot, the second and the third
