@@ -281,7 +281,7 @@ def test_batches_that_do_not_fit_are_split(
     for module, constant, value in FEW[limits]:
         monkeypatch.setattr(module, constant, value)
     # A perceptron's batch is split beyond 64 records.
-    assert_contract(name, "sigmoid 3", device=device, count=156 if name == "tanh" else 13)
+    assert_contract(name, "sigmoid 3", device=device, count=78 if name == "tanh" else 13)
 
 
 def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
