@@ -13,3 +13,25 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def compiled_kernels() -> None:
+    """Compiles the kernels of gradients, which else counts as time of the first test with them.
+
+    Without a cache of Numba's, compiling takes more than ten seconds.
+    """
+    from one_record_at_a_time import CROSS_ENTROPY, MODELS, parameters_of, table_for
+
+    from dpcanary.training.dpsgd import DPSGD
+    from dpcanary.training.gradients.choose import path_of
+    from dpcanary.training.gradients.gradient_path import Batch
+
+    dpsgd = DPSGD(1.0, 1.0, 1.0, (1,), loss=CROSS_ENTROPY)
+    for name in ("linear 6", "tanh", "uneven"):
+        module, table = MODELS[name].module(2), table_for(MODELS[name], 2)
+        path = path_of(module, table, dpsgd=dpsgd, basis=None)
+        buffer = path.encode(parameters_of(module, 1)).contiguous()
+        for rows in (torch.arange(4), torch.arange(4)[None]):
+            batch = Batch(rows, torch.ones(1, 4))
+            path.clipped_sums(buffer, batch, 1.0, torch.empty_like(buffer))

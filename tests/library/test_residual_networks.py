@@ -1,37 +1,40 @@
-"""ResNet-9 and WRN-16-4: their sizes, and what their layers compute."""
+"""Networks for images: their sizes, and what the layers of ResNet-9 and WRN-16-4 compute."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from dpcanary.training.initialisation import redraw
+from dpcanary.training.models import convnet, resnet18
 from dpcanary.training.residual_networks import resnet9, wrn16_4
 
 
-def size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (convnet, 62_006),
+        (resnet18, 11_173_962),
+        # As many as with batch norm, which has a weight and a bias for each channel too.
+        (resnet9, 6_573_130),
+        # With batch norm 2,748,890 (Zagoruyko and Komodakis, 2016). De et al. (2022) add a gain and
+        # a bias for each of 2,256 filters, and a norm of its own to each of three shortcuts.
+        (wrn16_4, 2_748_890 + 2 * 2_256 + 2 * (16 + 64 + 128)),
+    ],
+)
+def test_networks_have_their_published_sizes(make: Callable[..., nn.Module], size: int) -> None:
+    assert sum(parameter.numel() for parameter in make().parameters()) == size
+    assert make(7)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
-def test_they_have_their_published_sizes():
-    """ResNet-9 with batch norm has 6,573,130 parameters, and group norm has as many.
-
-    WRN-16-4 with batch norm has 2,748,890 (Zagoruyko and Komodakis, 2016). De et al. (2022) add a
-    gain and a bias for each of 2,256 filters, and a norm of its own to each of three shortcuts,
-    over 16, 64 and 128 channels.
-    """
-    assert size(resnet9()) == 6_573_130
-    assert size(wrn16_4()) == 2_748_890 + 2 * 2_256 + 2 * (16 + 64 + 128) == 2_753_818
-
-
-@pytest.mark.parametrize("width", [2, 4, 6, 24, 40])
+@pytest.mark.parametrize("width", [2, 6, 24])
 def test_widths(width: int):
     module = resnet9(7, width=width)
     assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    assert all(
-        layer.num_channels > layer.num_groups
-        for layer in module.modules()
-        if isinstance(layer, nn.GroupNorm)
-    )
+    norms = [layer for layer in module.modules() if isinstance(layer, nn.GroupNorm)]
+    assert norms[0].num_channels == width
+    assert all(norm.num_channels > norm.num_groups for norm in norms)
 
 
 @pytest.mark.parametrize("make", [lambda: resnet9(3, width=4), lambda: wrn16_4(3)])

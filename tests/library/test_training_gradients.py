@@ -1,378 +1,582 @@
-"""Gradient paths against autograd on one record at a time, in double precision."""
+"""Every gradient path, and whole trainings, against one record at a time in double precision."""
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import torch
+from one_record_at_a_time import (
+    BINARY,
+    CROSS_ENTROPY,
+    DEVICES,
+    MODELS,
+    OUTPUTS,
+    TAKE_TURNS,
+    Conv,
+    Linear,
+    Pool,
+    ReLU,
+    clipped_sum,
+    parameters_of,
+    perceptron,
+    plain_gradients,
+    table_for,
+)
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import vector_to_parameters
 
 from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.ensemble import train_ensemble
+from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
+from dpcanary.training.gradients.convolutional import ConvolutionalPath
 from dpcanary.training.gradients.gradient_path import Batch, GradientPath, RecordTable
 from dpcanary.training.gradients.linear import LinearPath, spanning_basis
 from dpcanary.training.gradients.perceptron import DenseLayers, PerceptronPath, SmallPerceptronPath
+from dpcanary.training.models import convnet, resnet18
+from dpcanary.training.modules import layer_rules, module_path
+from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.runs import accuracy_of
-from dpcanary.training.settings import Loss
+from dpcanary.training.settings import Initialisation, Loss, Sampling
 from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")
-N, RUNS = 13, 5
-CROSS_ENTROPY, BINARY = Loss.CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY
-NULL_ROW = N + 1
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
+every_device = pytest.mark.parametrize("device", DEVICES)
 
 
-def perceptron(widths: Sequence[int], activation: type[nn.Module]) -> nn.Module:
-    layers: list[nn.Module] = []
-    for ins, outs in pairwise(widths):
-        layers += [nn.Linear(ins, outs), activation()]
-    return nn.Sequential(*layers[:-1])
-
-
-def module_named(name: str, num_outputs: int) -> nn.Module:
-    """Widths (with the bias) below, at and above multiples of 16, to which rows are padded."""
-    with torch.random.fork_rng():
-        torch.manual_seed(len(name) + num_outputs)
-        return {
-            "linear 1": lambda: nn.Linear(1, num_outputs),
-            "linear 6": lambda: nn.Linear(6, num_outputs),
-            "linear 15": lambda: nn.Linear(15, num_outputs),
-            "linear 33": lambda: nn.Linear(33, num_outputs),
-            "sequential": lambda: nn.Sequential(nn.Linear(6, num_outputs)),
-            "tanh": lambda: perceptron([6, 9, 4, num_outputs], nn.Tanh),
-            "relu": lambda: perceptron([6, 9, 4, num_outputs], nn.ReLU),
-            "sigmoid": lambda: perceptron([6, 5, num_outputs], nn.Sigmoid),
-        }[name]()
-
-
-def width_of(module: nn.Module) -> int:
-    return next(m for m in module.modules() if isinstance(m, nn.Linear)).in_features
-
-
-def some_table(num_features: int, num_classes: int, seed: int = 0, count: int = N) -> RecordTable:
-    """Records, a canary and the null record, with widely spread gradient norms."""
-    rng = np.random.default_rng(seed)
-    scale = np.exp(rng.normal(0.0, 0.7, (count + 2, 1)))
-    features = (rng.normal(size=(count + 2, num_features)) * scale).astype(np.float32)
-    features[-1] = 0.0
-    labels = rng.integers(0, max(2, num_classes), count + 2)
-    labels[-1] = 0
-    return RecordTable(torch.from_numpy(features), torch.from_numpy(labels), num_canaries=1)
-
-
-def path_for(module: nn.Module, table: RecordTable, loss: Loss) -> GradientPath:
+def path_chosen(module: nn.Module, table: RecordTable, loss: Loss = CROSS_ENTROPY) -> GradientPath:
+    """The path that training takes."""
     dpsgd = DPSGD(
         noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, record_steps=(1,), loss=loss
     )
     return path_of(module, table, dpsgd=dpsgd, basis=None)
 
 
-def paths_for(module: nn.Module, table: RecordTable, loss: Loss) -> list[GradientPath]:
-    """The path that is chosen, and for a perceptron also the one that a wider one would take."""
-    chosen = path_for(module, table, loss)
-    if isinstance(chosen, LinearPath):
-        return [chosen]
-    assert isinstance(chosen, SmallPerceptronPath)
-    assert isinstance(module, nn.Sequential)
-    return [chosen, PerceptronPath(table, module, loss=loss)]
+def lifted(table: RecordTable) -> Tensor:
+    """Records and canaries with 1 for the bias; gradients of a linear head lie in their span."""
+    features = table.features[: table.null]
+    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-def some_parameters(module: nn.Module, runs: int = RUNS, seed: int = 1) -> Tensor:
-    """Different parameters for each run, in the module's order."""
-    start = parameters_to_vector(module.parameters()).detach()
-    noise = np.random.default_rng(seed).normal(0.0, 0.3, (runs, len(start)))
-    return start + torch.from_numpy(noise.astype(np.float32))
+def path_named(name: str, module: nn.Module, table: RecordTable, loss: Loss) -> GradientPath:
+    match name:
+        case "linear":
+            return LinearPath(table, num_outputs=module.out_features, loss=loss)
+        case "linear in a basis":
+            basis = spanning_basis(lifted(table))
+            return LinearPath(table, num_outputs=module.out_features, loss=loss, basis=basis)
+        case "small perceptron":
+            return SmallPerceptronPath(table, module, loss=loss)
+        case "perceptron":
+            return PerceptronPath(table, module, loss=loss)
+        case "convolutional":
+            return ConvolutionalPath(table, module, loss=loss)
+        case "module in turns" | "module together":
+            return ModulePath(module, table, loss, vectorise_runs=name == "module together")
+    raise AssertionError(f"no path is called {name}")
 
 
-# --- one record at a time ----------------------------------------------------------------------
+ONE_OF_EACH_PATH = ["linear 33", "tanh", "wide", "relu first", "norms"]
+ON_THE_HOST = {"small perceptron", "convolutional"}
 
 
-def plain_loss(logits: Tensor, label: int, loss: Loss) -> Tensor:
-    """The loss by its formula."""
-    if loss is CROSS_ENTROPY:
-        return -torch.log(torch.exp(logits)[label] / torch.exp(logits).sum())
-    targets = torch.zeros(len(logits), dtype=torch.float64)
-    targets[0 if len(logits) == 1 else label] = label if len(logits) == 1 else 1.0
-    p = 1.0 / (1.0 + torch.exp(-logits))
-    return -(targets * torch.log(p) + (1 - targets) * torch.log(1 - p)).sum() / len(logits)
+def subclasses(kind: type) -> Iterator[type]:
+    for child in kind.__subclasses__():
+        yield from (child, *subclasses(child))
 
 
-def plain_gradient(
-    module: nn.Module, parameters: Tensor, features: Tensor, label: int, loss: Loss
-) -> Tensor:
-    """Gradient of one record's loss in the module's order, in double precision."""
-    twin = copy.deepcopy(module).double()
-    vector_to_parameters(parameters.double(), twin.parameters())
-    value = plain_loss(twin(features.double()), label, loss)
-    return torch.cat([g.flatten() for g in torch.autograd.grad(value, [*twin.parameters()])])
+def test_every_path_is_under_contract() -> None:
+    kinds = {
+        type(path_named(name, model.module(3), table_for(model, 3), CROSS_ENTROPY))
+        for model in (MODELS[name] for name in ONE_OF_EACH_PATH)
+        for name in model.paths
+    }
+    assert kinds == set(subclasses(GradientPath))
 
 
-def plain_sums(
-    module: nn.Module,
-    parameters: Tensor,
-    table: RecordTable,
-    members: Sequence[Sequence[int]],
-    max_grad_norm: float,
-    loss: Loss,
-) -> tuple[Tensor, float]:
-    """Clipped sums of each run, and the share of gradients that were clipped."""
-    sums, clipped = torch.zeros(len(members), parameters.shape[1], dtype=torch.float64), []
-    for run, rows in enumerate(members):
-        for row in rows:
-            label = int(table.labels[row])
-            gradient = plain_gradient(module, parameters[run], table.features[row], label, loss)
-            norm = float(gradient.norm())
-            clipped.append(norm > max_grad_norm)
-            sums[run] += gradient * min(1.0, max_grad_norm / norm)
-    return sums, float(np.mean(clipped))
+def paths_of(
+    name: str, module: nn.Module, table: RecordTable, loss: Loss
+) -> dict[str, GradientPath]:
+    """The paths that compute a model's gradients on the table's device, and the one chosen."""
+    on_host = table.features.device.type == "cpu"
+    names = [path for path in MODELS[name].paths if on_host or path not in ON_THE_HOST]
+    paths = {path: path_named(path, module, table, loss) for path in names}
+    paths["chosen"] = path_chosen(module, table, loss)
+    assert not paths["module in turns"].vectorises
+    if on_host:
+        assert type(paths["chosen"]) is type(paths[names[0]])
+        assert paths["module together"].vectorises == (name not in TAKE_TURNS)
+    return paths
+
+
+# Terms cancel, so rounding is relative to the length of a sum of orthogonal terms. On a GPU,
+# convolutions are made of other products than on the host.
+TOLERANCES = {"cpu": 5e-6, "cuda": 1e-4}
+SIZES = (14, 4, 0, 1)  # of the runs' batches; the kernel for linear heads takes four rows at a time
+
+
+def batches_from(table: RecordTable, sizes: Sequence[int], seed: int = 3) -> dict[str, Batch]:
+    """Batches of each layout, in each run of so many records; the null record fills up lists."""
+    rng, device, count = np.random.default_rng(seed), table.features.device, table.null
+    order = torch.from_numpy(rng.permutation(count))
+    chosen = [np.sort(rng.permutation(count)[:size]) for size in sizes]
+    weights = torch.tensor([[float(row in rows) for row in order.tolist()] for rows in chosen])
+    lists = torch.full((len(sizes), max(1, *sizes)), table.null)
+    for run, rows in enumerate(chosen):
+        lists[run, : len(rows)] = torch.from_numpy(rows)
+    one_row = weights[1:2].expand(len(sizes), -1)
+    batches = {
+        "shared rows": Batch(order, weights),
+        "lists": Batch(lists, (lists != table.null).float()),
+        "one row of weights": Batch(order[::2], one_row[:, ::2]),
+    }
+    return {
+        name: Batch(batch.rows.to(device), batch.weights.to(device))
+        for name, batch in batches.items()
+    }
 
 
 def sums_of(path: GradientPath, parameters: Tensor, batch: Batch, max_grad_norm: float) -> Tensor:
     """The path's sums in the module's order; earlier content of the buffer must not matter."""
-    buffer = path.encode(parameters).contiguous()
-    before = buffer.clone()
-    out = torch.full_like(buffer, 1e10)
-    path.clipped_sums(buffer, batch, max_grad_norm, out)
+    device = batch.rows.device
+    buffer = path.encode(parameters.to(device)).contiguous()
+    before, out = buffer.clone(), torch.full_like(buffer, 1e10)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        path.clipped_sums(buffer, batch, max_grad_norm, out)
     assert torch.equal(buffer, before)
-    return path.decode(out)
+    return path.decode(out).cpu()
 
 
-def own_rows(members: Sequence[Sequence[int]], null: int) -> Batch:
-    width = max(1, *(len(rows) for rows in members))
-    rows = torch.tensor([[*rows, *[null] * (width - len(rows))] for rows in members])
-    return Batch(rows, (rows != null).float())
-
-
-def shared_rows(members: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
-    weights = torch.tensor([[float(row in chosen) for row in rows] for chosen in members])
-    return Batch(torch.tensor(rows), weights)
-
-
-def some_members(seed: int = 3) -> list[list[int]]:
-    """Batches of 4 rows (as many as the kernel takes at a time), 0, 1, all rows and 6."""
-    rng = np.random.default_rng(seed)
-    sizes = (4, 0, 1, N + 1, 6)
-    return [sorted(rng.permutation(N + 1)[:size].tolist()) for size in sizes]
-
-
-CASES = [
-    (name, num_outputs, loss)
-    for name in ("linear 1", "linear 6", "linear 15", "linear 33", "tanh", "relu", "sigmoid")
-    for num_outputs, loss in ((2, CROSS_ENTROPY), (3, CROSS_ENTROPY), (1, BINARY), (3, BINARY))
-] + [("linear 6", 10, CROSS_ENTROPY), ("linear 6", 4, BINARY), ("sequential", 3, CROSS_ENTROPY)]
-
-
-@pytest.mark.parametrize(("name", "num_outputs", "loss"), CASES)
-def test_clipped_sums_equal_those_of_one_record_at_a_time(
-    name: str, num_outputs: int, loss: Loss
+def assert_contract(
+    name: str, outputs: str, *, device: str, count: int = 13, ties: bool = False
 ) -> None:
-    module = module_named(name, num_outputs)
-    table = some_table(width_of(module), num_outputs)
-    paths, parameters = paths_for(module, table, loss), some_parameters(module)
-    members = some_members()
-    assert len(paths) == (1 if name.startswith("linear") else 2)
-    norms = [
-        float(plain_gradient(module, parameters[0], x, int(y), loss).norm())
-        for x, y in zip(table.features, table.labels, strict=True)
-    ]
-    for max_grad_norm in (float(np.median(norms)), 0.01, 1e4):
-        expected, clipped = plain_sums(module, parameters, table, members, max_grad_norm, loss)
-        assert {0.01: clipped > 0.9, 1e4: clipped == 0.0}.get(max_grad_norm, 0.1 < clipped < 0.9)
-        everyone = list(range(N + 1))
-        some = sorted({row for rows in members for row in rows} - {2})
-        without = [[row for row in rows if row != 2] for rows in members]
-        batches = [
-            (own_rows(members, NULL_ROW), expected),
-            (shared_rows(members, everyone), expected),
-        ]
-        expected, _ = plain_sums(module, parameters, table, without, max_grad_norm, loss)
-        batches.append((shared_rows(without, some), expected))
-        for path, (batch, truth) in product(paths, batches):
-            found = sums_of(path, parameters, batch, max_grad_norm).double()
-            # Terms cancel, so rounding is relative to their length, which is at most C.
-            size = min(max_grad_norm, max(norms)) * N**0.5
-            assert float((found - truth).abs().max()) < 2e-6 * size
-            assert bool((found[1] == 0).all())  # an empty batch
+    """Sums of every path, layout of batches and clipping norm; then logits and layouts of rows."""
+    model, (loss, num_outputs) = MODELS[name], OUTPUTS[outputs]
+    module = model.module(num_outputs)
+    table = table_for(model, num_outputs, count=count, device=device)
+    parameters = parameters_of(module, len(SIZES), spread=0.3 if len(model.shape) == 1 else 0.1)
+    if ties:
+        # Multiples of 1/8 have exact sums, so both sides see equal maxima, also at the ReLU's 0.
+        table = replace(table, features=(table.features.sign() * (table.features.abs() > 0.5)))
+        table.features[4] = 0.0
+        parameters = (4 * parameters).round().clamp(-1, 1) / 8
+    if "linear in a basis" in model.paths:
+        span = torch.linalg.pinv(lifted(table).double()) @ lifted(table).double()
+        weights, biases = parameters[:, :-num_outputs], parameters[:, -num_outputs:]
+        whole = torch.cat([weights.unflatten(1, (num_outputs, -1)), biases[:, :, None]], dim=2)
+        inside = (whole.double() @ span.cpu()).float()
+        parameters = torch.cat([inside[:, :, :-1].flatten(1), inside[:, :, -1]], dim=1)
+    paths = paths_of(name, module, table, loss)
+    host = table.features.cpu()
+    records = [*zip(host, table.labels.tolist(), strict=True)]
+    gradients = [plain_gradients(module, row, records, loss) for row in parameters]
+    norms = torch.stack(gradients).norm(dim=2)
+    median = float(norms.median())
+    sizes = (min(count + 1, SIZES[0] * (count // 13)), *SIZES[1:])
+    for layout, batch in batches_from(table, sizes).items():
+        rows = batch.rows.cpu().expand(len(parameters), -1)
+        for max_grad_norm in (median, 1e-3 * median, 1e3 * float(norms.max()), math.inf):
+            lengths = norms.gather(1, rows).clamp(max=max_grad_norm) * batch.weights.cpu()
+            for path_name, path in paths.items():
+                sums = sums_of(path, parameters, batch, max_grad_norm).double()
+                for run, of_run in enumerate(gradients):
+                    weights, where = batch.weights[run].cpu(), (path_name, layout, max_grad_norm)
+                    expected = clipped_sum(of_run[rows[run]], weights, max_grad_norm)
+                    error, size = (sums[run] - expected).norm(), lengths[run].norm()
+                    assert error <= TOLERANCES[device] * size, where
+    assert_logits_and_layouts(module, paths, table, parameters, num_outputs)
 
 
-def test_infinite_clipping_norm_does_not_clip() -> None:
-    for name in ("linear 6", "tanh"):
-        module = module_named(name, 3)
-        paths = paths_for(module, some_table(6, 3), CROSS_ENTROPY)
-        parameters, members = some_parameters(module), some_members()
-        batches = (shared_rows(members, range(N + 1)), own_rows(members, NULL_ROW))
-        for path, batch in product(paths, batches):
-            infinite = sums_of(path, parameters, batch, float("inf"))
-            assert torch.equal(infinite, sums_of(path, parameters, batch, 1e8))
+def assert_logits_and_layouts(
+    module: nn.Module,
+    paths: dict[str, GradientPath],
+    table: RecordTable,
+    parameters: Tensor,
+    num_outputs: int,
+) -> None:
+    device = table.features.device
+    expected = []
+    for row in parameters:
+        twin = copy.deepcopy(module).double()
+        vector_to_parameters(row.double(), twin.parameters())
+        x = table.features.cpu()
+        expected.append(twin(x.double() if x.is_floating_point() else x).detach())
+    logits = torch.stack(expected)
+    for name, path in paths.items():
+        buffer = path.encode(parameters.to(device)).contiguous()
+        own = path.logits(buffer, path.lift(table.features)).double().cpu()
+        tolerance = TOLERANCES[device.type] * float(logits.abs().max())
+        torch.testing.assert_close(own, logits, rtol=0, atol=tolerance)
+        assert buffer.shape == (len(parameters), path.num_parameters)
+        assert path.num_outputs == num_outputs
+        assert path.bytes_per_run(10) >= path.bytes_per_run(5) >= 4 * path.num_parameters
+        columns = path.columns_of(torch.arange(parameters.shape[1], device=device))
+        if name == "linear in a basis":
+            assert path.num_parameters < paths["linear"].num_parameters
+            assert columns is None  # a parameter is spread over columns
+        else:
+            assert columns is not None
+            assert torch.equal(path.decode(buffer).cpu(), parameters)
+            assert torch.equal(buffer[:, columns].cpu(), parameters)
 
 
-@pytest.mark.parametrize("loss", list(Loss))
-@pytest.mark.parametrize("name", ["linear 33", "tanh"])
-def test_records_of_any_scale_give_finite_sums(name: str, loss: Loss) -> None:
-    """Logits in the thousands saturate: some gradients are exactly 0."""
-    module = module_named(name, 3)
-    plain = some_table(width_of(module), 3)
-    table = replace(plain, features=plain.features * 1e4)
-    paths, parameters = paths_for(module, table, loss), some_parameters(module)
-    members = some_members()
-    batches = (own_rows(members, NULL_ROW), shared_rows(members, range(N + 1)))
-    for path, batch in product(paths, batches):
-        found = sums_of(path, parameters, batch, 1.5)
-        assert bool(found.isfinite().all())
-        sizes = torch.tensor([float(len(rows)) for rows in members])
-        assert bool((found.norm(dim=1) <= 1.5 * sizes * (1 + 1e-5)).all())
+def cases() -> list[tuple[str, str]]:
+    """Models of fast paths with most outputs, since these paths have the losses' derivatives."""
+    chosen = [(name, outputs) for name in ("linear 6", "tanh", "relu first") for outputs in OUTPUTS]
+    for place, name in enumerate(MODELS):
+        chosen.append((name, list(OUTPUTS)[place % len(OUTPUTS)]))
+        if MODELS[name].paths[0] != "module in turns":
+            chosen.append((name, list(OUTPUTS)[(place + 3) % len(OUTPUTS)]))
+    return list(dict.fromkeys(chosen))
 
 
-def test_null_record_never_counts() -> None:
-    """Not even by its bias gradient, which is not 0."""
-    module = module_named("linear 6", 3)
-    path = path_for(module, some_table(6, 3), CROSS_ENTROPY)
-    members = [[5], [], [], [], []]
-    narrow, wide = own_rows(members, NULL_ROW), own_rows([*members[:4], [1] * 11], NULL_ROW)
-    parameters = some_parameters(module)
-    one = sums_of(path, parameters, narrow, 1.0)
-    two = sums_of(path, parameters, wide, 1.0)
-    assert torch.equal(one[:4], two[:4])
-    assert bool((one[1:] == 0).all())
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@every_device
+@pytest.mark.parametrize(("name", "outputs"), cases())
+def test_sums_and_logits_are_those_of_one_record_at_a_time(
+    name: str, outputs: str, device: str
+) -> None:
+    assert_contract(name, outputs, device=device)
 
 
-# --- layouts -----------------------------------------------------------------------------------
+@every_device
+@pytest.mark.parametrize("name", ["relu", "convnet", "uneven", "overlapping windows"])
+def test_the_first_of_equal_maxima_wins(name: str, device: str) -> None:
+    assert_contract(name, "softmax 3", device=device, ties=True)
 
 
-@pytest.mark.parametrize(("name", "num_outputs", "loss"), CASES)
-def test_logits_and_accuracy_are_the_module_s(name: str, num_outputs: int, loss: Loss) -> None:
-    module = module_named(name, num_outputs)
-    table = some_table(width_of(module), num_outputs)
-    path, parameters = path_for(module, table, loss), some_parameters(module)
-    # More test records than are evaluated at once.
-    test = some_table(width_of(module), num_outputs, seed=8, count=1_100)
-    records = Records(test.features.numpy(), test.labels.numpy())
-    accuracy = accuracy_of(path, parameters, records)
-    found = path.logits(path.encode(parameters).contiguous(), path.lift(test.features))
-    for run in range(RUNS):
-        twin = copy.deepcopy(module)
-        vector_to_parameters(parameters[run], twin.parameters())
-        expected = twin(test.features).detach()
-        torch.testing.assert_close(found[run], expected, rtol=0, atol=1e-5 * expected.abs().max())
-        predicted = expected.argmax(dim=1) if num_outputs > 1 else (expected[:, 0] > 0).long()
-        right = float((predicted == test.labels).float().mean())
-        assert accuracy[run] == pytest.approx(right, abs=1e-6)
-    assert accuracy.std() > 0
+FEW = {  # limits on what is computed at once: of a path's batches, and of a layer's records
+    "of batches": [
+        (perceptron_path, "_BYTES_AT_ONCE", 1),
+        (convolutional, "_RECORDS_TOGETHER", 5),
+        (module_path, "_BYTES_AT_ONCE", 1),
+        (module_path, "_RECORDS_TOGETHER", 5),
+    ],
+    "of layers": [
+        (convolutional, "_BYTES_TOGETHER", 1),
+        (layer_rules, "_CONVOLUTION_CPU_BYTES", 20_000),
+        (layer_rules, "_CONVOLUTION_GPU_BYTES", 20_000),
+        (layer_rules, "_BYTES_OF_PAIRS", 4 * 4 * 9 * 9),
+        (layer_rules, "_CPU_BYTES", 4 * 4 * 6),
+        (layer_rules, "_GPU_BYTES", 4 * 4 * 6),
+    ],
+}
 
 
-@pytest.mark.parametrize(("name", "num_outputs", "loss"), CASES)
-def test_parameters_come_out_as_they_went_in(name: str, num_outputs: int, loss: Loss) -> None:
-    module = module_named(name, num_outputs)
-    path = path_for(module, some_table(width_of(module), num_outputs), loss)
-    parameters = some_parameters(module)
-    buffer = path.encode(parameters)
-    assert buffer.shape == (RUNS, path.num_parameters)
-    assert torch.equal(path.decode(buffer.contiguous()), parameters)
-    columns = path.columns_of(torch.arange(parameters.shape[1]))
-    assert columns is not None
-    assert torch.equal(buffer[:, columns], parameters)
-    assert path.num_outputs == num_outputs
-    assert path.bytes_per_run(10) > path.bytes_per_run(5) > 4 * path.num_parameters
+@every_device
+@pytest.mark.parametrize("limits", FEW)
+@pytest.mark.parametrize("name", ["tanh", "uneven", "few places", "padded text", "scale"])
+def test_batches_that_do_not_fit_are_split(
+    name: str, limits: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, constant, value in FEW[limits]:
+        monkeypatch.setattr(module, constant, value)
+    # A perceptron's batch is split beyond 64 records.
+    assert_contract(name, "sigmoid 3", device=device, count=78 if name == "tanh" else 13)
 
 
-def test_in_a_basis_of_the_records_sums_and_logits_are_the_same() -> None:
-    """Gradients of a linear head lie in the span of its records."""
-    module, table = nn.Linear(40, 3), some_table(40, 3)
-    plain = path_for(module, table, CROSS_ENTROPY)
-    lifted = torch.cat([table.features, torch.ones(N + 2, 1)], dim=1)
-    basis = spanning_basis(lifted[: N + 1])
-    assert basis is not None
-    rotated = LinearPath(table, num_outputs=3, loss=CROSS_ENTROPY, basis=basis)
-    assert rotated.num_parameters < plain.num_parameters
-    assert rotated.columns_of(torch.arange(3)) is None  # spread over columns
-    inside = rotated.decode(rotated.encode(some_parameters(module)))
-    members = some_members()
-    for batch in (own_rows(members, NULL_ROW), shared_rows(members, range(N + 1))):
-        one, two = sums_of(plain, inside, batch, 3.0), sums_of(rotated, inside, batch, 3.0)
-        torch.testing.assert_close(one, two, rtol=0, atol=2e-5)
-    one = plain.logits(plain.encode(inside), plain.table.features[: N + 1])
-    two = rotated.logits(rotated.encode(inside), rotated.table.features[: N + 1])
-    torch.testing.assert_close(one, two, rtol=0, atol=2e-5)
-
-
-def test_a_perceptron_splits_large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = module_named("relu", 3)
-    assert isinstance(module, nn.Sequential)
-    table = some_table(6, 3, count=300)
-    path = PerceptronPath(table, module, loss=CROSS_ENTROPY)
-    parameters = some_parameters(module)
-    rng = np.random.default_rng(0)
-    members = [sorted(rng.permutation(301)[:size].tolist()) for size in (64, 65, 0, 128, 301)]
-    batches = [own_rows(members, 301), shared_rows(members, range(301))]
-    whole = [sums_of(path, parameters, batch, 1.0) for batch in batches]
+def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(perceptron_path, "_BYTES_AT_ONCE", 1)
-    calls = []
+    counts = []
     forward = DenseLayers.forward
 
     def counted(self: DenseLayers, parameters: Tensor, features: Tensor) -> list[Tensor]:
-        calls.append(features.shape[-2])
+        counts.append(features.shape[-2])
         return forward(self, parameters, features)
 
     monkeypatch.setattr(DenseLayers, "forward", counted)
-    for batch, expected in zip(batches, whole, strict=True):
-        found = sums_of(path, parameters, batch, 1.0)
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
-    assert calls == [64, 64, 64, 64, 45] * 2
+    model = MODELS["wide"]
+    module, table = model.module(3), table_for(model, 3, count=150)
+    path = path_named("perceptron", module, table, CROSS_ENTROPY)
+    for batch in batches_from(table, (151, 70, 0)).values():
+        sums_of(path, parameters_of(module, 3), batch, 1.0)
+    assert counts == [64, 64, 23, 64, 64, 23, 64, 12]
+
+
+# --- numbers on the edge -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outputs", ["softmax 3", "sigmoid 3"])
+@pytest.mark.parametrize("name", ONE_OF_EACH_PATH)
+def test_records_of_any_scale_give_finite_sums(name: str, outputs: str) -> None:
+    """Logits in the thousands saturate: some gradients are exactly 0."""
+    loss, num_outputs = OUTPUTS[outputs]
+    module = MODELS[name].module(num_outputs)
+    table = table_for(MODELS[name], num_outputs, scale=1e4)
+    for path in paths_of(name, module, table, loss).values():
+        for batch in batches_from(table, SIZES).values():
+            sums = sums_of(path, parameters_of(module, len(SIZES)), batch, 1.5)
+            assert bool(sums.isfinite().all())
+            sizes = batch.weights.sum(dim=1)
+            assert bool((sums.norm(dim=1) <= 1.5 * sizes * (1 + 1e-5)).all())
+
+
+@pytest.mark.parametrize("max_grad_norm", [1.0, math.inf])
+@pytest.mark.parametrize("name", ONE_OF_EACH_PATH)
+def test_a_zero_gradient_is_not_divided_by(name: str, max_grad_norm: float) -> None:
+    """Nothing of a record reaches the logits, and the loss of class 0 is constant."""
+    module = MODELS[name].module(3)
+    table = table_for(MODELS[name], 3)
+    parameters = torch.zeros_like(parameters_of(module, 2))
+    parameters[:, -3] = 200.0
+    rows = (table.labels == 0).nonzero().squeeze(1)[:-1]  # all but the null record
+    ones = torch.ones(2, len(rows))
+    for path in paths_of(name, module, table, CROSS_ENTROPY).values():
+        for batch in (Batch(rows, ones), Batch(rows.expand(2, -1), ones)):
+            # The compiled exponential ends at exp(-87).
+            assert float(sums_of(path, parameters, batch, max_grad_norm).abs().max()) < 1e-30
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["tanh", "relu", "wide", "three kinds", "convnet", "norms"])
+def test_a_broken_run_is_broken_alone(name: str, broken: float) -> None:
+    """NaN in any parameter reaches the sums; an infinite one may only saturate a neuron."""
+    module, table = MODELS[name].module(3), table_for(MODELS[name], 3)
+    parameters = parameters_of(module, 3)
+    batch = Batch(torch.arange(table.null), torch.ones(3, table.null))
+    path = path_chosen(module, table)
+    whole = sums_of(path, parameters, batch, 0.5)
+    count = parameters.shape[1]
+    for column in {0, 1, *range(0, count, -(-count // 23)), count - 1}:
+        changed = parameters.clone()
+        changed[1, column] = broken
+        sums = torch.full_like(changed, 1e10)
+        path.clipped_sums(changed, batch, 0.5, sums)
+        assert torch.equal(sums[[0, 2]], whole[[0, 2]])
+        assert math.isinf(broken) or not bool(sums[1].isfinite().all())
+
+
+def test_a_pixel_that_is_not_a_number_reaches_the_sums() -> None:
+    """It affects the last position of one window alone, and counts as the largest."""
+    module, table = MODELS["convnet"].module(3), table_for(MODELS["convnet"], 3)
+    table.features[1, 0, -1, -1] = math.nan
+    path = path_chosen(module, table)
+    for row, finite in ((0, True), (1, False)):
+        batch = Batch(torch.tensor([row]), torch.ones(1, 1))
+        sums = torch.empty(1, path.num_parameters)
+        path.clipped_sums(parameters_of(module, 1), batch, 1.0, sums)
+        assert bool(sums.isfinite().all()) == finite
+
+
+# --- bits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tanh", "three kinds", "convnet", "uneven"])
+def test_a_run_has_the_same_bits_in_any_company(name: str) -> None:
+    """Among other runs, in another place, in another thread, and beside records of weight 0."""
+    module, table = MODELS[name].module(3), table_for(MODELS[name], 3, count=300)
+    path, parameters = path_chosen(module, table), parameters_of(module, 5)
+    for batch in batches_from(table, (270, 290, 0, 100, 301)).values():
+        whole = sums_of(path, parameters, batch, 0.5)
+
+        def alone(run: int, batch: Batch = batch) -> Tensor:
+            rows, weights = batch.rows, batch.weights[run : run + 1]
+            if rows.dim() == 2:
+                size = max(1, int(weights.sum()))
+                rows, weights = rows[run : run + 1, :size], weights[:, :size]
+            own = parameters[run : run + 1].clone()  # aligned otherwise than in the block
+            return sums_of(path, own, Batch(rows, weights), 0.5)[0]
+
+        with ThreadPoolExecutor(3) as threads:
+            assert torch.equal(torch.stack([*threads.map(alone, range(5))]), whole)
+        rows = batch.rows.flip(0) if batch.rows.dim() == 2 else batch.rows
+        backwards = Batch(rows, batch.weights.flip(0))
+        assert torch.equal(sums_of(path, parameters.flip(0), backwards, 0.5).flip(0), whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [("tanh", "fixed"), ("relu", "lists"), ("one of everything", "weights"), ("uneven", "fixed")],
+)
+def test_trained_models_do_not_depend_on_blocks_threads_or_order(name: str, sampling: str) -> None:
+    """To the last bit."""
+    features = MODELS[name].features(40).numpy()
+    records = Records(features, np.arange(40) % 3)
+    dpsgd = DPSGD(
+        noise_multiplier=0.5,
+        max_grad_norm=0.4,
+        learning_rate=0.3,
+        record_steps=(4,),
+        sample_rate={"fixed": 1.0, "lists": 0.4, "weights": 0.9}[sampling],
+        sampling=Sampling.FIXED if sampling == "fixed" else Sampling.POISSON,
+        batch_size=9 if sampling == "fixed" else None,
+        canary_period=2 if sampling == "fixed" else None,
+    )
+
+    def trained(runs: Sequence[int], **how: int) -> np.ndarray:
+        result = train_ensemble(
+            module=MODELS[name].module(3),
+            records=records,
+            canary=InputCanary(-records.features[2], 1, target=2),
+            dpsgd=dpsgd,
+            runs=runs,
+            seed=5,
+            initialisation=Initialisation.PER_RUN,
+            keep_parameters=True,
+            **how,
+        )
+        assert result.parameters is not None
+        return result.parameters
+
+    whole = trained(range(12))
+    assert np.array_equal(trained(range(12), runs_at_once=5, num_threads=2), whole)
+    assert np.array_equal(trained(range(11, -1, -1), runs_at_once=3), whole[::-1])
+    assert np.array_equal(trained([7, 10], runs_at_once=1), whole[[7, 10]])
 
 
 # --- which path --------------------------------------------------------------------------------
 
 
-def test_a_model_of_another_width_than_the_records_is_refused() -> None:
-    for module in (nn.Linear(7, 3), perceptron([7, 4, 3], nn.Tanh)):
-        with pytest.raises(InputError, match=r"takes 7 features, the records have 6$"):
-            path_for(module, some_table(6, 3), CROSS_ENTROPY)
+class Scaled(nn.Linear):
+    """Not what a linear path takes it for."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return 2.0 * super().forward(features)
 
 
-def test_fast_paths_take_only_modules_that_they_know() -> None:
-    class Scaled(nn.Linear):
-        def forward(self, features: Tensor) -> Tensor:
-            return 2.0 * super().forward(features)
+def pooled(convolution: nn.Module, *layers: nn.Module) -> nn.Module:
+    """A convolution and other layers, before a linear head."""
+    return nn.Sequential(convolution, *layers, nn.Flatten(), nn.LazyLinear(3))
 
-    others = [
-        nn.Linear(6, 3, bias=False),
-        Scaled(6, 3),
-        nn.Sequential(Scaled(6, 3)),
-        nn.Sequential(nn.Linear(6, 3), nn.Tanh()),
-        nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 3)),
-        nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)),
-        nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)),
+
+# Modules that resemble those of a fast path but differ in what it takes for granted.
+VECTORS: dict[str, nn.Module] = {
+    "linear without bias": Linear(6, 3, bias=False),
+    "scaled": Scaled(6, 3),
+    "scaled in a perceptron": nn.Sequential(Scaled(6, 3)),
+    "ends in an activation": nn.Sequential(Linear(6, 3), nn.Tanh()),
+    "another activation": nn.Sequential(Linear(6, 4), nn.GELU(), Linear(4, 3)),
+    "layer without bias": nn.Sequential(Linear(6, 4, bias=False), nn.Tanh(), Linear(4, 3)),
+    "no activation": nn.Sequential(Linear(6, 4), Linear(4, 3)),
+}
+IMAGES: dict[str, nn.Module] = {
+    "strided": pooled(Conv(2, 4, 3, 2), Pool(2)),
+    "dilated": pooled(Conv(2, 4, 3, dilation=2), Pool(2)),
+    "grouped": pooled(Conv(2, 4, 3, groups=2), Pool(2)),
+    "no bias": pooled(Conv(2, 4, 3, bias=False), Pool(2)),
+    "same padding": pooled(Conv(2, 4, 3, padding="same"), Pool(2)),
+    "reflected": pooled(Conv(2, 4, 3, padding=1, padding_mode="reflect"), Pool(2)),
+    "many channels": pooled(Conv(2, 65, 3), Pool(2)),
+    "padded pooling": pooled(Conv(2, 4, 3), Pool(2, padding=1)),
+    "dilated pooling": pooled(Conv(2, 4, 3), Pool(2, dilation=2)),
+    "ceiling": pooled(Conv(2, 4, 3), Pool(2, ceil_mode=True)),
+    "small stride": pooled(Conv(2, 4, 3), Pool(2, 1)),
+    "no pooling": pooled(Conv(2, 4, 3), ReLU()),
+    "tanh": pooled(Conv(2, 4, 3), nn.Tanh(), Pool(2)),
+    "average": pooled(Conv(2, 4, 3), nn.AvgPool2d(2)),
+    "two relus": pooled(Conv(2, 4, 3), ReLU(), Pool(2), ReLU()),
+    "pooling first": pooled(Pool(2), Conv(2, 4, 2), Pool(2)),
+    "rows of images": pooled(Conv(2, 4, 3), Pool(2), nn.Flatten(2)),
+    "normalised head": pooled(Conv(2, 4, 3), Pool(2), nn.Flatten(), nn.LayerNorm(16)),
+    "head without bias": nn.Sequential(
+        Conv(2, 4, 3), Pool(2), nn.Flatten(), Linear(16, 3, bias=False)
+    ),
+    "nested": pooled(nn.Sequential(Conv(2, 4, 3), Pool(2))),
+    "perceptron of images": nn.Sequential(nn.Flatten(), nn.LazyLinear(3)),
+}
+LEFT_TO_THE_MODULE_PATH = {
+    **{name: (module, (6,)) for name, module in VECTORS.items()},
+    **{name: (module, (2, 7, 7)) for name, module in IMAGES.items()},
+    "head without bias": (IMAGES["head without bias"], (2, 6, 6)),
+    "resnet18": (resnet18(3), (3, 32, 32)),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_THE_MODULE_PATH)
+def test_fast_paths_take_only_modules_that_they_know(name: str) -> None:
+    module, shape = LEFT_TO_THE_MODULE_PATH[name]
+    features = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    module(features)  # gives lazy layers their shapes
+    table = RecordTable(features, torch.arange(4) % 3, num_canaries=1)
+    assert type(path_chosen(module, table)) is ModulePath
+
+
+@pytest.mark.parametrize(
+    ("widths", "is_small"), [((64, 64), True), ((65, 4), False), ((4, 65), False)]
+)
+def test_narrow_perceptrons_take_the_compiled_pass(widths: tuple[int, int], is_small: bool) -> None:
+    module = perceptron(*widths, nn.Tanh)(2)
+    table = RecordTable(torch.zeros(4, widths[0]), torch.arange(4) % 2, num_canaries=1)
+    kind = SmallPerceptronPath if is_small else PerceptronPath
+    assert type(path_chosen(module, table)) is kind
+
+
+def test_integers_of_a_table_are_features_of_a_linear_head() -> None:
+    table = RecordTable(torch.arange(12).view(4, 3), torch.arange(4) % 2, num_canaries=1)
+    path = path_chosen(nn.Linear(3, 2), table)
+    assert type(path) is LinearPath
+    assert path.table.features[:, :4].tolist() == [
+        [0, 1, 2, 1],
+        [3, 4, 5, 1],
+        [6, 7, 8, 1],
+        [0] * 4,
     ]
-    for module in others:
-        assert not isinstance(
-            path_for(module, some_table(6, 3), CROSS_ENTROPY), (LinearPath, PerceptronPath)
-        )
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "message"),
+    [
+        (nn.Linear(7, 3), (6,), r"takes 7 features, the records have 6$"),
+        (perceptron(7, 4, nn.Tanh)(3), (6,), r"takes 7 features, the records have 6$"),
+        (convnet(3), (3, 28, 28), "does not run on records of shape"),
+        (convnet(3), (1, 32, 32), "does not run on records of shape"),
+        (convnet(3), (3, 4, 4), "does not run on records of shape"),
+    ],
+)
+def test_records_of_another_shape_are_refused(
+    module: nn.Module, shape: tuple[int, ...], message: str
+) -> None:
+    table = RecordTable(torch.zeros(4, *shape), torch.arange(4) % 3, num_canaries=1)
+    with pytest.raises(InputError, match=message):
+        path_chosen(module, table)
 
 
 def test_the_table_holds_the_records_then_the_canaries_then_the_null_record() -> None:
     records = Records(np.ones((4, 2), np.float32), np.full(4, 2))
-    one, two = (
+    first, second = (
         InputCanary(np.array(features, np.float32), label, target)
         for features, label, target in (([5.0, 6.0], 1, 1), ([7.0, 8.0], 2, 3))
     )
-    table = table_of(records, [one], CPU)
-    assert table.features.tolist() == [[1.0, 1.0]] * 4 + [[5.0, 6.0], [1.0, 1.0]]
-    assert table.labels.tolist() == [2, 2, 2, 2, 1, 0]
-    assert (table.num_private, table.num_canaries, table.null) == (4, 1, 5)
-    table = table_of(records, [two, one], CPU)
-    assert table.features[4:].tolist() == [[7.0, 8.0], [5.0, 6.0], [1.0, 1.0]]
-    assert table.labels[4:].tolist() == [2, 1, 0]
-    assert (table.num_private, table.num_canaries, table.null) == (4, 2, 6)
-    for canary in (DirectionCanary(np.zeros(0, np.float32), 1), GradientCanary(0, 1)):
-        table = table_of(records, [canary], CPU)  # such a canary adds no record
-        assert table.features.tolist() == [[1.0, 1.0]] * 5
-        assert table.labels.tolist() == [2, 2, 2, 2, 0]
-        assert (table.num_private, table.num_canaries, table.null) == (4, 0, 4)
+    gradients = DirectionCanary(np.zeros(0, np.float32), 1), GradientCanary(0, 1)
+    for canaries, features, labels in (
+        ([first], [[5.0, 6.0]], [1]),
+        ([second, first], [[7.0, 8.0], [5.0, 6.0]], [2, 1]),
+        *(([canary], [], []) for canary in gradients),  # such a canary adds no record
+    ):
+        table = table_of(records, canaries, CPU)
+        assert table.features.tolist() == [[1.0, 1.0]] * 4 + features + [[1.0, 1.0]]
+        assert table.labels.tolist() == [2, 2, 2, 2, *labels, 0]
+        assert (table.num_private, table.num_canaries) == (4, len(labels))
+        assert table.null == 4 + len(labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_outputs"), [("linear 15", 3), ("tanh", 1), ("relu first", 1), ("in place", 3)]
+)
+def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
+    name: str, num_outputs: int
+) -> None:
+    model, count = MODELS[name], 1_100  # more than are evaluated at once
+    module, parameters = model.module(num_outputs), parameters_of(model.module(num_outputs), 4)
+    loss = CROSS_ENTROPY if num_outputs > 1 else BINARY
+    path = path_chosen(module, table_for(model, num_outputs), loss)
+    features = model.features(count, seed=8)
+    labels = np.random.default_rng(8).integers(0, max(2, num_outputs), count)
+    accuracy = accuracy_of(path, parameters, Records(features.numpy(), labels))
+    for run, row in enumerate(parameters):
+        vector_to_parameters(row, module.parameters())
+        logits = module(features).detach().numpy()
+        predicted = logits.argmax(axis=1) if num_outputs > 1 else logits[:, 0] > 0
+        assert accuracy[run] == pytest.approx(np.mean(predicted == labels), abs=1.5 / count)
+    assert accuracy.std() > 0

@@ -13,11 +13,10 @@ import psutil
 import pytest
 import test_training_ensemble as ensemble
 import torch
-from test_training_ensemble import LINEAR, RECORDS, TEST_RECORDS
+from test_training_ensemble import RECORDS, TEST_RECORDS
 from torch import Tensor, nn
 
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
+from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training import runs as runs_module
@@ -50,21 +49,21 @@ def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
     return ensemble.train(runs, **({"canary": INPUT, "dpsgd": SETTINGS} | changes))
 
 
-def assert_same_bits(one: EnsembleResult, two: EnsembleResult) -> None:
+def assert_same_bits(first: EnsembleResult, second: EnsembleResult) -> None:
     for name in ("runs", "worlds", "observations", "test_accuracy", "parameters"):
-        assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
+        assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
 
 
-def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
+def assert_close(result: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
     """Equal up to rounding, relative to the largest number."""
-    assert np.array_equal(found.runs, whole.runs[order])
-    assert np.array_equal(found.worlds, whole.worlds[order])
+    assert np.array_equal(result.runs, whole.runs[order])
+    assert np.array_equal(result.worlds, whole.worlds[order])
     for name in ("observations", "parameters"):
         expected = getattr(whole, name)
         atol = 1e-5 * np.abs(expected).max()
-        np.testing.assert_allclose(getattr(found, name), expected[order], rtol=0, atol=atol)
+        np.testing.assert_allclose(getattr(result, name), expected[order], rtol=0, atol=atol)
     # Rounding may change the prediction for a record on a decision boundary, hardly for two.
-    difference = np.abs(found.test_accuracy - whole.test_accuracy[order])
+    difference = np.abs(result.test_accuracy - whole.test_accuracy[order])
     assert difference.max() <= 1.01 / len(TEST_RECORDS)
     assert np.mean(difference > 0) < 0.02
 
@@ -72,10 +71,12 @@ def assert_close(found: EnsembleResult, whole: EnsembleResult, order: Sequence[i
 # --- shards, blocks, threads -------------------------------------------------------------------
 
 WAYS = {
-    "linear": {"module": LINEAR},
-    "weights": {"module": LINEAR, "dpsgd": replace(SETTINGS, sample_rate=0.9)},
     "slots": {"canary": SLOTS},
-    "perceptron": {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN},
+    "weights": {
+        "module": PERCEPTRON,
+        "initialisation": Initialisation.PER_RUN,
+        "dpsgd": replace(SETTINGS, sample_rate=0.9),
+    },
     "fixed": {
         "module": PERCEPTRON,
         "initialisation": Initialisation.FIXED,
@@ -90,48 +91,30 @@ WAYS = {
         ),
     },
 }
-ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-@ways
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
-    runs = range(130)
-    whole = train(runs, **way)
-    assert len(whole.observations) == len(whole.test_accuracy) == len(runs)
-    everyone = list(runs)
-    for runs_at_once in (1, 7, 64):
-        assert_close(train(runs, runs_at_once=runs_at_once, **way), whole, everyone)
-    assert_close(train(runs[50:], **way), whole, everyone[50:])
+    """The same blocks give the same bits."""
+    everyone = list(range(80))
+    whole = train(everyone, **way)
+    assert len(whole.observations) == len(whole.test_accuracy) == 80
+    for runs_at_once in (1, 7):
+        assert_close(train(everyone, runs_at_once=runs_at_once, **way), whole, everyone)
+    assert_close(train(everyone[50:], **way), whole, everyone[50:])
     backwards = everyone[::-1]
-    assert_close(train(backwards, runs_at_once=9, num_threads=3, **way), whole, backwards)
+    in_threads = train(backwards, runs_at_once=9, num_threads=3, **way)
+    assert_close(in_threads, whole, backwards)
+    assert_same_bits(in_threads, train(np.array(backwards), runs_at_once=9, **way))
     # Neighbours differ, so the comparisons above are meaningful.
     spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
     assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
 
 
-@ways
-def test_the_same_blocks_give_the_same_bits(way: dict) -> None:
-    runs = range(3, 80)
-    once = train(runs, runs_at_once=10, **way)
-    assert_same_bits(once, train(runs, runs_at_once=10, **way))
-    assert_same_bits(once, train(np.asarray(runs), runs_at_once=10, **way))
-    for num_threads in (2, 5):
-        assert_same_bits(once, train(runs, runs_at_once=10, num_threads=num_threads, **way))
-
-
-@pytest.mark.parametrize("canary", [INPUT, GRADIENT, DIRECTION])
-def test_recorded_steps_do_not_change_the_training(canary: Canary) -> None:
-    few = train(range(6), canary=canary)
-    many_steps = replace(SETTINGS, record_steps=tuple(range(1, NUM_STEPS + 1)))
-    many = train(range(6), canary=canary, dpsgd=many_steps)
-    assert np.array_equal(many.observations[:, [0, 3, 8]], few.observations)
-    assert np.array_equal(many.parameters, few.parameters)
-
-
 def test_every_run_index_has_draws_of_its_own() -> None:
     runs = [0, 1, 2**31, 2**31 + 1, 2**32 - 3, 2**32 - 2]
-    found = train(runs).observations[:, -1].reshape(len(runs), -1)
-    assert len(np.unique(found, axis=0)) == len(runs)
+    result = train(runs).observations[:, -1].reshape(len(runs), -1)
+    assert len(np.unique(result, axis=0)) == len(runs)
 
 
 def test_parameters_are_kept_only_if_asked_for() -> None:
@@ -152,11 +135,11 @@ def test_progress_counts_model_steps(num_threads: int) -> None:
 # --- the rest of the process -------------------------------------------------------------------
 
 
-@ways
+@pytest.mark.parametrize("way", [WAYS["slots"], WAYS["fixed"]])
 def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: dict) -> None:
     before, threads = torch.get_rng_state(), torch.get_num_threads()
     kind, key, *rest = np.random.get_state()  # noqa: NPY002
-    one = train(range(12), runs_at_once=5, num_threads=3, **way)
+    first = train(range(12), runs_at_once=5, num_threads=3, **way)
     kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
     assert torch.equal(before, torch.get_rng_state())
     assert (kind, rest) == (kind_after, rest_after)
@@ -167,7 +150,7 @@ def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: 
     seen: set[int] = set()
     try:
         torch.set_num_threads(2)
-        two = train(
+        second = train(
             range(12),
             runs_at_once=5,
             num_threads=2,
@@ -183,7 +166,7 @@ def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
-    assert_same_bits(one, two)
+    assert_same_bits(first, second)
     assert seen == {1}  # each worker uses one thread
 
 
@@ -212,66 +195,9 @@ def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
     assert most == 1
 
 
-# --- the two worlds ----------------------------------------------------------------------------
-
-
-def with_another_target(target: int) -> Records:
-    features, labels = RECORDS.features.copy(), RECORDS.labels.copy()
-    features[target] = 4.0
-    labels[target] = (labels[target] + 1) % NUM_CLASSES
-    return replace(RECORDS, features=features, labels=labels)
-
-
-def other(canary: InputCanary) -> InputCanary:
-    return InputCanary(5.0 - canary.features, (canary.label + 1) % NUM_CLASSES, canary.target)
-
-
-rates = pytest.mark.parametrize("rate", [0.3, 0.9, 1.0])
-
-
-@rates
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize("slots", [[INPUT], SLOTS], ids=["one slot", "three slots"])
-def test_a_world_that_lacks_a_record_never_sees_it(
-    slots: list[InputCanary], rate: float, adjacency: Adjacency
-) -> None:
-    # In 30 steps every record is sampled.
-    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency, record_steps=(30,))
-    substitute = adjacency is Adjacency.SUBSTITUTE
-    plain = train(range(20), dpsgd=dpsgd, canary=slots)
-    for slot, canary in enumerate(slots):
-        others = [other(one) if one is canary else one for one in slots]
-        of_canary = train(range(20), dpsgd=dpsgd, canary=others)
-        records = with_another_target(canary.target)
-        of_target = train(range(20), dpsgd=dpsgd, canary=slots, records=records)
-        moved_by_canary = (plain.parameters != of_canary.parameters).any(axis=1)
-        moved_by_target = (plain.parameters != of_target.parameters).any(axis=1)
-        world = np.arange(20) % 2 if len(slots) == 1 else plain.worlds[:, slot]
-        assert 0 < world.mean() < 1
-        assert np.array_equal(moved_by_canary, world == (1 if substitute else 0))
-        assert np.array_equal(moved_by_target, (world == 0) & substitute)
-
-
-@rates
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_no_world_sees_the_record_that_a_gradient_canary_replaces(
-    rate: float, adjacency: Adjacency
-) -> None:
-    dpsgd = replace(SETTINGS, sample_rate=rate, adjacency=adjacency)
-    for canary in (GRADIENT, DIRECTION):
-        one = train(range(20), dpsgd=dpsgd, canary=canary)
-        two = train(range(20), dpsgd=dpsgd, canary=canary, records=with_another_target(TARGET))
-        assert_same_bits(one, two)
-
-
 # --- memory ------------------------------------------------------------------------------------
 
 FAILURE = MemoryError()
-FAILURES = [
-    torch.OutOfMemoryError("CUDA out of memory"),
-    FAILURE,
-    RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
-]
 
 
 def fail_above(
@@ -292,9 +218,15 @@ def fail_above(
     monkeypatch.setattr(LinearPath, "clipped_sums", scarce)
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("most", [3, 1])
+@pytest.mark.parametrize(
+    ("most", "num_threads", "failure"),
+    [
+        (3, 1, torch.OutOfMemoryError("CUDA out of memory")),
+        (1, 3, FAILURE),
+        (3, 3, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+        (1, 1, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
+    ],
+)
 def test_runs_that_do_not_fit_are_halved(
     *,
     most: int,
@@ -308,10 +240,10 @@ def test_runs_that_do_not_fit_are_halved(
     fail_above(monkeypatch, most, failure, after=2)
     done: list[int] = []
     with caplog.at_level(logging.WARNING, "dpcanary"):
-        found = train(
+        result = train(
             runs, canary=GRADIENT, runs_at_once=12, num_threads=num_threads, on_progress=done.append
         )
-    assert_close(found, expected, range(len(runs)))
+    assert_close(result, expected, range(len(runs)))
     # Each block subtracts its failed steps, so the sum never falls below 0.
     assert sum(done) == len(runs) * NUM_STEPS
     assert min(done) < 0
@@ -341,8 +273,8 @@ def test_models_that_fit_only_in_part_are_halved_too(monkeypatch: pytest.MonkeyP
         return accuracy_of(path, parameters, records)
 
     monkeypatch.setattr(runs_module, "accuracy_of", scarce)
-    found = train(range(8), runs_at_once=8, on_progress=done.append)
-    assert_close(found, expected, range(8))
+    result = train(range(8), runs_at_once=8, on_progress=done.append)
+    assert_close(result, expected, range(8))
     assert sum(done) == 8 * NUM_STEPS
     assert done.count(-4 * NUM_STEPS) == 2
 
@@ -392,7 +324,7 @@ def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         least, sizes[:] = 4 * 48 * tensors, []  # a tensor has 48 numbers, padded
         monkeypatch.setattr(runs_module, "free_bytes", lambda device, least=least: 2 * 10 * least)
         train(range(20), dpsgd=dpsgd, canary=canary)
-        assert 1 <= max(sizes) <= 10
+        assert 4 <= max(sizes) <= 10
         assert sum(sizes) == 20
 
 
