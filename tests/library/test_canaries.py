@@ -1,7 +1,5 @@
 """The canaries of a run have one type, and reading their file returns what was written."""
 
-import zipfile
-
 import numpy as np
 import pytest
 
@@ -98,9 +96,7 @@ def test_what_is_no_set_of_canaries_is_not_written(canaries, labels, message, tm
     "arrays",
     [
         {},
-        {"target": NUMBERS, "target_label": NUMBERS},
         {"coordinate": NUMBERS, "target": NUMBERS},
-        {"gradient": DRAWS, "label": NUMBERS, "target": NUMBERS, "target_label": NUMBERS},
         {"coordinate": NUMBERS, "gradient": DRAWS, "target": NUMBERS, "target_label": NUMBERS},
         {"parameters": DRAWS, "mean_confidence": DRAWS},
     ],
@@ -109,18 +105,4 @@ def test_other_files_hold_no_canaries(arrays, tmp_path):
     path = tmp_path / "other.npz"
     write_arrays(path, header={"num_slots": 3}, arrays=arrays)
     with pytest.raises(InputError, match=r"other.npz holds no canaries; delete it and run again"):
-        read_canaries(path)
-
-
-def test_damaged_files_are_named(tmp_path):
-    path = tmp_path / "canaries.npz"
-    with pytest.raises(InputError, match=r"canaries.npz does not exist"):
-        read_canaries(path)
-    write_canaries(path, CanarySet(tuple(INPUTS), TARGET_LABELS))
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"canaries.npz is not a whole .npz file of numbers"):
-        read_canaries(path)
-    with zipfile.ZipFile(path, "w"):
-        pass
-    with pytest.raises(InputError, match="was not written by dpcanary: it has no header"):
         read_canaries(path)

@@ -3,14 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ks_2samp
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.encoding_loss import EncodingLoss, decoded_ratio, draw_models
-from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.adversaries.worst_case import draw_worst_case
-from dpcanary.scoring.scores import ScoringContext
+from dpcanary.adversaries.encoding_loss import EncodingLoss
 
 C, LEARNING_RATE, SIGMA, STEPS = 2.5, 0.3, 0.8, 8
 SECOND_SIGN = {Adjacency.ADD_REMOVE: 0, Adjacency.ZERO_OUT: 0, Adjacency.SUBSTITUTE: -1}
@@ -95,29 +90,3 @@ def test_gradients_of_other_records_are_those_of_the_loss_and_clipped(adjacency)
     np.testing.assert_allclose(loss.other_gradients(models), expected, rtol=1e-9, atol=1e-12)
     longer = literal.norm(dim=-1).numpy() > C
     assert 0.02 < longer.mean() < 0.98  # some are clipped
-
-
-def drawing(function: str, observe: str, adjacency: Adjacency, runs: range) -> Drawing:
-    settings = {
-        "function": function,
-        "observe": observe,
-        "adjacency": adjacency,
-        "sample_rate": 0.1,
-        "record_steps": (1, 3, 20),
-        "seed": 3,
-    }
-    return Drawing(DrawingStage.model_validate(settings, strict=False), SIGMA, runs)
-
-
-@adjacencies
-def test_decoded_scores_have_the_law_of_the_transcript(adjacency):
-    runs = range(10_000)
-    models = draw_models(drawing("", "model", adjacency, runs))
-    assert models.shape == (len(runs), 3, 2)
-    context = ScoringContext(0.1, SIGMA, (1, 3, 20), canaries=None, adjacency=adjacency)
-    decoded = decoded_ratio(models[:, :, None], context)[..., 0]
-    transcript = draw_worst_case(drawing("", "log_likelihood_ratio", adjacency, runs))
-    for step in range(3):
-        for world in (0, 1):
-            both = decoded[world::2, step], transcript[world::2, step]
-            assert ks_2samp(*both).pvalue > 1e-3, (step, world)

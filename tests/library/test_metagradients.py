@@ -22,6 +22,7 @@ from dpcanary.adversaries.metagradient import (
 from dpcanary.errors import InputError
 from dpcanary.metagradients.reverse import (
     Metagradient,
+    Smoothness,
     loss_gap_objective,
     metagradient,
     metasmoothness,
@@ -78,13 +79,8 @@ def training_of(
     module = (module or net()).to(dtype)
     records = Records(rng.normal(size=(NUM_RECORDS, *shape)), rng.integers(0, 3, NUM_RECORDS))
     task = Task(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
-    batches = shuffled_batches(
-        num_records=NUM_RECORDS,
-        inserted=INSERTED,
-        batch_size=5,
-        num_steps=num_steps,
-        stream=rng,
-    )
+    counts = {"num_records": NUM_RECORDS, "batch_size": 5, "num_steps": num_steps}
+    batches = shuffled_batches(**counts, inserted=INSERTED, stream=rng)
     descent = Descent(tuple(np.linspace(0.4, 0.1, num_steps)), **optimiser)
     start = nn.utils.parameters_to_vector(module.parameters())
     pixels = torch.from_numpy(rng.normal(size=(NUM_CANARIES, *shape))).to(dtype)
@@ -255,13 +251,8 @@ def test_segments_cover_all_steps_and_fit(num_steps: int, capacity: int) -> None
 
 def test_every_epoch_has_every_record_once() -> None:
     inserted = np.array([1, 4, 6])
-    batches = shuffled_batches(
-        num_records=9,
-        inserted=inserted,
-        batch_size=4,
-        num_steps=7,
-        stream=np.random.default_rng(3),
-    )
+    counts, stream = {"num_records": 9, "batch_size": 4, "num_steps": 7}, np.random.default_rng(3)
+    batches = shuffled_batches(**counts, inserted=inserted, stream=stream)
     assert len(batches) == 7
     for epoch in range(2):
         parts = batches[3 * epoch : 3 * epoch + 3]
@@ -392,28 +383,32 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
 # --- smoothness ---------------------------------------------------------------------------------
 
 
+def smoothness(
+    training: Training, pixels: Tensor, direction: Tensor, step_size: float, objective=None
+) -> Smoothness:
+    return metasmoothness(
+        training=training,
+        pixels=pixels,
+        direction=direction,
+        step_size=step_size,
+        objective=objective or loss_gap_objective(training.task, INSERTED),
+    )
+
+
 def test_training_is_smooth_at_small_steps() -> None:
     """Along random signs, against the agreement of parameters, computed plainly."""
-    module = net_of_four().double()
-    task = Task(module=module, records=DATA, canary_labels=CANARIES.labels)
+    task = Task(module=net_of_four().double(), records=DATA, canary_labels=CANARIES.labels)
     training, inserted = drawn_training(task, descent=DESCENT, batch_size=22, seed=0, index=0)
-    pixels, found = task.pixels(CANARIES.features), []
+    pixels, at = task.pixels(CANARIES.features), {}
     direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], pixels.shape))
     for step in (1e-4, 0.5):
-        found.append(
-            metasmoothness(
-                training=training,
-                pixels=pixels,
-                direction=direction,
-                step_size=step,
-                objective=loss_gap_objective(task, inserted),
-            )
-        )
+        objective = loss_gap_objective(task, inserted)
+        at[step] = smoothness(training, pixels, direction, step, objective)
         z0, z1, z2 = (trained(training, pixels + k * step * direction).numpy() for k in range(3))
         signs = np.sign(z1 - z0) * np.sign(z2 - z1)
         agreement = np.average(signs, weights=np.abs(z2 - z0))
-        assert found[-1].parameter_signs == pytest.approx(agreement, abs=1e-9)
-    small, large = found
+        assert at[step].parameter_signs == pytest.approx(agreement, abs=1e-9)
+    small, large = at.values()
     assert small.gradient_cosine > 0.9999
     assert small.gradient_signs > 0.999
     assert small.parameter_signs > 0.99
@@ -428,62 +423,42 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     pixels = torch.ones(16, *SHAPE)
     direction = torch.zeros_like(pixels)
     direction[:4] = -1.0
-    smoothness = metasmoothness(
-        training=draw()[0],
-        pixels=pixels,
-        direction=direction,
-        step_size=3.0,
-        objective=lambda parameters, z: z.square().sum(),
-    )
+    quadratic = smoothness(draw()[0], pixels, direction, 3.0, lambda p, z: z.square().sum())
     # Derivatives are 2 everywhere, and at the second place -4 for a quarter of the canaries.
     expected = (0.75 * 2 - 0.25 * 4) / np.sqrt(0.75 * 4 + 4)
-    assert smoothness.gradient_cosine == pytest.approx(expected)
-    assert smoothness.gradient_signs == pytest.approx(0.5)
-    assert smoothness.predicted_change == pytest.approx(-3.0 * 2 * 4 * 36)
-    assert smoothness.change == pytest.approx((4 - 1) * 4 * 36)
+    assert quadratic.gradient_cosine == pytest.approx(expected)
+    assert quadratic.gradient_signs == pytest.approx(0.5)
+    assert quadratic.predicted_change == pytest.approx(-3.0 * 2 * 4 * 36)
+    assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
 
 
 # --- what is refused ----------------------------------------------------------------------------
 
-SMALL = Records(np.random.default_rng(0).normal(size=(6, 5)), [0, 1, 2, 0, 1, 2])
-DAMAGED = Records(np.where(SMALL.features > 1, np.inf, SMALL.features), SMALL.labels)
-LABELS, PIXELS = np.array([0, 1, 2, 1]), torch.linspace(-1, 1, 20).double().reshape(4, 5)
-NO = np.array([], np.int64)
-BATCH = Batch(np.array([0, 3]), np.array([1]))
-NUM_BYTES = 8 * 39  # of the parameters of the default module
+NO, NUM_BYTES = np.array([], np.int64), 8 * 99  # of the parameters of `net`
+SMALL, PIXELS = training_of(num_steps=20, momentum=0.5)
+BATCH, RATE = SMALL.batches[0], Descent((0.1,))
+IMAGES = Records(np.random.default_rng(0).normal(size=(6, 1, 4, 4)), [0, 1, 2, 0, 1, 2])
+DAMAGED = Records(np.where(IMAGES.features > 1, np.inf, IMAGES.features), IMAGES.labels)
+LABELS = np.array([0, 1, 2, 1])
 
 
-def task(
-    module: nn.Module | None = None, *, records: Records = SMALL, labels: np.ndarray = LABELS
-) -> Task:
-    torch.manual_seed(0)
-    default = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-    return Task(module=module or default, records=records, canary_labels=labels)
+def task(module: nn.Module | None = None, *, records=IMAGES, labels=LABELS) -> Task:
+    return Task(module=module or net().double(), records=records, canary_labels=labels)
 
 
-def training(
-    module: nn.Module | None = None, *, rate: float = 0.1, last: Batch = BATCH
-) -> Training:
-    own = task(module)
+def of(module: nn.Module | None = None, rate: float = 0.1, last: Batch = BATCH) -> Training:
+    """Twenty steps, which start from the module's parameters."""
+    own = SMALL.task if module is None else training_of(module)[0].task
     start = nn.utils.parameters_to_vector(own.module.parameters())
     return Training(own, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
 
 
-def gradient(own: Training | None = None, **changes: object) -> Metagradient:
-    own = own or training()
-    objective = loss_gap_objective(own.task, np.array([1, 2]))
-    known = {"training": own, "pixels": PIXELS, "objective": objective}
-    return metagradient(**known | changes)
+def gradient(training: Training = SMALL, pixels: Tensor = PIXELS, **changes: object) -> Tensor:
+    return gradient_of(training, pixels, **changes).gradient
 
 
-def drawn(labels: np.ndarray, batch_size: int) -> object:
-    own = task(labels=labels)
-    return drawn_training(own, descent=Descent((0.1,)), batch_size=batch_size, seed=0, index=0)
-
-
-def optimised_small(**changes: object) -> object:
-    small = {"module": task().module, "records": SMALL, "canaries": Records(PIXELS.numpy(), LABELS)}
-    return optimised(**small, descent=Descent((0.1,)), **{"batch_size": 2, **changes})
+def draw_of(labels: np.ndarray, batch_size: int) -> object:
+    return drawn_training(task(labels=labels), descent=RATE, batch_size=batch_size, seed=0, index=0)
 
 
 class Explosive(nn.Module):
@@ -491,46 +466,37 @@ class Explosive(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(3, 5, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.ones(3, 16, dtype=torch.float64))
 
     def forward(self, features: Tensor) -> Tensor:
-        return (features @ self.weight.T) ** 3
+        return (features.flatten(1) @ self.weight.T) ** 3
 
 
-EXPLOSIVE = training(Explosive(), rate=1e3)
+EXPLOSIVE = of(Explosive(), rate=1e3)
 LATE = Training(EXPLOSIVE.task, EXPLOSIVE.start * 1e3, (BATCH,), Descent((1e308,)))
-DROPOUT = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
+DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(16, 3)).double()
+BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 3)).double()
+TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double()
 
 
 def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> None:
-    gradient(training(copy.deepcopy(DROPOUT).eval()))
+    gradient(of(copy.deepcopy(DROPOUT).eval()))
     gradient(memory_budget=11 * NUM_BYTES)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *(
-            (lambda run=run, own=own: run(own), message)
-            for own, message in (
-                (EXPLOSIVE, r"diverged: the loss at step \d+ of 20 is .*lower the lea"),
-                (LATE, "parameters after step 1 of 1 are not finite"),
-            )
-            for run in (gradient, lambda own: trained(own, PIXELS))
-        ),
-        (lambda: gradient(training(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
+        (lambda: gradient(EXPLOSIVE), r"diverged: the loss at step \d+ of 20 is .*lower the lea"),
+        (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
+        (lambda: gradient(LATE), "parameters after step 1 of 1 are not finite"),
+        (lambda: gradient(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
         (lambda: gradient(memory_budget=0), "memory_budget is 0"),
-        (
-            lambda: gradient(memory_budget=5 * NUM_BYTES + 1),
-            r"holds 5 vectors of parameters; .* needs at least 11",
-        ),
-        (
-            lambda: gradient(pixels=PIXELS[:3]),
-            r"have shape \(3, 5\); 4 canaries beside records of shape \(5,\) need shape",
-        ),
-        (lambda: gradient(pixels=PIXELS[:, :4]), r"have shape \(4, 4\).* need shape \(4, 5\)"),
+        (lambda: gradient(memory_budget=5 * NUM_BYTES + 1), "holds 5 .* needs at least 11"),
+        (lambda: gradient(pixels=PIXELS[:3]), r"\(3, 1, 4, 4\); 6 canaries .* shape \(1, 4, 4\)"),
+        (lambda: gradient(pixels=PIXELS[..., :3]), r"need shape \(6, 1, 4, 4\)"),
         (lambda: gradient(pixels=PIXELS * np.nan), "not all finite; remove nan"),
-        (lambda: gradient(objective=lambda p, z: z.flatten()), r"shape \(20,\); it must be one"),
+        (lambda: gradient(objective=lambda p, z: z.flatten()), r"shape \(96,\); it must be one"),
         (lambda: gradient(objective=lambda p, z: torch.tensor(1.0)), "one number that depends on"),
         (lambda: gradient(objective=lambda p, z: (0 * z).sqrt().sum()), "gradient is not finite"),
         (lambda: Descent(()), "learning_rates is empty"),
@@ -539,47 +505,27 @@ def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> No
         (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
         (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
         (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
-        (
-            lambda: Training(task(), torch.zeros(39), (BATCH,) * 20, Descent((0.1,))),
-            "20 batches and 1 learning rates",
-        ),
-        (
-            lambda: Training(task(), torch.zeros(38), (BATCH,), Descent((0.1,))),
-            r"start has shape \(38,\); the module has 39 parameters",
-        ),
-        (lambda: training(last=Batch(NO, NO)), "the batch of step 20 is empty"),
-        (lambda: training(last=Batch(np.array([6]), NO)), "record 6 to 6; there are 0 to 5"),
-        (lambda: training(last=Batch(NO, np.array([-1, 4]))), "canary -1 to 4; there are 0 to 3"),
-        (
-            lambda: task(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).double()),
-            r"has a buffer, 1.running_mean, .* use group norm",
-        ),
-        (lambda: task(nn.Linear(5, 2).double()), r"of the records are 0 to 2; .* for 0 to 1"),
+        (lambda: replace(SMALL, descent=RATE), "20 batches and 1 learning rates"),
+        (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(98,\); the module has 99 parameters"),
+        (lambda: of(last=Batch(NO, NO)), "the batch of step 20 is empty"),
+        (lambda: of(last=Batch(np.array([14]), NO)), "record 14 to 14; there are 0 to 13"),
+        (lambda: of(last=Batch(NO, np.array([-1, 6]))), "canary -1 to 6; there are 0 to 5"),
+        (lambda: task(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
+        (lambda: task(TWO_LABELS), r"of the records are 0 to 2; .* for 0 to 1"),
         (lambda: task(labels=np.array([0, 3])), "labels of the canaries are 0 to 3"),
         (lambda: task(labels=NO), "there are 6 records and 0 canaries"),
         (lambda: task(records=DAMAGED), "features of the records are not all finite"),
-        (lambda: drawn(LABELS[:3], 2), "3 canaries cannot be split into halves"),
-        (lambda: drawn(LABELS, 9), "batch_size 9 is more than the 6 records and 2 inserted"),
-        (lambda: drawn(LABELS, 0), "batch_size is 0"),
-        (lambda: optimised_small(step_size=0.0), "step_size is 0.0"),
-        (lambda: optimised_small(num_metasteps=0), "num_metasteps is 0"),
-        (lambda: optimised_small(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
-        (lambda: optimised_small(upper=0.5), "canary 3 starts outside the limits"),
-        (
-            lambda: optimised_small(lower=np.full((4, 5), -1.0)),
-            r"lower has shape \(4, 5\), .* record's \(5,\)",
-        ),
-        (lambda: optimised_small(upper=np.ones(3)), r"upper has shape \(3,\), .* record's \(5,\)"),
-        (
-            lambda: metasmoothness(
-                training=training(),
-                pixels=PIXELS,
-                direction=torch.zeros(4, 5),
-                step_size=0.1,
-                objective=loss_gap_objective(task(), np.array([1])),
-            ),
-            "the direction changes nothing",
-        ),
+        (lambda: draw_of(LABELS[:3], 2), "3 canaries cannot be split into halves"),
+        (lambda: draw_of(LABELS, 9), "batch_size 9 is more than the 6 records and 2 inserted"),
+        (lambda: draw_of(LABELS, 0), "batch_size is 0"),
+        (lambda: optimised(step_size=0.0), "step_size is 0.0"),
+        (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
+        (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
+        (lambda: optimised(upper=CANARIES.features[3:].max() - 1e-3), "starts outside the limits"),
+        (lambda: optimised(lower=np.zeros((6, 5))), r"lower has shape \(6, 5\), .* \(1, 6, 6\)"),
+        (lambda: optimised(upper=np.ones(5)), r"upper has shape \(5,\), .* record's \(1, 6, 6\)"),
+        (lambda: smoothness(SMALL, PIXELS, 0 * PIXELS, 0.1), "the direction changes nothing"),
+        (lambda: smoothness(SMALL, PIXELS, PIXELS, 0.0), "step_size is 0.0"),
         (lambda: resnet9(width=0), "width is 0; ResNet-9 needs an even one"),
         (lambda: resnet9(width=3), "width is 3; ResNet-9 needs an even one"),
     ],
