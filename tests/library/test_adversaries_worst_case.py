@@ -1,7 +1,6 @@
 """The worst case on Poisson samples and on shuffled batches, and what a process must return."""
 
 from collections.abc import Sequence
-from math import sqrt
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from dpcanary.scoring.scores import ScoringContext
 
 Floats = NDArray[np.float64]
 RECORD_STEPS = (1, 20, 100)
+RATIO = {"observe": "log_likelihood_ratio"}
 GRADIENT = {"zero": 0.0, "opposite": -1.0}
 every_adjacency = pytest.mark.parametrize("adjacency", Adjacency)
 every_case = pytest.mark.parametrize(
@@ -39,19 +39,6 @@ def drawing(runs: Sequence[int], sigma: float, **changes: object) -> Drawing:
         "seed": 3,
     }
     return Drawing(DrawingStage.model_validate(settings | changes, strict=False), sigma, runs)
-
-
-def score_of_sums(sums: Floats, told: Drawing) -> Floats:
-    stage = told.stage
-    context = ScoringContext(
-        stage.sample_rate,
-        told.noise_multiplier,
-        stage.record_steps,
-        canaries=None,
-        runs_settings=stage.model_dump(mode="json"),
-        adjacency=stage.adjacency,
-    )
-    return final_sum(sums[:, :, None], context)[:, :, 0]
 
 
 # --- Poisson samples ----------------------------------------------------------------------------
@@ -103,31 +90,47 @@ def test_the_likelihood_ratio_is_stable_far_out() -> None:
 
 
 @every_adjacency
-@pytest.mark.parametrize(("q", "sigma"), [(1.0, 5.0), (0.25, 1.0), (0.0625, 0.3)])
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"sample_rate": 1.0},
+        {"sample_rate": 0.0625},
+        {"batches_per_pass": 5, "other_records": "zero"},
+        {"batches_per_pass": 5, "other_records": "opposite"},
+    ],
+)
 def test_final_sums_and_their_scores_follow_the_mixture(
-    q: float, sigma: float, adjacency: Adjacency
+    adjacency: Adjacency, way: dict[str, object]
 ) -> None:
-    told = drawing(range(10_000), sigma, sample_rate=q, adjacency=adjacency)
+    """Of shuffled batches, every pass moves the sum by the same, wherever the target is."""
+    sigma, steps = 0.7, (10, 100)
+    told = drawing(range(10_000), sigma, adjacency=adjacency, record_steps=steps, **way)
     sums = draw_worst_case(told)
-    scores = score_of_sums(sums, told)
+    context = ScoringContext(
+        told.stage.sample_rate, sigma, steps, None, told.stage.model_dump(), adjacency=adjacency
+    )
+    scores = final_sum(sums[:, :, None], context)[:, :, 0]
     signs = (1, 0 if adjacency is not Adjacency.SUBSTITUTE else -1)
-    for column, steps in enumerate(RECORD_STEPS):
-        counts, deviation = np.arange(steps + 1), sigma * np.sqrt(steps)
-        densities = []
-        for world, sign in enumerate(signs):
+    for column, step in enumerate(steps):
+        counts, deviation, densities = np.arange(step + 1), sigma * np.sqrt(step), []
+        for world in (0, 1):
+            weights, means = binom.pmf(counts, step, told.stage.sample_rate), signs[world] * counts
+            if "batches_per_pass" in way:
+                move = moves_of(adjacency, OtherRecords(way["other_records"]))[world]
+                weights, means = np.ones(1), np.array([move.size * step / 5])
 
-            def cdf(x: Floats, means: Floats = sign * counts, scale: float = deviation) -> Floats:
-                weights = binom.pmf(np.arange(len(means)), len(means) - 1, q)
-                return norm.cdf((x[:, None] - means) / scale) @ weights
+            def cdf(x: Floats, law: object = (weights, means, deviation)) -> Floats:
+                weights, means, deviation = law
+                return norm.cdf((x[:, None] - means) / deviation) @ weights
 
             drawn = sums[world::2, column]
             assert kstest(drawn, cdf).pvalue > 1e-3
             if column:  # the steps before and after a recorded step are independent
-                before, gained = sums[world::2, column - 1], drawn - sums[world::2, column - 1]
-                assert abs(np.corrcoef(before, gained)[0, 1]) < 4.5 / np.sqrt(len(before))
-            parts = norm.logpdf(sums[:50, column, None], sign * counts, deviation)
-            with np.errstate(divide="ignore"):
-                densities.append(logsumexp(binom.logpmf(counts, steps, q) + parts, axis=1))
+                before = sums[world::2, 0]
+                correlation = np.corrcoef(before, drawn - before)[0, 1]
+                assert abs(correlation) < 4.5 / np.sqrt(len(before))
+            parts = norm.logpdf(sums[:50, column, None], means, deviation)
+            densities.append(logsumexp(parts, b=weights, axis=1))
         expected = densities[0] - densities[1]
         np.testing.assert_allclose(scores[:50, column], expected, rtol=1e-8, atol=1e-8)
 
@@ -180,17 +183,11 @@ def test_a_pass_has_the_ratio_of_its_densities(
             assert ratio == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def shuffled(adjacency: Adjacency, others: str, runs: range, sigma: float, **more) -> Drawing:
-    return drawing(runs, sigma, adjacency=adjacency, other_records=others, **more)
-
-
 @every_case
 def test_draws_are_those_of_naive_loops(adjacency: Adjacency, others: str) -> None:
     batches, size, passes, sigma = 5, 3, 2, 0.7
-    steps = {"batches_per_pass": batches, "record_steps": (batches * passes,)}
-    told = shuffled(
-        adjacency, others, range(20_000), sigma, observe="log_likelihood_ratio", **steps
-    )
+    changes = {"adjacency": adjacency, "other_records": others, "batches_per_pass": batches}
+    told = drawing(range(20_000), sigma, **RATIO, **changes, record_steps=(batches * passes,))
     ratios, stream = draw_worst_case(told)[:, 0], np.random.default_rng(6)
     moves = moves_of(adjacency, OtherRecords(others))
     for world, records in enumerate(datasets(adjacency, GRADIENT[others], batches * size)):
@@ -201,36 +198,15 @@ def test_draws_are_those_of_naive_loops(adjacency: Adjacency, others: str) -> No
         assert ks_2samp(drawn, expected.reshape(passes, -1).sum(axis=0)).pvalue > 1e-3
 
 
-@every_case
-def test_the_final_sum_is_gaussian_wherever_the_target_is(
-    adjacency: Adjacency, others: str
-) -> None:
-    batches, sigma, steps = 5, 1.5, (10, 20)
-    told = shuffled(
-        adjacency, others, range(20_000), sigma, batches_per_pass=batches, record_steps=steps
-    )
-    sums = draw_worst_case(told)
-    scores, moves = score_of_sums(sums, told), moves_of(adjacency, OtherRecords(others))
-    for column, step in enumerate(steps):
-        deviation, densities = sigma * sqrt(step), []
-        for world in (0, 1):
-            law = norm(moves[world].size * step / batches, deviation)
-            assert kstest(sums[world::2, column], law.cdf).pvalue > 1e-4
-            densities.append(law.logpdf(sums[:, column]))
-        expected = densities[0] - densities[1]
-        np.testing.assert_allclose(scores[:, column], expected, rtol=1e-8, atol=1e-8)
-
-
 @pytest.mark.long
 def test_it_exceeds_what_poisson_accounting_claims() -> None:
     """50 batches, 5 passes, sigma 1.1, delta 1e-5: 2.51 is claimed, 24.92 guaranteed."""
     poisson = Mechanism("substitute", sample_rate=0.02, num_steps=250, noise_multiplier=1.1)
     claimed = account_by_adjacency(poisson, delta=1e-5).substitute
     assert claimed == pytest.approx(2.51, abs=0.01)
-    steps = {"batches_per_pass": 50, "record_steps": (250,), "observe": "log_likelihood_ratio"}
-    bounds = {}
+    steps, bounds = {"batches_per_pass": 50, "record_steps": (250,)}, {}
     for others in OtherRecords:
-        told = shuffled(Adjacency.SUBSTITUTE, others, range(400_000), 1.1, **steps)
+        told = drawing(range(400_000), 1.1, **RATIO, **steps, other_records=others)
         ratios = draw_worst_case(told)[:, 0]
         bounds[others] = simulate_epsilon(ratios[0::2], ratios[1::2], delta=1e-4)
     assert bounds["opposite"].lower > 1.8 * claimed  # at a larger delta, where it is less

@@ -164,15 +164,8 @@ def test_the_score_of_an_ensemble_knows_the_canarys_period(adjacency: Adjacency)
 def test_it_has_the_law_of_the_drawn_process(adjacency: Adjacency, q: float, sigma: float) -> None:
     result = train(mechanism(sigma, 12, sample_rate=q, adjacency=adjacency), runs=3000)
     scores = ensemble_scores(result)[:, -1, 0]
-    settings = {
-        "function": "",
-        "observe": "log_likelihood_ratio",
-        "adjacency": adjacency,
-        "sample_rate": q,
-        "record_steps": (12,),
-        "seed": 5,
-    }
-    stage = DrawingStage.model_validate(settings, strict=False)
+    process = {"function": "", "observe": "log_likelihood_ratio", "record_steps": (12,), "seed": 5}
+    stage = DrawingStage(**process, adjacency=adjacency, sample_rate=q)
     drawn = draw_worst_case(Drawing(stage, sigma, range(6000)))[:, 0]
     for world in (0, 1):
         assert ks_2samp(scores[world::2], drawn[world::2]).pvalue > 1e-3
