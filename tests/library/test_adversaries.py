@@ -1,7 +1,6 @@
 """What every adversary of the catalogue keeps: from its config to canaries, runs and scores."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from dpcanary.canaries import (
     read_canaries,
     write_canaries,
 )
+from dpcanary.costs.probes import Shape, crafting_probe
 from dpcanary.gdp import gdp_delta
 from dpcanary.observations import hashes_of, read_shard, write_shard
 from dpcanary.plugins import function_named
@@ -112,12 +112,10 @@ def crafting_of(experiment: Experiment) -> Crafting:
     stage = experiment.stage(CraftingStage, audit="a")
     reference, optimised = None, None
     if entry.uses_reference:
+        known = {"initialisation": stage.initialisation, "device": CPU}
+        module = module_of(stage, shape=(NUM_FEATURES,), num_classes=NUM_CLASSES)
         reference = train_reference(
-            module=module_of(stage, shape=(NUM_FEATURES,), num_classes=NUM_CLASSES),
-            records=DATA.private,
-            dpsgd=descent_of(stage),
-            initialisation=stage.initialisation,
-            device=CPU,
+            module=module, records=DATA.private, dpsgd=descent_of(stage), **known
         )
     if entry.uses_optimised:  # stands for images that a job of its own has optimised
         targets = drawn_targets(DATA.private, seed=stage.seed, count=stage.num_slots)
@@ -128,14 +126,11 @@ def crafting_of(experiment: Experiment) -> Crafting:
     return Crafting(stage, DATA, reference, CPU, NOISE, optimised)
 
 
-def assert_same(canaries: CanarySet, others: CanarySet) -> None:
+def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> None:
+    """Without some attributes, for which equal values are given."""
     assert canaries.target_labels == others.target_labels
-    for canary, other in zip(canaries.canaries, others.canaries, strict=True):
-        assert type(canary) is type(other)
-        for name, value in vars(canary).items():
-            assert type(getattr(other, name)) is type(value)
-            assert np.asarray(getattr(other, name)).dtype == np.asarray(value).dtype
-            np.testing.assert_array_equal(getattr(other, name), value)
+    pair = ([vars(one) | without for one in both.canaries] for both in (canaries, others))
+    np.testing.assert_equal(*pair)
 
 
 # --- canaries -----------------------------------------------------------------------------------
@@ -169,11 +164,9 @@ def test_canaries_follow_from_settings_and_seed(
         order = np.argsort(of_six.reference.mean_confidence, kind="stable")
     assert [canary.target for canary in made.canaries] == order[:6].tolist()
     assert made.target_labels == tuple(DATA.private.labels[order[:6]])
-    two = craft_canaries(crafting(num_slots=2))
-    for canary, other in zip(two.canaries, made.canaries, strict=False):
-        without_drift = {"drift": ()} if isinstance(canary, GradientCanary) else {}
-        pair = (replace(canary, **without_drift), replace(other, **without_drift))
-        assert_same(*(CanarySet((one,), (0,)) for one in pair))
+    first = CanarySet(made.canaries[:2], made.target_labels[:2])
+    # Their drift is that of a training without the targets of all slots.
+    assert_same(craft_canaries(crafting(num_slots=2)), first, drift=())
 
     real = [*DATA.private.features, *DATA.auxiliary.features]
     for canary in made.canaries:
@@ -189,11 +182,32 @@ def test_canaries_follow_from_settings_and_seed(
             assert CLIP * (1 - 2e-6) < length <= CLIP
     if isinstance(made.canaries[0], GradientCanary):
         coordinates = {canary.coordinate for canary in made.canaries}
-        assert len(coordinates) == 6
-        assert coordinates <= set(range(of_six.num_parameters))
+        assert len(coordinates & {*range(of_six.num_parameters)}) == 6
     if not entry.uses_reference:
         others = craft_canaries(crafting(num_slots=6, seed=12))
         assert [canary.target for canary in others.canaries] != order[:6].tolist()
+
+
+# A finding: the probe has no noise for simulations with `simulation: noisy`.
+NOT_MEASURED = pytest.mark.xfail(raises=AssertionError, strict=True)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, id=entry.name, marks=[NOT_MEASURED] * ("simulation" in entry.settings))
+        for entry in TRAINED
+    ],
+)
+def test_the_cost_of_crafting_can_be_measured(
+    entry: Adversary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpcanary.costs.probes.BUDGET", 0.01)
+    experiment = experiment_of(entry, entry.adjacencies[0], **SAMPLED, num_slots=2)
+    stage = experiment.stage(CraftingStage, audit="a")
+    assert stage.function == entry.function
+    shape = Shape(30, num_auxiliary=9, num_test=2, features=(NUM_FEATURES,), num_classes=3)
+    assert sum(crafting_probe(stage, entry.cost, shape, device="cpu").measure()) > 0
 
 
 # --- runs and scores of trainings ---------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_audits_of_other_trainings_share_optimised_canaries():
     assert adversary("metagradient").uses_optimised
 
 
-RECORDS = {"canary": ["random_record", "loss"], "metagradient": None}
+OF_RECORDS = {"canary": ["random_record", "loss"], "metagradient": None}
 
 
 @pytest.mark.parametrize(
@@ -164,29 +164,31 @@ RECORDS = {"canary": ["random_record", "loss"], "metagradient": None}
             "canary gradient is no image and has no views",
         ),
         ({"canary": "loss"}, r"metagradient: its canary, .* do not use this key"),
-        *(
-            ({"metagradient": options}, message)
-            for options, message in (
-                ({"num_metastep": 3}, "unknown key 'metagradient.num_metastep'; did you mean"),
-                ({"step_size": 0}, r"metagradient.step_size: .* greater than 0 \(got 0\)"),
-                ({"start": "labels"}, "metagradient.start: unknown name"),
-                ({"width": 3}, "metagradient.width: .* multiple of 2"),
-                ({"batch_size": 11}, "metagradient.batch_size: 11 must be at most the 10 records"),
-                ([OPTIONS, OPTIONS], "metagradient: cannot be a list; write a sweep for each"),
-            )
+        ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
+        ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
+        ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
+        ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
+        ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
+        ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
+        (OF_RECORDS | {"kind": "canary_sets", "seed": None}, "give them the same seed"),
+        (
+            OF_RECORDS | {"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"},
+            "need score loss",
         ),
-        *(
-            ({**RECORDS, **settings, "figures": {"f": {"kind": kind, "sweeps": ["one"]}}}, message)
-            for kind, settings, message in (
-                ("canary_sets", {"seed": None}, "give them the same seed"),
-                ("canary_sets", {"canary": ["loss"], "score": "gradient_norm"}, "need score loss"),
-                ("privacy_profile", {"noise_multiplier": 0.0}, "trains without privacy, which k"),
-                ("epsilon_by_noise", {"noise_multiplier": [0.0, 1.0]}, "trains without privacy"),
-            )
+        (
+            OF_RECORDS | {"kind": "privacy_profile", "noise_multiplier": 0.0},
+            "trains without privacy, which k",
+        ),
+        (
+            OF_RECORDS | {"kind": "epsilon_by_noise", "noise_multiplier": [0.0, 1.0]},
+            "trains without privacy",
         ),
     ],
 )
 def test_configs_that_contradict_the_canaries_are_refused(changes, message):
+    """With a figure of a kind, also what the figure cannot show."""
     assert experiment(augmentation_multiplicity=2).audits["one"].augmentation_multiplicity == 2
+    audit = {key: value for key, value in changes.items() if key != "kind"}
+    figures = {"f": {"kind": changes["kind"], "sweeps": ["one"]}} if "kind" in changes else {}
     with pytest.raises(InputError, match=message):
-        experiment(**changes)
+        experiment(figures=figures, **audit)

@@ -236,20 +236,6 @@ def movement_with_noise(count: int, **changes: object) -> Movement:
     return simulated_movement(**arguments | changes)
 
 
-def test_simulated_noise_is_that_of_the_mechanism():
-    """With much noise, updates are noise alone: squares add up as chi-squared."""
-    count, scale = 150, RATE * 500.0 * CLIP / BATCH
-    moved = movement_with_noise(count)
-    degrees = count * STEPS
-    # Mean of |N(0, 1)| is sqrt(2 / pi), its variance 1 - 2 / pi.
-    mean, spread = (2 / np.pi) ** 0.5, (1 - 2 / np.pi) ** 0.5
-    squared, absolute = moved.squared / scale**2 / degrees, moved.absolute / scale / degrees
-    np.testing.assert_allclose(squared, 1, atol=6 * (2 / degrees) ** 0.5)
-    np.testing.assert_allclose(absolute, mean, atol=6 * spread / degrees**0.5)
-    final = moved.final / (scale * STEPS**0.5 * count)
-    np.testing.assert_allclose(final, mean, atol=6 * spread / count**0.5)
-
-
 @pytest.mark.parametrize(
     ("purpose", "is_theirs"), [(Purpose.SIMULATED_NOISE, True), (Purpose.NOISE, False)]
 )

@@ -238,16 +238,10 @@ def test_a_process_of_ones_own_has_one_slot_and_a_stream_for_every_run() -> None
     def drawn(runs: range, seed: int = 1) -> Floats:
         told = drawing(runs, 1.5, seed=seed, function=f"{__name__}:coins")
         shard = draw_shard(told)
-        assert shard.run.tolist() == list(runs)
         assert shard.world.tolist() == [[run % 2] for run in runs]
-        assert shard.step.tolist() == list(RECORD_STEPS)
         assert np.isnan(shard.test_accuracy).all()
-        assert shard.header.pop("seconds") > 0
-        assert shard.header.pop("software")
-        settings = told.stage.model_dump(mode="json")
-        assert shard.header == {
-            "settings": settings, "noise_multiplier": 1.5, "inputs": {}, "device": "cpu",
-        }  # fmt: skip
+        assert shard.header["noise_multiplier"] == 1.5
+        assert shard.header["seconds"] > 0
         return shard.observation
 
     whole = drawn(range(40))

@@ -12,18 +12,14 @@ from dpcanary.adversaries.adversary import Adversary, CraftingCost, Inserts, Sco
 from dpcanary.adversaries.catalogue import BUILT_IN, adversary
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.settings import CraftingStage
-from dpcanary.costs.probes import Shape, crafting_probe
 from dpcanary.errors import InputError
 from dpcanary.figures import style
 from dpcanary.observations import Observation
 from dpcanary.plugins import function_named
 from dpcanary.settings.audit import Audit
-from dpcanary.settings.parsing import parse_experiment
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENTRIES = list(BUILT_IN.values())
-SHAPE = Shape(num_records=30, num_auxiliary=9, num_test=2, features=(4,), num_classes=3)
 entries = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 
@@ -68,35 +64,6 @@ def cielab(colour: str) -> np.ndarray:
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     x, y, z = np.cbrt(xyz @ linear / np.array([0.9505, 1.0, 1.089]))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize(
-    "entry", [entry for entry in ENTRIES if entry.is_trained], ids=lambda entry: entry.name
-)
-def test_its_cost_can_be_measured(entry, monkeypatch):
-    monkeypatch.setattr("dpcanary.costs.probes.BUDGET", 0.01)
-    audit = {
-        "canary": entry.name,
-        "dataset": "d",
-        "num_steps": 2,
-        "num_runs": 4,
-        "sample_rate": 1.0,
-        "noise_multiplier": 1.0,
-        "adjacency": entry.adjacencies[0].value,
-    }
-    if entry.uses_optimised:
-        audit |= {"num_slots": 2, "metagradient": {"batch_size": 8}}
-    experiment = parse_experiment(
-        {
-            "experiment": "e",
-            "delta": 1e-5,
-            "datasets": {"d": {"source": "digits", "num_records": 30}},
-            "audits": {"a": audit},
-        }
-    )
-    stage = experiment.stage(CraftingStage, audit="a")
-    assert stage.function == entry.function
-    assert sum(crafting_probe(stage, entry.cost, SHAPE, device="cpu").measure()) > 0
 
 
 def test_an_unknown_name_is_an_error_everywhere():

@@ -346,19 +346,6 @@ def test_a_seeded_descent_is_identical_and_leaves_the_module_alone() -> None:
     assert not np.array_equal(one.canaries.features, optimised(seed=4).canaries.features)
 
 
-def test_pixels_move_by_signed_steps_within_the_limits() -> None:
-    one = optimised(num_metasteps=1)
-    moves = one.canaries.features - CANARIES.features
-    inside = np.abs(one.canaries.features) < 1
-    np.testing.assert_allclose(np.abs(moves[inside]), 0.04, atol=1e-6)
-    least = CANARIES.features.min()
-    narrow = optimised(step_size=0.5, lower=least * np.ones(SHAPE), upper=np.array([[[2.0]]]))
-    assert narrow.canaries.features.min() == least
-    assert narrow.canaries.features.max() <= 2.0
-    np.testing.assert_array_equal(narrow.canaries.labels, CANARIES.labels)
-    assert narrow.canaries.features.dtype == np.float32
-
-
 def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
     (first, first_half), *others = draws = [draw(0), draw(1), draw(0, seed=1)]
     for training, inserted in draws:
