@@ -83,35 +83,29 @@ def crafting(canary: str, **more: object) -> Crafting:
     return Crafting(own, Split(private, private[:0], private[:0]), None, CPU, **more)
 
 
-def test_random_records_are_the_targets_themselves():
-    found = craft_canaries(crafting("random_record"))
-    private = images()
-    for canary, label in zip(found.canaries, found.target_labels, strict=True):
-        np.testing.assert_array_equal(canary.features, private.features[canary.target])
-        assert canary.label == label == private.labels[canary.target]
-    assert len({canary.target for canary in found.canaries}) == SLOTS
-
-
 def test_sets_with_the_same_seed_have_the_same_targets_and_other_labels():
     """So that trainings with different sets are pairs."""
-    mislabeled, found = craft_canaries(crafting("loss")), optimised(start=Start.OTHER_LABEL)
-    sets = [
-        craft_canaries(crafting("random_record")),
-        mislabeled,
-        craft_canaries(crafting("metagradient", optimised=found)),
-    ]
-    targets = [[canary.target for canary in one.canaries] for one in sets]
-    assert targets[0] == targets[1] == targets[2]
-    assert found.labels == mislabeled.labels
-    assert found.target_labels == mislabeled.target_labels
-    assert all(one != other for one, other in zip(found.labels, found.target_labels, strict=True))
+    own, mislabeled = (craft_canaries(crafting(name)) for name in ("random_record", "loss"))
+    optimised_set = optimised(start=Start.OTHER_LABEL)
+    shared_set = craft_canaries(crafting("metagradient", optimised=optimised_set))
+    private = images()
+    targets = [canary.target for canary in own.canaries]
+    assert len({*targets}) == SLOTS
+    for canaries in (mislabeled, shared_set):
+        assert [canary.target for canary in canaries.canaries] == targets
+        assert canaries.target_labels == tuple(private.labels[targets])
+    for canary in own.canaries:
+        np.testing.assert_array_equal(canary.features, private.features[canary.target])
+    assert own.labels == own.target_labels
+    assert shared_set.labels == mislabeled.labels
+    assert all(np.array(mislabeled.labels) != mislabeled.target_labels)
 
 
 def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit():
     private = images()
-    found = optimised(num_metasteps=1)
+    canaries = optimised(num_metasteps=1)
     least, most = (getattr(private.features, name)(axis=(0, 2, 3)) for name in ("min", "max"))
-    for canary, label in zip(found.canaries, found.target_labels, strict=True):
+    for canary, label in zip(canaries.canaries, canaries.target_labels, strict=True):
         moved = np.abs(canary.features - private.features[canary.target])
         whole = np.isclose(moved, 0.2, atol=1e-6)
         at_limit = (least == canary.features.T) | (most == canary.features.T)
@@ -128,37 +122,12 @@ def test_the_learning_rate_rises_and_falls():
     np.testing.assert_allclose(rates, expected)
 
 
-def test_records_that_are_no_images_are_refused():
+def test_canaries_need_images_and_the_file_of_optimised_ones():
     flat = Records(np.zeros((COUNT, 64), np.float32), np.arange(COUNT) % 3)
     with pytest.raises(InputError, match=r"images of shape \(3, 32, 32\), not \(64,\)"):
         optimised(flat)
     with pytest.raises(InputError, match="needs the file of optimised canaries"):
         craft_canaries(crafting("metagradient"))
-
-
-def test_only_membership_has_random_records():
-    with pytest.raises(
-        InputError, match="audits adjacency add_remove and zero_out, not substitute"
-    ):
-        experiment(canary="random_record", adjacency="substitute", metagradient=None)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_metastep": 3}, "unknown key 'metagradient.num_metastep'; did you mean"),
-        ({"step_size": 0}, r"metagradient.step_size: .* greater than 0 \(got 0\)"),
-        ({"start": "labels"}, "metagradient.start: unknown name"),
-        ({"width": 3}, "metagradient.width: .* multiple of 2"),
-        ({"batch_size": 11}, "metagradient.batch_size: 11 must be at most the 10 records of its"),
-        ([OPTIONS, OPTIONS], "metagradient: cannot be a list; write a sweep for each value"),
-    ],
-)
-def test_wrong_settings_of_the_descent_are_named(options, message):
-    with pytest.raises(InputError, match=message):
-        experiment(metagradient=options)
-    with pytest.raises(InputError, match=r"metagradient: its canary, .* do not use this key"):
-        experiment(canary="loss")
 
 
 def test_audits_of_other_trainings_share_optimised_canaries():
@@ -179,32 +148,47 @@ def test_audits_of_other_trainings_share_optimised_canaries():
     assert adversary("metagradient").uses_optimised
 
 
-def test_optimised_canaries_need_an_even_number_of_slots():
-    with pytest.raises(InputError, match="num_slots must be even, not 3"):
-        experiment(num_slots=3)
-
-
-def test_gradients_have_no_views():
-    changes = {"canary": "gradient", "metagradient": None, "augmentation_multiplicity": 2}
-    with pytest.raises(InputError, match="canary gradient is no image and has no views"):
-        experiment(**changes)
-    assert experiment(augmentation_multiplicity=2).audits["one"].augmentation_multiplicity == 2
+OF_RECORDS = {"canary": ["random_record", "loss"], "metagradient": None}
 
 
 @pytest.mark.parametrize(
-    ("figure", "changes", "message"),
+    ("changes", "message"),
     [
-        ({"kind": "canary_sets"}, {"seed": None}, "give them the same seed"),
+        ({"num_slots": 3}, "num_slots must be even, not 3"),
         (
-            {"kind": "canary_sets"},
-            {"canary": ["loss"], "score": "gradient_norm"},
+            {"canary": "random_record", "adjacency": "substitute", "metagradient": None},
+            "audits adjacency add_remove and zero_out, not substitute",
+        ),
+        (
+            {"canary": "gradient", "metagradient": None, "augmentation_multiplicity": 2},
+            "canary gradient is no image and has no views",
+        ),
+        ({"canary": "loss"}, r"metagradient: its canary, .* do not use this key"),
+        ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
+        ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
+        ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
+        ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
+        ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
+        ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
+        (OF_RECORDS | {"kind": "canary_sets", "seed": None}, "give them the same seed"),
+        (
+            OF_RECORDS | {"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"},
             "need score loss",
         ),
-        ({"kind": "privacy_profile"}, {"noise_multiplier": 0.0}, "trains without privacy, which k"),
-        ({"kind": "epsilon_by_noise"}, {"noise_multiplier": [0.0, 1.0]}, "trains without privacy"),
+        (
+            OF_RECORDS | {"kind": "privacy_profile", "noise_multiplier": 0.0},
+            "trains without privacy, which k",
+        ),
+        (
+            OF_RECORDS | {"kind": "epsilon_by_noise", "noise_multiplier": [0.0, 1.0]},
+            "trains without privacy",
+        ),
     ],
 )
-def test_figures_that_cannot_show_what_is_asked(figure, changes, message):
-    settings = {"canary": ["random_record", "loss"], "metagradient": None, **changes}
+def test_configs_that_contradict_the_canaries_are_refused(changes, message):
+    """With a figure of a kind, also what the figure cannot show."""
+    assert experiment(augmentation_multiplicity=2).audits["one"].augmentation_multiplicity == 2
+    audit = {key: value for key, value in changes.items() if key != "kind"}
+    figures = {"f": {"kind": changes["kind"], "sweeps": ["one"]}} if "kind" in changes else {}
     with pytest.raises(InputError, match=message):
-        experiment(figures={"f": {**figure, "sweeps": ["one"]}}, **settings)
+        experiment(figures=figures, **audit)

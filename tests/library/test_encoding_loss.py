@@ -3,14 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ks_2samp, norm
 
 from dpcanary.adjacency import Adjacency
-from dpcanary.adversaries.drawing import Drawing
-from dpcanary.adversaries.encoding_loss import EncodingLoss, decoded_ratio, draw_models
-from dpcanary.adversaries.settings import DrawingStage
-from dpcanary.adversaries.worst_case import draw_worst_case
-from dpcanary.scoring.scores import ScoringContext
+from dpcanary.adversaries.encoding_loss import EncodingLoss
 
 C, LEARNING_RATE, SIGMA, STEPS = 2.5, 0.3, 0.8, 8
 SECOND_SIGN = {Adjacency.ADD_REMOVE: 0, Adjacency.ZERO_OUT: 0, Adjacency.SUBSTITUTE: -1}
@@ -68,7 +63,7 @@ def dp_sgd(
 def test_the_last_model_of_the_literal_loop_has_the_ratio_of_all_steps(adjacency, q):
     loss = EncodingLoss(q, SIGMA, adjacency, expected_batch=2e5)
     second = SECOND_SIGN[adjacency]
-    runs = [dp_sgd(loss, (1, second)[run % 2], np.random.default_rng(run)) for run in range(12)]
+    runs = [dp_sgd(loss, (1, second)[run % 2], np.random.default_rng(run)) for run in range(8)]
     models, ratios = (np.array(part) for part in zip(*runs, strict=True))
     rounding = STEPS * loss.resolution / 2  # exact but for this at q = 1, where batches are certain
     noise_of_batches = 0.0 if q == 1.0 else 0.03
@@ -95,55 +90,3 @@ def test_gradients_of_other_records_are_those_of_the_loss_and_clipped(adjacency)
     np.testing.assert_allclose(loss.other_gradients(models), expected, rtol=1e-9, atol=1e-12)
     longer = literal.norm(dim=-1).numpy() > C
     assert 0.02 < longer.mean() < 0.98  # some are clipped
-
-
-def drawing(function: str, observe: str, adjacency: Adjacency, q: float, runs: range) -> Drawing:
-    settings = {
-        "function": f"dpcanary.adversaries.{function}",
-        "observe": observe,
-        "adjacency": adjacency,
-        "sample_rate": q,
-        "record_steps": (1, 3, 20),
-        "seed": 3,
-    }
-    return Drawing(DrawingStage.model_validate(settings, strict=False), SIGMA, runs)
-
-
-def scores(adjacency: Adjacency, q: float, runs: range) -> np.ndarray:
-    models = draw_models(drawing("encoding_loss:draw_models", "model", adjacency, q, runs))
-    assert models.shape == (len(runs), 3, 2)
-    context = ScoringContext(q, SIGMA, (1, 3, 20), canaries=None, adjacency=adjacency)
-    return decoded_ratio(models[:, :, None], context)[..., 0]
-
-
-@adjacencies
-@pytest.mark.parametrize("q", [1.0, 0.1])
-def test_decoded_scores_have_the_law_of_the_transcript(adjacency, q):
-    runs = range(20_000)
-    decoded = scores(adjacency, q, runs)
-    transcript = draw_worst_case(
-        drawing("worst_case:draw_worst_case", "log_likelihood_ratio", adjacency, q, runs)
-    )
-    for step in range(3):
-        for world in (0, 1):
-            both = decoded[world::2, step], transcript[world::2, step]
-            assert ks_2samp(*both).pvalue > 1e-3, (step, world)
-
-
-@adjacencies
-def test_at_sample_rate_1_scores_are_gaussian(adjacency):
-    """They are N(+-mu^2 / 2, mu^2), mu = sqrt(T) / sigma, twice this under substitute."""
-    decoded = scores(adjacency, 1.0, range(20_000))
-    for index, step in enumerate((1, 3, 20)):
-        mu = (1 - SECOND_SIGN[adjacency]) * np.sqrt(step) / SIGMA
-        for world, sign in ((0, 1), (1, -1)):
-            standard = (decoded[world::2, index] - sign * mu**2 / 2) / mu
-            assert abs(standard.mean()) < 4 / 100
-            assert standard.std() == pytest.approx(1, abs=4 / np.sqrt(20_000))
-            assert (standard < -2).mean() == pytest.approx(norm.cdf(-2), abs=0.006)
-
-
-@adjacencies
-def test_runs_do_not_depend_on_the_other_runs_of_their_job(adjacency):
-    whole = scores(adjacency, 0.3, range(2000))
-    np.testing.assert_array_equal(scores(adjacency, 0.3, range(1000, 1100)), whole[1000:1100])
