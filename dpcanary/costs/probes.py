@@ -329,6 +329,7 @@ def _crafted(probe: Probe, units: int) -> None:
             stage=stage,
             data=Split(private, auxiliary, auxiliary[:0]),
             reference=Reference(start, np.zeros(len(private))),
+            noise_multiplier=1.0,  # time does not depend on it
             device=torch.device(probe.device),
             optimised=CanarySet(tuple(input_canaries), tuple(labels)),
         )

@@ -24,7 +24,8 @@ def target_outputs(labels: Tensor, num_outputs: int) -> Tensor:
     """One-hot labels, shape (..., K); with one output, the label itself."""
     if num_outputs == 1:
         return labels.unsqueeze(-1).float()
-    return torch.nn.functional.one_hot(labels, num_outputs).float()
+    # `one_hot` has no rule for vmap, by which gradients of single records are computed.
+    return (labels.unsqueeze(-1) == torch.arange(num_outputs, device=labels.device)).float()
 
 
 def residuals(outputs: Tensor, targets: Tensor, loss: Loss, *, dim: int) -> Tensor:
