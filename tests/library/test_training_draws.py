@@ -1,7 +1,6 @@
 """Philox and normals: published answers, plain NumPy, their law, and the noise in the weights."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -12,17 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import binom, binomtest, kstest, norm
-from torch import nn
+from scipy.stats import binomtest, kstest, norm
 
 import dpcanary
-from dpcanary.adjacency import Adjacency
-from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
 from dpcanary.randomness import generator, philox_key
-from dpcanary.records import Records
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
 from dpcanary.training.settings import Purpose, WorldAssignment
@@ -259,51 +252,3 @@ def test_assignments_are_defined_for_some_numbers_of_slots() -> None:
         check_assignment(WorldAssignment.ALTERNATE, 3)
     with pytest.raises(InputError, match=r"halves needs an even number of slots; there are 3$"):
         check_assignment(WorldAssignment.HALVES, 3)
-
-
-# --- in the weights ----------------------------------------------------------------------------
-
-N, NUM_FEATURES, DEAD, TARGET = 24, 6, 2, 4
-SETTINGS = DPSGD(
-    noise_multiplier=0.9,
-    max_grad_norm=1.3,
-    learning_rate=0.8,
-    record_steps=(1, 6),
-    sample_rate=0.25,
-)
-
-
-@pytest.mark.parametrize("adjacency", [*Adjacency])
-def test_noise_and_canary_reach_the_weights_as_the_mechanism_says(adjacency: Adjacency) -> None:
-    """Over T steps, the coordinate is -rate C / (q N) times +-Bin(T, q) + N(0, T sigma^2).
-
-    The dead feature's weights have no gradient, so they hold canary and noise alone.
-    """
-    dpsgd = replace(SETTINGS, adjacency=adjacency)
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(N, NUM_FEATURES)).astype(np.float32)
-    features[:, DEAD] = 0.0
-    result = train_ensemble(
-        module=nn.Linear(NUM_FEATURES, 3),
-        records=Records(features, rng.integers(0, 3, N)),
-        canary=GradientCanary(coordinate=NUM_FEATURES + DEAD, target=TARGET),
-        dpsgd=dpsgd,
-        runs=range(3_000),
-        seed=SEED,
-        initialisation="zeros",
-    )
-    q, sigma = dpsgd.sample_rate, dpsgd.noise_multiplier
-    sums = -result.observations.astype(np.float64) * (q * N) / (0.8 * dpsgd.max_grad_norm)
-    for column, num_steps in enumerate(dpsgd.record_steps):
-        counts = np.arange(num_steps + 1)
-        weights, deviation = binom.pmf(counts, num_steps, q), sigma * np.sqrt(num_steps)
-        for world, sign in ((0, 1.0), (1, -1.0 if adjacency is Adjacency.SUBSTITUTE else 0.0)):
-            found, means = sums[result.worlds[:, 0] == world, column, 0], sign * counts
-
-            def cdf(x: NDArray[np.float64], means=means, deviation=deviation, weights=weights):
-                return norm.cdf((x[:, None] - means) / deviation) @ weights
-
-            assert kstest(found, cdf).pvalue > 1e-3
-            variance = num_steps * (sigma**2 + sign**2 * q * (1 - q))
-            error = np.sqrt(variance / len(found))
-            assert abs(found.mean() - sign * q * num_steps) < 4.5 * error
