@@ -8,7 +8,7 @@ from dpcanary.randomness import derived_seed, generator, philox_key
 
 
 @settings(max_examples=30)
-@given(seed=st.integers(0, 2**63), purpose=st.integers(0, 30), index=st.integers(0, 30))
+@given(seed=st.integers(0, 2**63), purpose=st.integers(0, 30), index=st.sampled_from([0, 1, 2, 30]))
 def test_a_stream_is_the_child_of_its_purpose(seed, purpose, index):
     """As if the seed had children for all purposes, and each of these had them for all runs."""
     of_purpose = np.random.SeedSequence(seed).spawn(purpose + 1)[purpose]
@@ -16,13 +16,8 @@ def test_a_stream_is_the_child_of_its_purpose(seed, purpose, index):
     expected = np.random.Generator(np.random.SFC64(of_run)).random(4)
     found = generator(seed=seed, purpose=purpose, index=index).random(4)
     np.testing.assert_array_equal(found, expected)
-
-
-def test_no_two_streams_are_the_same():
-    keys = [(s, p, i) for s in range(3) for p in range(30) for i in range(10)]
-    first = {float(generator(seed=s, purpose=p, index=i).random()) for s, p, i in keys}
-    assert len(first) == len(keys)
-    assert generator(seed=2, purpose=5).random() == generator(seed=2, purpose=5, index=0).random()
+    if index == 0:
+        assert generator(seed=seed, purpose=purpose).random() == expected[0]
 
 
 def test_a_derived_seed_depends_on_seed_and_name():

@@ -15,7 +15,7 @@ from scipy.stats import binomtest, kstest, norm
 
 import dpcanary
 from dpcanary.errors import InputError
-from dpcanary.randomness import generator, philox_key
+from dpcanary.randomness import philox_key
 from dpcanary.training.kernels import philox
 from dpcanary.training.noise import Noise
 from dpcanary.training.settings import Purpose, WorldAssignment
@@ -210,12 +210,6 @@ def test_draws_of_other_runs_steps_positions_purposes_and_seeds_are_independent(
     keys = product((0, 1, 2**32), EVERY_PURPOSE)
     drawn = [draw(20, range(size // 20), seed=s, purpose=p).ravel() for s, p in keys]
     assert_uncorrelated(np.stack(drawn))
-
-
-def test_streams_of_other_purposes_seeds_and_indices_are_independent() -> None:
-    keys = product((0, 1), EVERY_PURPOSE, (0, 1, 2))
-    streams = [generator(seed=s, purpose=p, index=i).standard_normal(2_000) for s, p, i in keys]
-    assert_uncorrelated(np.stack(streams))
 
 
 # --- worlds ------------------------------------------------------------------------------------

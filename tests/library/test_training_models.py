@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
+from dpcanary.accounting.overview import profile, upper_bounds
+from dpcanary.accounting.settings import AccountingStage
 from dpcanary.errors import InputError
 from dpcanary.settings.experiment import Experiment
 from dpcanary.settings.parsing import parse_experiment
@@ -230,3 +232,37 @@ def test_the_mechanism_is_what_the_stage_says(changes):
     expected = changes.get("batch_size", 301 * 0.3)  # not rounded
     assert mechanism.expected_batch_size(301) == pytest.approx(expected)
     assert (mechanism.noise_multiplier, mechanism.record_steps) == (2.5, (20, 40))
+
+
+# --- without privacy ---------------------------------------------------------------------------
+
+WITHOUT_PRIVACY = {"canary": "loss", "adjacency": "add_remove", "noise_multiplier": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"canary": "gradient"}, "one: .*without privacy, and canary gradient is no"),
+        ({"canary": "random_direction"}, "without privacy, and canary random_direction is no"),
+        ({"canary": "worst_case", "dataset": None}, "without privacy, and canary worst_case is no"),
+        ({"max_grad_norm": 2.0}, r"audits\.one: max_grad_norm: .* do not use this key"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier: .* greater than or equal to 0"),
+    ],
+)
+def test_settings_that_only_private_training_has_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        stage(**(WITHOUT_PRIVACY | changes))
+
+
+def test_nothing_is_clipped_and_every_epsilon_is_infinite():
+    known = {"record_steps": (6,), "noise_multiplier": 0.0}
+    assert mechanism_of(stage(**WITHOUT_PRIVACY), **known).max_grad_norm == math.inf
+    accounting = AccountingStage(
+        sample_rate=0.5, record_steps=(3, 6), canary_period=None, delta=1e-5
+    )
+    table = upper_bounds(accounting, noise_multiplier=0.0)
+    for adjacency in ("substitute", "add_remove", "group_privacy"):
+        assert table[f"epsilon_upper_{adjacency}"].tolist() == [math.inf] * 2
+    assert table["gaussian_distance"].isna().all()
+    assert profile(accounting, noise_multiplier=0.0)["delta"].tolist() == [1.0, 1.0]
+    assert list(upper_bounds(accounting, noise_multiplier=2.0)) == list(table)
