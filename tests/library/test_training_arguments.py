@@ -82,6 +82,7 @@ def with_feature(value: float) -> Records:
 COUNTED_FROM_1 = Records(FEATURES, LABELS + 1)
 NOT_FINITE = r"^records: a feature is NaN or infinite; repair or drop such records$"
 ONE_OUTPUT = "^a model of one output needs loss binary_cross_entropy and two classes$"
+BAD_RATE = r"^learning_rate\(2\) is %s; it must be a finite number of at least 0$"
 BINARY = replace(SETTINGS, loss="binary_cross_entropy")
 
 
@@ -130,20 +131,18 @@ BINARY = replace(SETTINGS, loss="binary_cross_entropy")
         ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
         ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
         ({"canary": InputCanary(FEATURES[0], 3, 4)}, "has 3 outputs, the .* canaries 4 classes"),
+        *(
+            (
+                {"dpsgd": replace(SETTINGS, learning_rate=[0.1, 0.0, rate].__getitem__)},
+                BAD_RATE % rate,
+            )
+            for rate in (-0.1, float("nan"), float("inf"))
+        ),
     ],
 )
 def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         train(**({"runs": 8} | changes))
-
-
-@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
-def test_a_schedule_s_rates_are_checked(rate: float) -> None:
-    scheduled = replace(SETTINGS, learning_rate=lambda step: rate if step == 2 else 0.1)
-    message = rf"^learning_rate\(2\) is {rate}; it must be a finite number of at least 0$"
-    with pytest.raises(InputError, match=message):
-        train(8, dpsgd=scheduled)
-    assert len(train(8, dpsgd=replace(scheduled, record_steps=(2,))).runs) == 8
 
 
 # --- effects -----------------------------------------------------------------------------------
@@ -217,9 +216,7 @@ def seeded(model: str) -> nn.Module:
     ],
     ids=["tensors", "lists", "other types"],
 )
-def test_records_of_other_types_are_trained_on_alike(
-    records: Records, model: str, rate: float
-) -> None:
+def test_records_of_other_types_are_trained_on_alike(records, model, rate):
     known = {"module": seeded(model), "dpsgd": replace(SETTINGS, sample_rate=rate)}
     result = train(4, records=records, test_records=records, initialisation="fixed", **known)
     expected = train(4, records=RECORDS, test_records=RECORDS, initialisation="fixed", **known)

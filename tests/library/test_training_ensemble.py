@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -102,33 +103,22 @@ def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
 # --- a plain loop ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Case:
-    """One choice of everything; `rotated` is a linear head with more features than records."""
+CHOICES = {
+    "model": ("linear", "rotated", "tanh", "relu", "norms"),
+    "optimizer": (*Optimizer,),
+    "batches": ("0.3", "0.9", "1.0", "fixed"),
+    "adjacency": (*Adjacency,),
+    "canary": ("input", "coordinate", "direction"),
+    "outputs": ("softmax 3", "sigmoid 1", "sigmoid 3"),
+    "initialisation": (*Initialisation,),
+    "rate": ("constant", "falling"),
+    "worlds": ("1 alternate", "2 halves", "3 coins"),
+    "privacy": ("private", "no noise", "no clipping"),
+}
 
-    model: str
-    optimizer: Optimizer
-    batches: str
-    adjacency: Adjacency
-    canary: str
-    outputs: str
-    initialisation: Initialisation
-    rate: str
-    worlds: str
-    privacy: str
 
-    CHOICES = (
-        ("linear", "rotated", "tanh", "relu", "norms"),
-        (*Optimizer,),
-        ("0.3", "0.9", "1.0", "fixed"),
-        (*Adjacency,),
-        ("input", "coordinate", "direction"),
-        ("softmax 3", "sigmoid 1", "sigmoid 3"),
-        (*Initialisation,),
-        ("constant", "falling"),
-        ("1 alternate", "2 halves", "3 coins"),
-        ("private", "no noise", "no clipping"),
-    )
+class Case(SimpleNamespace):
+    """One of the choices of each; `rotated` is a linear head with more features than records."""
 
     @property
     def is_possible(self) -> bool:
@@ -197,13 +187,14 @@ class Case:
 def covering_cases() -> list[Case]:
     """A few cases, chosen greedily, such that every possible pair of choices occurs in one."""
     rng = np.random.default_rng(0)
-    drawn = [tuple(of[rng.integers(len(of))] for of in Case.CHOICES) for _ in range(3_000)]
-    pairs = {each: {*combinations(enumerate(each), 2)} for each in drawn if Case(*each).is_possible}
+    drawn = [tuple(of[rng.integers(len(of))] for of in CHOICES.values()) for _ in range(3_000)]
+    cases = {each: Case(**dict(zip(CHOICES, each, strict=True))) for each in drawn}
+    pairs = {each: {*combinations(enumerate(each), 2)} for each in drawn if cases[each].is_possible}
     missing, chosen = set().union(*pairs.values()), []
     while missing:
         best = max(pairs, key=lambda each: len(pairs[each] & missing))
         missing -= pairs[best]
-        chosen.append(Case(*best))
+        chosen.append(cases[best])
     return chosen
 
 
@@ -450,8 +441,8 @@ def test_divergence_names_the_first_run_and_its_step(kind: str) -> None:
         sample_rate=0.02,
         record_steps=(1, 4, 9, 40),
     )
-    records, case = replace(RECORDS, features=50.0 * RECORDS.features), CASES[0]
-    case, runs, first = replace(case, batches="0.02"), range(20, 60), {}
+    records, runs, first = replace(RECORDS, features=50.0 * RECORDS.features), range(20, 60), {}
+    case = Case(**vars(CASES[0]) | {"batches": "0.02"})
     for run in runs:
         batches = [plain_batch(case, run, step, TARGETS[:1]) for step in range(40)]
         is_empty = [batch == ([], [False]) for batch in batches]
@@ -471,7 +462,7 @@ def test_divergence_names_the_first_run_and_its_step(kind: str) -> None:
 )
 def test_divergence_names_the_rate_of_the_step_that_broke_it(model: str, optimizer: str) -> None:
     """Steps 1 to 4 are harmless. The rate of step 5 exceeds the range of float32."""
-    case = replace(CASES[0], model=model, outputs="softmax 3")
+    case = Case(**vars(CASES[0]) | {"model": model, "outputs": "softmax 3"})
     schedule = {"learning_rate": lambda step: 1e39 if step >= 4 else 0.1}
     dpsgd, records = replace(SETTINGS, optimizer=optimizer, **schedule), case.records()[0]
     known = {"records": records, "test_records": None, "module": case.module()}
@@ -482,9 +473,7 @@ def test_divergence_names_the_rate_of_the_step_that_broke_it(model: str, optimiz
 @pytest.mark.parametrize(
     ("rate", "test_records"), [(0.3, None), (1.0, TEST_RECORDS[:0])], ids=["none", "empty"]
 )
-def test_records_without_a_gradient_and_no_test_records(
-    rate: float, test_records: Records | None
-) -> None:
+def test_records_without_a_gradient_and_no_test_records(rate, test_records):
     """At a margin of 1e4 the softmax residual is exactly 0, so the gradient has norm 0."""
     records = replace(RECORDS, features=1e4 * RECORDS.features)
     dpsgd = replace(SETTINGS, noise_multiplier=0.0, sample_rate=rate, record_steps=(30,))
