@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
@@ -98,17 +97,14 @@ class Shared(nn.Module):
 
 def averaged(module: nn.Module, row: Tensor, views: Tensor, labels: Tensor) -> Tensor:
     """Each record's gradient of its mean loss over views, shape (n, parameters), by autograd."""
-    named = dict(module.named_parameters())
-    parts = row.split([parameter.numel() for parameter in named.values()])
-    shaped = zip(named.items(), parts, strict=True)
-    parameters = {name: part.view_as(parameter) for (name, parameter), part in shaped}
-
-    def loss(parameters: dict[str, Tensor], own: Tensor, label: Tensor) -> Tensor:
-        outputs = functional_call(module, parameters, (own,))
-        return nn.functional.cross_entropy(outputs, label.expand(len(own)))
-
-    found = vmap(grad(loss), (None, 1, 0))(parameters, views, labels)
-    return torch.cat([part.flatten(1) for part in found.values()], dim=1)
+    vector_to_parameters(row, module.parameters())
+    gradients = []
+    for record, label in enumerate(labels):
+        outputs = module(views[:, record])
+        loss = nn.functional.cross_entropy(outputs, label.expand(len(outputs)))
+        parts = torch.autograd.grad(loss, [*module.parameters()])
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(gradients)
 
 
 @pytest.mark.parametrize("vectorise", [False, True], ids=["in turns", "together"])

@@ -10,7 +10,7 @@ import pytest
 import test_training_models as models
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from dpcanary.canaries import InputCanary
 from dpcanary.datasets.source import Source
@@ -90,7 +90,7 @@ def test_pretraining_is_what_pytorch_does(options: dict[str, object], optimizer:
 
 
 def test_runs_start_from_the_pretrained_model_and_its_file(tmp_path: Path) -> None:
-    """A training that hardly moves has its accuracy and its logits."""
+    """A training that hardly moves has its accuracy."""
     stage = experiment(learning_rate=1e-12, num_steps=1).stage(TrainingStage, audit="one")
     pretrained = pretrain(stage_of(), data=DATA, public=DATA.auxiliary, device=CPU)
     path, canary = tmp_path / "model.npz", InputCanary(DATA.private.features[0], 1, 0)
@@ -106,10 +106,6 @@ def test_runs_start_from_the_pretrained_model_and_its_file(tmp_path: Path) -> No
         pretrained=read_pretrained(path),
     )
     np.testing.assert_allclose(shard.test_accuracy, pretrained.test_accuracy, atol=1e-6)
-    module = module_of(stage, **SHAPE)
-    vector_to_parameters(torch.from_numpy(pretrained.parameters), module.parameters())
-    logits = module(torch.from_numpy(canary.features)[None]).detach().numpy()
-    np.testing.assert_allclose(shard.observation[:, 0, 0, 0], np.tile(logits, (4, 1)), atol=1e-5)
     write_pretrained(path, Pretrained(np.arange(5, dtype=np.float32), 0.5))
     np.testing.assert_array_equal(read_pretrained(path), np.arange(5))
     write_split(path, DATA, settings={})
