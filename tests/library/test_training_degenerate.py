@@ -18,13 +18,13 @@ from dpcanary.training.settings import Initialisation, Loss, ModelKind
 from dpcanary.training.simulation import Reference, simulated_movement, train_reference
 
 CPU = torch.device("cpu")
-RNG = np.random.default_rng(0)
 
 
 def test_a_reference_that_diverges() -> None:
+    features = 1e3 * np.random.default_rng(0).standard_normal((20, 5), np.float32)
     known = {
         "module": nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3)),
-        "records": Records(1e3 * RNG.standard_normal((20, 5), np.float32), np.arange(20) % 3),
+        "records": Records(features, np.arange(20) % 3),
         "initialisation": Initialisation.FIXED,
         "device": CPU,
     }
@@ -39,15 +39,10 @@ def test_a_null_target_gradient_still_gets_another_label() -> None:
     """All cosines are then 0, and the first one would be the target's own label."""
     parameters = np.array([0.0, 0.0, 0.0, 500.0, 0.0, 0.0], np.float32)  # certain of class 0
     private, other = Records(np.zeros((1, 1), np.float32), [0]), Records(np.ones((1, 1)), [2])
+    keys = {"model_seed": 0, "initial_weights": None, "num_slots": 1, "loss": Loss.CROSS_ENTROPY}
     [found] = mislabeled(
         Crafting(
-            CraftingStage.model_construct(
-                model=ModelKind.LINEAR,
-                model_seed=0,
-                initial_weights=None,
-                num_slots=1,
-                loss=Loss.CROSS_ENTROPY,
-            ),
+            CraftingStage.model_construct(model=ModelKind.LINEAR, **keys),
             Split(private, auxiliary=other, test=other),
             Reference(parameters, mean_confidence=np.zeros(1)),
             CPU,
@@ -60,11 +55,9 @@ def test_a_null_target_gradient_still_gets_another_label() -> None:
 def test_repeated_records_add_no_direction_that_rounding_chooses() -> None:
     vectors = torch.randn(10, 40, generator=torch.Generator().manual_seed(0))
     vectors[7] = vectors[2]
-    basis = spanning_basis(vectors)
-    assert basis is not None
-    assert basis.shape == (40, 9)
     moved = vectors.clone()
     moved[7] += 1e-7
-    again = spanning_basis(moved)
-    assert again is not None
+    basis, again = spanning_basis(vectors), spanning_basis(moved)
+    assert basis is not None
+    assert basis.shape == (40, 9)
     torch.testing.assert_close(again, basis, rtol=0, atol=1e-5)
