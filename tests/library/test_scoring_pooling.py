@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcanary.canaries import CanarySet, InputCanary, write_canaries
+from dpcanary.canaries import CanarySet, InputCanary, read_canaries, write_canaries
 from dpcanary.errors import InputError
 from dpcanary.observations import Shard, hashes_of, parity, read_shard, shard_path, write_shard
 from dpcanary.scoring.pooling import checked_shards, pool_scores
@@ -54,8 +54,7 @@ def shard(first: int, num_runs: int, **header: object) -> Shard:
     )
 
 
-def changed(**arrays: np.ndarray) -> Shard:
-    return replace(shard(4, 4), **arrays)
+SECOND = shard(4, 4)
 
 
 def written(folder: Path, *shards: Shard) -> list[Path]:
@@ -111,18 +110,18 @@ def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
         (shard(4, 3), "run 7 is missing"),
         (shard(4, 5), r"00001\.npz: run 8 is not one of the audit's 8"),
         (shard(-1, 5), r"00001\.npz: run -1 is not one of the audit's 8"),
-        (changed(run=np.array([4, 5, 6, 6])), r"run 6 is there twice \(1 such runs\)"),
-        (changed(step=np.array([5, 11])), r"00001\.npz recorded different steps"),
+        (replace(SECOND, run=np.array([4, 5, 6, 6])), r"run 6 is there twice \(1 such runs\)"),
+        (replace(SECOND, step=np.array([5, 11])), r"00001\.npz recorded different steps"),
         (
-            changed(step=np.array([5]), observation=np.zeros((4, 1, 1))),
+            replace(SECOND, step=np.array([5]), observation=np.zeros((4, 1, 1))),
             r"00001\.npz recorded different steps",
         ),
         (
-            changed(world=np.zeros((4, 3), np.uint8), observation=np.zeros((4, 2, 3))),
+            replace(SECOND, world=np.zeros((4, 3), np.uint8), observation=np.zeros((4, 2, 3))),
             r"00001\.npz has 3 slots, its audit 1; delete it",
         ),
         (
-            changed(observation=np.array([0, 0, 0, 0, 0, np.nan, 0, 0]).reshape(4, 2, 1)),
+            replace(SECOND, observation=np.array([0, 0, 0, 0, 0, np.nan, 0, 0]).reshape(4, 2, 1)),
             r"00001\.npz: run 6 has a NaN",
         ),
     ],
@@ -205,11 +204,7 @@ def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     shards = [read_shard(path) for path in paths]
     logits = np.concatenate([one.observation for one in shards]).astype(np.float64)
-    canaries = CanarySet(
-        tuple(InputCanary(np.zeros(64, np.float32), label, 0) for label in labels),
-        (1,) * len(labels),
-    )
-    context = ScoringContext(0.5, 2.0, stage.record_steps, canaries)
+    context = ScoringContext(0.5, 2.0, stage.record_steps, read_canaries(tmp_path / "canaries.npz"))
     scores = logit_difference(logits, context)  # (runs, steps, slots)
     expected = scores.reshape(3, 10, 2, len(labels)).transpose(0, 1, 3, 2)
     world = np.concatenate([one.world for one in shards]).reshape(3, 10, len(labels))
@@ -219,15 +214,15 @@ def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
 
 
 def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
-    """For 200,000 runs, whose logits as float64 are twenty times as large as their scores."""
+    """For 40,000 runs, whose logits as float64 are twenty times as large as their scores."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # saves time
-    stage = stage_of({**LOGITS, "num_runs": 200_000})
-    paths = logit_shards(tmp_path, stage, runs_per_shard=1_000)
+    stage = stage_of({**LOGITS, "num_runs": 40_000})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=200)
     tracemalloc.start()
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     size = pooled.scores.nbytes
-    assert size == 200_000 * 2 * 8
-    # The scores, each run's accuracy and world, whether it was seen, and 1,000 runs' logits.
+    assert size == 40_000 * 2 * 8
+    # The scores, each run's accuracy and world, whether it was seen, and 200 runs' logits.
     assert peak < 2.5 * size

@@ -5,10 +5,12 @@ from math import log
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import CanarySet, GradientCanary, InputCanary
 from dpcanary.errors import InputError
+from dpcanary.log_sums import log_sums
 from dpcanary.scoring.scores import (
     ScoringContext,
     as_observed,
@@ -96,3 +98,17 @@ def test_other_scores_are_what_is_observed_with_the_sign_of_world_0() -> None:
     for adjacency, sign in (("add_remove", -1.0), ("zero_out", -1.0), ("substitute", 1.0)):
         score = gradient_norm(observed, replace(CONTEXT, adjacency=Adjacency(adjacency)))
         np.testing.assert_array_equal(score, sign * observed)
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 7), (2, 3, 5)])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_logarithms_of_sums_are_those_of_scipy(shape, scale) -> None:
+    terms = scale * np.random.default_rng(0).standard_normal(shape)
+    terms[..., 2] = -np.inf
+    before = terms.copy()
+    np.testing.assert_allclose(log_sums(terms), logsumexp(terms, axis=-1), rtol=1e-14, atol=1e-14)
+    np.testing.assert_array_equal(terms, before)
+    assert np.shape(log_sums(terms)) == shape[:-1]
+    extended = log_sums(np.array([0.0, -40.0], np.longdouble))
+    assert extended.dtype == np.longdouble
+    assert float(extended) == pytest.approx(np.exp(-40.0), rel=1e-3)
