@@ -71,7 +71,8 @@ class Format:
 FORMATS = {
     "shard": Format(
         shard, write_shard, read_shard, ("run", "world", "step", "observation", "test_accuracy"),
-        "no shard file of this version of dpcanary", [{"format": "dpcanary-shard-1"}, {"format": None}],
+        "no shard file of this version of dpcanary",
+        [{"format": "dpcanary-shard-1"}, {"format": None}],
         [
             {"test_accuracy": (3,)}, {"run": (5,)}, {"step": (1,)}, {"world": (3, 2)},
             {"world": (4, 3)}, {"world": (4,)}, {"observation": (3, 2, 2)},
