@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sampling import exhaustive
 from scipy.special import betainccinv, ndtr, ndtri
-from scipy.stats import beta, ks_2samp
+from scipy.stats import ks_2samp
 
 from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.accounting import gdp_mu, trade_off_curve
@@ -212,21 +212,6 @@ def test_critical_values_of_the_rank_sum_without_signal_are_the_exact_ones(size)
     assert tail[max(least - 2, 0)] > 0.044
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (3, 2), (10, 10), (20, 50)])
-def test_critical_value_at_separate_worlds_has_the_closed_form(sizes):
-    """All of world 0 is above world 1 with P(U >= f(V)), U and V the least of n uniforms."""
-    [terms] = terms_of(GDP, sizes)
-    for theta in (0.5, 2.0, 3.5):
-        curve = curve_of(theta)
-        found = pair_statistics(curve=curve, sizes=sizes, terms=terms, num_samples=40_000, seed=1)
-        separate = np.mean(found[AUC] == found[AUC].max())
-        grid = beta(1, sizes[1]).ppf((np.arange(20_000) + 0.5) / 20_000)
-        exact = np.mean(beta(1, sizes[0]).sf(ndtr(-ndtri(grid) - theta)))
-        if not found[AUC].max() > np.sqrt(2) * ndtri(1 - 1 / (sizes[0] * sizes[1])):
-            separate = 0.0  # never seen
-        assert separate == pytest.approx(exact, abs=4 * np.sqrt(exact / 40_000) + 1e-4)
-
-
 @pytest.mark.parametrize(
     ("value", "sparse_from", "expected"),
     [
@@ -407,30 +392,6 @@ def test_tables_between_sizes_are_exact(sizes):
             interpolated = np.interp(mu, table.thetas, table.critical[rule][0])
             allowed = 0.002 * mu + 0.06 / np.sqrt(min(sizes))
             assert interpolated == pytest.approx(computed, abs=allowed), (rule, mu)
-
-
-@pytest.mark.parametrize(
-    ("in_half", "least_rate", "least_share", "num_audits"),
-    [
-        pytest.param(10, 0.0, 0.7, 300, id="few told apart, so bounds are rounded down"),
-        pytest.param(100, 0.03, 0.88, 2_000, id="more", marks=pytest.mark.exhaustive),
-    ],
-)
-@pytest.mark.parametrize("mu", [0.0, 1.0, 2.6])
-@pytest.mark.usefixtures("few_told_apart")
-def test_bounds_of_many_scores_keep_their_significance_and_most_of_their_strength(
-    in_half, least_rate, least_share, num_audits, mu, monkeypatch
-):
-    monkeypatch.setattr(error_rates, "_IN_HALF", in_half)
-    sizes, rng = (1_000, 1_000), np.random.default_rng(5)
-    options = {"family": GDP, "looks": [sizes], "significance": 0.05, "num_samples": 10_000}
-    table, [terms] = compute_null_table(**options), terms_of(GDP, sizes)
-    audits = [observed_statistics(*normal_scores(rng, mu, sizes), terms) for _ in range(num_audits)]
-    for rule in CALIBRATED:
-        bounds = np.array([table.bound(rule=rule, look=0, statistics=audit) for audit in audits])
-        error = np.sqrt(0.05 * 0.95 / num_audits)
-        assert least_rate <= np.mean(bounds > mu + 1e-9) < 0.05 + 3 * error, rule
-        assert rule != "combined" or bounds.mean() >= least_share * mu
 
 
 @pytest.mark.parametrize(
