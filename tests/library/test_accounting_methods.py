@@ -20,7 +20,7 @@ from dpcanary.errors import InputError
 
 PLD, PRV, CLOSED_FORM, GROUP_PRIVACY = AccountingMethod
 SENSITIVITY = {"substitute": 2, "add_remove": 1, "zero_out": 1}
-EXAMPLES = {CLOSED_FORM: 100, PLD: 6, GROUP_PRIVACY: 3}  # one for others, which are slow
+EXAMPLES = {CLOSED_FORM: 100, PLD: 4, GROUP_PRIVACY: 2}  # one for others, which are slow
 each_method = pytest.mark.parametrize("method", AccountingMethod)
 
 

@@ -50,25 +50,17 @@ def process_of(lines: Lines, pairs: tuple[np.ndarray, np.ndarray], **options) ->
 # Lines
 
 
-def tpr_gaussian(mu: float, fpr_quantiles: np.ndarray) -> np.ndarray:
-    return ndtr(mu - fpr_quantiles)
-
-
-def tpr_direct(epsilon: float, delta: float, fpr: np.ndarray) -> np.ndarray:
-    return np.minimum(
-        1, np.minimum(delta + exp(epsilon) * fpr, 1 - exp(-epsilon) * (1 - delta - fpr))
-    )
-
-
-@pytest.mark.parametrize("theta", [0.0, 0.3, 1.0, 2.7, 6.0])
+@pytest.mark.parametrize("theta", [0.0, 1.0, 2.7, 6.0])
 @pytest.mark.parametrize("family", ["gdp", "direct"])
 def test_no_curve_is_above_its_lines_and_they_touch_it(family, theta):
     z = np.linspace(-8.5, 8.5, 20_003)  # not the points at which curves are tabulated
+    fpr = ndtr(-z)
     if family == "gdp":
-        lines, curve = lines_of(GDP, theta), tpr_gaussian(theta, z)
+        lines, tpr = lines_of(GDP, theta), ndtr(theta - z)
     else:
-        lines, curve = lines_of(direct_family(0.03), theta), tpr_direct(theta, 0.03, ndtr(-z))
-    above = lines.tpr[0] + lines.slope[0] * (ndtr(-z)[:, None] - lines.fpr[0]) - curve[:, None]
+        lines = lines_of(direct_family(0.03), theta)
+        tpr = np.minimum(1, np.minimum(0.03 + exp(theta) * fpr, 1 - exp(-theta) * (0.97 - fpr)))
+    above = lines.tpr[0] + lines.slope[0] * (fpr[:, None] - lines.fpr[0]) - tpr[:, None]
     assert above.min() >= 0
     # Where they matter, they are as low as can be.
     middle = (lines.fpr[0] > 1e-4) & (lines.fpr[0] < 0.99)
@@ -79,11 +71,9 @@ def test_no_curve_is_above_its_lines_and_they_touch_it(family, theta):
 def test_lines_of_tabulated_curves_that_are_not_symmetric():
     family = subsampled_family(ADD_REMOVE)
     assert not family.is_symmetric
-    curves = family.curves(np.array([1.3]))
-    lines = lines_of_curves(np.array([1.3]), curves)
-    fpr, tpr = ndtr(-GRID), ndtr(-curves[0])
-    above = lines.tpr[0] + lines.slope[0] * (fpr[:, None] - lines.fpr[0]) - tpr[:, None]
-    assert above.min() > -1e-6
+    [curve], lines = family.curves(np.array([1.3])), lines_of(family, 1.3)
+    fpr, tpr = ndtr(-GRID)[:, None], ndtr(-curve)[:, None]
+    assert (lines.tpr[0] + lines.slope[0] * (fpr - lines.fpr[0]) - tpr).min() > -1e-6
 
 
 # Bets
@@ -92,29 +82,28 @@ def test_lines_of_tabulated_curves_that_are_not_symmetric():
 @pytest.mark.parametrize("theta", [0.0, 0.7, 2.0])
 def test_no_pair_of_laws_that_satisfies_the_curve_gains_by_the_bets(theta):
     """The expectation of the next factor is exact: it needs the laws' shares at thresholds."""
-    process = process_of(lines_of(GDP, theta), scores(theta + 0.6, 60))
-    [bets] = process._bets
+    [bets] = process_of(lines_of(GDP, theta), scores(theta + 0.6, 60))._bets
     assert len(bets.thresholds) > 10
-    best = 0.0
-    for centre in np.linspace(-3, 3, 25):
-        for spread in (0.2, 1.0, 3.0):
-            for mu in (theta, theta / 2, 0.0):
-                shares = [
-                    ndtr(centre + spread * mean - bets.thresholds * 1.0)
-                    if spread == 1.0
-                    else ndtr((centre - bets.thresholds) / spread + mean)
-                    for mean in (mu, 0.0)
-                ]
-                won = shares[0] @ bets.gains0 - bets.prices0
-                lost = shares[1] @ bets.gains1 - bets.prices1
-                best = max(best, float(((1 + STAKES * won) * (1 - STAKES * lost)).max()))
+
+    def expected_factors(share0: np.ndarray, share1: np.ndarray) -> np.ndarray:
+        won = share0 @ bets.gains0 - bets.prices0
+        lost = share1 @ bets.gains1 - bets.prices1
+        return (1 + STAKES * won) * (1 - STAKES * lost)
+
+    best = max(
+        expected_factors(
+            *(ndtr((centre - bets.thresholds) / spread + mean) for mean in (mu, 0.0))
+        ).max()
+        for centre in np.linspace(-3, 3, 25)
+        for spread in (0.2, 1.0, 3.0)
+        for mu in (theta, theta / 2, 0.0)
+    )
     assert 0.98 < best <= 1 + 1e-12
+    above = expected_factors(ndtr(theta + 0.6 - bets.thresholds), ndtr(-bets.thresholds))
+    assert above.max() > 1.005, "what they are for"
     # No stake can be lost altogether.
     extremes = np.random.default_rng(3).choice([-99.0, 99.0, *bets.thresholds], (2, 500))
     assert bets.factors(*extremes).min() >= 1e-3
-    won = ndtr(theta + 0.6 - bets.thresholds) @ bets.gains0 - bets.prices0
-    lost = ndtr(-bets.thresholds) @ bets.gains1 - bets.prices1
-    assert float(((1 + 0.2 * won) * (1 - 0.2 * lost))[0]) > 1.005, "what they are for"
 
 
 def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:

@@ -175,16 +175,6 @@ def test_strength_inverts_the_curves(family):
         assert family.strength(fpr, fnr) == pytest.approx(theta, abs=1e-4)
 
 
-def test_direct_curves_are_those_of_the_definition():
-    """The largest curve below all lines that (epsilon, delta) allows, in both directions."""
-    epsilon, delta, fpr = 1.3, 0.01, np.array([1e-4, 0.01, 0.2, 0.5, 0.9])
-    [curve] = direct_family(delta).curves(np.array([epsilon]))
-    expected = [
-        max(0, 1 - delta - np.exp(epsilon) * a, (1 - delta - a) / np.exp(epsilon)) for a in fpr
-    ]
-    assert ndtr(np.interp(-ndtri(fpr), GRID, curve)) == pytest.approx(expected, rel=1e-4)
-
-
 def exact_rank_sum_tail(size: int) -> np.ndarray:
     """P(U >= u) for every u without signal, by counting (the Gaussian binomial coefficients)."""
     counts = {(0, 0): np.ones(1)}
