@@ -51,11 +51,11 @@ def test_upper_epsilons_match_the_table() -> None:
     for (q, sigma), epsilons in ANCHORS.items():
         given = setting(sample_rate=q, noise_multiplier=sigma)
         del given["num_steps"]
-        found = [
+        uppers = [
             uppers_of(**given | {"adjacency": adjacency}, steps=[500], method=method)[0]
             for adjacency, method in kinds
         ]
-        assert found == pytest.approx(epsilons, abs=6e-4), (q, sigma)
+        assert uppers == pytest.approx(epsilons, abs=6e-4), (q, sigma)
 
 
 def test_hidden_state_setting() -> None:

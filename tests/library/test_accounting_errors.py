@@ -54,7 +54,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, one) for name in BAD for one in BAD[name]])
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD for value in BAD[name]])
 def test_bad_arguments_are_named(name: str, value: object) -> None:
     with pytest.raises(InputError, match=name) as caught:
         bounds_of(**setting(**{name: value}))

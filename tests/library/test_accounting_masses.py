@@ -40,7 +40,7 @@ def test_masses_compose_and_answer_as_those_of_the_library(
 ) -> None:
     """In both directions, which are the same under substitute adjacency."""
     step = _loss_of_step(question_of(adjacency, sample_rate, num_steps, noise), True)
-    for masses in {id(one): one for one in (step._pmf_remove, step._pmf_add)}.values():
+    for masses in {id(masses): masses for masses in (step._pmf_remove, step._pmf_add)}.values():
         assert isinstance(masses, LossMasses)
         ours = masses.self_compose(num_steps)
         theirs = of_library(masses).self_compose(num_steps)
@@ -90,10 +90,10 @@ def test_masses_that_rounding_left_below_0_are_no_error() -> None:
     masses = masses_of(1, [0.1, -1e-3, 0.3, -1e-3, 0.2])
     alone = masses_of(1, [-1e-3, 0.2])
     cases = [(masses, delta) for delta in (0.19, 0.1995, 0.2, 0.4, 0.4985, 0.55, 0.5975, 0.7)]
-    for one, delta in [*cases, (alone, 0.1995)]:
+    for losses, delta in [*cases, (alone, 0.1995)]:
         with np.errstate(**strict_arithmetic):
-            epsilon = one.get_epsilon_for_delta(delta)
-        expected = of_library(one).get_epsilon_for_delta(delta)
+            epsilon = losses.get_epsilon_for_delta(delta)
+        expected = of_library(losses).get_epsilon_for_delta(delta)
         assert epsilon == pytest.approx(expected, abs=1e-12, rel=1e-6)
 
 

@@ -161,10 +161,10 @@ def test_a_curve_has_the_epsilons_of_single_calls_in_the_order_of_its_steps(meth
 
 
 def test_prv_has_the_values_of_add_remove_for_zero_out() -> None:
-    found = [
+    bounds = [
         bounds_of(**setting(adjacency=name), method=PRV) for name in ("zero_out", "add_remove")
     ]
-    assert found[0] == found[1]
+    assert bounds[0] == bounds[1]
 
 
 def test_collapsing_keeps_sampled_settings() -> None:

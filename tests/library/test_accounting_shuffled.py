@@ -55,14 +55,14 @@ def test_a_guarantee_is_that_of_one_gaussian_for_each_pass(
     assert epsilon == pytest.approx(gdp_epsilon(mu=mu, delta=delta), rel=1e-12)
 
 
-def neighbour_of(adjacency: str, records: list[float], place: int, size: int) -> list[float]:
+def neighbour_of(adjacency: str, records: list[float], index: int, size: int) -> list[float]:
     """The neighbour in the order of the records, or the records if there would be a batch less."""
     *kept, last = records
     if adjacency == "add_remove":  # the last record takes the place of the one that is missing
-        moved = [*kept[:place], last, *kept[place + 1 :]]
-        return (kept if place == len(kept) else moved) if len(kept) % size else records
-    other = 0.0 if adjacency == "zero_out" else -records[place]
-    return [*records[:place], other, *records[place + 1 :]]
+        moved = [*kept[:index], last, *kept[index + 1 :]]
+        return (kept if index == len(kept) else moved) if len(kept) % size else records
+    other = 0.0 if adjacency == "zero_out" else -records[index]
+    return [*records[:index], other, *records[index + 1 :]]
 
 
 def sums_of(records: list[float], size: int) -> np.ndarray:
@@ -76,9 +76,9 @@ def test_what_the_sums_of_two_neighbours_differ_by_is_the_distance(adjacency):
     for (size, count), others, target in product(
         ((1, 3), (2, 6), (3, 7)), (-1.0, 0.0, 1.0), (-1.0, 1.0)
     ):
-        for place in range(count):
-            records = [target if index == place else others for index in range(count)]
-            neighbour = neighbour_of(adjacency, records, place, size)
+        for index in range(count):
+            records = [target if position == index else others for position in range(count)]
+            neighbour = neighbour_of(adjacency, records, index, size)
             difference = sums_of(records, size) - sums_of(neighbour, size)
             worst = max(worst, float(np.linalg.norm(difference)))
     assert worst == pytest.approx(DISTANCES[adjacency], rel=1e-12)
@@ -86,12 +86,12 @@ def test_what_the_sums_of_two_neighbours_differ_by_is_the_distance(adjacency):
 
 @every_adjacency
 def test_a_claim_is_that_of_the_poisson_accountant(adjacency):
-    for mechanism, told, rate in (
+    for mechanism, given_rate, rate in (
         (shuffled(batches=40, steps=120, sigma=0.9), None, 1 / 40),
         (shuffled(steps=250, sigma=0.9), 0.3, 0.3),
         (shuffled(batches=1, steps=30, sigma=8.0), None, 1.0),
     ):
-        epsilons = account_shuffled(mechanism, delta=1e-6, sample_rate=told)
+        epsilons = account_shuffled(mechanism, delta=1e-6, sample_rate=given_rate)
         steps = mechanism.num_steps
         poisson = Mechanism(
             adjacency, sample_rate=rate, num_steps=steps,
@@ -103,13 +103,13 @@ def test_a_claim_is_that_of_the_poisson_accountant(adjacency):
         assert epsilons.guaranteed[adjacency] == guaranteed
         # Of one batch, nothing is drawn: what is claimed is guaranteed, except where records move.
         is_equal = rate == 1 and adjacency != "add_remove"
-        assert told or (guaranteed < 1.001 * expected[0]) is is_equal
+        assert given_rate or (guaranteed < 1.001 * expected[0]) is is_equal
 
 
 def test_a_claim_that_no_accountant_gives_leaves_the_guarantee():
-    found = account_shuffled(shuffled(batches=10_000, steps=20_000, sigma=0.01), delta=1e-5)
-    assert np.isnan(found.claimed["substitute"])
-    assert found.guaranteed["substitute"] > 10_000
+    epsilons = account_shuffled(shuffled(batches=10_000, steps=20_000, sigma=0.01), delta=1e-5)
+    assert np.isnan(epsilons.claimed["substitute"])
+    assert epsilons.guaranteed["substitute"] > 10_000
 
 
 @every_adjacency
@@ -171,9 +171,9 @@ def test_simulated_epsilons_bracket_that_of_a_gaussian(mu, delta):
         )
         for seed in range(400)
     ]
-    assert not exceed(sum(one.lower > truth for one in bounds), 400, level=0.2)
-    assert not exceed(sum(one.upper < truth for one in bounds), 400, level=0.2)
-    assert np.median([one.lower for one in bounds]) > 0.7 * truth
+    assert not exceed(sum(bound.lower > truth for bound in bounds), 400, level=0.2)
+    assert not exceed(sum(bound.upper < truth for bound in bounds), 400, level=0.2)
+    assert np.median([bound.lower for bound in bounds]) > 0.7 * truth
     large = simulate_epsilon(*gaussian_losses(mu, 1_000_000, 1), delta=delta)
     assert large.lower < large.estimate < large.upper
     assert large.upper - large.lower < 0.1 * truth

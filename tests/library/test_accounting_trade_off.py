@@ -54,11 +54,11 @@ def test_one_step_against_thresholds_on_its_gradient(
     centre0, centre1 = CENTRES[adjacency]
     fnr = (1 - q) * norm.cdf(cuts / sigma) + q * norm.cdf((cuts - centre0) / sigma)
     fpr = (1 - q) * norm.sf(cuts / sigma) + q * norm.sf((cuts - centre1) / sigma)
-    found = _curve(adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=1).fnr(fpr)
-    assert (found <= fnr).all()  # never above the exact curve
-    np.testing.assert_allclose(found, fnr, atol=1e-5)
+    own = _curve(adjacency, sample_rate=q, noise_multiplier=sigma, num_steps=1).fnr(fpr)
+    assert (own <= fnr).all()  # never above the exact curve
+    np.testing.assert_allclose(own, fnr, atol=1e-5)
     tail = fnr > 1e-8
-    np.testing.assert_allclose(found[tail], fnr[tail], rtol=5e-3)
+    np.testing.assert_allclose(own[tail], fnr[tail], rtol=5e-3)
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5])

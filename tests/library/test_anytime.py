@@ -244,13 +244,6 @@ def test_the_largest_bound_is_that_of_separate_worlds():
     assert ceiling == pytest.approx(separate.epsilon_lower, rel=0.1)
 
 
-def test_what_a_bound_says_of_itself():
-    exact = {"conversion": "subsampled_gaussian", "mechanism": ADD_REMOVE, "significance": 1e-6}
-    bound = bound_of(*scores(2.0, 60), **exact)
-    assert "order of the runs" in bound.assumption
-    assert np.isnan([bound.threshold, bound.fpr_upper, bound.fnr_upper]).all()
-
-
 def test_a_claim_is_refuted_when_the_bound_is_above_it():
     world0, world1 = scores(2.0, 200)
     mu_lower = bound_of(world0, world1).mu_lower

@@ -88,7 +88,7 @@ SCORES = st.lists(st.integers(0, 12), min_size=SIZE, max_size=SIZE).map(
 
 
 @pytest.mark.parametrize(
-    ("rule", "conversion"), [one for one in ENTRIES if one[0] not in NOT_MONOTONE]
+    ("rule", "conversion"), [entry for entry in ENTRIES if entry[0] not in NOT_MONOTONE]
 )
 def test_a_bound_never_rises_if_a_score_of_world_0_falls_or_one_of_world_1_rises(rule, conversion):
     @settings(max_examples=15 if RULES[rule].guesses else 40)
@@ -105,6 +105,13 @@ def test_a_bound_never_rises_if_a_score_of_world_0_falls_or_one_of_world_1_rises
     holds()
 
 
+# What must hold of slots or of the order of scores, in words.
+ASSUMED = {
+    "order of the runs": lambda entry: entry.anytime,
+    "fair coin": lambda entry: entry.guesses,
+    "in any way": lambda entry: entry.guesses and entry.any_dependence,
+    "nothing about the others": lambda entry: entry.guesses and not entry.any_dependence,
+}
 # As argued in docs/validity.md.
 PROOFS = {
     **dict.fromkeys(("combined", "calibrated", "rank_sum"), "simulated"),
@@ -118,13 +125,17 @@ PROOFS = {
 @each_entry
 def test_a_bound_says_what_it_is_of_and_what_it_rests_on(rule, conversion):
     scores, options = gaussian_scores(2.0), {"conversion": conversion, "significance": 0.05}
-    by_name, by_member = (estimated(*scores, one, **options) for one in (rule, ThresholdRule(rule)))
+    by_name, by_member = (
+        estimated(*scores, name, **options) for name in (rule, ThresholdRule(rule))
+    )
     assert repr(by_name) == repr(by_member)  # NaN, of rules without a threshold, equals none
     assert by_name.is_valid is (rule != "in_sample")
     assert by_name.proof.value == PROOFS[rule]
     assert by_name.assumption.startswith("NOT a valid bound") is not by_name.is_valid
     assert ("Gaussian" in by_name.assumption) is (conversion == "gdp")
     assert ("none on the mechanism" in by_name.assumption) is (conversion == "direct")
+    for words, is_assumed in ASSUMED.items():
+        assert (words in by_name.assumption) is is_assumed(RULES[rule])
     assert math.isnan(by_name.mu_lower) is (conversion == "direct")
     named = by_name.threshold_rule, by_name.conversion, by_name.delta, by_name.significance
     assert named == (rule, conversion, DELTA, 0.05)

@@ -143,10 +143,10 @@ def test_simulated_statistics_have_the_law_of_those_of_all_scores(sizes, num_sam
     [drawn] = simulate_statistics(curves=GDP.curves(thetas), **options)
     statistics.on_normal_scale(drawn, sizes[0] * sizes[1])
     rng = np.random.default_rng(2)
-    for place, theta in enumerate(thetas):
+    for number, theta in enumerate(thetas):
         audits = (normal_scores(rng, theta, sizes) for _ in range(num_samples))
         whole = np.transpose([observed_statistics(*audit, terms) for audit in audits])
-        for values, others in zip(drawn[:, :, place], whole, strict=True):
+        for values, others in zip(drawn[:, :, number], whole, strict=True):
             assert ks_2samp(values, others).pvalue > 1e-4
             error = np.hypot(values.std(), others.std()) / np.sqrt(num_samples)
             assert abs(values.mean() - others.mean()) < 4 * error

@@ -144,7 +144,9 @@ def test_damaged_missing_and_foreign_files_are_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "misfit"), [(name, one) for name in FORMATS for one in FORMATS[name].misfits], ids=str
+    ("name", "misfit"),
+    [(name, misfit) for name in FORMATS for misfit in FORMATS[name].misfits],
+    ids=str,
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path, name, misfit):
     arrays = {key: np.zeros(shape) for key, shape in misfit.items()}
@@ -178,11 +180,11 @@ def test_headers_say_where_observations_come_from(tmp_path):
     (tmp_path / "data.npz").write_bytes(b"some bytes")
     inputs = hashes_of({"data": tmp_path / "data.npz"})
     assert inputs == {"data": hashlib.sha256(b"some bytes").hexdigest()}
-    told = {"settings": {"seed": 3}, "noise_multiplier": 2.0, "inputs": inputs}
-    told |= {"device": "cpu", "seconds": 1.5}
-    header = shard_header(**told, packages=["numpy"])  # not what happens to be loaded
+    known = {"settings": {"seed": 3}, "noise_multiplier": 2.0, "inputs": inputs}
+    known |= {"device": "cpu", "seconds": 1.5}
+    header = shard_header(**known, packages=["numpy"])  # not what happens to be loaded
     software = {"python": platform.python_version(), "numpy": np.__version__}
-    assert header == told | {"software": software}
+    assert header == known | {"software": software}
     back = read_shard(written(tmp_path, "shard", replace(shard(), header=dict(header))))
     assert back.header == header
 

@@ -155,7 +155,7 @@ def test_input_canaries_score_by_log_odds(adjacency):
     """Under `substitute`, of the target minus the canary's; otherwise of the canary."""
     logits = np.random.default_rng(5).normal(size=(5, 2, 2, 2, NUM_CLASSES)).astype(np.float32)
     result = result_of(CANARIES["input"], Observation.LOGITS, logits, adjacency=adjacency)
-    found = ensemble_scores(result)
+    scores = ensemble_scores(result)
     expected = np.empty((5, 2, 2))
     for index in np.ndindex(expected.shape):
         target_label, label = ((1, 0), (0, 2))[index[2]]
@@ -163,8 +163,8 @@ def test_input_canaries_score_by_log_odds(adjacency):
         expected[index] = log_odds(canary, label)
         if adjacency is Adjacency.SUBSTITUTE:
             expected[index] = log_odds(target, target_label) - log_odds(canary, label)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("adjacency", [*Adjacency])

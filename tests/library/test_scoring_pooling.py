@@ -56,8 +56,8 @@ def shard(first: int, num_runs: int, **header: object) -> Shard:
 
 def written(folder: Path, *shards: Shard) -> list[Path]:
     paths = [shard_path(folder, index) for index in range(len(shards))]
-    for path, one in zip(paths, shards, strict=True):
-        write_shard(path, one)
+    for path, content in zip(paths, shards, strict=True):
+        write_shard(path, content)
     return paths
 
 
@@ -190,11 +190,11 @@ def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
     paths = logit_shards(tmp_path, stage, runs_per_shard=6, labels=labels)
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     shards = [read_shard(path) for path in paths]
-    logits = np.concatenate([one.observation for one in shards]).astype(np.float64)
+    logits = np.concatenate([part.observation for part in shards]).astype(np.float64)
     context = ScoringContext(0.5, 2.0, stage.record_steps, read_canaries(tmp_path / "canaries.npz"))
     scores = logit_difference(logits, context)  # (runs, steps, slots)
     expected = scores.reshape(3, 10, 2, len(labels)).transpose(0, 1, 3, 2)
-    world = np.concatenate([one.world for one in shards]).reshape(3, 10, len(labels))
+    world = np.concatenate([part.world for part in shards]).reshape(3, 10, len(labels))
     np.testing.assert_array_equal(pooled.scores, expected)
     np.testing.assert_array_equal(pooled.world, world)
     assert pooled.num_slots == len(labels)

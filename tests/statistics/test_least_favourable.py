@@ -33,8 +33,8 @@ class Coupled:
 def of_atoms(scores: Array, law0: Array, law1: Array, rng: np.random.Generator) -> Coupled:
     """A mechanism with finitely many outcomes, each of which has a score."""
     i, j = rng.choice(len(scores), SIZES[0], p=law0), rng.choice(len(scores), SIZES[1], p=law1)
-    below = np.array([law0[scores < one].sum() for one in scores])
-    above = np.array([law1[scores > one].sum() for one in scores])
+    below = np.array([law0[scores < score].sum() for score in scores])
+    above = np.array([law1[scores > score].sum() for score in scores])
     equal0, equal1 = (np.array([law[scores == s].sum() for s in scores]) for law in (law0, law1))
     u = below[i] + rng.random(SIZES[0]) * equal0[i]
     v = above[j] + rng.random(SIZES[1]) * equal1[j]

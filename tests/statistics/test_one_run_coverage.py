@@ -49,7 +49,7 @@ def test_pairs(method, num_audits):
     rng = np.random.default_rng(11)
     pairs = (rng.standard_normal((2, SLOTS)) for _ in range(num_audits))
     guesses = (guess_pairs(*pair, num_guesses=50) for pair in pairs)
-    above = sum(bound_of_guesses(one, method=method).epsilon_lower > 0 for one in guesses)
+    above = sum(bound_of_guesses(own, method=method).epsilon_lower > 0 for own in guesses)
     assert above / num_audits <= allowed(num_audits)
 
 
@@ -63,8 +63,8 @@ def test_the_best_of_many_numbers_of_guesses_is_valid_if_they_share_the_signific
         pair = rng.standard_normal((2, SLOTS))
         guesses = [guess_pairs(*pair, num_guesses=number) for number in NUMBERS]
         best, corrected = (
-            max(bound_of_guesses(one, method="steinke", significance=level).epsilon_lower
-                for one in guesses)
+            max(bound_of_guesses(own, method="steinke", significance=level).epsilon_lower
+                for own in guesses)
             for level in (SIGNIFICANCE, SIGNIFICANCE / len(NUMBERS))
         )  # fmt: skip
         above, above_uncorrected = above + (corrected > 0), above_uncorrected + (best > 0)
