@@ -1,10 +1,11 @@
-"""Trade-off curves against closed forms, thresholds on one step, simulation and an accountant."""
+"""Trade-off curves against closed forms, thresholds on one step, and an accountant."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from accounts import bounds_of, uppers_of
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpcanary import AccountingError, InputError, Mechanism
@@ -93,16 +94,6 @@ def test_curves_are_convex_and_fall(adjacency: str, q: float, sigma: float, step
         np.testing.assert_allclose(curve.fnr(curve.fnr(rates)), rates, rtol=1e-8)
 
 
-def test_the_direction_under_add_remove_is_that_of_removal() -> None:
-    """A rare large gradient shows that the record is there; its absence shows little."""
-    curve = _curve("add_remove", sample_rate=0.01, noise_multiplier=0.1, num_steps=1)
-    assert curve.fnr(1e-4) == pytest.approx(0.99, abs=2e-4)
-    assert curve.fnr(0.99) == pytest.approx(0.0099, abs=1e-5)
-    np.testing.assert_array_equal(
-        curve.fnr(RATES), _curve("zero_out", 0.01, 0.1, num_steps=1).fnr(RATES)
-    )
-
-
 @pytest.mark.parametrize(
     ("adjacency", "q", "steps"),
     [("substitute", 0.0625, 500), ("add_remove", 0.01, 500), ("add_remove", 0.25, 500),
@@ -131,8 +122,7 @@ def test_epsilons_are_the_accountants_and_rates_keep_their_shape() -> None:
 def test_the_gaussian_distance_is_that_of_a_finer_search() -> None:
     curve = _curve("substitute", 0.0625, 1.0, num_steps=25)
     epsilon = curve.epsilon(1e-5)
-    mus = np.linspace(0.1, 2, 19_001)
-    mu = mus[np.argmin([abs(gdp_epsilon(mu=each, delta=1e-5) - epsilon) for each in mus])]
+    mu = brentq(lambda mu: gdp_epsilon(mu=mu, delta=1e-5) - epsilon, 0.1, 2.0)
     rates = np.linspace(0, 1, 400_001)
     finer = np.abs(curve.fnr(rates) - GaussianCurve(mu).fnr(rates)).max()
     assert gaussian_distance(curve, delta=1e-5) == pytest.approx(finer, abs=1e-4)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
-from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound
+from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound, runs_needed
 from dpcanary.errors import InputError
 from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
@@ -141,16 +141,30 @@ def test_a_bound_says_what_it_is_of_and_what_it_rests_on(rule, conversion):
     assert named == (rule, conversion, DELTA, 0.05)
 
 
-@pytest.mark.parametrize("rule", [name for name, entry in RULES.items() if not entry.is_calibrated])
+@pytest.mark.parametrize("rule", RULES)
 def test_a_larger_significance_proves_more(rule):
-    """Calibrated rules need a table for each; the largest significance is half."""
+    """Calibrated rules need a table for each, so they have fewer scores; the largest is half."""
+    size, levels = (8, (0.05, 0.5)) if RULES[rule].is_calibrated else (100, (1e-3, 0.05, 0.5))
+    scores, conversion = gaussian_scores(4.0, size), RULES[rule].conversions[0]
     bounds = [
-        estimated(*gaussian_scores(4.0, 100), rule, significance=significance,
-                  conversion="direct" if rule == "steinke" else "gdp", delta=1e-3)
-        for significance in (1e-3, 0.05, 0.5)
-    ]  # fmt: skip
-    assert [bound.significance for bound in bounds] == [1e-3, 0.05, 0.5]
-    assert bounds[0].epsilon_lower < bounds[1].epsilon_lower < bounds[2].epsilon_lower
+        estimated(*scores, rule, significance=level, conversion=conversion, delta=1e-3)
+        for level in levels
+    ]
+    assert tuple(bound.significance for bound in bounds) == levels
+    epsilons = [bound.epsilon_lower for bound in bounds]
+    assert epsilons == sorted({*epsilons})
+
+
+def test_what_an_audit_is_expected_to_prove_follows_its_arguments():
+    known = {"mechanism": 3.0, "num_runs": 16, "delta": 1e-3}
+    bound = expected_bound(**known)
+    for change, sign in (
+        ({"mechanism": 4.0}, 1), ({"num_runs": 32}, 1), ({"significance": 0.5}, 1),
+        ({"delta": 1e-2}, -1), ({"threshold_rule": "calibrated"}, -1),
+    ):  # fmt: skip
+        assert sign * (expected_bound(**known | change).mean - bound.mean) > 0, change
+    asked = {"mechanism": 3.0, "exceed": 7.0, "delta": 1e-3}
+    assert runs_needed(**asked, power=0.5) < runs_needed(**asked, power=0.95)
 
 
 # Naive loops

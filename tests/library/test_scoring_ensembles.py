@@ -140,12 +140,11 @@ def log_odds(logits: np.ndarray, label: int) -> float:
 
 @pytest.mark.parametrize("kind", ["gradient", "direction"])
 def test_gradient_canaries_score_by_minus_the_change(kind):
-    changes = np.random.default_rng(3).normal(size=(5, 2, 2)).astype(np.float32)
-    lengths = np.random.default_rng(4).uniform(5, 9, (5, 2, 2)).astype(np.float32)
+    changes, lengths = np.random.default_rng(3).normal(size=(2, 5, 2, 2)).astype(np.float32)
+    both = np.stack([changes, lengths], axis=-1)
     for observe, observations in (
-        (Observation.CHANGE, changes),
-        (Observation.CHANGE_AND_LENGTH, np.stack([changes, lengths], axis=-1)),
-    ):
+        (Observation.CHANGE, changes), (Observation.CHANGE_AND_LENGTH, both),
+    ):  # fmt: skip
         result = result_of(CANARIES[kind], observe, observations, adjacency="substitute")
         np.testing.assert_array_equal(ensemble_scores(result), -changes)
 
@@ -156,15 +155,14 @@ def test_input_canaries_score_by_log_odds(adjacency):
     logits = np.random.default_rng(5).normal(size=(5, 2, 2, 2, NUM_CLASSES)).astype(np.float32)
     result = result_of(CANARIES["input"], Observation.LOGITS, logits, adjacency=adjacency)
     scores = ensemble_scores(result)
-    expected = np.empty((5, 2, 2))
-    for index in np.ndindex(expected.shape):
-        target_label, label = ((1, 0), (0, 2))[index[2]]
-        target, canary = logits[index]
-        expected[index] = log_odds(canary, label)
-        if adjacency is Adjacency.SUBSTITUTE:
-            expected[index] = log_odds(target, target_label) - log_odds(canary, label)
     assert scores.dtype == np.float64
-    np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+    for run, step, slot in np.ndindex(5, 2, 2):
+        target_label, label = ((1, 0), (0, 2))[slot]
+        target, canary = logits[run, step, slot]
+        expected = log_odds(canary, label)
+        if adjacency is Adjacency.SUBSTITUTE:
+            expected = log_odds(target, target_label) - expected
+        assert scores[run, step, slot] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("adjacency", [*Adjacency])
