@@ -43,10 +43,7 @@ def test_without_sampling_every_ratio_is_that_of_two_gaussian_mechanisms() -> No
 def test_what_no_accountant_can_tell_is_a_gap_with_a_reason(capsys) -> None:
     table = compared([0.25], [0.005, 5.0], [125])
     missing = table[table["ratio"].isna()]
-    assert missing[["num_steps", "noise_multiplier"]].to_numpy().tolist() == [
-        [125, 0.005],
-        [500, 0.005],
-    ]
+    assert missing[["num_steps", "noise_multiplier"]].to_numpy().tolist() == [[125, 0.005]]
     assert missing["accounting_method"].tolist() == ["none"]
     where = "sample_rate=0.25, noise_multiplier=0.005, num_steps=125, delta=1e-05"
     assert re.search(f"no ratio: .*{where}", capsys.readouterr().err)

@@ -50,7 +50,8 @@ PUBLISHED = [
 def test_published_bounds():
     for guesses, method, conversion, epsilon in PUBLISHED:
         own = bound(*guesses, method=method, conversion=conversion)
-        assert own == pytest.approx(epsilon, abs=6e-4), guesses
+        error = 5e-4 if method == "steinke" else 6e-4
+        assert own == pytest.approx(epsilon, abs=error), guesses
     # PrivacyGuard searches a grid of noise, so its printed value is a little too small.
     assert bound(100, 80, 70, delta=1e-6, method="mahloujifar") == pytest.approx(3.2906, rel=2e-3)
 
