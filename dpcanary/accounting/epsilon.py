@@ -160,7 +160,8 @@ def _answers(question: Question, steps: list[int], *, lower: bool) -> list[Epsil
     answers = account(question, steps, lower)
     for bounds in answers:
         if not 0 <= bounds.lower <= bounds.estimate <= bounds.upper < float("inf"):
-            raise question.refusal(f"it came out as {bounds}", instead=instead)
+            values = f"{bounds.lower:g}, {bounds.estimate:g} and {bounds.upper:g}"
+            raise question.refusal(f"its bounds came out as {values}", instead=instead)
     return answers
 
 

@@ -35,3 +35,26 @@ def compiled_kernels() -> None:
         for rows in (torch.arange(4), torch.arange(4)[None]):
             batch = Batch(rows, torch.ones(1, 4))
             path.clipped_sums(buffer, batch, 1.0, torch.empty_like(buffer))
+
+
+@pytest.fixture
+def few_told_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """More than 300 scores are many: told apart are those of 8 errors, and some ten besides."""
+    # Compiles, which takes a while to import.
+    from dpcanary.estimation import error_rates
+    from dpcanary.estimation.calibration import simulation, statistics, store
+
+    for module in (error_rates, simulation):
+        monkeypatch.setattr(module, "MOST_TOLD_APART", 300)
+    monkeypatch.setattr(store, "_LARGEST_SIZE", 300)
+    monkeypatch.setattr(error_rates, "_AT_ENDS", 8)
+    monkeypatch.setattr(error_rates, "_IN_HALF", 10)
+    caches = (
+        error_rates.counts_told_apart, error_rates.simultaneous_local_level,
+        statistics.scan_terms, store.own_table, store.null_table,
+    )  # fmt: skip
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()

@@ -4,13 +4,13 @@ import re
 import subprocess
 import sys
 from inspect import signature
-from types import SimpleNamespace
+from math import inf, nan
 
 import pytest
 from accounts import bounds_of, noise_for, setting, uppers_of
 
 from dpcanary import account_epsilon, calibrate_noise
-from dpcanary.accounting import account_epsilon_curve, privacy_profile
+from dpcanary.accounting import account_epsilon_curve, privacy_profile, prv
 from dpcanary.accounting import epsilon as epsilon_module
 from dpcanary.accounting.epsilon import with_fallback
 from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
@@ -44,52 +44,36 @@ def test_lack_of_memory_is_no_property_of_the_mechanism(method, monkeypatch) -> 
         bounds_of(**setting(method=method))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("sample_rate", 0.0),
-        ("sample_rate", 1.01),
-        ("sample_rate", float("nan")),
-        ("sample_rate", True),
-        ("noise_multiplier", 0.0),
-        ("noise_multiplier", -1.0),
-        ("noise_multiplier", float("inf")),
-        ("noise_multiplier", "4"),
-        ("noise_multiplier", 10**400),  # beyond floats
-        ("num_steps", 0),
-        ("num_steps", 1.5),
-        ("num_steps", True),
-        ("delta", 0.0),
-        ("delta", 1.0),
-        ("delta", float("nan")),
-        ("delta", None),
-        ("adjacency", "replace"),
-        ("method", "rdp"),
-    ],
-)
+BAD = {
+    "sample_rate": [0.0, 1.01, nan, True],
+    "noise_multiplier": [0.0, -1.0, inf, "4", 10**400],  # the last one is beyond floats
+    "num_steps": [0, 1.5, True],
+    "delta": [0.0, 1.0, nan, None],
+    "adjacency": ["replace"],
+    "method": ["rdp"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD for value in BAD[name]])
 def test_bad_arguments_are_named(name: str, value: object) -> None:
     with pytest.raises(InputError, match=name) as caught:
         bounds_of(**setting(**{name: value}))
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan"), True, "1", 1e5, 1e300])
-def test_bad_target_is_named(epsilon: object) -> None:
-    given = setting()
-    del given["noise_multiplier"]
-    with pytest.raises(InputError, match=r"epsilon is .*finite number above 0"):
-        noise_for(**given, epsilon=epsilon)
-
-
-@pytest.mark.parametrize("steps", [[], [0], [2, 1.5]])
-def test_bad_steps_are_named(steps: list) -> None:
-    given = setting()
-    del given["num_steps"]
-    with pytest.raises(InputError, match="steps"):
-        uppers_of(**given, steps=steps)
-
-
-def test_near_misses_are_suggested() -> None:
+def test_bad_targets_steps_and_points_of_a_profile_are_named() -> None:
+    given = {name: value for name, value in setting().items() if name != "noise_multiplier"}
+    for epsilon in (0.0, -1.0, inf, nan, True, "1", 1e5, 1e300):
+        with pytest.raises(InputError, match=r"epsilon is .*finite number above 0"):
+            noise_for(**given, epsilon=epsilon)
+    given = {name: value for name, value in setting().items() if name != "num_steps"}
+    for steps in ([], [0], [2, 1.5]):
+        with pytest.raises(InputError, match="steps"):
+            uppers_of(**given, steps=steps)
+    mechanism = Mechanism("substitute", sample_rate=0.5, noise_multiplier=1.0, num_steps=2)
+    for epsilon in (-1.0, nan, inf):
+        with pytest.raises(InputError, match=r"^epsilons is .*; it must be"):
+            privacy_profile(mechanism, epsilons=[1.0, epsilon])
     with pytest.raises(InputError, match="did you mean 'closed_form'"):
         bounds_of(**setting(method="closedform"))
 
@@ -110,46 +94,42 @@ def test_near_misses_are_suggested() -> None:
     ],
 )
 def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) -> None:
-    given = setting(**changes)
     with pytest.raises(AccountingError, match=reason) as caught:
-        bounds_of(**given)
+        bounds_of(**setting(**changes))
     message = str(caught.value)
     for name in ("adjacency", "sample_rate", "noise_multiplier", "num_steps", "delta", "method"):
         assert f"{name}=" in message
     assert message.rpartition("; ")[2].startswith(("use method=", "raise "))
 
 
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        EpsilonBounds(0.0, 1.0, float("inf")),
-        EpsilonBounds(0.0, float("nan"), 1.0),
-        EpsilonBounds(1.0, 0.5, 2.0),
-        EpsilonBounds(-1.0, 0.5, 2.0),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused(monkeypatch, bounds: EpsilonBounds) -> None:
-    monkeypatch.setattr(epsilon_module, "_closed_form", lambda question, steps, lower: [bounds])
-    with pytest.raises(AccountingError, match="came out as"):
-        bounds_of(**setting(method="closed_form"))
-    given = setting(method="closed_form", steps=[1])
-    del given["num_steps"]
-    with pytest.raises(AccountingError, match=r"came out as .*; raise noise_multiplier"):
-        uppers_of(**given)
+def test_group_privacy_refuses_in_its_own_name() -> None:
+    with pytest.raises(AccountingError) as refusal:
+        bounds_of(**setting(method="group_privacy", delta=1e-12))
+    assert str(refusal.value).startswith("method='group_privacy' cannot account adjacency='subst")
+    assert str(refusal.value).endswith("'pld' or 'prv', which account the substitution itself")
 
 
-@pytest.mark.parametrize(
-    "failure", [RuntimeError("Cannot compute epsilon"), ValueError("floating"), AssertionError()]
-)
-def test_failures_inside_prv_accountant_are_refusals(monkeypatch, failure: Exception) -> None:
-    from dpcanary.accounting import prv
+def test_numbers_that_cannot_be_are_refused(monkeypatch) -> None:
+    given = setting(method="closed_form")
+    curve = {name: value for name, value in given.items() if name != "num_steps"}
+    for impossible in ((0.0, 1.0, inf), (0.0, nan, 1.0), (1.0, 0.5, 2.0), (-1.0, 0.5, 2.0)):
+        answers = [EpsilonBounds(*impossible)]
+        monkeypatch.setattr(epsilon_module, "_closed_form", lambda *_, answers=answers: answers)
+        with pytest.raises(AccountingError, match="came out as"):
+            bounds_of(**given)
+        with pytest.raises(AccountingError, match=r"came out as .*; raise noise_multiplier"):
+            uppers_of(**curve, steps=[1])
 
-    def fail(**settings: object) -> SimpleNamespace:
-        raise failure
 
-    monkeypatch.setattr(prv, "PRVAccountant", fail)
-    with pytest.raises(AccountingError, match=r"prv-accountant failed .*use method='pld'"):
-        bounds_of(**setting(method="prv"))
+def test_failures_inside_prv_accountant_are_refusals(monkeypatch) -> None:
+    for failure in (RuntimeError("Cannot compute"), ValueError("floating"), AssertionError()):
+
+        def fail(failure: Exception = failure, **_: object) -> None:
+            raise failure
+
+        monkeypatch.setattr(prv, "PRVAccountant", fail)
+        with pytest.raises(AccountingError, match=r"prv-accountant failed .*use method='pld'"):
+            bounds_of(**setting(method="prv"))
 
 
 def test_libraries_load_only_when_used() -> None:
@@ -169,47 +149,39 @@ def test_a_target_that_any_noise_meets_is_refused_in_time() -> None:
         noise_for(adjacency="substitute", epsilon=1.0, delta=0.5, sample_rate=0.01, num_steps=1)
 
 
-def test_group_privacy_refuses_in_its_own_name() -> None:
-    with pytest.raises(AccountingError) as refusal:
-        bounds_of(
-            **setting(adjacency="substitute", method="group_privacy", sample_rate=0.25, delta=1e-12)
-        )
-    assert str(refusal.value).startswith("method='group_privacy' cannot account adjacency='subst")
-    assert str(refusal.value).endswith("'pld' or 'prv', which account the substitution itself")
-
-
-def _bounds_of_a_config(**changes: object) -> object:
+def _bounds_of_a_config(*, noise_multiplier: float = 5.0, **changes: object) -> object:
     settings = {"sample_rate": 0.25, "record_steps": (500,), "canary_period": None, "delta": 1e-5}
-    sigma = changes.pop("noise_multiplier", 5.0)
-    return upper_bounds(AccountingStage(**settings | changes), noise_multiplier=sigma)
+    return upper_bounds(AccountingStage(**settings | changes), noise_multiplier=noise_multiplier)
 
 
 def _noise_of_a_config(**changes: object) -> object:
-    settings = {
-        "adjacency": Adjacency.SUBSTITUTE,
-        "sample_rate": 0.25,
-        "accounted_steps": 500,
-        "noise_multiplier": None,
-        "target_epsilon": 1.0,
-        "target_delta": 1e-5,
-    }
+    settings = {"adjacency": Adjacency.SUBSTITUTE, "sample_rate": 0.25, "accounted_steps": 500}
+    settings |= {"noise_multiplier": None, "target_epsilon": 1.0, "target_delta": 1e-5}
     return noise_of(NoiseStage(**settings | changes))
 
 
-# Requests of a config that both accountants refuse.
-BOTH_REFUSE = {
-    "little noise": lambda: _bounds_of_a_config(noise_multiplier=0.2),
-    "no noise": lambda: _bounds_of_a_config(noise_multiplier=1e-200),
-    "small delta": lambda: _bounds_of_a_config(delta=1e-17),
-    "many steps": lambda: _bounds_of_a_config(delta=1e-14, record_steps=(10**6,)),
-    "calibration": lambda: _noise_of_a_config(target_delta=1e-17),
-}
+@pytest.mark.parametrize(
+    "changes",
+    [{"noise_multiplier": 0.2}, {"delta": 1e-17}, {"delta": 1e-14, "record_steps": (10**6,)}],
+)
+def test_a_config_that_exact_accountants_refuse_gets_loose_bounds(changes, capsys) -> None:
+    table = _bounds_of_a_config(**changes)
+    assert table["accounting_method"].tolist() == ["loose"]
+    assert 0 < table["epsilon_upper_add_remove"][0] < table["epsilon_upper_substitute"][0] < inf
+    assert "trying loose instead" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("case", BOTH_REFUSE)
-def test_where_both_refuse_the_error_speaks_of_what_a_config_has(case: str) -> None:
-    with pytest.raises(AccountingError, match="; and by method 'prv': ") as caught:
-        BOTH_REFUSE[case]()
+def test_noise_for_a_tiny_delta_is_calibrated_by_the_loose_bound() -> None:
+    noise = _noise_of_a_config(target_delta=1e-17)
+    [epsilon] = _bounds_of_a_config(noise_multiplier=noise, delta=1e-17)["epsilon_upper_substitute"]
+    assert epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+def test_where_all_refuse_the_error_speaks_of_what_a_config_has() -> None:
+    with pytest.raises(
+        AccountingError, match=r"by method 'prv': .*; and by method 'loose': "
+    ) as caught:
+        _bounds_of_a_config(noise_multiplier=1e-200)
     text = str(caught.value)
     way_out = {*re.findall(r"\w+", text.rpartition("; ")[2])}
     assert way_out & {"noise_multiplier", "target_epsilon", "delta"}
@@ -218,28 +190,24 @@ def test_where_both_refuse_the_error_speaks_of_what_a_config_has(case: str) -> N
     assert {"sample_rate", "noise_multiplier", "num_steps", "delta"} <= named <= CONFIG_KEYS
 
 
-def test_the_second_method_is_asked_only_where_the_first_refuses(capsys) -> None:
-    def account(method: AccountingMethod, *, refusing: set[str]) -> str:
-        if method.value in refusing:
-            raise AccountingError.about("x=1", reason=f"{method} is unfit", instead="use nothing")
-        return f"by {method}"
+CHAIN = [AccountingMethod.PLD, AccountingMethod.PRV, AccountingMethod.LOOSE]
 
-    def found(*refusing: str) -> tuple[str, AccountingMethod]:
-        return with_fallback(
-            lambda method: account(method, refusing={*refusing}), instead="change x"
-        )
 
-    assert found("prv") == ("by pld", AccountingMethod.PLD)
+def test_a_method_is_asked_only_where_those_before_it_refuse(capsys) -> None:
+    def answer(*refusing: str) -> tuple[str, AccountingMethod]:
+        def account(method: AccountingMethod) -> str:
+            if method.value in refusing:
+                raise AccountingError.about("x=1", reason=f"{method} is unfit", instead="nothing")
+            return f"by {method}"
+
+        return with_fallback(account, methods=CHAIN, instead="change x")
+
+    assert answer("prv") == ("by pld", AccountingMethod.PLD)
     assert capsys.readouterr().err == ""
-    assert found("pld") == ("by prv", AccountingMethod.PRV)
+    assert answer("pld") == ("by prv", AccountingMethod.PRV)
     assert "trying prv instead: x=1: pld is unfit" in capsys.readouterr().err
-    both = "x=1: pld is unfit; and by method 'prv': prv is unfit; change x"
-    with pytest.raises(AccountingError, match=f"^{both}$"):
-        found("pld", "prv")
-
-
-@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
-def test_a_profile_is_asked_at_epsilons_alone(epsilon: float) -> None:
-    mechanism = {"sample_rate": 0.5, "noise_multiplier": 1.0, "num_steps": 2}
-    with pytest.raises(InputError, match=r"^epsilons is .*; it must be"):
-        privacy_profile(Mechanism("substitute", **mechanism), epsilons=[1.0, epsilon])
+    assert answer("pld", "prv") == ("by loose", AccountingMethod.LOOSE)
+    assert "trying loose instead: x=1: prv is unfit" in capsys.readouterr().err
+    words = "pld is unfit; and by method 'prv': prv is unfit; and by method 'loose': loose is unfit"
+    with pytest.raises(AccountingError, match=f"^x=1: {words}; change x$"):
+        answer("pld", "prv", "loose")

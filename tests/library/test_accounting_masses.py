@@ -1,112 +1,181 @@
-"""Masses of privacy losses, against dp-accounting's own methods."""
+"""Losses of one step and their composed masses, against dp-accounting's own and exact numbers."""
 
 from math import inf
 
+import mpmath
 import numpy as np
 import pytest
+from accounts import setting
 from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
 from dpcanary.accounting.loss_masses import LossMasses
 from dpcanary.accounting.mechanism import Mechanism, Question
-from dpcanary.accounting.pld import _loss_of_step, composed_losses
+from dpcanary.accounting.pld import _loss_of_step, step_deltas
+from dpcanary.accounting.prv import AddLoss, RemoveLoss, SubstituteLoss
+from dpcanary.adjacency import Adjacency
 
-# Sample rate, steps and noise multiplier.
-MECHANISMS = [
-    (0.25, 500, 12.1),
-    (0.01, 1000, 0.7),
-    (0.001, 10_000, 0.5),
-    (0.5, 20, 30.0),
-    (0.1, 100, 0.4),
-]
+strict_arithmetic = {"over": "raise", "invalid": "raise", "divide": "raise"}  # the accountant's
 
 
-def _masses_of_step(adjacency, sample_rate, num_steps, noise_multiplier):
-    """On the grid of all steps, in both directions, which substitute adjacency has alike."""
-    mechanism = Mechanism(
-        adjacency, sample_rate=sample_rate, num_steps=num_steps, noise_multiplier=noise_multiplier
-    )
-    step = _loss_of_step(Question(mechanism, 1e-5), True)
-    return {id(one): one for one in (step._pmf_remove, step._pmf_add)}.values()
+def question_of(adjacency, sample_rate, num_steps, noise_multiplier) -> Question:
+    given = setting(adjacency=adjacency, sample_rate=sample_rate, num_steps=num_steps)
+    del given["delta"]
+    return Question(Mechanism(**given | {"noise_multiplier": noise_multiplier}), 1e-6)
 
 
-def _as_library(masses):
+def of_library(masses: LossMasses) -> DensePLDPmf:
     return DensePLDPmf(
         masses._discretization, masses._lower_loss, masses._probs, masses._infinity_mass, True
     )
 
 
-@pytest.mark.parametrize("adjacency", ["substitute", "add_remove", "zero_out"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_masses_compose_as_those_of_the_library(mechanism, adjacency):
-    for masses in _masses_of_step(adjacency, *mechanism):
+@pytest.mark.parametrize("adjacency", Adjacency)
+@pytest.mark.parametrize(
+    ("sample_rate", "num_steps", "noise"),
+    [(0.25, 500, 12.1), (0.01, 1000, 0.7), (0.001, 10_000, 0.5), (0.5, 20, 30.0), (0.1, 100, 0.4)],
+)
+def test_masses_compose_and_answer_as_those_of_the_library(
+    sample_rate, num_steps, noise, adjacency
+) -> None:
+    """In both directions, which are the same under substitute adjacency."""
+    step = _loss_of_step(question_of(adjacency, sample_rate, num_steps, noise), True)
+    for masses in {id(masses): masses for masses in (step._pmf_remove, step._pmf_add)}.values():
         assert isinstance(masses, LossMasses)
-        ours = masses.self_compose(mechanism[1])
-        theirs = _as_library(masses).self_compose(mechanism[1])
-        assert ours._lower_loss == theirs._lower_loss
-        assert ours._infinity_mass == theirs._infinity_mass
-        assert ours.size == theirs.size
+        ours = masses.self_compose(num_steps)
+        theirs = of_library(masses).self_compose(num_steps)
+        for name in ("_lower_loss", "_infinity_mass", "size"):
+            assert getattr(ours, name) == getattr(theirs, name)
         np.testing.assert_array_equal(ours._probs, theirs._probs)
-
-
-@pytest.mark.parametrize("adjacency", ["substitute", "add_remove"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_epsilons_are_those_of_the_library_and_give_back_their_delta(mechanism, adjacency):
-    for masses in _masses_of_step(adjacency, *mechanism):
-        composed = masses.self_compose(mechanism[1])
-        library = _as_library(composed)
+        if adjacency == "zero_out":  # the masses are those of add_remove
+            continue
         for delta in (0.9, 0.3, 0.1, 1e-3, 1e-5, 1e-8):
-            epsilon = composed.get_epsilon_for_delta(delta)
-            assert epsilon == pytest.approx(library.get_epsilon_for_delta(delta), rel=1e-13)
-            assert composed.get_delta_for_epsilon(epsilon) == pytest.approx(
-                library.get_delta_for_epsilon(epsilon), rel=1e-13
-            )
-            if epsilon > 0:
-                assert library.get_delta_for_epsilon(epsilon) == pytest.approx(delta, rel=1e-6)
+            epsilon = ours.get_epsilon_for_delta(delta)
+            assert epsilon == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-13)
+            of_theirs = theirs.get_delta_for_epsilon(epsilon)
+            assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(of_theirs, rel=1e-13)
+            assert epsilon == 0 or of_theirs == pytest.approx(delta, rel=1e-6)
 
 
-def _masses(lower_loss, masses, infinity_mass=0.0):
+def masses_of(lower_loss, masses, infinity_mass=0.0) -> LossMasses:
     return LossMasses(0.5, lower_loss, np.array(masses), infinity_mass, True)
 
 
-def test_a_delta_at_the_edges():
-    masses = _masses(-1, [0.1, 0.2, 0.3, 0.4])  # of losses -1/2, 0, 1/2 and 1
+def test_a_delta_at_the_edges() -> None:
+    masses = masses_of(-1, [0.1, 0.2, 0.3, 0.4])  # of losses -1/2, 0, 1/2 and 1
     for epsilon in (-2.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0):  # a loss of epsilon has no part
-        exact = _as_library(masses).get_delta_for_epsilon(epsilon)
+        exact = of_library(masses).get_delta_for_epsilon(epsilon)
         assert masses.get_delta_for_epsilon(epsilon) == pytest.approx(exact, rel=1e-15)
-    assert _masses(1, [0.2], 0.1).get_delta_for_epsilon(7.0) == 0.1
+    assert masses_of(1, [0.2], 0.1).get_delta_for_epsilon(7.0) == 0.1
 
 
-def test_an_epsilon_at_the_edges():
-    assert _masses(1, [0.2, 0.3], 0.1).get_epsilon_for_delta(0.05) == inf
-    assert _masses(-3, [0.5, 0.5]).get_epsilon_for_delta(1e-9) == 0.0  # all losses below 0
-    assert _masses(0, [1.0]).get_epsilon_for_delta(0.0) == 0.0
-    # Delta is .2 at 0 and (1 - exp(epsilon - 1/2)) / 2 = .1 at the log of .8 plus 1/2.
-    assert _masses(1, [0.5]).get_epsilon_for_delta(0.1) == pytest.approx(0.5 + np.log(0.8))
-    assert _masses(1, [0.5]).get_epsilon_for_delta(0.25) == 0.0
+def test_an_epsilon_at_the_edges() -> None:
+    assert masses_of(1, [0.2, 0.3], 0.1).get_epsilon_for_delta(0.05) == inf
+    assert masses_of(-3, [0.5, 0.5]).get_epsilon_for_delta(1e-9) == 0.0  # all losses below 0
+    assert masses_of(0, [1.0]).get_epsilon_for_delta(0.0) == 0.0
+    # Delta is 0.2 at 0 and (1 - exp(epsilon - 1/2)) / 2 = 0.1 at the log of 0.8 plus 1/2.
+    assert masses_of(1, [0.5]).get_epsilon_for_delta(0.1) == pytest.approx(0.5 + np.log(0.8))
+    assert masses_of(1, [0.5]).get_epsilon_for_delta(0.25) == 0.0
     # exp(-loss) is 0: the loss itself is the answer, as in the library.
-    far = _masses(2000, [0.5, 0.25])
-    assert far.get_epsilon_for_delta(0.1) == _as_library(far).get_epsilon_for_delta(0.1) == 1000.5
+    far = masses_of(2000, [0.5, 0.25])
+    assert far.get_epsilon_for_delta(0.1) == of_library(far).get_epsilon_for_delta(0.1) == 1000.5
     # All delta is of an infinite loss, and none is left for the others.
-    assert _masses(1, [0.5], 0.1).get_epsilon_for_delta(0.1) == pytest.approx(
-        _as_library(_masses(1, [0.5], 0.1)).get_epsilon_for_delta(0.1)
-    )
+    infinite = masses_of(1, [0.5], 0.1)
+    expected = of_library(infinite).get_epsilon_for_delta(0.1)
+    assert infinite.get_epsilon_for_delta(0.1) == pytest.approx(expected)
 
 
-def test_masses_that_rounding_left_below_0_are_no_error():
-    """With the largest loss first, their sums are .2, .199, .499, .498 and .598."""
-    masses = _masses(1, [0.1, -1e-3, 0.3, -1e-3, 0.2])
-    library = _as_library(masses)
-    with np.errstate(over="raise", invalid="raise", divide="raise"):  # as the accountant has it
-        for delta in (0.19, 0.1995, 0.2, 0.4, 0.4985, 0.55, 0.5975, 0.7):
-            found = masses.get_epsilon_for_delta(delta)
-            assert found == pytest.approx(library.get_epsilon_for_delta(delta), abs=1e-12)
-    alone = _masses(1, [-1e-3, 0.2])
-    assert alone.get_epsilon_for_delta(0.1995) == pytest.approx(
-        _as_library(alone).get_epsilon_for_delta(0.1995)
-    )
+def test_masses_that_rounding_left_below_0_are_no_error() -> None:
+    """With the largest loss first, their sums are 0.2, 0.199, 0.499, 0.498 and 0.598."""
+    masses = masses_of(1, [0.1, -1e-3, 0.3, -1e-3, 0.2])
+    alone = masses_of(1, [-1e-3, 0.2])
+    cases = [(masses, delta) for delta in (0.19, 0.1995, 0.2, 0.4, 0.4985, 0.55, 0.5975, 0.7)]
+    for losses, delta in [*cases, (alone, 0.1995)]:
+        with np.errstate(**strict_arithmetic):
+            epsilon = losses.get_epsilon_for_delta(delta)
+        expected = of_library(losses).get_epsilon_for_delta(delta)
+        assert epsilon == pytest.approx(expected, abs=1e-12, rel=1e-6)
 
 
-def test_the_accountant_composes_these():
-    mechanism = Mechanism("add_remove", sample_rate=0.1, num_steps=7, noise_multiplier=1.0)
-    [loss] = composed_losses(Question(mechanism, 1e-5), [7], pessimistic=True)
-    assert all(isinstance(one, LossMasses) for one in loss.directions)
+@pytest.mark.parametrize("q", [1.0, 0.9, 0.01, 1e-4])
+@pytest.mark.parametrize("adjacency", AdjacencyType)
+def test_deltas_of_a_step_are_those_of_dp_accounting_s_loop(adjacency, q) -> None:
+    """At losses of both signs, at those that bound the direction, beyond them, and at 0."""
+    for sigma in (0.02, 0.1, 0.4, 1.0, 30.0):
+        loss = GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=adjacency)
+        bounds = loss.connect_dots_bounds()
+        epsilons = np.linspace(bounds.epsilon_lower - 1, bounds.epsilon_upper + 1, 201)
+        edges = [0.0] if q == 1 else [0.0, np.log1p(-q), -np.log1p(-q)]
+        epsilons = np.append(epsilons, edges)
+        with np.errstate(**strict_arithmetic):
+            deltas = step_deltas(loss, epsilons)
+        theirs = np.array([loss.get_delta_for_epsilon(epsilon) for epsilon in epsilons])
+        # Both round exponents, which are as large as the losses.
+        assert deltas == pytest.approx(theirs, abs=2e-15 + 1e-17 * bounds.epsilon_upper, rel=0)
+
+
+@pytest.mark.parametrize("q", [0.5, 0.99, 1 - 1e-6, 1 - 1e-10, 1 - 1e-15])
+@pytest.mark.parametrize("sigma", [0.08, 0.15, 1.0])
+def test_deltas_of_an_addition_are_exact_up_to_the_largest_loss(sigma, q) -> None:
+    """Which is -log(1 - q): the masses near it are those of rare batches without the record."""
+    edge = -np.log1p(-q)
+    epsilons = np.array([edge * share for share in (0.02, 0.5, 0.9, 0.999, 1 - 1e-6, 1.0, 1.01)])
+    loss = GaussianPrivacyLoss(sigma, sampling_prob=q, adjacency_type=AdjacencyType.ADD)
+    with mpmath.workdps(60), np.errstate(**strict_arithmetic):
+        exact = [float(delta_of_addition(epsilon, q, sigma)) for epsilon in epsilons]
+        assert step_deltas(loss, epsilons) == pytest.approx(exact, abs=1e-14, rel=0)
+
+
+def delta_of_addition(epsilon: float, q: float, sigma: float) -> mpmath.mpf:
+    """N(0, s^2) against its mixture with N(1, s^2), below the point where the loss is epsilon."""
+    share = (mpmath.exp(-mpmath.mpf(epsilon)) - 1 + mpmath.mpf(q)) / mpmath.mpf(q)
+    if share <= 0:
+        return mpmath.mpf(0)
+    point = (mpmath.mpf(1) / 2 + mpmath.mpf(sigma) ** 2 * mpmath.log(share)) / sigma
+    without, having = mpmath.ncdf(point), mpmath.ncdf(point - 1 / mpmath.mpf(sigma))
+    return without - mpmath.exp(epsilon) * ((1 - mpmath.mpf(q)) * without + q * having)
+
+
+@pytest.mark.parametrize("q", [1.0, 0.5, 0.01])
+@pytest.mark.parametrize("kind", [SubstituteLoss, RemoveLoss, AddLoss])
+def test_losses_of_prv_are_those_of_their_densities(kind, q: float) -> None:
+    for sigma in (0.4, 1.0, 30.0):
+        loss = kind(q, sigma)
+        losses = np.subtract(*loss.log_densities(np.linspace(-6, 6, 41) * sigma))
+        # P's mass where the loss is at most losses[i], as a sum of P's density.
+        fine_p, fine_q = loss.log_densities(np.linspace(-12 * sigma - 1, 12 * sigma + 1, 200_001))
+        mass = np.exp(fine_p)
+        mass /= mass.sum()
+        direct = np.array([mass[fine_p - fine_q <= value].sum() for value in losses])
+        np.testing.assert_allclose(loss.below(losses), direct, atol=2e-4)
+        np.testing.assert_allclose(loss.above(losses), 1 - direct, atol=2e-4)
+
+
+@pytest.mark.parametrize("q", [1.0, 0.5, 0.01])
+@pytest.mark.parametrize("sigma", [0.05, 0.4, 1.0, 30.0])
+def test_substitute_inverse(q: float, sigma: float) -> None:
+    loss = SubstituteLoss(q, sigma)
+    largest = np.subtract(*loss.log_densities(np.array(8 * sigma + 1)))
+    t = np.linspace(-largest, largest, 101)
+    log_p, log_q = loss.log_densities(loss.inverse(t))
+    np.testing.assert_allclose(log_p - log_q, t, rtol=1e-9, atol=1e-11 * largest)
+
+
+def test_losses_keep_precision_in_both_tails() -> None:
+    loss = SubstituteLoss(0.25, 2.0)
+    far = np.array([6.0, 8.0])
+    # The pair is symmetric: P(L > t) = E_P[...] and P(L < -t) come from mirrored mixtures.
+    assert 0 < loss.above(far)[1] < loss.above(far)[0] < 1e-8
+    assert 0 < loss.below(-far)[1] < loss.below(-far)[0] < 1e-10
+    tail = loss.probability(far[:1], far[1:])
+    assert tail[0] == pytest.approx(loss.above(far)[0] - loss.above(far)[1], rel=1e-12)
+
+
+def test_divergence_bounds_are_those_of_gaussians() -> None:
+    # Without sampling both divergences are alpha mu^2 / 2.
+    for alpha in (1.1, 2.0, 63.0):
+        assert SubstituteLoss(1.0, 5.0).rdp(alpha) == pytest.approx(alpha * 0.16 / 2, rel=1e-9)
+        assert RemoveLoss(1.0, 0.5).rdp(alpha) == pytest.approx(alpha * 4 / 2, rel=1e-9)
+    # For alpha = 2 it is log(1 + q^2 (e^(1/s^2) - 1)).
+    expected = np.log1p(0.01**2 * np.expm1(1.0))
+    assert RemoveLoss(0.01, 1.0).rdp(2.0) == pytest.approx(expected, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Estimates against a naive loop and closed forms, and in corner cases."""
+"""What holds of every rule of the catalogue, estimates against naive loops, looks and claims."""
 
 import math
 import subprocess
@@ -6,225 +6,112 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
-from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound
+from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound, runs_needed
 from dpcanary.errors import InputError
-from dpcanary.estimation import estimate_epsilon_at_looks
+from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks
 from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
-from dpcanary.estimation.rules import ThresholdRule
+from dpcanary.estimation.rules import RULES, ThresholdRule
 from dpcanary.estimation.threshold_rules import _halves
 from dpcanary.gdp import gdp_delta, gdp_epsilon
 
 DELTA = 1e-5
+SIZE = 40
+ENTRIES = [
+    (str(rule), conversion)
+    for rule, entry in RULES.items()
+    for conversion in ("gdp", "direct")
+    if conversion in entry.conversions
+]
+each_entry = pytest.mark.parametrize(("rule", "conversion"), ENTRIES)
+# These choose thresholds by some scores and judge them by others, so a better score may do harm.
+NOT_MONOTONE = {ThresholdRule.SPLIT, ThresholdRule.ANYTIME}
 
 
-def gaussian_scores(mu: float, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def estimated(scores0, scores1, rule="combined", **options) -> EpsilonEstimate:
+    if rule == "fixed":
+        options.setdefault("threshold", 1.0)
+    scores = {"world0_scores": scores0, "world1_scores": scores1}
+    return estimate_epsilon(**scores, threshold_rule=rule, **{"delta": DELTA, **options})
+
+
+def gaussian_scores(mu: float, size: int = SIZE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.normal(mu, 1.0, size), rng.normal(0.0, 1.0, size)
 
 
-def naive_upper(errors: int, trials: int, level: float) -> float:
-    return 1.0 if errors == trials else float(beta.ppf(1 - level, errors + 1, trials - errors))
-
-
-def naive_epsilon(scores0, scores1, conversion: str, level0: float, level1: float) -> float:
-    """As the authors do it: a loop over all thresholds, with new counts at each."""
-    best = 0.0
-    for threshold in [*scores0, *scores1, math.inf]:
-        fpr = naive_upper(int(np.sum(scores1 >= threshold)), len(scores1), level1)
-        fnr = naive_upper(int(np.sum(scores0 < threshold)), len(scores0), level0)
-        if conversion == "gdp":
-            mu = norm.ppf(1 - fpr) - norm.ppf(fnr)
-            best = max(best, gdp_epsilon(mu=mu, delta=DELTA) if mu > 0 else 0.0)
-        else:
-            for one, other in ((fpr, fnr), (fnr, fpr)):
-                if 1 - DELTA - one > 0:
-                    best = max(best, math.log((1 - DELTA - one) / other))
-    return best
-
-
-@pytest.mark.parametrize("conversion", ["gdp", "direct"])
-@pytest.mark.parametrize("mu", [0.0, 0.7, 2.0, 5.0])
-@pytest.mark.parametrize("sizes", [(60, 60), (45, 80)])
-def test_equals_a_naive_loop_over_all_thresholds(conversion, mu, sizes):
-    rng = np.random.default_rng(3)
-    scores0, scores1 = rng.normal(mu, 1, sizes[0]).round(1), rng.normal(0, 1, sizes[1]).round(1)
-    for rule, levels in {
-        "in_sample": (0.025, 0.025),
-        "simultaneous": tuple(
-            simultaneous_local_level(num_scores=size, level=0.025) for size in sizes
-        ),
-    }.items():
-        estimate = estimate_epsilon(
-            world0_scores=scores0,
-            world1_scores=scores1,
-            delta=DELTA,
-            conversion=conversion,
-            threshold_rule=rule,
-        )
-        expected = naive_epsilon(scores0, scores1, conversion, *levels)
-        assert estimate.epsilon_lower == pytest.approx(expected, abs=1e-9)
-
-
-def test_fixed_threshold_is_one_clopper_pearson_bound_per_world():
-    scores0, scores1 = gaussian_scores(2.0, 400)
-    estimate = estimate_epsilon(
-        world0_scores=scores0,
-        world1_scores=scores1,
-        delta=DELTA,
-        significance=0.1,
-        threshold_rule="fixed",
-        threshold=0.8,
+@each_entry
+def test_what_proves_nothing_gives_exactly_0_and_separate_worlds_a_finite_ceiling(rule, conversion):
+    reversed_ones = gaussian_scores(-3.0)
+    for scores in ((np.ones(SIZE), np.ones(SIZE)), reversed_ones):
+        assert estimated(*scores, rule, conversion=conversion).epsilon_lower == 0.0
+    world0, world1 = gaussian_scores(2.0)
+    bound, ceiling = (
+        estimated(world0 + shift, world1, rule, conversion=conversion, threshold=middle)
+        if rule == "fixed"
+        else estimated(world0 + shift, world1, rule, conversion=conversion)
+        for shift, middle in ((0, 1.0), (50, 30.0))
     )
-    assert estimate.fpr_upper == pytest.approx(naive_upper(int((scores1 >= 0.8).sum()), 400, 0.05))
-    assert estimate.fnr_upper == pytest.approx(naive_upper(int((scores0 < 0.8).sum()), 400, 0.05))
-    mu = norm.ppf(1 - estimate.fpr_upper) - norm.ppf(estimate.fnr_upper)
-    assert estimate.mu_lower == pytest.approx(mu)
-    assert gdp_delta(mu=mu, epsilon=estimate.epsilon_lower) == pytest.approx(DELTA)
-    assert estimate.threshold == 0.8
+    assert bound.epsilon_lower <= ceiling.epsilon_lower < 50
+    assert ceiling.epsilon_lower > 1
+    if (rule, conversion) == ("in_sample", "direct"):
+        # About log(R / 3.69) with R runs per world.
+        ceiling = estimated(np.arange(500) + 1e3, np.arange(500), rule, conversion=conversion)
+        assert ceiling.epsilon_lower == pytest.approx(math.log(500 / 3.69), abs=0.02)
 
 
-def test_clopper_pearson_covers_by_its_definition():
-    table = clopper_pearson_upper_table(num_trials=50, level=0.01)
-    for errors in range(50):
-        # The bound is the rate at which so few errors have probability `level`.
-        assert binom.cdf(errors, 50, table[errors]) == pytest.approx(0.01, rel=1e-9)
-    assert table[50] == 1.0
-
-
-def test_split_chooses_on_one_half_and_evaluates_on_the_other():
-    scores0, scores1 = gaussian_scores(2.0, 1000)
-    split = estimate_epsilon(
-        world0_scores=scores0, world1_scores=scores1, delta=DELTA, threshold_rule="split"
+@each_entry
+def test_only_the_order_of_scores_counts(rule, conversion):
+    scores0, scores1 = gaussian_scores(3.0, seed=1)
+    options = {"conversion": conversion}
+    plain = estimated(scores0, scores1, rule, **options)
+    assert plain.epsilon_lower > 0 or rule == "anytime"
+    mapped = options | ({"threshold": 10.0} if rule == "fixed" else {})
+    moved = estimated(scores0 * 3 + 7, scores1 * 3 + 7, rule, **mapped)
+    assert moved.epsilon_lower == plain.epsilon_lower
+    infinite, finite = (
+        np.where(scores0 > np.median(scores0), high, scores0) for high in (np.inf, 1e6)
     )
-    # These upper bounds are possible with 500 trials, but not with 1,000.
-    table = clopper_pearson_upper_table(num_trials=500, level=0.025)
-    assert split.fpr_upper in table
-    assert split.fnr_upper in table
+    bounds = [estimated(scores, scores1, rule, **options) for scores in (infinite, finite)]
+    assert bounds[0].epsilon_lower == bounds[1].epsilon_lower
+    for broken in ((scores0, np.append(scores1, np.nan)), (np.append(np.nan, scores0), scores1)):
+        with pytest.raises(InputError, match=r"world[01]_scores\[\d+\] is NaN"):
+            estimated(*broken, rule, **options)
 
 
-def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
-    rng = np.random.default_rng(6)
-    scores0, scores1 = rng.normal(1.5, 1, 75).round(1), rng.normal(0, 1, 52).round(1)
-    (choosing0, rest0), (choosing1, rest1) = _halves(scores0, "0"), _halves(scores1, "1")
-    assert sorted([*choosing0, *rest0]) == sorted(scores0)
-    assert sorted([*choosing1, *rest1]) == sorted(scores1)
-
-    def rates(one: np.ndarray, other: np.ndarray, threshold: float) -> tuple[float, float]:
-        fpr = naive_upper(int((other >= threshold).sum()), len(other), 0.05)
-        return fpr, naive_upper(int((one < threshold).sum()), len(one), 0.05)
-
-    def strength(threshold: float) -> float:
-        fpr, fnr = rates(choosing0, choosing1, threshold)
-        return float(norm.ppf(1 - fpr) - norm.ppf(fnr))
-
-    found = estimate_epsilon(
-        world0_scores=scores0,
-        world1_scores=scores1,
-        delta=1e-3,
-        significance=0.1,
-        threshold_rule="split",
-    )
-    assert found.threshold == max(sorted(choosing0), key=strength)
-    expected = rates(rest0, rest1, found.threshold)
-    assert (found.fpr_upper, found.fnr_upper) == pytest.approx(expected)
-    assert found.mu_lower == pytest.approx(norm.ppf(1 - expected[0]) - norm.ppf(expected[1]))
-
-
-@pytest.mark.parametrize("conversion", ["gdp", "direct"])
-@pytest.mark.parametrize(
-    "rule", ["combined", "calibrated", "rank_sum", "simultaneous", "split", "in_sample"]
+SCORES = st.lists(st.integers(0, 12), min_size=SIZE, max_size=SIZE).map(
+    lambda scores: np.array(scores, float)
 )
-class TestOrdinaryInputs:
-    def bound(self, rule, conversion, scores0, scores1) -> float:
-        return estimate_epsilon(
-            world0_scores=scores0,
-            world1_scores=scores1,
-            delta=DELTA,
-            threshold_rule=rule,
-            conversion=conversion,
-        ).epsilon_lower
-
-    def test_equal_scores_give_exactly_zero(self, rule, conversion):
-        assert self.bound(rule, conversion, np.ones(500), np.ones(500)) == 0.0
-
-    def test_a_reversed_signal_gives_exactly_zero(self, rule, conversion):
-        assert self.bound(rule, conversion, *gaussian_scores(-3.0, 500)) == 0.0
-
-    def test_no_errors_give_the_ceiling(self, rule, conversion):
-        bound = self.bound(rule, conversion, np.arange(500) + 1000.0, np.arange(500))
-        assert math.isfinite(bound)
-        if conversion == "direct" and rule == "in_sample":
-            # About log(R / 3.69) with R runs per world.
-            assert bound == pytest.approx(math.log(500 / 3.69), abs=0.02)
-
-    def test_infinite_scores_are_ordered_like_others(self, rule, conversion):
-        scores0, scores1 = gaussian_scores(4.0, 500)
-        infinite, finite = (
-            np.where(scores0 > np.median(scores0), high, scores0) for high in (np.inf, 1e6)
-        )
-        bounds = [self.bound(rule, conversion, scores, scores1) for scores in (infinite, finite)]
-        assert bounds[0] == bounds[1]
-
-    def test_an_increasing_map_of_the_scores_changes_nothing(self, rule, conversion):
-        scores0, scores1 = gaussian_scores(2.0, 400)
-        plain = self.bound(rule, conversion, scores0, scores1)
-        assert self.bound(rule, conversion, scores0 * 3 + 7, scores1 * 3 + 7) == plain
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"delta": 0.0}, "delta is 0.0; it must be a finite number above 0 and below 1"),
-        ({"delta": "1e-5"}, "delta is '1e-5'"),
-        ({"delta": None}, "delta is None"),
-        ({"delta": np.array([1e-5, 1e-5])}, "delta is array"),
-        ({"significance": 1e-15}, "significance is 1e-15; it must be at least 2e-09"),
-        ({"threshold_rule": "fixed", "threshold": "a"}, "needs a threshold"),
-        ({"world0_scores": [1j, 2.0]}, "world0_scores must be real numbers, not complex128"),
-        ({"world0_scores": np.ma.masked_array([1.0, 2.0], [0, 1])}, "masked"),
-        ({"delta": 1.0}, "delta"),
-        ({"delta": float("nan")}, "delta"),
-        ({"significance": 0.0}, "significance"),
-        ({"significance": math.nextafter(0.5, 1)}, "significance is 0.50*1; .* at most 0.5"),
-        ({"conversion": "gpd"}, "known: gdp, subsampled_gaussian, direct"),
-        ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
-        ({"threshold_rule": "fixed"}, "needs a threshold"),
-        ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
-        ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
-        ({"conversion": "subsampled_gaussian", "mechanism": 2.0}, "needs a Mechanism"),
-        (
-            {"mechanism": Mechanism("substitute", sample_rate=0.5, num_steps=1)},
-            "goes with 'subsampled_gaussian'",
-        ),
-        ({"world0_scores": [0.0, math.nan, 1.0]}, r"world0_scores\[1\] is NaN"),
-        ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
-        ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),
-        ({"world0_scores": ["1", "2"]}, "world0_scores must be real numbers"),
-        ({"threshold_rule": "split", "world0_scores": [1.0]}, "at least 2"),
-    ],
+    ("rule", "conversion"), [entry for entry in ENTRIES if entry[0] not in NOT_MONOTONE]
 )
-def test_bad_arguments_are_named(arguments, message):
-    good = {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA}
-    with pytest.raises(InputError, match=message):
-        estimate_epsilon(**{**good, **arguments})
+def test_a_bound_never_rises_if_a_score_of_world_0_falls_or_one_of_world_1_rises(rule, conversion):
+    @settings(max_examples=15 if RULES[rule].guesses else 40)
+    @given(SCORES, SCORES, st.integers(0, SIZE - 1), st.integers(1, 9), st.integers(0, 9))
+    def holds(scores0, scores1, index, step, shift):
+        options = {"conversion": conversion} | ({"threshold": 8.5} if rule == "fixed" else {})
+        before = estimated(scores0 + shift, scores1, rule, **options).epsilon_lower
+        for sign, scores in ((-1, scores0), (1, scores1)):
+            worse = scores.copy()
+            worse[index] += sign * step
+            pair = (worse + shift, scores1) if sign < 0 else (scores0 + shift, worse)
+            assert estimated(*pair, rule, **options).epsilon_lower <= before
+
+    holds()
 
 
-def test_the_largest_significance_is_half():
-    estimates = [
-        estimate_epsilon(
-            world0_scores=np.arange(100.0) + 100,
-            world1_scores=np.arange(100.0),
-            delta=DELTA,
-            significance=significance,
-        )
-        for significance in (0.05, 0.5)
-    ]
-    assert [estimate.significance for estimate in estimates] == [0.05, 0.5]
-    assert estimates[0].epsilon_lower < estimates[1].epsilon_lower
-
-
+# What must hold of slots or of the order of scores, in words.
+ASSUMED = {
+    "order of the runs": lambda entry: entry.anytime,
+    "fair coin": lambda entry: entry.guesses,
+    "in any way": lambda entry: entry.guesses and entry.any_dependence,
+    "nothing about the others": lambda entry: entry.guesses and not entry.any_dependence,
+}
 # As argued in docs/validity.md.
 PROOFS = {
     **dict.fromkeys(("combined", "calibrated", "rank_sum"), "simulated"),
@@ -235,107 +122,228 @@ PROOFS = {
 }
 
 
-@pytest.mark.parametrize("rule", ThresholdRule)
-def test_a_rule_may_be_given_by_name_and_says_whether_it_is_valid(rule):
-    scores0, scores1 = gaussian_scores(2.0, 100)
-    given = {"world0_scores": scores0, "world1_scores": scores1, "delta": DELTA}
-    given["threshold"] = 1.0 if rule is ThresholdRule.FIXED else None
-    given["conversion"] = "direct" if rule is ThresholdRule.STEINKE else "gdp"
+@each_entry
+def test_a_bound_says_what_it_is_of_and_what_it_rests_on(rule, conversion):
+    scores, options = gaussian_scores(2.0), {"conversion": conversion, "significance": 0.05}
     by_name, by_member = (
-        estimate_epsilon(**given, threshold_rule=choice) for choice in (rule.value, rule)
+        estimated(*scores, name, **options) for name in (rule, ThresholdRule(rule))
     )
-    assert repr(by_name) == repr(by_member)  # `rank_sum` has a threshold of NaN, which equals none
-    assert by_name.is_valid is (rule is not ThresholdRule.IN_SAMPLE)
-    assert by_name.proof.value == PROOFS[rule.value]
+    assert repr(by_name) == repr(by_member)  # NaN, of rules without a threshold, equals none
+    assert by_name.is_valid is (rule != "in_sample")
+    assert by_name.proof.value == PROOFS[rule]
     assert by_name.assumption.startswith("NOT a valid bound") is not by_name.is_valid
+    assert ("Gaussian" in by_name.assumption) is (conversion == "gdp")
+    assert ("none on the mechanism" in by_name.assumption) is (conversion == "direct")
+    for words, is_assumed in ASSUMED.items():
+        assert (words in by_name.assumption) is is_assumed(RULES[rule])
+    assert math.isnan(by_name.mu_lower) is (conversion == "direct")
+    named = by_name.threshold_rule, by_name.conversion, by_name.delta, by_name.significance
+    assert named == (rule, conversion, DELTA, 0.05)
 
 
-def test_the_assumption_is_named():
-    scores = {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA}
-    assert "Gaussian" in estimate_epsilon(**scores).assumption
-    direct = estimate_epsilon(**scores, conversion="direct")
-    assert direct.assumption.startswith("none on the mechanism")
-    assert math.isnan(direct.mu_lower)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_larger_significance_proves_more(rule):
+    """Calibrated rules need a table for each, so they have fewer scores; the largest is half."""
+    size, levels = (8, (0.05, 0.5)) if RULES[rule].is_calibrated else (100, (1e-3, 0.05, 0.5))
+    scores, conversion = gaussian_scores(4.0, size), RULES[rule].conversions[0]
+    bounds = [
+        estimated(*scores, rule, significance=level, conversion=conversion, delta=1e-3)
+        for level in levels
+    ]
+    assert tuple(bound.significance for bound in bounds) == levels
+    epsilons = [bound.epsilon_lower for bound in bounds]
+    assert epsilons == sorted({*epsilons})
 
 
-LOOKS = [(20, 20), (40, 40), (80, 80)]
+def test_what_an_audit_is_expected_to_prove_follows_its_arguments():
+    known = {"mechanism": 3.0, "num_runs": 16, "delta": 1e-3}
+    bound = expected_bound(**known)
+    for change, sign in (
+        ({"mechanism": 4.0}, 1), ({"num_runs": 32}, 1), ({"significance": 0.5}, 1),
+        ({"delta": 1e-2}, -1), ({"threshold_rule": "calibrated"}, -1),
+    ):  # fmt: skip
+        assert sign * (expected_bound(**known | change).mean - bound.mean) > 0, change
+    asked = {"mechanism": 3.0, "exceed": 7.0, "delta": 1e-3}
+    assert runs_needed(**asked, power=0.5) < runs_needed(**asked, power=0.95)
+
+
+# Naive loops
+
+
+def naive_upper(errors: int, trials: int, level: float) -> float:
+    return 1.0 if errors == trials else float(beta.ppf(1 - level, errors + 1, trials - errors))
+
+
+def naive_rates(scores0, scores1, threshold: float, level0: float, level1: float):
+    fpr = naive_upper(int(np.sum(scores1 >= threshold)), len(scores1), level1)
+    return fpr, naive_upper(int(np.sum(scores0 < threshold)), len(scores0), level0)
+
+
+def mu_of(fpr: float, fnr: float) -> float:
+    return float(norm.ppf(1 - fpr) - norm.ppf(fnr))
+
+
+def naive_epsilon(scores0, scores1, conversion: str, levels: tuple[float, float]) -> float:
+    """As the authors do it: a loop over all thresholds, with new counts at each."""
+    best = 0.0
+    for threshold in {*scores0, *scores1, math.inf}:
+        fpr, fnr = naive_rates(scores0, scores1, threshold, *levels)
+        if conversion == "gdp":
+            mu = mu_of(fpr, fnr)
+            best = max(best, gdp_epsilon(mu=mu, delta=DELTA) if mu > 0 else 0.0)
+        else:
+            for rate, other in ((fpr, fnr), (fnr, fpr)):
+                if 1 - DELTA - rate > 0:
+                    best = max(best, math.log((1 - DELTA - rate) / other))
+    return best
+
+
+@pytest.mark.parametrize("conversion", ["gdp", "direct"])
+@pytest.mark.parametrize("sizes", [(60, 60), (45, 80)])
+def test_equals_a_naive_loop_over_all_thresholds(conversion, sizes):
+    rng = np.random.default_rng(3)
+    for mu, significance in ((0.0, 0.05), (0.7, 0.1), (2.0, 0.05), (5.0, 0.01)):
+        scores = rng.normal(mu, 1, sizes[0]).round(1), rng.normal(0, 1, sizes[1]).round(1)
+        level = significance / 2
+        local = [simultaneous_local_level(num_scores=size, level=level) for size in sizes]
+        for rule, levels in (("in_sample", (level, level)), ("simultaneous", local)):
+            bound = estimated(*scores, rule, conversion=conversion, significance=significance)
+            expected = naive_epsilon(*scores, conversion, levels)
+            assert bound.epsilon_lower == pytest.approx(expected, abs=1e-9), (rule, mu)
+
+
+def test_fixed_threshold_is_one_clopper_pearson_bound_per_world():
+    scores0, scores1 = gaussian_scores(2.0, 400)
+    bound = estimated(scores0, scores1[:350], "fixed", significance=0.1, threshold=0.8)
+    rates = naive_rates(scores0, scores1[:350], 0.8, 0.05, 0.05)
+    assert (bound.fpr_upper, bound.fnr_upper) == pytest.approx(rates)
+    assert bound.mu_lower == pytest.approx(mu_of(*rates))
+    assert gdp_delta(mu=bound.mu_lower, epsilon=bound.epsilon_lower) == pytest.approx(DELTA)
+    assert bound.threshold == 0.8
+
+
+def test_clopper_pearson_covers_by_its_definition():
+    table = clopper_pearson_upper_table(num_trials=50, level=0.01)
+    # The bound is the rate at which so few errors have probability `level`.
+    assert binom.cdf(np.arange(50), 50, table[:50]) == pytest.approx(0.01, rel=1e-9)
+    assert table[50] == 1.0
+
+
+def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
+    rng = np.random.default_rng(6)
+    scores0, scores1 = rng.normal(1.5, 1, 75).round(1), rng.normal(0, 1, 52).round(1)
+    (choosing0, rest0), (choosing1, rest1) = _halves(scores0, "0"), _halves(scores1, "1")
+    assert sorted([*choosing0, *rest0]) == sorted(scores0)
+    assert sorted([*choosing1, *rest1]) == sorted(scores1)
+    bound = estimated(scores0, scores1, "split", significance=0.1, delta=1e-3)
+    strengths = {
+        threshold: mu_of(*naive_rates(choosing0, choosing1, threshold, 0.05, 0.05))
+        for threshold in sorted(choosing0)
+    }
+    assert bound.threshold == max(strengths, key=strengths.__getitem__)
+    expected = naive_rates(rest0, rest1, bound.threshold, 0.05, 0.05)
+    assert (bound.fpr_upper, bound.fnr_upper) == pytest.approx(expected)
+    assert bound.mu_lower == pytest.approx(mu_of(*expected))
+
+
+# Looks and claims
 
 
 def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
-    scores0, scores1 = gaussian_scores(2.0, 80)
-    options = {"delta": DELTA, "looks": LOOKS}
-    bounds = estimate_epsilon_at_looks(world0_scores=scores0, world1_scores=scores1, **options)
-    assert [bound.num_looks for bound in bounds] == [3, 3, 3]
-    for (size, _), bound in zip(LOOKS, bounds, strict=True):
-        alone = estimate_epsilon(
-            world0_scores=scores0[:size], world1_scores=scores1[:size], delta=DELTA
-        )
+    scores0, scores1 = gaussian_scores(2.0, 40)
+    options = {"delta": DELTA, "looks": [(20, 20), (40, 40)]}
+
+    def at_looks(num_world0: int, num_world1: int) -> list[EpsilonEstimate]:
+        scores = {"world0_scores": scores0[:num_world0], "world1_scores": scores1[:num_world1]}
+        return estimate_epsilon_at_looks(**scores, **options)
+
+    bounds = at_looks(40, 40)
+    assert [bound.num_looks for bound in bounds] == [2, 2]
+    for size, bound in zip((20, 40), bounds, strict=True):
+        alone = estimated(scores0[:size], scores1[:size])
         assert alone.num_looks == 1
         assert 0 < bound.epsilon_lower < alone.epsilon_lower
-    # What has not come yet changes nothing.
-    first = estimate_epsilon_at_looks(
-        world0_scores=scores0[:50], world1_scores=scores1[:50], **options
-    )
-    assert first == bounds[:2]
-    # A look has come when both worlds have their scores.
-    for of_world in ({"world0_scores": scores0[:20]}, {"world1_scores": scores1[:20]}):
-        known = {"world0_scores": scores0, "world1_scores": scores1, **of_world}
-        assert estimate_epsilon_at_looks(**known, **options) == bounds[:1]
+    # A look has come when both worlds have their scores, and later scores change nothing.
+    assert at_looks(30, 30) == at_looks(40, 20) == at_looks(20, 40) == bounds[:1]
+    assert at_looks(40, 19) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_the_p_value_of_one_score_per_world_is_known():
+    """The score of world 0 is above that of world 1 with probability Phi(mu / sqrt(2))."""
+    for mu in (0.0, 0.8, 2.0):
+        known = {"mechanism": mu, "num_simulations": 1_999, "seed": 3}
+        above = assess_claim(world0_scores=[1.0], world1_scores=[0.0], **known)
+        exact = norm.cdf(mu / math.sqrt(2))
+        assert abs(above.p_value - exact) < 4 * math.sqrt(exact * (1 - exact) / 1_999)
+        assert assess_claim(world0_scores=[0.0], world1_scores=[1.0], **known).p_value == 1.0
+    separate = {"world0_scores": np.arange(60.0) + 60, "world1_scores": np.arange(60.0)}
+    least = assess_claim(**separate, mechanism=0.5, num_simulations=99)
+    assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
+
+
+# Refusals
+
+GOOD = {
+    estimate_epsilon: {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA},
+    estimate_epsilon_at_looks: {
+        "world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "looks": [(10, 10)],
+        "delta": DELTA,
+    },
+    expected_bound: {"mechanism": 1.0, "num_runs": 10, "delta": DELTA},
+}  # fmt: skip
+MECHANISM = Mechanism("substitute", sample_rate=0.5, num_steps=1)
+REFUSED = {
+    estimate_epsilon: [
+        ({"delta": 0.0}, "delta is 0.0; it must be a finite number above 0 and below 1"),
+        ({"delta": "1e-5"}, "delta is '1e-5'"),
+        ({"delta": None}, "delta is None"),
+        ({"delta": np.array([1e-5, 1e-5])}, "delta is array"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": math.nan}, "delta"),
+        ({"significance": 1e-15}, "significance is 1e-15; it must be at least 2e-09"),
+        ({"significance": 0.0}, "significance"),
+        ({"significance": math.nextafter(0.5, 1)}, "significance is 0.50*1; .* at most 0.5"),
+        ({"significance": 0.0005}, r"at least 0\.001.*simultaneous"),
+        ({"threshold_rule": "fixed", "threshold": "a"}, "needs a threshold"),
+        ({"threshold_rule": "fixed"}, "needs a threshold"),
+        ({"threshold": 1.0}, "goes with threshold_rule 'fixed'"),
+        ({"threshold_rule": "simultanous"}, "did you mean 'simultaneous'"),
+        ({"threshold_rule": "split", "world0_scores": [1.0]}, "at least 2"),
+        ({"conversion": "gpd"}, "known: gdp, subsampled_gaussian, direct"),
+        ({"conversion": "subsampled_gaussian"}, "needs a Mechanism"),
+        ({"conversion": "subsampled_gaussian", "mechanism": 2.0}, "needs a Mechanism"),
+        ({"mechanism": MECHANISM}, "goes with 'subsampled_gaussian'"),
+        ({"world0_scores": [1j, 2.0]}, "world0_scores must be real numbers, not complex128"),
+        ({"world0_scores": ["1", "2"]}, "world0_scores must be real numbers"),
+        ({"world0_scores": np.ma.masked_array([1.0, 2.0], [0, 1])}, "masked"),
+        ({"world1_scores": []}, "world1_scores must be one-dimensional and not empty"),
+        ({"world1_scores": [[1.0]]}, "world1_scores must be one-dimensional"),
+    ],
+    estimate_epsilon_at_looks: [
         ({"looks": []}, "looks"),
         ({"looks": [10]}, r"a look is 10; it must be a pair .* such as \(50, 50\)"),
         ({"looks": [(20, 20), (10, 10)]}, "do not decrease"),
         ({"looks": [(0, 10)]}, "looks is 0"),
         ({"threshold_rule": "split"}, "'split' has no bounds that hold jointly"),
     ],
-)
-def test_bad_looks_are_named(arguments, message):
-    good = {"world0_scores": [1.0] * 10, "world1_scores": [0.0] * 10, "delta": DELTA}
-    with pytest.raises(InputError, match=message):
-        estimate_epsilon_at_looks(**{**good, "looks": [(10, 10)], **arguments})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+    expected_bound: [
         ({"significance": 0.9}, "significance is 0.9"),
-        ({"significance": math.nan}, "significance is nan"),
         ({"significance": 1e-4}, r"at least 0\.001"),
         ({"threshold_rule": "split"}, "the power of threshold_rule 'split' is not known"),
         ({"num_runs": 2}, "num_runs is 2"),
         ({"mechanism": -1.0}, "mu is -1"),
         ({"delta": 1.0}, "delta"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "message"),
+    [(function, *case) for function, cases in REFUSED.items() for case in cases],
 )
-def test_bad_arguments_of_expected_bounds_are_named(arguments, message):
-    good = {"mechanism": 1.0, "num_runs": 10, "delta": DELTA}
+def test_bad_arguments_are_named(function, change, message):
     with pytest.raises(InputError, match=message):
-        expected_bound(**{**good, **arguments})
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.8, 2.0])
-def test_the_p_value_of_one_score_per_world_is_known(mu):
-    """The score of world 0 is above that of world 1 with probability Phi(mu / sqrt(2))."""
-    known = {"mechanism": mu, "num_simulations": 1_999, "seed": 3}
-    above = assess_claim(world0_scores=[1.0], world1_scores=[0.0], **known)
-    exact = norm.cdf(mu / math.sqrt(2))
-    assert abs(above.p_value - exact) < 4 * math.sqrt(exact * (1 - exact) / 1_999)
-    below = assess_claim(world0_scores=[0.0], world1_scores=[1.0], **known)
-    assert below.p_value == 1.0
-
-
-def test_the_least_p_value_is_that_of_the_observed_audit_among_all():
-    found = assess_claim(
-        world0_scores=np.arange(60.0) + 60,
-        world1_scores=np.arange(60.0),
-        mechanism=0.5,
-        num_simulations=99,
-    )
-    assert found.p_value == pytest.approx(1 / 100)
+        function(**{**GOOD[function], **change})
 
 
 def test_the_default_rule_starts_without_what_takes_long_to_import():

@@ -1,4 +1,4 @@
-"""The local level against closed forms and simulation, and its table against computed levels."""
+"""The local level, its table, and the counts of errors that are told apart of many scores."""
 
 import numpy as np
 import pytest
@@ -6,74 +6,105 @@ from scipy.special import betainc
 from scipy.stats import beta
 
 from dpcanary.errors import InputError
+from dpcanary.estimation import error_rates
 from dpcanary.estimation.error_rates import (
     LEVEL,
     LOCAL_LEVELS,
     MOST_TOLD_APART,
     compute_local_level,
+    counts_told_apart,
     failure_probability,
+    next_told_apart,
     simultaneous_local_level,
 )
 
 
+def failure(num_scores: int, level: float) -> float:
+    return failure_probability(num_scores=num_scores, local_level=level)
+
+
 @pytest.mark.parametrize("level", [0.5, 0.1, 0.001])
 def test_one_score_has_one_bound_and_two_are_an_integral(level):
-    assert failure_probability(num_scores=1, local_level=level) == pytest.approx(level, abs=1e-12)
+    assert failure(1, level) == pytest.approx(level, abs=1e-12)
     low, high = beta.ppf(1 - level, [1, 2], [2, 1])
     # P(U_(1) <= low, U_(2) <= high) = 2 * area of {x < low, x < y < high}.
-    survival = 2 * (low * high - low**2 / 2)
-    failure = failure_probability(num_scores=2, local_level=level)
-    assert failure == pytest.approx(1 - survival, abs=1e-12)
+    assert failure(2, level) == pytest.approx(1 - 2 * (low * high - low**2 / 2), abs=1e-12)
 
 
-@pytest.mark.parametrize("num_scores", [10, 300])
-def test_against_simulation(num_scores):
-    repeats, level = 20_000, 0.002
+@pytest.mark.parametrize("num_scores", [10, 300, 700])
+def test_against_simulation(num_scores, few_told_apart):
+    """Of 700 scores, not all counts are told apart."""
+    repeats, level = 10_000, 0.01
+    ranks = counts_told_apart(num_scores)[:-1] + 1
+    assert (len(ranks) < num_scores) == (num_scores > 300)
     uniform = np.sort(np.random.default_rng(5).random((repeats, num_scores)), axis=1)
-    ranks = np.arange(1, num_scores + 1)
-    smallest = (1 - betainc(ranks, num_scores - ranks + 1.0, uniform)).min(axis=1)
-    exact = failure_probability(num_scores=num_scores, local_level=level)
-    error = np.sqrt(exact * (1 - exact) / repeats)
-    assert abs((smallest < level).mean() - exact) < 3.5 * error
+    least = (1 - betainc(ranks, num_scores - ranks + 1.0, uniform[:, ranks - 1])).min(axis=1)
+    exact = failure(num_scores, level)
+    assert abs((least < level).mean() - exact) < 3.5 * np.sqrt(exact * (1 - exact) / repeats)
+    local = compute_local_level(num_scores=num_scores, level=0.025)
+    assert 0.995 * 0.025 <= failure(num_scores, local) <= 0.025
 
 
-@pytest.mark.parametrize("num_scores", [1, 7, 500, 1250])
-@pytest.mark.parametrize("level", [0.025, 0.1])
+@pytest.mark.parametrize(
+    ("num_scores", "level"), [(1, 0.025), (7, 0.1), (500, 0.025), (1_400, 0.005), (1_400, 0.2)]
+)
 def test_solution_keeps_the_level_and_wastes_little(num_scores, level):
-    local = compute_local_level(num_scores=num_scores, level=level)
-    failure = failure_probability(num_scores=num_scores, local_level=local)
-    assert 0.995 * level <= failure <= level
+    """The table is not for other levels than its own."""
+    local = simultaneous_local_level(num_scores=num_scores, level=level)
+    assert 0.994 * level <= failure(num_scores, local) <= level
 
 
-def test_the_table_is_exact_where_checked():
-    for num_scores, local in (LOCAL_LEVELS[0], LOCAL_LEVELS[12], LOCAL_LEVELS[25]):
-        failure = failure_probability(num_scores=num_scores, local_level=local)
-        assert 0.994 * LEVEL <= failure <= LEVEL
-
-
-def test_the_table_falls_in_small_steps():
+def test_the_table_is_exact_where_checked_and_falls_in_small_steps():
+    for num_scores, local in (LOCAL_LEVELS[0], LOCAL_LEVELS[12], LOCAL_LEVELS[20]):
+        assert 0.994 * LEVEL <= failure(num_scores, local) <= LEVEL
     sizes, levels = map(np.array, zip(*LOCAL_LEVELS, strict=True))
     assert (np.diff(levels) < 0).all()
     assert (levels[1:] / levels[:-1]).min() > 0.97
     assert (sizes[1:] / sizes[:-1]).max() < 1.101
     assert sizes[-1] == MOST_TOLD_APART
+    # Between entries the next larger one serves.
+    for size in ((sizes[3] + sizes[4]) // 2, sizes[4]):
+        assert simultaneous_local_level(num_scores=int(size), level=LEVEL) == levels[4]
 
 
-def test_between_entries_the_next_larger_one_serves():
-    sizes = [size for size, _ in LOCAL_LEVELS]
-    between = (sizes[3] + sizes[4]) // 2
-    assert simultaneous_local_level(num_scores=between, level=LEVEL) == LOCAL_LEVELS[4][1]
-    assert simultaneous_local_level(num_scores=sizes[4], level=LEVEL) == LOCAL_LEVELS[4][1]
+def test_what_has_no_local_level_is_refused(monkeypatch):
+    for num_scores, level in ((0, 0.025), (10, 0.0), (10, 1.0)):
+        with pytest.raises(InputError, match="no local level"):
+            simultaneous_local_level(num_scores=num_scores, level=level)
+    monkeypatch.setattr(error_rates, "failure_probability", lambda **_: 1e-7)
+    with pytest.raises(InputError, match="beyond the precision of rule 'simultaneous'"):
+        compute_local_level(num_scores=400_000, level=1e-9)
 
 
-@pytest.mark.parametrize("level", [0.005, 0.2])
-def test_the_table_is_not_for_other_levels(level):
-    local = simultaneous_local_level(num_scores=1_400, level=level)
-    failure = failure_probability(num_scores=1_400, local_level=local)
-    assert 0.994 * level <= failure <= level
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        pytest.param("_LARGE", 0, 1e-10, id="Stirling's series"),
+        # Steps of thousands of counts occur with a million scores.
+        pytest.param("_LONG", 1, 1e-9, id="Fourier transforms"),
+    ],
+)
+def test_other_ways_to_compute_change_no_digit_that_counts(name, value, error, monkeypatch):
+    exact = [failure(2_000, level) for level in (1e-3, 0.01)]
+    monkeypatch.setattr(error_rates, name, value)
+    assert [failure(2_000, level) for level in (1e-3, 0.01)] == pytest.approx(exact, abs=error)
 
 
-@pytest.mark.parametrize(("num_scores", "level"), [(0, 0.025), (10, 0.0), (10, 1.0)])
-def test_bad_arguments(num_scores, level):
-    with pytest.raises(InputError, match="no local level"):
-        simultaneous_local_level(num_scores=num_scores, level=level)
+@pytest.mark.parametrize("num_scores", [MOST_TOLD_APART + 1, 1_000_000, 10_000_001])
+def test_of_many_scores_counts_are_dense_where_they_are_few(num_scores):
+    for few in (1, 7, MOST_TOLD_APART):
+        assert [*counts_told_apart(few)] == [*range(few + 1)]
+    counts = counts_told_apart(num_scores)
+    assert (counts[0], counts[-1]) == (0, num_scores)
+    assert (np.diff(counts) > 0).all()
+    assert len(counts) < 2_600
+    assert [*counts[:256]] == [*range(256)]
+    assert [*(num_scores - counts[::-1])] == [*counts]
+    # In standard deviations of a count k, steps are the same everywhere.
+    half = counts[(counts > 2_000) & (counts < num_scores / 2)]
+    steps = np.diff(half) / np.sqrt(half[1:])
+    assert steps.max() < 1.05 * np.sqrt(2 * num_scores) / 1_024 + 1 / np.sqrt(2_000)
+    errors = np.array([0, 3, 255, 1_000, num_scores // 2 + 1, num_scores])
+    rounded = next_told_apart(errors, num_scores)
+    assert np.isin(rounded, counts).all()
+    assert [*rounded] == [counts[counts >= error].min() for error in errors]

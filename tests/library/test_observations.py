@@ -1,145 +1,240 @@
-"""Shard files: writing and reading them, and the refusal of damaged or foreign files."""
+"""Files of shards and of scores: what is written comes back, and other files are refused."""
 
 import hashlib
 import platform
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpcanary.errors import InputError
-from dpcanary.files import write_arrays
+from dpcanary.files import read_arrays, write_arrays
 from dpcanary.observations import (
-    FORMAT,
     Shard,
     hashes_of,
+    parity,
     read_shard,
     shard_header,
     shard_path,
     write_shard,
 )
+from dpcanary.scoring.score_file import AuditScores, read_scores, write_scores
 from dpcanary.settings.audit import Audit
 
-ARRAYS = ("run", "world", "step", "observation", "test_accuracy")
+NUM_REPEATS, NUM_RUNS = 2, 8
 
 
-def shard(first: int, num_runs: int, *, num_slots: int = 1, **header: object) -> Shard:
-    run = np.arange(first, first + num_runs)
-    slot = np.arange(num_slots)
+def shard(*, num_slots: int = 1) -> Shard:
+    """Observations that all differ, of runs 4 to 7."""
+    run, slot = np.arange(4, 8), np.arange(num_slots)
     return Shard(
-        header={"settings": {"a": 1}, "inputs": {"data": "x"}, "seconds": 2.0, **header},
+        header={"settings": {"a": 1}, "inputs": {"data": "x"}, "seconds": 2.0, "device": "cuda"},
         run=run,
         world=((run[:, None] + slot) % 2).astype(np.uint8),
         step=np.array([5, 10]),
         observation=run[:, None, None] * np.array([1.0, 10.0])[:, None] + 0.5 * slot,
-        test_accuracy=np.full(num_runs, 0.5, np.float32),
+        test_accuracy=np.full(4, 0.5, np.float32),
     )
 
 
-def written(folder: Path, one: Shard) -> Path:
+def scores(*, num_slots: int = 1) -> AuditScores:
+    """Scores that all differ. With one slot, runs alternate between the worlds."""
+    shape = (NUM_REPEATS, NUM_RUNS, num_slots)
+    runs = np.broadcast_to(np.arange(NUM_RUNS)[:, None], shape)
+    world = parity(runs) if num_slots == 1 else np.random.default_rng(0).integers(0, 2, shape)
+    return AuditScores(
+        header={"audit": "fig-gradient", "sample_rate": 0.1, "seconds": 3.5},
+        step=np.array([10, 20, 30]),
+        scores=np.arange(np.prod(shape) * 3).reshape(*shape, 3) / 7,
+        world=world.astype(np.uint8),
+        test_accuracy=(np.arange(NUM_REPEATS * NUM_RUNS).reshape(shape[:2]) / 20).astype("float32"),
+    )
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files: how one is made, written and read, and what does not fit in it."""
+
+    make: Callable[..., Any]
+    write: Callable[[Path, Any], None]
+    read: Callable[[Path], Any]
+    arrays: tuple[str, ...]
+    refusal: str
+    foreign: list[dict[str, Any]]  # headers of other formats; None where a key is missing
+    misfits: list[dict[str, tuple[int, ...]]]  # with two slots
+
+
+FORMATS = {
+    "shard": Format(
+        shard, write_shard, read_shard, ("run", "world", "step", "observation", "test_accuracy"),
+        "no shard file of this version of dpcanary",
+        [{"format": "dpcanary-shard-1"}, {"format": None}],
+        [
+            {"test_accuracy": (3,)}, {"run": (5,)}, {"step": (1,)}, {"world": (3, 2)},
+            {"world": (4, 3)}, {"world": (4,)}, {"observation": (3, 2, 2)},
+            {"observation": (4, 3, 2)}, {"observation": (4, 2, 1)}, {"observation": (4, 2)},
+        ],
+    ),
+    "scores": Format(
+        scores, write_scores, read_scores, ("step", "scores", "world", "test_accuracy"),
+        "no score file; delete it and run again", [{"audit": None}],
+        [
+            {"step": (2,)}, {"scores": (2, 8, 1, 3)}, {"scores": (2, 6, 2, 3)},
+            {"scores": (2, 8, 3)}, {"world": (2, 8, 1)}, {"world": (2, 8)},
+            {"test_accuracy": (2, 6)}, {"test_accuracy": (16,)},
+            # Without an axis for the slots, these arrays would fit together.
+            {"scores": (2, 8, 3), "world": (2, 8)},
+        ],
+    ),
+}  # fmt: skip
+each_format = pytest.mark.parametrize("name", FORMATS)
+
+
+def written(folder: Path, name: str, content: Any) -> Path:
     path = shard_path(folder, 0)
-    write_shard(path, one)
+    FORMATS[name].write(path, content)
     return path
 
 
+def assert_same(content: Any, other: Any, arrays: tuple[str, ...]) -> None:
+    assert content.header == other.header
+    for name in arrays:
+        np.testing.assert_array_equal(getattr(content, name), getattr(other, name))
+        assert getattr(content, name).dtype == getattr(other, name).dtype
+
+
+@each_format
 @pytest.mark.parametrize("num_slots", [1, 3])
-@pytest.mark.parametrize("shape", [(), (2, 10)], ids=["changes", "logits"])
-def test_what_is_written_comes_back(tmp_path, num_slots, shape):
-    observation = np.random.default_rng(0).normal(size=(3, 2, num_slots, *shape))
-    expected = shard(4, 3, num_slots=num_slots, device="cuda")
-    expected = replace(expected, observation=observation.astype(np.float32))
-    back = read_shard(written(tmp_path, expected))
-    assert back.header == expected.header
-    for name in ARRAYS:
-        np.testing.assert_array_equal(getattr(back, name), getattr(expected, name))
-        assert getattr(back, name).dtype == getattr(expected, name).dtype
+def test_what_is_written_comes_back(tmp_path, name, num_slots):
+    content = FORMATS[name].make(num_slots=num_slots)
+    content.test_accuracy[1] = np.nan  # of a process, which has none
+    back = FORMATS[name].read(written(tmp_path, name, content))
+    assert_same(back, content, FORMATS[name].arrays)
+    if name == "scores":
+        assert (back.audit, back.num_slots) == ("fig-gradient", num_slots)
+        content.scores[0, 3], content.scores[1, 2] = np.inf, -np.inf
+    else:
+        logits = np.random.default_rng(0).normal(size=(4, 2, num_slots, 2, 10))
+        content = replace(content, observation=logits.astype(np.float32))
+    assert_same(FORMATS[name].read(written(tmp_path, name, content)), content, FORMATS[name].arrays)
 
 
-def test_names_are_those_that_the_workflow_makes(tmp_path):
+@each_format
+def test_damaged_missing_and_foreign_files_are_refused(tmp_path, name):
+    of_format = FORMATS[name]
+    path = written(tmp_path, name, of_format.make())
+    header, arrays = read_arrays(path)
+    others = [(header | foreign, arrays) for foreign in of_format.foreign]
+    others += [(header, {key: arrays[key] for key in {*arrays} - {"world"}})]
+    others += [(header, {"world": arrays["world"]}), (header, arrays | {"more": np.arange(4)})]
+    for other_header, other_arrays in others:
+        other_header = {key: value for key, value in other_header.items() if value is not None}
+        write_arrays(tmp_path / "x.npz", header=other_header, arrays=other_arrays)
+        with pytest.raises(InputError, match=rf"x\.npz is {of_format.refusal}"):
+            of_format.read(tmp_path / "x.npz")
+    with pytest.raises(InputError, match="does not exist"):
+        of_format.read(tmp_path / "none.npz")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match="delete it and run again"):
+        of_format.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "misfit"),
+    [(name, misfit) for name in FORMATS for misfit in FORMATS[name].misfits],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_refused(tmp_path, name, misfit):
+    arrays = {key: np.zeros(shape) for key, shape in misfit.items()}
+    path = written(tmp_path, name, replace(FORMATS[name].make(num_slots=2), **arrays))
+    with pytest.raises(InputError, match=r"00000\.npz: its arrays do not fit together"):
+        FORMATS[name].read(path)
+
+
+def test_worlds_other_than_0_and_1_and_scores_of_nan_are_refused(tmp_path):
+    """A run of such a world would be in neither, and the bound would be of the others."""
+    for world in (2, 255):
+        worlds = np.array([[0], [1], [world], [1]], np.uint8)
+        path = written(tmp_path, "shard", replace(shard(), world=worlds))
+        with pytest.raises(InputError, match=r"00000\.npz: its arrays do not fit together"):
+            read_shard(path)
+    broken = scores(num_slots=2)
+    broken.scores[1, 5, 1, 2] = broken.scores[1, 6, 0, 0] = np.nan
+    path = written(tmp_path, "scores", broken)
+    with pytest.raises(InputError, match=r"score of run 5 of repeat 1 is NaN: .* never drop it"):
+        read_scores(path)
+
+
+def test_names_of_shards_are_those_that_the_workflow_makes(tmp_path):
     audit = Audit(
         canary="worst_case", sample_rate=0.5, noise_multiplier=1.0, num_steps=1, num_runs=4000
     )
-    paths = [shard_path(tmp_path, index) for index in range(8)]
-    assert [path.stem for path in paths] == audit.shards
+    assert [shard_path(tmp_path, index).stem for index in range(8)] == audit.shards
 
 
 def test_headers_say_where_observations_come_from(tmp_path):
     (tmp_path / "data.npz").write_bytes(b"some bytes")
     inputs = hashes_of({"data": tmp_path / "data.npz"})
     assert inputs == {"data": hashlib.sha256(b"some bytes").hexdigest()}
-    header = shard_header(
-        settings={"seed": 3},
-        noise_multiplier=2.0,
-        inputs=inputs,
-        device="cpu",
-        seconds=1.5,
-        packages=["numpy"],  # not what happens to be loaded
-    )
-    software = header.pop("software")
-    assert {*software} == {"python", "numpy"}
-    assert header == {
-        "settings": {"seed": 3},
-        "noise_multiplier": 2.0,
-        "inputs": inputs,
-        "device": "cpu",
-        "seconds": 1.5,
-    }
-    assert software["python"] == platform.python_version()
-    assert software["numpy"] == np.__version__
-    back = read_shard(written(tmp_path, replace(shard(0, 4), header=header)))
+    known = {"settings": {"seed": 3}, "noise_multiplier": 2.0, "inputs": inputs}
+    known |= {"device": "cpu", "seconds": 1.5}
+    header = shard_header(**known, packages=["numpy"])  # not what happens to be loaded
+    software = {"python": platform.python_version(), "numpy": np.__version__}
+    assert header == known | {"software": software}
+    back = read_shard(written(tmp_path, "shard", replace(shard(), header=dict(header))))
     assert back.header == header
 
 
-@pytest.mark.parametrize(
-    ("header", "without", "more"),
-    [
-        ({"format": "dpcanary-shard-1"}, (), {}),
-        ({}, (), {}),
-        ({"format": FORMAT}, ("world",), {}),
-        ({"format": FORMAT}, (), {"more": np.arange(4)}),
-    ],
-    ids=["former version", "no format", "no worlds", "one array more"],
-)
-def test_files_of_another_format_are_refused(tmp_path, header, without, more):
-    arrays = {name: getattr(shard(0, 4), name) for name in ARRAYS if name not in without}
-    write_arrays(tmp_path / "x.npz", header=header, arrays=arrays | more)
-    with pytest.raises(InputError, match=r"x\.npz is no shard file of this version of dpcanary"):
-        read_shard(tmp_path / "x.npz")
+# Selections of scores
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"test_accuracy": (3,)},
-        {"run": (5,)},
-        {"step": (1,)},
-        {"world": (3, 2)},
-        {"world": (4, 3)},
-        {"world": (4,)},
-        {"observation": (3, 2, 2)},
-        {"observation": (4, 3, 2)},
-        {"observation": (4, 2, 1)},
-        {"observation": (4, 2)},
-    ],
-    ids=str,
+    ("num_slots", "slots"), [(1, slice(None)), (3, slice(None)), (3, slice(1, 2)), (3, slice(1, 9))]
 )
-def test_arrays_that_do_not_fit_are_refused(tmp_path, changes):
-    arrays = {name: np.zeros(shape) for name, shape in changes.items()}
-    with pytest.raises(InputError, match="do not fit together"):
-        read_shard(written(tmp_path, replace(shard(0, 4, num_slots=2), **arrays)))
+def test_scores_of_the_worlds(num_slots, slots):
+    """Each slot of each run goes to its own world, compared with a loop."""
+    audit = scores(num_slots=num_slots)
+    for repeat, step in product(range(NUM_REPEATS), range(3)):
+        worlds = audit.of_worlds(repeat=repeat, step=step, slots=slots)
+        for index in (0, 1):
+            expected = [
+                audit.scores[repeat, run, slot, step]
+                for run in range(NUM_RUNS)
+                for slot in range(num_slots)[slots]
+                if audit.world[repeat, run, slot] == index
+            ]
+            assert expected
+            np.testing.assert_array_equal(worlds[index], expected)
 
 
-@pytest.mark.parametrize("world", [2, 255])
-def test_worlds_other_than_0_and_1_are_refused(tmp_path, world):
-    """A run of such a world would be in neither, and the bound would be of the others."""
-    worlds = np.array([[0], [1], [world], [1]], np.uint8)
-    with pytest.raises(InputError, match=r"00000\.npz: its arrays do not fit together"):
-        read_shard(written(tmp_path, replace(shard(0, 4), world=worlds)))
+@pytest.mark.parametrize(("num_slots", "num_runs"), [(1, 2), (1, 6), (1, 8), (3, 1), (3, 5)])
+def test_scores_of_the_last_step_and_of_the_first_runs(num_slots, num_runs):
+    arrays, audit = FORMATS["scores"].arrays, scores(num_slots=num_slots)
+    last = audit.at_last_step()
+    assert_same(last, replace(audit, step=np.array([30]), scores=audit.scores[..., [2]]), arrays)
+    assert_same(last.at_last_step(), last, arrays)
+    first = {
+        name: np.stack([getattr(audit, name)[repeat, :num_runs] for repeat in range(NUM_REPEATS)])
+        for name in ("scores", "world", "test_accuracy")
+    }
+    assert_same(audit.of_first_runs(num_runs), replace(audit, **first), arrays)
+    assert_same(audit, scores(num_slots=num_slots), arrays)
 
 
-def test_a_truncated_shard_is_refused_with_advice(tmp_path):
-    path = written(tmp_path, shard(0, 4))
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="delete it and run again"):
-        read_shard(path)
+@pytest.mark.parametrize(
+    ("num_slots", "num_runs", "message"),
+    [
+        *((1, count, "half of the runs are of each world") for count in (-2, 0, 1, 7, 9)),
+        (1, 10, "more than the 8 runs of a repeat of audit fig-gradient: train more runs or ask"),
+        (3, 9, "more than the 8 runs"),
+        (3, 0, "give at least 1"),
+        (3, -1, "give at least 1"),
+    ],
+)
+def test_first_runs_that_cannot_be_taken(num_slots, num_runs, message):
+    with pytest.raises(InputError, match=rf"num_runs {num_runs}\b.*{message}"):
+        scores(num_slots=num_slots).of_first_runs(num_runs)

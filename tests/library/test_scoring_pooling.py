@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcanary.canaries import CanarySet, InputCanary, write_canaries
+from dpcanary.canaries import CanarySet, InputCanary, read_canaries, write_canaries
 from dpcanary.errors import InputError
 from dpcanary.observations import Shard, hashes_of, parity, read_shard, shard_path, write_shard
 from dpcanary.scoring.pooling import checked_shards, pool_scores
@@ -54,19 +54,11 @@ def shard(first: int, num_runs: int, **header: object) -> Shard:
     )
 
 
-def changed(**arrays: np.ndarray) -> Shard:
-    return replace(shard(4, 4), **arrays)
-
-
 def written(folder: Path, *shards: Shard) -> list[Path]:
     paths = [shard_path(folder, index) for index in range(len(shards))]
-    for path, one in zip(paths, shards, strict=True):
-        write_shard(path, one)
+    for path, content in zip(paths, shards, strict=True):
+        write_shard(path, content)
     return paths
-
-
-def checked(paths: list[Path], *, canaries: Path | None = None) -> list[Shard]:
-    return list(checked_shards(paths, STAGE, canaries=canaries))
 
 
 def pooled_of(
@@ -75,19 +67,14 @@ def pooled_of(
     return pool_scores(paths, stage, canaries=canaries, names=NAMES)
 
 
-def reverse(one: Shard) -> Shard:
-    """The same runs from the last to the first."""
-    names = ("run", "world", "observation", "test_accuracy")
-    return replace(one, **{name: getattr(one, name)[::-1] for name in names})
-
-
 @pytest.mark.parametrize("num_repeats", [1, 3])
 def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     stage = stage_of({**AUDIT, "num_runs": 4, "num_repeats": num_repeats})
     total = 4 * num_repeats
     last = shard(1, total - 1, settings=stage.runs_settings, device="cuda", software={"torch": "x"})
-    paths = written(tmp_path, reverse(last), shard(0, 1, settings=stage.runs_settings))
-    pooled = pooled_of(paths, stage)
+    by_run = ("run", "world", "observation", "test_accuracy")
+    last = replace(last, **{name: getattr(last, name)[::-1] for name in by_run})
+    pooled = pooled_of(written(tmp_path, last, shard(0, 1, settings=stage.runs_settings)), stage)
     runs = np.arange(total).reshape(num_repeats, 4)
     np.testing.assert_array_equal(pooled.world[..., 0], runs % 2)
     np.testing.assert_array_equal(pooled.scores[..., 0], runs[..., None])
@@ -98,72 +85,74 @@ def test_runs_are_put_in_order_whatever_their_shards(tmp_path, num_repeats):
     assert pooled.header == NAMES | expected
 
 
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        (shard(4, 4, settings={**SETTINGS, "seed": 2}), r"00001\.npz was made with other settings"),
-        (shard(4, 4, inputs={"canaries": "x"}), r"00001\.npz was made with other canaries: it is"),
-        (shard(4, 4, inputs={"data": "y"}), "00001.npz and .*00000.npz differ in 'inputs'"),
-        (shard(4, 4, noise_multiplier=3.0), "differ in 'noise_multiplier'"),
-        (shard(4, 4, extra=1), "differ in 'extra'"),
-        (shard(2, 6), r"00001\.npz: run 2 is there twice \(2 such runs\)"),
-        (shard(5, 3), r"run 4 is missing \(1 such runs\)"),
-        (shard(4, 3), "run 7 is missing"),
-        (shard(4, 5), r"00001\.npz: run 8 is not one of the audit's 8"),
-        (shard(-1, 5), r"00001\.npz: run -1 is not one of the audit's 8"),
-        (changed(run=np.array([4, 5, 6, 6])), r"run 6 is there twice \(1 such runs\)"),
-        (changed(step=np.array([5, 11])), r"00001\.npz recorded different steps"),
-        (
-            changed(step=np.array([5]), observation=np.zeros((4, 1, 1))),
-            r"00001\.npz recorded different steps",
-        ),
-        (
-            changed(world=np.zeros((4, 3), np.uint8), observation=np.zeros((4, 2, 3))),
-            r"00001\.npz has 3 slots, its audit 1; delete it",
-        ),
-        (
-            changed(observation=np.array([0, 0, 0, 0, 0, np.nan, 0, 0]).reshape(4, 2, 1)),
-            r"00001\.npz: run 6 has a NaN",
-        ),
-    ],
-)
+WRONG_HEADERS = [
+    ({"settings": {**SETTINGS, "seed": 2}}, r"00001\.npz was made with other settings"),
+    ({"inputs": {"canaries": "x"}}, r"00001\.npz was made with other canaries: it is"),
+    ({"inputs": {"data": "y"}}, "00001.npz and .*00000.npz differ in 'inputs'"),
+    ({"noise_multiplier": 3.0}, "differ in 'noise_multiplier'"),
+    ({"extra": 1}, "differ in 'extra'"),
+]
+WRONG_RUNS = [
+    ((2, 6), r"00001\.npz: run 2 is there twice \(2 such runs\)"),
+    ((5, 3), r"run 4 is missing \(1 such runs\)"),
+    ((4, 3), "run 7 is missing"),
+    ((4, 5), r"00001\.npz: run 8 is not one of the audit's 8"),
+    ((-1, 5), r"00001\.npz: run -1 is not one of the audit's 8"),
+]
+NAN = np.where(np.arange(8) == 5, np.nan, 0).reshape(4, 2, 1)
+WRONG_ARRAYS = [
+    ({"run": np.array([4, 5, 6, 6])}, r"run 6 is there twice \(1 such runs\)"),
+    ({"step": np.array([5, 11])}, r"00001\.npz recorded different steps"),
+    (
+        {"step": np.array([5]), "observation": np.zeros((4, 1, 1))},
+        r"00001\.npz recorded different steps",
+    ),
+    (
+        {"world": np.zeros((4, 3), np.uint8), "observation": np.zeros((4, 2, 3))},
+        r"00001\.npz has 3 slots, its audit 1; delete it",
+    ),
+    ({"observation": NAN}, r"00001\.npz: run 6 has a NaN"),
+]
+SECOND = shard(4, 4)
+SECONDS = [(shard(4, 4, **header), message) for header, message in WRONG_HEADERS]
+SECONDS += [(shard(*runs), message) for runs, message in WRONG_RUNS]
+SECONDS += [(replace(SECOND, **arrays), message) for arrays, message in WRONG_ARRAYS]
+
+
+@pytest.mark.parametrize(("second", "message"), SECONDS)
 def test_shards_that_do_not_belong_together_are_refused(tmp_path, second, message):
     with pytest.raises(InputError, match=message):
-        checked(written(tmp_path, shard(0, 4), second))
+        [*checked_shards(written(tmp_path, shard(0, 4), second), STAGE, canaries=None)]
 
 
 def test_shards_must_have_the_audits_settings_and_canaries(tmp_path):
     """It is not enough that they agree with one another."""
     foreign = {"settings": {**SETTINGS, "seed": 2}}
     with pytest.raises(InputError, match="other settings: it is of another audit, or out of"):
-        checked(written(tmp_path, shard(0, 4, **foreign), shard(4, 4, **foreign)))
+        pooled_of(written(tmp_path, shard(0, 4, **foreign), shard(4, 4, **foreign)))
     paths = written(tmp_path, shard(0, 8))
     with pytest.raises(InputError, match="made with other canaries"):
-        checked(paths, canaries=paths[0])
+        [*checked_shards(paths, STAGE, canaries=paths[0])]
     with pytest.raises(InputError, match="made with other canaries"):
-        checked(written(tmp_path, shard(0, 8, inputs={"canaries": "x"})))
+        pooled_of(written(tmp_path, shard(0, 8, inputs={"canaries": "x"})))
 
 
-def test_a_score_of_another_shape_is_refused(tmp_path, monkeypatch):
-    """A function of another package may return a wrong shape."""
-    monkeypatch.setattr("dpcanary.scoring.scores.as_observed", lambda observed, _: observed[..., 0])
-    with pytest.raises(InputError, match=r"as_observed returned shape \(8, 2\) for 8 runs, 2 st"):
-        pooled_of(written(tmp_path, shard(0, 8)))
-
-
-def test_scores_are_told_of_the_audit(tmp_path, monkeypatch):
-    told = []
+def test_scores_are_told_of_the_audit_and_have_a_shape(tmp_path, monkeypatch):
+    contexts, paths = [], written(tmp_path, shard(0, 4), shard(4, 4))
 
     def remembered(observed: np.ndarray, context: ScoringContext) -> np.ndarray:
-        told.append(context)
+        contexts.append(context)
         assert observed.dtype == np.float64
         return -observed
 
     monkeypatch.setattr("dpcanary.scoring.scores.as_observed", remembered)
-    pooled = pooled_of(written(tmp_path, shard(0, 4), shard(4, 4)))
+    pooled = pooled_of(paths)
     context = ScoringContext(0.5, 2.0, (5, 10), canaries=None, runs_settings=STAGE.runs_settings)
-    assert told == [context, context]
+    assert contexts == [context, context]
     np.testing.assert_array_equal(pooled.scores[0, :, 0, 0], -np.arange(8))
+    monkeypatch.setattr("dpcanary.scoring.scores.as_observed", lambda observed, _: observed[..., 0])
+    with pytest.raises(InputError, match=r"as_observed returned shape \(4, 2\) for 4 runs, 2 st"):
+        pooled_of(paths)
 
 
 def logit_shards(
@@ -181,19 +170,16 @@ def logit_shards(
     write_canaries(path, CanarySet(canaries, target_labels=(1,) * len(labels)))
     header = shard(0, 1, settings=stage.runs_settings, inputs=hashes_of({"canaries": path})).header
     step = np.array(stage.record_steps)
-    shape = (runs_per_shard, len(step), len(labels), 2, 10)
     rng = np.random.default_rng(0)
-    logits = rng.normal(size=shape).astype(np.float32)
-    starts = range(0, stage.num_runs * stage.num_repeats, runs_per_shard)
-    runs = [np.arange(start, start + runs_per_shard) for start in starts]
-    worlds = [parity(run)[:, None] for run in runs]
-    if len(labels) > 1:
-        worlds = [rng.integers(0, 2, (runs_per_shard, len(labels))) for _ in runs]
+    logits = rng.normal(size=(runs_per_shard, len(step), len(labels), 2, 10)).astype(np.float32)
     accuracy = np.full(runs_per_shard, 0.5, np.float32)
-    shards = (
-        Shard(header, run, world.astype(np.uint8), step, logits, accuracy)
-        for run, world in zip(runs, worlds, strict=True)
-    )
+    shards = []
+    for start in range(0, stage.num_runs * stage.num_repeats, runs_per_shard):
+        run = np.arange(start, start + runs_per_shard)
+        world = parity(run)[:, None]
+        if len(labels) > 1:
+            world = rng.integers(0, 2, (runs_per_shard, len(labels)))
+        shards.append(Shard(header, run, world.astype(np.uint8), step, logits, accuracy))
     return written(folder, *shards)
 
 
@@ -204,30 +190,26 @@ def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
     paths = logit_shards(tmp_path, stage, runs_per_shard=6, labels=labels)
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     shards = [read_shard(path) for path in paths]
-    logits = np.concatenate([one.observation for one in shards]).astype(np.float64)
-    canaries = CanarySet(
-        tuple(InputCanary(np.zeros(64, np.float32), label, 0) for label in labels),
-        (1,) * len(labels),
-    )
-    context = ScoringContext(0.5, 2.0, stage.record_steps, canaries)
+    logits = np.concatenate([part.observation for part in shards]).astype(np.float64)
+    context = ScoringContext(0.5, 2.0, stage.record_steps, read_canaries(tmp_path / "canaries.npz"))
     scores = logit_difference(logits, context)  # (runs, steps, slots)
     expected = scores.reshape(3, 10, 2, len(labels)).transpose(0, 1, 3, 2)
-    world = np.concatenate([one.world for one in shards]).reshape(3, 10, len(labels))
+    world = np.concatenate([part.world for part in shards]).reshape(3, 10, len(labels))
     np.testing.assert_array_equal(pooled.scores, expected)
     np.testing.assert_array_equal(pooled.world, world)
     assert pooled.num_slots == len(labels)
 
 
 def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
-    """For 200,000 runs, whose logits as float64 are twenty times as large as their scores."""
+    """For 40,000 runs, whose logits as float64 are twenty times as large as their scores."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # saves time
-    stage = stage_of({**LOGITS, "num_runs": 200_000})
-    paths = logit_shards(tmp_path, stage, runs_per_shard=1_000)
+    stage = stage_of({**LOGITS, "num_runs": 40_000})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=200)
     tracemalloc.start()
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     size = pooled.scores.nbytes
-    assert size == 200_000 * 2 * 8
-    # The scores, each run's accuracy and world, whether it was seen, and 1,000 runs' logits.
+    assert size == 40_000 * 2 * 8
+    # The scores, each run's accuracy and world, whether it was seen, and 200 runs' logits.
     assert peak < 2.5 * size

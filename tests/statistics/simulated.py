@@ -1,20 +1,25 @@
-"""Simulated audits: scores whose truth is known, and the bounds of the calibrated rules."""
+"""Simulated audits: laws of scores whose truth is known, and how often bounds exceed it."""
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.estimation import EpsilonEstimate
-from dpcanary.estimation.calibration.statistics import NullTable, observed_statistics, scan_terms
-from dpcanary.estimation.calibration.store import calibrated_bound
+from dpcanary.estimation.anytime import EProcess, lines_of_curves
 from dpcanary.estimation.families import GDP, Family
-from dpcanary.estimation.rules import RULES
+from dpcanary.estimation.one_run.estimate import OneRunEstimate, epsilon_of_guesses
+from dpcanary.estimation.one_run.slots import Guesses, guess_slots
+from dpcanary.estimation.rules import RULES, ThresholdRule
+from dpcanary.estimation.settings import Conversion
 
 SIGNIFICANCE = 0.05
 DELTA = 1e-5
@@ -25,32 +30,13 @@ Draw = Callable[[np.random.Generator, int, int], tuple[Scores, Scores]]
 
 
 def allowed(num_audits: int) -> float:
-    """The significance and 3 Monte-Carlo errors."""
-    return SIGNIFICANCE + 3 * float(np.sqrt(SIGNIFICANCE * (1 - SIGNIFICANCE) / num_audits))
+    """The significance and 3 Monte-Carlo errors of so many audits."""
+    return SIGNIFICANCE + 3 * sqrt(SIGNIFICANCE * (1 - SIGNIFICANCE) / num_audits)
 
 
 def gaussian(mu: float) -> Draw:
     """Scores whose trade-off curve is G_mu."""
     return lambda rng, n0, n1: (rng.normal(mu, 1.0, n0), rng.normal(0.0, 1.0, n1))
-
-
-def estimates_of(
-    draw: Draw, sizes: Sizes, rng: np.random.Generator, *, num_audits: int, **options: Any
-) -> list[EpsilonEstimate]:
-    """The estimates of many audits, with the options of `estimate_epsilon`."""
-    estimates = []
-    for _ in range(num_audits):
-        world0, world1 = draw(rng, *sizes)
-        estimates.append(
-            estimate_epsilon(
-                world0_scores=world0,
-                world1_scores=world1,
-                delta=DELTA,
-                significance=SIGNIFICANCE,
-                **options,
-            )
-        )
-    return estimates
 
 
 def mapped(draw: Draw, change: Callable[[Scores], Scores]) -> Draw:
@@ -63,6 +49,40 @@ def mapped(draw: Draw, change: Callable[[Scores], Scores]) -> Draw:
     return changed
 
 
+def clipped(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
+    """N(1, 4) against N(0, 1); clipped, since thresholds far out would have an unbounded mu."""
+    return np.clip(rng.normal(1, 2, n0), -3, 3), np.clip(rng.normal(0, 1, n1), -3, 3)
+
+
+def drifting(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
+    """Scores of pairs whose place moves; each pair satisfies G_1."""
+    world0, world1 = gaussian(1.0)(rng, n0, n1)
+    return world0 + 0.01 * np.arange(n0), world1 + 0.01 * np.arange(n1)
+
+
+def response(epsilon: float) -> Draw:
+    """Randomised response."""
+    lie = 1 / (1 + np.exp(epsilon))
+    return lambda rng, n0, n1: (
+        (rng.random(n0) >= lie).astype(float),
+        (rng.random(n1) < lie).astype(float),
+    )
+
+
+def direct_pair(epsilon: float, delta: float = DELTA) -> Draw:
+    """Scores whose trade-off curve is that of (epsilon, delta)-DP exactly.
+
+    Where the curve is 0, a score of world 1 is below all others, and not missing.
+    """
+
+    def draw(rng: np.random.Generator, n0: int, n1: int) -> tuple[Scores, Scores]:
+        fpr = rng.random(n1)
+        steep, flat = (1 - delta - np.exp(epsilon) * fpr), np.exp(-epsilon) * (1 - delta - fpr)
+        return rng.random(n0), np.maximum(0.0, np.maximum(steep, flat))
+
+    return draw
+
+
 def transcripts(mechanism: Mechanism) -> Draw:
     """Log-likelihood ratios of all noisy sums, for the worst-case pair of `mechanism`.
 
@@ -71,54 +91,101 @@ def transcripts(mechanism: Mechanism) -> Draw:
     """
     q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.num_steps
     in_world1 = -1 if mechanism.adjacency is Adjacency.SUBSTITUTE else 0
-    places = np.linspace(-1 - 9 * sigma, 1 + 9 * sigma, 20_001)
+    grid = np.linspace(-1 - 9 * sigma, 1 + 9 * sigma, 20_001)
     # The density of each world, over that of the noise alone.
     first, second = (
-        np.logaddexp(np.log1p(-q), np.log(q) + (sign * places - abs(sign) / 2) / sigma**2)
+        np.logaddexp(np.log1p(-q), np.log(q) + (sign * grid - abs(sign) / 2) / sigma**2)
         for sign in (1, in_world1)
     )
     losses = (first - second).astype(np.float32)
-    per_unit = 1 / (places[1] - places[0])
+    per_unit = 1 / (grid[1] - grid[0])
 
     def sums(rng: np.random.Generator, count: int, added: int) -> Scores:
         sampled = rng.random((count, steps), np.float32) < q
         noise = np.float32(sigma) * rng.standard_normal((count, steps), np.float32)
         noisy = np.float32(added) * sampled + noise
         # The table is finer than any difference that an audit could see.
-        cells = np.rint((noisy - np.float32(places[0])) * np.float32(per_unit)).astype(np.int32)
+        cells = np.rint((noisy - np.float32(grid[0])) * np.float32(per_unit)).astype(np.int32)
         return losses[np.clip(cells, 0, len(losses) - 1)].sum(axis=1, dtype=np.float64)
 
     return lambda rng, n0, n1: (sums(rng, n0, 1), sums(rng, n1, in_world1))
 
 
-def bounds_by_rule(
-    draw: Draw,
-    sizes: Sizes,
-    *,
-    num_audits: int,
-    seed: int,
-    family: Family = GDP,
-    table: NullTable | None = None,
-) -> dict[str, Scores]:
-    """The theta that each calibrated rule proves in each of many audits.
+@dataclass(frozen=True)
+class Law:
+    """A law of scores, and the least theta of the conversion's curves that it satisfies."""
 
-    `table` is the null table, if it is not the right one.
-    """
-    terms = scan_terms(family=family, sizes=sizes, significance=SIGNIFICANCE)
-    rng = np.random.default_rng([seed, *sizes])
-    found: dict[str, list[float]] = {
-        rule: [] for rule, entry in RULES.items() if entry.is_calibrated
-    }
-    right = {"family": family, "looks": (sizes,), "significance": SIGNIFICANCE}
-    for _ in range(num_audits):
-        case = {"look": 0, "statistics": observed_statistics(*draw(rng, *sizes), terms)}
-        for rule, bounds in found.items():
-            bound = table.bound if table else partial(calibrated_bound, **right)
-            bounds.append(bound(rule=rule, **case))
-    return {rule: np.array(bounds) for rule, bounds in found.items()}
+    draw: Draw
+    truth: float
+    is_sorted: bool = False
 
 
-def rules_above(bounds: dict[str, Scores], truth: float) -> dict[str, float]:
-    """The rules that exceed the truth more often than the significance allows, with their rates."""
-    rates = {rule: float((values > truth + 1e-9).mean()) for rule, values in bounds.items()}
-    return {rule: rate for rule, rate in rates.items() if rate > allowed(len(bounds[rule]))}
+# The least mu of mu-GDP. Of the clipped law it is at the end, 3; of Laplace's in the middle, 0.5.
+CLIPPED_MU = float(-ndtri(ndtr(-3.0)) - ndtri(ndtr((3.0 - 1) / 2)))
+LAPLACE_MU = float(-2 * ndtri(0.5 * np.exp(-0.5)))
+LAWS: dict[str, Law] = {
+    **{f"gaussian {mu}": Law(gaussian(mu), mu) for mu in (0.0, 0.5, 1.0, 2.0, 4.0)},
+    "rounded": Law(mapped(gaussian(1.0), np.round), 1.0),
+    "binary": Law(mapped(gaussian(2.0), lambda scores: (scores >= 1) * 1.0), 2.0),
+    "binary, far": Law(mapped(gaussian(2.0), lambda scores: (scores >= 2.5) * 1.0), 2.0),
+    "equal": Law(mapped(gaussian(1.0), np.zeros_like), 0.0),
+    "infinite": Law(mapped(gaussian(1.0), lambda scores: np.where(scores > 1, np.inf, scores)), 1),
+    "unequal variances": Law(clipped, CLIPPED_MU),
+    "Laplace": Law(
+        lambda rng, n0, n1: (rng.laplace(1.0, 1.0, n0), rng.laplace(0.0, 1.0, n1)), LAPLACE_MU
+    ),
+    "sorted": Law(mapped(gaussian(1.0), np.sort), 1.0, is_sorted=True),
+}
+
+
+def estimates_of(
+    draw: Draw, sizes: Sizes, rng: np.random.Generator, *, num_audits: int, **options: Any
+) -> list[EpsilonEstimate]:
+    """The estimates of many audits, with the options of `estimate_epsilon`."""
+    options = {"delta": DELTA, "significance": SIGNIFICANCE, **options}
+    audits = (draw(rng, *sizes) for _ in range(num_audits))
+    return [
+        estimate_epsilon(world0_scores=world0, world1_scores=world1, **options)
+        for world0, world1 in audits
+    ]
+
+
+@cache
+def bound_of_guesses(guesses: Guesses, **options: Any) -> OneRunEstimate:
+    """The bound; audits with as many right guesses share it."""
+    return epsilon_of_guesses(guesses, **{"delta": DELTA, "significance": SIGNIFICANCE, **options})
+
+
+def is_refuted(curve: np.ndarray, draw: Draw, num_pairs: int, seed: int) -> bool:
+    """Whether the bets of rule `anytime` against a curve win enough at any number of pairs."""
+    process = EProcess(lines_of_curves(np.zeros(1), curve[None]))
+    process.add(*draw(np.random.default_rng([7, seed]), num_pairs, num_pairs))
+    return bool(process.largest[0] >= 1 / SIGNIFICANCE)
+
+
+def share_above(
+    rule: str, law: Law, per_world: int, num_audits: int, *, family: Family = GDP, seed: int = 1
+) -> float:
+    """The share of audits whose bound exceeds the truth."""
+    entry, rng = RULES[rule], np.random.default_rng([seed, per_world])
+    if entry.anytime:  # the bound exceeds the truth if the true curve is refuted
+        [curve] = family.curves(np.array([law.truth]))
+        audits = range(num_audits)
+        return sum(is_refuted(curve, law.draw, min(per_world, 200), k) for k in audits) / num_audits
+    truth = family.epsilon(law.truth, family.delta or DELTA) + 1e-9
+    conversion = entry.conversion(Conversion.GDP if family is GDP else Conversion.DIRECT)
+    options = {"conversion": conversion, "delta": family.delta or DELTA}
+    if not entry.guesses:
+        options |= {"threshold": law.truth / 2} if rule == ThresholdRule.FIXED else {}
+        sizes = (per_world, per_world)
+        bounds = estimates_of(
+            law.draw, sizes, rng, num_audits=num_audits, threshold_rule=rule, **options
+        )
+        return float(np.mean([bound.epsilon_lower > truth for bound in bounds]))
+    # Worlds are coins, so their sizes differ.
+    above = 0
+    for num_world0 in rng.binomial(2 * per_world, 0.5, num_audits):
+        scores = law.draw(rng, num_world0, 2 * per_world - num_world0)
+        guesses = guess_slots(*scores, positive_guesses=20, negative_guesses=25)
+        above += bound_of_guesses(guesses, method=rule, **options).epsilon_lower > truth
+    return above / num_audits

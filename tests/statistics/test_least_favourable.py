@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling import exhaustive
 from scipy.special import ndtr, ndtri
 
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
@@ -32,8 +33,8 @@ class Coupled:
 def of_atoms(scores: Array, law0: Array, law1: Array, rng: np.random.Generator) -> Coupled:
     """A mechanism with finitely many outcomes, each of which has a score."""
     i, j = rng.choice(len(scores), SIZES[0], p=law0), rng.choice(len(scores), SIZES[1], p=law1)
-    below = np.array([law0[scores < one].sum() for one in scores])
-    above = np.array([law1[scores > one].sum() for one in scores])
+    below = np.array([law0[scores < score].sum() for score in scores])
+    above = np.array([law1[scores > score].sum() for score in scores])
     equal0, equal1 = (np.array([law[scores == s].sum() for s in scores]) for law in (law0, law1))
     u = below[i] + rng.random(SIZES[0]) * equal0[i]
     v = above[j] + rng.random(SIZES[1]) * equal1[j]
@@ -65,22 +66,6 @@ def likelihood_ratios(seed: int) -> Coupled:
     return of_atoms(law0 / law1, law0, law1, rng)
 
 
-def unequal_variances(seed: int) -> Coupled:
-    """N(1, 4) against N(0, 1), clipped at 3; no threshold is better than G_2 allows."""
-    rng = np.random.default_rng([3, seed])
-    raw0, raw1 = rng.normal(1, 2, SIZES[0]), rng.normal(0, 1, SIZES[1])
-    high0, high1 = raw0 >= 3, raw1 >= 3
-    low0, low1 = raw0 <= -3, raw1 <= -3
-    noise0, noise1 = rng.random(SIZES[0]), rng.random(SIZES[1])
-    below, above = ndtr((raw0 - 1) / 2), ndtr(-raw1)
-    # Within the ends, all scores are equal.
-    u = np.where(high0, ndtr(1.0) + noise0 * (1 - ndtr(1.0)), below)
-    u = np.where(low0, noise0 * ndtr(-2.0), u)
-    v = np.where(high1, noise1 * ndtr(-3.0), above)
-    v = np.where(low1, ndtr(3.0) + noise1 * (1 - ndtr(3.0)), v)
-    return Coupled(np.clip(raw0, -3, 3), np.clip(raw1, -3, 3), u, ndtr(-ndtri(v) - 2.0))
-
-
 def rounded(seed: int) -> Coupled:
     """N(1, 1) against N(0, 1), rounded: many ties."""
     rng = np.random.default_rng([4, seed])
@@ -92,29 +77,25 @@ def rounded(seed: int) -> Coupled:
     return Coupled(x, y, u, ndtr(-ndtri(v) - 1.0))
 
 
-MECHANISMS = [random_atoms, likelihood_ratios, unequal_variances, rounded]
+MECHANISMS = [random_atoms, likelihood_ratios, rounded]
 
 
+@pytest.mark.parametrize("num_draws", [60, exhaustive(400)])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_pair_wins_every_comparison_that_the_mechanism_wins(mechanism):
+def test_the_pair_wins_all_that_the_mechanism_wins(mechanism, num_draws):
+    """Every comparison of two scores, so that no statistic of the mechanism is larger."""
     won, won_by_pair = 0, 0
-    for seed in range(200):
+    for seed in range(num_draws):
         coupled = mechanism(seed)
         wins = coupled.world0[:, None] > coupled.world1
         pair_wins = coupled.pair0[:, None] >= coupled.pair1 - 1e-12
         assert not (wins & ~pair_wins).any()
         won, won_by_pair = won + wins.sum(), won_by_pair + pair_wins.sum()
-    assert 0 < won < won_by_pair
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_no_statistic_is_larger_than_at_the_pair(mechanism):
-    for seed in range(200):
-        coupled = mechanism(seed)
         for terms in TERMS:
             own = observed_statistics(coupled.world0, coupled.world1, terms)
             of_pair = observed_statistics(coupled.pair0, coupled.pair1 - 1e-12, terms)
             assert (own <= of_pair).all()
+    assert 0 < won < won_by_pair
 
 
 def test_the_coupled_draws_of_the_pair_are_uniform():
@@ -131,17 +112,3 @@ def test_a_pair_of_too_large_a_curve_does_not_win_all():
     u, v = ndtr(x - 1), ndtr(-y)
     wins, pair_wins = x[:, None] > y, u[:, None] >= ndtr(-ndtri(v) - 0.8)
     assert (wins & ~pair_wins).any()
-
-
-def test_statistics_are_monotone_in_the_comparisons():
-    """One score of world 0 raised, or one of world 1 lowered, lowers no statistic."""
-    rng = np.random.default_rng(6)
-    for _ in range(300):
-        x, y = rng.integers(0, 9, SIZES[0]) + 1.0, rng.integers(0, 9, SIZES[1]) + 0.0
-        better0, better1 = x.copy(), y.copy()
-        better0[rng.integers(SIZES[0])] += rng.integers(0, 3)
-        better1[rng.integers(SIZES[1])] -= rng.integers(0, 3)
-        for terms in TERMS:
-            before = observed_statistics(x, y, terms)
-            assert (observed_statistics(better0, y, terms) >= before).all()
-            assert (observed_statistics(x, better1, terms) >= before).all()
