@@ -136,7 +136,8 @@ def _matches(row: dict[str, str], word: str) -> bool:
             cell = row[column]
             if sign == "<":
                 return float(cell) < float(value)
-            return cell == value or (_is_number(cell) and float(cell) == float(value))
+            both = _is_number(cell) and _is_number(value)
+            return cell == value or (both and float(cell) == float(value))
     return word in row.values()
 
 
