@@ -1,8 +1,10 @@
 """Numbers of pages are those of the tables, and the program that writes them is right."""
 
+import json
+
 import pytest
 
-from benchmarks import page_numbers, peers, published
+from benchmarks import digests, page_numbers, peers, published
 from benchmarks.page_numbers import filled, pages, with_numbers, written
 from dpcanary.files import read_json
 
@@ -111,3 +113,47 @@ def test_the_table_of_the_comparison_is_that_of_the_stored_results():
         for key, cell in row.items():
             same = cell == ("" if line[key] is None else str(line[key]))
             assert same or float(cell) == pytest.approx(float(line[key]), rel=1e-12), key
+
+
+def test_tables_of_simulations_are_of_the_code_as_it_is():
+    for table, command in digests.stale().items():
+        pytest.fail(
+            f"the code that the table {table} is about has changed since: run {command}, replace"
+            f" the table if it differs, then python -m benchmarks.digests --write {table}"
+        )
+    for entry in read_json(digests.RECORDED).values():
+        assert entry["command"].startswith("python -m benchmarks.")
+        for page in entry["pages"]:
+            assert "|---" in (digests.ROOT / page).read_text()
+
+
+_CODE = (
+    '"""Doc."""\n\n# Why.\ndef f():\n    """Doc.\n\n    More.\n    """\n    return "#"  # what\n'
+)
+
+
+def test_a_digest_is_of_code_and_not_of_what_is_said_of_it(tmp_path, monkeypatch, capsys):
+    module, other = tmp_path / "a.py", tmp_path / "sub/b.py"
+    other.parent.mkdir()
+    module.write_text(_CODE)
+    other.write_text("x = 1\n")
+    assert digests.code_of(_CODE) == 'def f():\n    return "#"  # what\n'
+    first = digests.digest(["a.py", "sub/*.py"], tmp_path)
+    module.write_text(_CODE.replace("Doc.", "More doc.").replace("# Why.", "\n#"))
+    assert digests.digest(["sub/*.py", "a.py"], tmp_path) == first
+    for path, text in ((module, _CODE.replace('"#"', '"b"')), (other, "x = 2\n")):
+        before = path.read_text()
+        path.write_text(text)
+        assert digests.digest(["a.py", "sub/*.py"], tmp_path) != first
+        path.write_text(before)
+    with pytest.raises(ValueError, match=r"there is no module c\.py"):
+        digests.digest(["c.py"], tmp_path)
+    recorded = tmp_path / "digests.json"
+    entry = {"pages": [], "command": "run it", "modules": ["benchmarks/digests.py"], "digest": ""}
+    recorded.write_text(json.dumps({"one": entry}))
+    monkeypatch.setattr(digests, "RECORDED", recorded)
+    with pytest.raises(SystemExit):
+        digests.main([])
+    assert capsys.readouterr().out == "one: the code has changed since; run it\n"
+    digests.main(["--write", "one"])
+    assert digests.stale() == {}
