@@ -4,6 +4,7 @@ Its table, its layout, its legend, labels, note and caption, and what it refuses
 """
 
 import inspect
+import re
 from itertools import combinations
 from typing import Any
 
@@ -35,78 +36,50 @@ from dpcanary.figures.catalogue import FIGURE_KINDS, figure_kind
 from dpcanary.figures.layout import value_ticks
 from dpcanary.plugins import function_named
 
-_POINT = "sample_rate noise_multiplier step"
-_BOUNDS = "series canary score threshold_rule conversion epsilon error_bar num_repeats"
-_EXACT = "series conversion threshold_rule epsilon error_bar num_repeats"
-_EPSILON = "ε at δ = 10⁻⁵"
-# The columns of the first example's table, and the labels of its axes, with their units.
-SHOWN = {
-    "epsilon_by_step": (f"{_POINT} {_BOUNDS} num_runs num_looks", "training step", _EPSILON),
-    "epsilon_by_noise": (
-        f"{_POINT} {_BOUNDS} num_runs num_looks",
-        *("noise multiplier σ", _EPSILON),  # noqa: RUF001
-    ),
-    "epsilon_by_runs": (
-        f"{_POINT} num_runs {_BOUNDS} num_looks",
-        *("number of runs R, of both worlds together", _EPSILON),
-    ),
-    "epsilon_by_setting": (
-        f"{_POINT} max_grad_norm {_BOUNDS} num_runs num_looks",
-        *("clipping norm C", _EPSILON),
-    ),
-    "models_trained": (
-        "sample_rate noise_multiplier num_slots threshold_rule conversion num_runs epsilon"
-        " error_bar num_repeats",
-        *("models trained", _EPSILON),
-    ),
-    "canary_sets": (
-        "measure step canary compared_with mean lower upper median standard_deviation num_repeats",
-        *("step", "loss gap (nats)", _EPSILON),
-    ),
-    "test_accuracy": (
-        "sample_rate noise_multiplier trained_on accuracy error_bar models_low models_high"
-        " num_repeats num_models audits difference difference_error_bar",
-        *("test accuracy (%)", "difference from target\n(percentage points)"),
-    ),
-    "adjacency_ratio": (
-        "sample_rate num_steps noise_multiplier delta accounting_method ratio",
-        *("noise multiplier σ", "substitute ε / add/remove ε"),  # noqa: RUF001
-    ),
-    "score_histograms": (
-        f"audit canary {_POINT} bin_left bin_right world0_scores world1_scores",
-        *("score (higher: world 0)", "scores per bin"),
-    ),
-    "trade_off": (
-        "sample_rate noise_multiplier series canary audit false_positive_rate false_negative_rate",
-        *("false positive rate", "false negative rate"),
-    ),
-    "gradient_norm": (
-        "audit label model max_grad_norm step mean standard_deviation num_runs",
-        *("training step", "norm of the canary's gradient"),
-    ),
-    "privacy_profile": ("audit label adjacency series mu epsilon delta", "ε", "δ(ε)"),
-    "hidden_state_by_step": (
-        f"noise_multiplier batch_size step {_EXACT}",
-        *("training step", _EPSILON),
-    ),
-    "hidden_state_by_threshold": (
-        f"noise_multiplier batch_size landscape_threshold {_EXACT}",
-        *("threshold h of the landscape / C", _EPSILON),
-    ),
-    "shuffling": (
-        "adjacency series noise_multiplier epsilon error_bar num_repeats",
-        *("noise multiplier σ", _EPSILON),  # noqa: RUF001
-    ),
-    "amplification": (
-        "noise_multiplier batch_size epsilon_lower epsilon_hidden_state_gdp epsilon_hidden_state",
-        *("batch size B", "noise multiplier σ"),  # noqa: RUF001
-    ),
-    "loss_landscape": (
-        "step position loss world0 world1",
-        "position θ / C",
-        "exact density, step 2",
-    ),
+# The columns of the first example's table, then the labels of its axes, with their units.
+_ENDS = {
+    "BOUNDS": "series canary score threshold_rule conversion epsilon error_bar num_repeats",
+    "EXACT": "series conversion threshold_rule epsilon error_bar num_repeats",
+    "POINT": "sample_rate noise_multiplier step",
+    "EPSILON": "ε at δ = 10⁻⁵",
 }
+SHOWN = """
+epsilon_by_step: POINT BOUNDS num_runs num_looks; training step; EPSILON
+epsilon_by_noise: POINT BOUNDS num_runs num_looks; noise multiplier σ; EPSILON
+epsilon_by_runs: POINT num_runs BOUNDS num_looks; number of runs R, of both worlds together; EPSILON
+epsilon_by_setting: POINT max_grad_norm BOUNDS num_runs num_looks; clipping norm C; EPSILON
+models_trained: sample_rate noise_multiplier num_slots threshold_rule conversion num_runs epsilon
+  error_bar num_repeats; models trained; EPSILON
+canary_sets: measure step canary compared_with mean lower upper median standard_deviation
+  num_repeats; step; loss gap (nats); EPSILON
+test_accuracy: sample_rate noise_multiplier trained_on accuracy error_bar models_low models_high
+  num_repeats num_models audits difference difference_error_bar; test accuracy (%)
+adjacency_ratio: sample_rate num_steps noise_multiplier delta accounting_method ratio;
+  noise multiplier σ; substitute ε / add/remove ε
+score_histograms: audit canary POINT bin_left bin_right world0_scores world1_scores;
+  score (higher: world 0); scores per bin
+trade_off: sample_rate noise_multiplier series canary audit false_positive_rate false_negative_rate;
+  false positive rate; false negative rate
+gradient_norm: audit label model max_grad_norm step mean standard_deviation num_runs;
+  training step; norm of the canary's gradient
+privacy_profile: audit label adjacency series mu epsilon delta; ε; δ(ε)
+hidden_state_by_step: noise_multiplier batch_size step EXACT; training step; EPSILON
+hidden_state_by_threshold: noise_multiplier batch_size landscape_threshold EXACT;
+  threshold h of the landscape / C; EPSILON
+shuffling: adjacency series noise_multiplier epsilon error_bar num_repeats; noise multiplier σ;
+  EPSILON
+amplification: noise_multiplier batch_size epsilon_lower epsilon_hidden_state_gdp
+  epsilon_hidden_state; batch size B; noise multiplier σ
+loss_landscape: step position loss world0 world1; position θ / C; exact density, step 2
+"""  # noqa: RUF001
+
+
+def shown(kind: str) -> list[str]:
+    """The columns of a kind's table, in one text, and its labels."""
+    [text] = re.findall(rf"^{kind}: (.*(?:\n  .*)*)", SHOWN, re.MULTILINE)
+    for name, words in _ENDS.items():
+        text = text.replace(name, words)
+    return [part.strip() for part in text.replace("\n ", "").split(";")]
 
 
 def _written(figure: Figure) -> list[Text]:
@@ -150,7 +123,7 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
 ):
     inputs, settings = EXAMPLES[kind][number]
     figure, table = draw(kind, *inputs(), **settings)
-    columns, *labels = SHOWN[kind]
+    columns, *labels = shown(kind)
     if number == 0:
         assert [*table.columns] == columns.split()
     assert len(table) > 0

@@ -607,77 +607,57 @@ def _again(summary: pd.DataFrame, where: str) -> pd.DataFrame:
     return pd.concat([summary, summary.query(where).assign(audit="other")])
 
 
-NORMS = {"axis": {"max_grad_norm": [1.0, 2.0]}}
-KINDS = pd.concat(
-    [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
-    + [_fixed()]
-)
+STEP = {"axis": "step"}
+NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
+TWICE = _again(NORMS, "max_grad_norm == 1")
+FEWER = _again(summary_of(axis={"num_runs": [100, 200]}, rules=["split"]), "num_runs == 100")
+KINDS = [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
+PERIODS = [_fixed(), _fixed(canary_period=5.0, num_steps=1250)]
+MIXED = {
+    "delta": (1e-6, "differ in delta"),
+    "significance": (0.1, "differ in significance"),
+    "audit": ("other", "gradient-1.0-22.37 and other have the same canary"),
+    "epsilon_upper_substitute": (12.0, "noise_multiplier 22.37, step 100 differ in their acc"),
+    "num_steps": (1000, r"differ in num_steps \(500 and 1000\), which this figure does not"),
+    "max_grad_norm": (1.0, r"differ in max_grad_norm \(2 and 1\)"),
+    "learning_rate": (0.1, r"differ in learning_rate \(0.01 and 0.1\)"),
+    "model": ("mlp", r"differ in model \(linear and mlp\)"),
+    "data": ("sst2", r"differ in data \(digits and sst2\)"),
+    "num_records": (100.0, r"differ in num_records \(500 and 100\)"),
+    "num_slots": (4, r"differ in num_slots \(1 and 4\)"),
+    "adjacency": ("zero_out", r"differ in adjacency \(substitute and zero_out\)"),
+}
+REFUSED = [
+    *((_mixed(column, value), STEP, message) for column, (value, message) in MIXED.items()),
+    (summary_of(rules=["split"]), STEP | {"in_sample": True}, "no bounds of a rule that is not v"),
+    (summary_of().iloc[:0], STEP, "the summary has no row to show"),
+    (summary_of(), {"axis": "num_step"}, "unknown axis 'num_step': did you mean 'num_steps'"),
+    (NORMS, {"axis": "num_steps"}, r"differ in max_grad_norm \(1 and 2\)"),
+    (NORMS, {"axis": "num_runs"}, "differ in max_grad_norm"),
+    (TWICE, {"axis": "max_grad_norm"}, "canary, score, sample rate and max_grad_norm, by which"),
+    (FEWER, {"axis": "num_runs"}, "same canary, score, sample rate and noise, by which"),
+    (pd.concat(PERIODS), STEP, r"canary_period \(1 and 5\).* it in panels or l"),
+    *(
+        (pd.concat([_fixed(), _fixed(**{key: value})]), STEP | {"panels": panels}, message)
+        for key, value, panels, message in (
+            ("initialisation", "per_run", [], "differ in initialisation .*: name it in panels or"),
+            ("initial_weights", "xavier", [], "differ in initial_weights .*: name it in lines, or"),
+            ("num_steps", 250, ["canary_period"], "in num_steps .* show: show them in different"),
+        )
+    ),
+    # Settings of a canary are compared among its own audits.
+    (pd.concat([*KINDS, _fixed()]), STEP, r"differ in ranking .*: name it in lines, or show them"),
+    *(
+        (pd.concat([_seeds(1, 2), other]), STEP, f"seed1 and {name} have the same canary, score, s")
+        for name, other in (
+            ("again", _seeds(1).assign(audit="again")),
+            ("other", _seeds(3).assign(configuration="else", audit="other")),
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("summary", "options", "message"),
-    [
-        (_mixed("delta", 1e-6), {}, "differ in delta"),
-        (_mixed("significance", 0.1), {}, "differ in significance"),
-        (_mixed("audit", "other"), {}, "gradient-1.0-22.37 and other have the same canary"),
-        (_mixed("epsilon_upper_substitute", 12.0), {}, "r 22.37, step 100 differ in their acc"),
-        (_mixed("num_steps", 1000), {}, r"num_steps \(500 and 1000\), which this figure does not"),
-        (_mixed("max_grad_norm", 1.0), {}, r"differ in max_grad_norm \(2 and 1\)"),
-        (_mixed("learning_rate", 0.1), {}, r"differ in learning_rate \(0.01 and 0.1\)"),
-        (_mixed("model", "mlp"), {}, r"differ in model \(linear and mlp\)"),
-        (_mixed("data", "sst2"), {}, r"differ in data \(digits and sst2\)"),
-        (_mixed("num_records", 100.0), {}, r"differ in num_records \(500 and 100\)"),
-        (_mixed("num_slots", 4), {}, r"differ in num_slots \(1 and 4\)"),
-        (_mixed("adjacency", "zero_out"), {}, r"differ in adjacency \(substitute and zero_out\)"),
-        (summary_of(rules=["split"]), {"in_sample": True}, "no bounds of a rule that is not valid"),
-        (summary_of().iloc[:0], {}, "the summary has no row to show"),
-        (summary_of(**NORMS), {"axis": "num_steps"}, r"differ in max_grad_norm \(1 and 2\)"),
-        (summary_of(**NORMS), {"axis": "num_runs"}, "differ in max_grad_norm"),
-        (summary_of(), {"axis": "num_step"}, "unknown axis 'num_step': did you mean 'num_steps'"),
-        (
-            _again(summary_of(**NORMS), "max_grad_norm == 1"),
-            {"axis": "max_grad_norm"},
-            "and other have the same canary, score, sample rate and max_grad_norm, by which",
-        ),
-        (
-            _again(summary_of(axis={"num_runs": [100, 200]}), "num_runs == 100"),
-            {"axis": "num_runs"},
-            "same canary, score, sample rate and noise, by which",
-        ),
-        (
-            pd.concat([_fixed(), _fixed(canary_period=5.0, num_steps=1250)]),
-            {},
-            r"canary_period \(1 and 5\).* it in panels or l",
-        ),
-        (
-            pd.concat([_fixed(), _fixed(initialisation="per_run")]),
-            {},
-            "differ in initialisation .* name it in panels or lines",
-        ),
-        (
-            pd.concat([_fixed(), _fixed(initial_weights="xavier")]),
-            {},
-            "differ in initial_weights .*: name it in lines, or show",
-        ),
-        (
-            pd.concat([_fixed(), _fixed(num_steps=250)]),
-            {"panels": ["canary_period"]},
-            "differ in num_steps .* show: show them in different",
-        ),
-        # Settings of a canary are compared among its own audits.
-        (KINDS, {}, r"differ in ranking .*: name it in lines, or show them"),
-        (
-            pd.concat([_seeds(1, 2), _seeds(1).assign(audit="again")]),
-            {},
-            "seed1 and again have the same canary, score, sample",
-        ),
-        (
-            pd.concat([_seeds(1, 2), _seeds(3).assign(configuration="else", audit="other")]),
-            {},
-            "seed1 and other have the same canary",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("summary", "options", "message"), REFUSED)
 def test_audits_that_a_panel_would_mix_up_are_refused(summary, options, message):
     with pytest.raises(InputError, match=message):
-        draw_bounds_figure(summary, **({"axis": "step"} | options))
+        draw_bounds_figure(summary, **options)
