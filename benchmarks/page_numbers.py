@@ -84,7 +84,8 @@ def with_numbers(page: str) -> str:
         if not match["number"]:
             return match[0]
         try:
-            value, words = _value(match["words"].split(), scope)
+            words = match["words"].split()
+            value = value_of(words, scope)
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(f"{match[0]} in the scope {' '.join(scope)}: {error}") from error
         return written(value, match["number"], words) + match["comment"]
@@ -101,12 +102,12 @@ def written(value: float, old: str, words: Sequence[str] = ()) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _value(words: list[str], scope: list[str]) -> tuple[float, list[str]]:
-    """The number that the words choose, and all words."""
+def value_of(words: list[str], scope: list[str]) -> float:
+    """The number that the words choose, after a table and the words of a scope."""
     if words[0].startswith("="):
         pairs = [word.partition("=")[::2] for word in words[1:] if "=" in word]
         known = {key: text if key in _TEXTS else float(text) for key, text in pairs}
-        return COMPUTED[words[0][1:]](**known), words
+        return float(COMPUTED[words[0][1:]](**known))
     if words[0].endswith(":"):
         scope, words = [words[0][:-1]], words[1:]
     own = {word.partition("=")[0] for word in words if "=" in word}
@@ -117,14 +118,14 @@ def _value(words: list[str], scope: list[str]) -> tuple[float, list[str]]:
         most = max(float(row["step"]) for row in rows)
         rows = [row for row in rows if float(row["step"]) == most]
     if "@count" in words:
-        return len(rows), words
+        return len(rows)
     column = next((word[1:] for word in words if word.startswith(".")), None)
     column = column or ("epsilon" if "epsilon" in rows[0] else "mean")
     numbers = {float(row[column]) for row in rows}
     joined = max(numbers) if "@max" in words else min(numbers)
     if len(numbers) > 1 and not {"@max", "@min"} & {*words}:
         raise ValueError(f"{len(rows)} rows with {len(numbers)} numbers")
-    return joined * (100 if "%" in words else 1), words
+    return joined * (100 if "%" in words else 1)
 
 
 def _matches(row: dict[str, str], word: str) -> bool:
@@ -178,7 +179,7 @@ def share_of_mu(epsilon: float, mu: float) -> float:
 def share_of_housing() -> float:
     """Of the mu of the Housing audits, what a simulated coordinate proves."""
     words = ["cebere-housing-figure1c:", "audited", "simulated_dimension", "learning_rate=0.1"]
-    return share_of_mu(_value([*words, "last"], [])[0], sqrt(250) / 4)
+    return share_of_mu(value_of([*words, "last"], []), sqrt(250) / 4)
 
 
 def separated(*, num_runs: float) -> float:
@@ -297,8 +298,8 @@ def curves_apart(*, sigma: float) -> float:
 def one_over_many() -> float:
     """What one training of the head proves, over what 500 trainings do."""
     table = ["one-run-cifar10-head:", "combined"]
-    one = _value([*table, "num_slots=500", "num_runs=1"], [])[0]
-    return one / _value([*table, "num_slots=1", "num_runs=500"], [])[0]
+    one = value_of([*table, "num_slots=500", "num_runs=1"], [])
+    return one / value_of([*table, "num_slots=1", "num_runs=500"], [])
 
 
 def of_published(*, what: str) -> float:
