@@ -116,7 +116,11 @@ def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares
 
 @pytest.mark.parametrize(
     ("kind", "number"),
-    [(kind, number) for kind, examples in EXAMPLES.items() for number in range(len(examples))],
+    [
+        pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
+        for kind, examples in EXAMPLES.items()
+        for number in range(len(examples))
+    ],
 )
 def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_leaves_it(
     kind, number

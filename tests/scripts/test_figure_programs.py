@@ -17,7 +17,7 @@ from dpcanary.estimation.settings import Conversion, EstimationStage, Independen
 from dpcanary.figures import style
 from dpcanary.figures.catalogue import FIGURE_KINDS, FigureKind, figure_kind
 from dpcanary.figures.layout import make_frame
-from dpcanary.figures.storage import _proven
+from dpcanary.figures.storage import READ, _proven
 from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
@@ -299,6 +299,21 @@ def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
     zeros = int((world[0] == 0).sum())
     assert (upper["world0_scores"].sum(), upper["world1_scores"].sum()) == (zeros, 0)
     assert (lower["world0_scores"].sum(), lower["world1_scores"].sum()) == (0, 300 - zeros)
+
+
+def test_loss_gaps_are_of_slots_that_are_out_minus_those_that_are_in(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    world = rng.integers(0, 2, (2, 100, 3))
+    losses = rng.exponential(size=(2, 100, 3, 2)) + 5 * world[..., None]  # world 1 is out
+    write_scores(tmp_path / "scores.npz", _audit_scores(-losses, world, score="loss"))
+    gaps = READ["gaps"]({"scores": [tmp_path / "scores.npz"]})
+    assert gaps[["repeat", "step"]].to_numpy().tolist() == [[0, 250], [0, 500], [1, 250], [1, 500]]
+    for gap, (repeat, step) in zip(gaps["loss_gap"], np.ndindex(2, 2), strict=True):
+        of_step, is_out = losses[repeat, ..., step], world[repeat] == 1
+        assert gap == pytest.approx(of_step[is_out].mean() - of_step[~is_out].mean())
+    write_scores(tmp_path / "in.npz", _audit_scores(-losses, np.zeros_like(world), score="loss"))
+    with pytest.raises(InputError, match="all slots are in one world: add slots"):
+        READ["gaps"]({"scores": [tmp_path / "in.npz"]})
 
 
 @pytest.mark.parametrize(
