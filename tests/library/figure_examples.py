@@ -115,7 +115,8 @@ def accuracies(settings: Any = THREE) -> tuple[dict[str, np.ndarray], pd.DataFra
 def ratios(**changes: object) -> pd.DataFrame:
     names = ["sample_rate", "num_steps", "noise_multiplier"]
     grid = pd.DataFrame(product((1.0, 0.25, 0.0625), (125, 500, 2000), (1.0, 9.0)), columns=names)
-    return grid.assign(**{"delta": 1e-5, "accounting_method": "pld", "ratio": 2.1} | changes)
+    ratio = 2.1 + 0.01 * grid.index
+    return grid.assign(**{"delta": 1e-5, "accounting_method": "pld", "ratio": ratio} | changes)
 
 
 _RULES = [("combined", "gdp"), ("combined", "direct"), ("in_sample", "gdp")]

@@ -82,6 +82,40 @@ def shown(kind: str) -> list[str]:
     return [part.strip() for part in text.replace("\n ", "").split(";")]
 
 
+# The columns of the points of lines. Other kinds have bars, texts or histograms.
+LINES = {
+    "epsilon_by_step": ("step", "epsilon"),
+    "epsilon_by_noise": ("noise_multiplier", "epsilon"),
+    "epsilon_by_runs": ("num_runs", "epsilon"),
+    "epsilon_by_setting": ("max_grad_norm", "epsilon"),
+    "models_trained": ("num_runs", "epsilon"),
+    "canary_sets": ("step", "mean"),
+    "adjacency_ratio": ("noise_multiplier", "ratio"),
+    "trade_off": ("false_positive_rate", "false_negative_rate"),
+    "gradient_norm": ("step", "mean"),
+    "privacy_profile": ("epsilon", "delta"),
+    "hidden_state_by_step": ("step", "epsilon"),
+    "hidden_state_by_threshold": ("landscape_threshold", "epsilon"),
+    "shuffling": ("noise_multiplier", "epsilon"),
+    "loss_landscape": ("position", "world0"),
+}
+# Series that are not lines.
+_NO_LINES = {"audited_in_sample", "confidence_low", "confidence_high"}
+
+
+def _check_lines(kind: str, figure: Figure, table: pd.DataFrame) -> None:
+    """Every point of the table is on a line of the figure."""
+    if "series" in table:
+        table = table[~table["series"].isin(_NO_LINES)]
+    if "compared_with" in table:
+        table = table[table["compared_with"] == ""]
+    lines = [line.get_data() for axes in figure.axes for line in axes.get_lines()]
+    drawn = {(f"{x:.9g}", f"{y:.9g}") for line in lines for x, y in zip(*line, strict=True)}
+    points = table[[*LINES[kind]]].dropna().to_numpy()
+    assert len(points) > 3
+    assert {(f"{x:.9g}", f"{y:.9g}") for x, y in points} <= drawn
+
+
 def _written(figure: Figure) -> list[Text]:
     """All text that is drawn; labels of ticks outside of the axes are not."""
     shown = {axes for axes in figure.axes if axes.get_visible()}
@@ -130,6 +164,8 @@ def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_le
     columns, *labels = shown(kind)
     if number == 0:
         assert [*table.columns] == columns.split()
+        if kind in LINES:
+            _check_lines(kind, figure, table)
     assert len(table) > 0
     assert below(figure).startswith(NOTE)
     assert legend(figure) or kind == "amplification"
