@@ -140,7 +140,7 @@ def test_phases_of_an_engine_are_composed():
 
 def test_trainings_that_cannot_be_accounted_are_refused():
     engine, _ = trained()
-    engine.accountant.history.append((2.0, 0.2, 5))
+    engine.accountant.history.append((2.0, 1.0, 5))  # full batches, after sampled ones
     with pytest.raises(
         InputError, match=r"noise or sample rate changed in the training \(2 phases"
     ):
