@@ -34,6 +34,7 @@ from benchmarks import peers, published
 from dpcanary import estimate_epsilon, expected_bound
 from dpcanary.accounting import account_by_adjacency, gdp_epsilon
 from dpcanary.accounting.mechanism import Mechanism
+from dpcanary.adjacency import Adjacency
 from dpcanary.estimation import epsilon_of_guesses
 from dpcanary.estimation.one_run.slots import Guesses
 from dpcanary.files import read_json, write_text
@@ -158,9 +159,13 @@ def _frame(name: str) -> pd.DataFrame:
 
 def account(*, adjacency: str, **settings: float) -> float:
     """What `dpcanary account` prints for a training at delta 1e-5, before rounding."""
-    known = {"sample_rate": 0.01, "noise_multiplier": 1.0, "num_steps": 1000} | settings
-    known["num_steps"] = int(known["num_steps"])
-    epsilons = account_by_adjacency(Mechanism("substitute", **known), delta=1e-5)
+    mechanism = Mechanism(
+        Adjacency.SUBSTITUTE,
+        sample_rate=settings.get("sample_rate", 0.01),
+        noise_multiplier=settings.get("noise_multiplier", 1.0),
+        num_steps=int(settings.get("num_steps", 1000)),
+    )
+    epsilons = account_by_adjacency(mechanism, delta=1e-5)
     return float(getattr(epsilons, adjacency))
 
 
@@ -192,7 +197,7 @@ def separated(*, num_runs: float) -> float:
 def ceiling() -> float:
     """The epsilon of the red curve in figure 6a of the ConvNet, which is a line at its left."""
     rows = _frame("cebere-convnet-figure6a").query("series == 'direct_ceiling'")
-    first = rows.loc[rows["false_positive_rate"].idxmin()]
+    first = rows.sort_values("false_positive_rate").iloc[0]
     return log((1 - 1e-5 - first["false_negative_rate"]) / first["false_positive_rate"])
 
 
@@ -261,8 +266,8 @@ def missed(*, series: str) -> float:
     rows = _frame("cebere-convnet-figure6a").query("series == @series")
     own = rows[rows["canary"] == "random_dimension"]
     rows = own if len(own) else rows
-    nearest = (rows["false_positive_rate"] - 0.1).abs().idxmin()
-    return float(rows["false_negative_rate"][nearest])
+    nearest = (rows["false_positive_rate"] - 0.1).abs().to_numpy().argmin()
+    return float(rows["false_negative_rate"].iloc[nearest])
 
 
 def of_landscape(*, what: str) -> float:
@@ -271,15 +276,15 @@ def of_landscape(*, what: str) -> float:
     keys = ["noise_multiplier", "batch_size", "step"]
     exact = table[table["series"] == "exact"].set_index(keys)["epsilon"]
     audited = table[table["series"] == "audited"].set_index([*keys, "conversion"])["epsilon"]
-    bounds = audited.unstack("conversion")
-    worst = (bounds["gdp"] / exact).idxmax()
+    bounds = audited.unstack("conversion").assign(exact=exact)
+    worst = bounds.iloc[(bounds["gdp"] / bounds["exact"]).to_numpy().argmax()]
     return float(
         {
             "number": len(exact),
-            "gdp": (bounds["gdp"] > exact).sum(),
-            "direct": (bounds["direct"] > exact).sum(),
-            "worst": bounds["gdp"][worst],
-            "worst_exact": exact[worst],
+            "gdp": (bounds["gdp"] > bounds["exact"]).sum(),
+            "direct": (bounds["direct"] > bounds["exact"]).sum(),
+            "worst": worst["gdp"],
+            "worst_exact": worst["exact"],
         }[what]
     )
 
@@ -324,8 +329,9 @@ def more_by_exact_curve(*, what: str) -> float:
 
 def shuffled_ratio(*, adjacency: str) -> float:
     """What shuffled batches prove over what accounting of Poisson samples states."""
-    bounds = pd.read_csv(published.KEPT / "shuffling.tsv", sep="\t").set_index("audit")
-    row = bounds.loc[f"shuffled-adjacency{adjacency}-other_recordsopposite-sigma1.1"]
+    bounds = pd.read_csv(published.KEPT / "shuffling.tsv", sep="\t")
+    name = f"shuffled-adjacency{adjacency}-other_recordsopposite-sigma1.1"
+    row = bounds[bounds["audit"] == name].iloc[0]
     return float(row["epsilon"] / row["accounted"])
 
 
