@@ -138,3 +138,8 @@ def attack(canary: str = "gradient", *, num_runs: int = 300, **changes: object) 
         "profiles": {"substitute": gaussian_profile(2.0), "add_remove": gaussian_profile(1.0)},
     }
     return Attack(**(values | changes))  # type: ignore[arg-type]
+
+
+def below(figure: Figure) -> str:
+    """All that is written below the legend, as one line."""
+    return " ".join(written_below(figure))

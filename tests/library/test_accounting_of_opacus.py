@@ -56,9 +56,9 @@ def shuffled() -> tuple[PrivacyEngine, object, nn.Module]:
 
 @pytest.fixture
 def changed(poisson, monkeypatch) -> PrivacyEngine:
-    """An engine whose noise changed in the training."""
+    """An engine whose noise changed in the training, whose last steps had full batches."""
     engine, *_ = poisson
-    history = [*engine.accountant.history, (2.0, 0.2, 5)]
+    history = [*engine.accountant.history, (2.0, 1.0, 5)]
     monkeypatch.setattr(engine.accountant, "history", history)
     return engine
 

@@ -1,28 +1,51 @@
-"""Figures of attacks show the given scores, and their curves are right."""
+"""The numbers of all figures but those of bounds, compared with loops and closed forms."""
+
+from dataclasses import replace
+from statistics import mean, stdev
 
 import numpy as np
+import pandas as pd
 import pytest
+from figure_examples import (
+    FIXED,
+    PROVEN,
+    SETS,
+    accuracies_of,
+    draw,
+    landscapes,
+    membership,
+    models,
+    norms_of,
+    one_landscape,
+    profiles_of,
+    sets,
+    shuffled,
+)
 from matplotlib.colors import to_rgb
 from matplotlib.patches import StepPatch
-from scipy.stats import binomtest, norm
-from summaries import attack, gaussian_profile, legend, titles, written_below
+from scipy.stats import binomtest, norm, ttest_1samp, ttest_rel
+from summaries import attack, below, gaussian_profile, legend, row, summary_of, titles
 
 from dpcanary import estimate_epsilon
-from dpcanary.errors import InputError
+from dpcanary.estimation.rules import RULES
+from dpcanary.figures.accuracy import accuracy_table
 from dpcanary.figures.attacks import (
+    Attack,
     Profile,
     accounted_false_negative_rate,
     confidence_band,
     measured_error_curve,
     thinned,
 )
-from dpcanary.figures.scores_of_worlds import draw_score_histograms, draw_scores_of_worlds
-from dpcanary.figures.trade_off import draw_trade_off
+from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
+from dpcanary.gdp import gdp_delta
 from dpcanary.scoring.world_scores import WorldScores
 
+# Trade-off curves and error rates
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0, 4.0])
-def test_envelope_meets_the_gaussian_trade_off_curve(mu: float) -> None:
+
+@pytest.mark.parametrize("mu", [0.5, 4.0])
+def test_envelope_meets_the_gaussian_trade_off_curve(mu):
     rates = np.concatenate([[0.0], np.geomspace(1e-4, 1.0, 200)])
     exact = norm.cdf(norm.isf(rates) - mu)
     envelope = accounted_false_negative_rate(gaussian_profile(mu), rates)
@@ -30,42 +53,33 @@ def test_envelope_meets_the_gaussian_trade_off_curve(mu: float) -> None:
     assert np.abs(envelope - exact).max() < 1e-3
 
 
-def test_envelope_of_one_point_is_its_two_lines() -> None:
+def test_envelope_of_few_points_is_their_lines_and_survives_epsilons_beyond_floats():
     profile = Profile(delta=np.array([0.1]), epsilon=np.array([np.log(2.0)]))
     fnr = accounted_false_negative_rate(profile, [0.0, 0.2, 0.5, 0.9, 1.0])
     assert fnr == pytest.approx([0.9, 0.5, 0.2, 0.0, 0.0])
-
-
-def test_envelope_survives_epsilons_that_no_float_can_exponentiate() -> None:
     profile = Profile(delta=np.array([1e-12, 0.3, 0.5]), epsilon=np.array([np.inf, 5000.0, 0.0]))
     fnr = accounted_false_negative_rate(profile, [0.0, 0.1, 1.0])
     assert fnr == pytest.approx([0.7, 0.4, 0.0])
 
 
-def test_measured_curve_counts_as_a_loop_does() -> None:
+def test_measured_curve_counts_as_a_loop_does_and_bands_are_exact_binomial_intervals():
     rng = np.random.default_rng(2)
     # Rounding makes ties within and across worlds.
-    world0, world1 = rng.normal(1, 1, 60).round(1), rng.normal(-1, 1, 50).round(1)
+    world0, world1 = rng.normal(1, 1, 40).round(1), rng.normal(-1, 1, 30).round(1)
     fpr, fnr = measured_error_curve(world0, world1)
     thresholds = sorted(set(world0))
-    assert fpr.tolist() == [sum(s >= t for s in world1) / 50 for t in thresholds]
-    assert fnr.tolist() == [sum(s < t for s in world0) / 60 for t in thresholds]
-
-
-def test_confidence_bands_are_exact_binomial_intervals() -> None:
-    rng = np.random.default_rng(4)
-    world0, world1 = rng.normal(1, 1, 40).round(1), rng.normal(-1, 1, 30).round(1)
+    assert fpr.tolist() == [sum(s >= t for s in world1) / 30 for t in thresholds]
+    assert fnr.tolist() == [sum(s < t for s in world0) / 40 for t in thresholds]
     low, high = confidence_band(world0, world1, confidence=0.9)
-    for index, threshold in enumerate(sorted(set(world0))):
-        for side, (errors, trials) in enumerate(
-            [(sum(world1 >= threshold), 30), (sum(world0 < threshold), 40)]
-        ):
-            exact = binomtest(int(errors), trials).proportion_ci(0.95, method="exact")
+    for index in range(len(thresholds)):
+        counts = [(round(30 * fpr[index]), 30), (round(40 * fnr[index]), 40)]
+        for side, (errors, trials) in enumerate(counts):
+            exact = binomtest(errors, trials).proportion_ci(0.95, method="exact")
             assert low[side][index] == pytest.approx(exact.low)
             assert high[side][index] == pytest.approx(exact.high)
 
 
-def test_thinning_keeps_ends_and_shape() -> None:
+def test_thinning_keeps_ends_and_shape():
     rng = np.random.default_rng(3)
     # One world's scores are skewed, so that the two axes need different points.
     fpr, fnr = measured_error_curve(rng.normal(1, 1, 20_000), -rng.exponential(1, 20_000))
@@ -82,56 +96,93 @@ def test_thinning_keeps_ends_and_shape() -> None:
     assert thinned(fpr[:5], fnr[:5], most=400).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_trade_off_table_holds_measured_and_accounted_curves() -> None:
+def test_trade_off_table_holds_measured_and_accounted_curves():
     attacks = [attack(), attack("natural", audit="natural-1")]
-    figure, table = draw_trade_off(attacks)
+    figure, table = draw("trade_off", attacks)
     measured = table[(table["audit"] == "natural-1") & (table["series"] == "measured")]
     world0, world1 = attacks[1].world0_scores, attacks[1].world1_scores
     rates = [(np.mean(world1 >= t), np.mean(world0 < t)) for t in sorted(world0)]
-    expected = [pair for pair in rates if min(pair) > 0]
     shown = measured[["false_positive_rate", "false_negative_rate"]].to_numpy()
-    assert shown == pytest.approx(np.array(expected))
+    assert shown == pytest.approx(np.array([pair for pair in rates if min(pair) > 0]))
     for adjacency, mu in (("substitute", 2.0), ("add_remove", 1.0)):
         curve = table[table["series"] == f"accounted_{adjacency}"]
         exact = norm.cdf(norm.isf(curve["false_positive_rate"]) - mu)
         assert np.abs(curve["false_negative_rate"] - exact).max() < 1e-3
     assert figure.axes[0].get_xlim() == (1 / 300, 1.0)
-
-
-def test_trade_off_of_an_attack_without_errors_is_drawn() -> None:
     perfect = attack(world0_scores=np.arange(10.0) + 100, world1_scores=np.arange(10.0))
-    _, table = draw_trade_off([perfect])
-    assert (table["series"] != "measured").all()
+    assert (draw("trade_off", [perfect])[1]["series"] != "measured").all()
 
 
-@pytest.mark.parametrize(
-    ("mus", "message"),
-    [
-        ({"substitute": 2.0}, "no adjacency add_remove"),
-        ({"substitute": 2.1, "add_remove": 1.0}, "differ in their accounted"),
-    ],
-)
-def test_trade_off_refuses_profiles_that_do_not_fit(mus: dict[str, float], message: str) -> None:
-    profiles = {name: gaussian_profile(mu) for name, mu in mus.items()}
-    with pytest.raises(InputError, match=message):
-        draw_trade_off([attack(), attack("natural", profiles=profiles)])
+def _attack(**changes: object) -> Attack:
+    settings = {**FIXED, "canary_period": 1.0, "configuration": "first"}
+    known = {"audit": "one", "score": "coordinate", "settings": settings, "proven": PROVEN}
+    return attack("random_dimension", noise_multiplier=4.0, **known | changes)
 
 
-def test_histograms_count_every_score_in_shared_bins() -> None:
+def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone():
+    figure, table = draw("trade_off", [_attack(proven=None)])
+    bands = {"confidence_low", "confidence_high"}
+    assert {*table["series"]} == {"accounted_add_remove", "measured"} | bands
+    (axes,) = figure.axes
+    assert axes.get_title() == "known batches of 128, σ = 4"  # noqa: RUF001
+    assert not axes.collections  # no shade
+    assert axes.get_lines()[0].get_linestyle() == "-"
+    assert "fewest errors that the accountant allows, audited adjacency:" in legend(figure)
+
+
+def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption():
+    figure, table = draw("trade_off", [_attack()])
+    gaussian = table[table["series"] == "gaussian"]
+    expected = norm.cdf(norm.isf(gaussian["false_positive_rate"]) - 1.25)
+    assert gaussian["false_negative_rate"].to_numpy() == pytest.approx(expected)
+    ceiling = table[table["series"] == "direct_ceiling"]
+    rates = ceiling["false_positive_rate"]
+    steep, flat = 1 - 1e-5 - np.exp(5.0) * rates, np.exp(-5.0) * (1 - 1e-5 - rates)
+    assert ceiling["false_negative_rate"].to_numpy() == pytest.approx(np.maximum(steep, flat))
+    assert "Gaussian, audited μ = 1.25" in legend(figure)
+    assert "direct: at most ε = 5 with 600 scores" in legend(figure)
+    assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in below(figure)
+    # Panels can be chosen, and repeats are shown once.
+    settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
+    other = _attack(audit="other", settings=settings, proven=replace(PROVEN, mu=0.5))
+    three = [other, _attack(), _attack(audit="again")]
+    figure, table = draw("trade_off", three, panels=["canary_period"])
+    assert titles(figure) == ["k = 1", "k = 5"]
+    assert set(table["audit"].dropna()) == {"one", "other"}
+    assert table.columns[0] == "canary_period"
+    assert "Gaussian, audited μ = 1.25 / 0.5" in legend(figure)
+
+
+# Histograms
+
+
+def _steps(figure, colour: tuple[float, ...]) -> tuple[list[StepPatch], list[StepPatch]]:
+    """The filled histograms and the lines of a colour in the first panel."""
+    steps = [one for one in figure.axes[0].patches if isinstance(one, StepPatch)]
+    filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
+    return filled, [
+        one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour
+    ]
+
+
+def test_histograms_count_every_score_in_shared_bins():
     attacks = [attack(), attack("natural", sample_rate=0.25, num_runs=40)]
-    figure, table = draw_score_histograms(attacks)
+    figure, table = draw("score_histograms", attacks)
     for one in attacks:
         bins = table[table["audit"] == one.audit]
+        edges = [*bins["bin_left"], bins["bin_right"].iloc[-1]]
         for world, scores in ((0, one.world0_scores), (1, one.world1_scores)):
-            edges = zip(bins["bin_left"], bins["bin_right"], strict=True)
-            counts = [int(((scores >= left) & (scores < right)).sum()) for left, right in edges]
-            counts[-1] += int((scores == bins["bin_right"].iloc[-1]).sum())
+            counts = np.histogram(scores, edges)[0].tolist()
             assert bins[f"world{world}_scores"].tolist() == counts
             assert sum(counts) == len(scores)
     assert titles(figure) == ["gradient, q = 1, σ = 22.4", "natural, q = 0.25, σ = 22.4"]  # noqa: RUF001
+    same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
+    table = draw("score_histograms", [same])[1]
+    assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
 
 
-def test_histograms_of_an_own_audit_have_the_colours_of_the_legend() -> None:
+def test_histograms_have_the_colours_of_the_legend():
+    """Also those of an own audit."""
     rng = np.random.default_rng(0)
     scores = WorldScores(rng.normal(4.0, 1.0, 50), rng.normal(0.0, 1.0, 40))
     bound = estimate_epsilon(
@@ -140,51 +191,327 @@ def test_histograms_of_an_own_audit_have_the_colours_of_the_legend() -> None:
     figure = draw_scores_of_worlds(scores, bound, name="mine")
     for world, own in enumerate((scores.world0, scores.world1)):
         colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
-        steps = [one for one in figure.axes[0].patches if isinstance(one, StepPatch)]
-        filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
-        lines = [one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour]
+        filled, lines = _steps(figure, colour)
         assert (len(filled), len(lines)) == (1, 1)
         for one in [*filled, *lines]:
             counts, edges, _ = one.get_data()
             assert counts.tolist() == np.histogram(own, edges)[0].tolist()
             assert counts.sum() == len(own)
-
-
-def test_histograms_of_a_figure_have_the_colours_of_the_legend() -> None:
-    figure, table = draw_score_histograms([attack(world0_scores=np.arange(30.0) + 8)])
+    figure, table = draw("score_histograms", [attack(world0_scores=np.arange(30.0) + 8)])
     for world in (0, 1):
         colour = to_rgb(legend(figure)[f"world {world}"].get_facecolor())
-        steps = [one for one in figure.axes[0].patches if isinstance(one, StepPatch)]
-        own = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
-        [counts] = [one.get_data()[0].tolist() for one in own]
+        [counts] = [one.get_data()[0].tolist() for one in _steps(figure, colour)[0]]
         assert counts == table[f"world{world}_scores"].tolist()
     assert table["world0_scores"].tolist() != table["world1_scores"].tolist()
 
 
-def test_equal_scores_have_a_histogram() -> None:
-    same = attack(world0_scores=np.zeros(7), world1_scores=np.zeros(5))
-    _, table = draw_score_histograms([same])
-    assert (table["world0_scores"].max(), table["world1_scores"].max()) == (7, 5)
+@pytest.mark.parametrize("kind", ["score_histograms", "trade_off"])
+def test_attacks_by_other_scores_are_shown_beside_each_other(kind):
+    scores = ("final_sum", "transcript")
+    _, table = draw(kind, [attack("worst_case", audit=one, score=one) for one in scores], note="")
+    assert set(table["audit"].dropna()) == {*scores}
 
 
-@pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])
-def test_attacks_that_a_panel_would_mix_up_are_refused(draw) -> None:
-    with pytest.raises(InputError, match="gradient-1 and other have the same canary"):
-        draw([attack(), attack(audit="other")])
-    with pytest.raises(InputError, match="no audit to show"):
-        draw([])
+# Norms of gradients, and privacy profiles
 
 
-@pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])
-def test_attacks_by_other_scores_are_told_apart(draw) -> None:
-    attacks = [
-        attack("worst_case", audit=score, score=score) for score in ("final_sum", "transcript")
+def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
+    summary = membership()
+    norms = norms_of(summary)
+    figure, table = draw("gradient_norm", norms, summary)
+    (axes,) = figure.axes
+    assert [*legend(figure)] == ["mean over models:", "k = 1", "k = 5", "clipping norm C = 2"]
+    for number, (audit, of_audit) in enumerate(norms.items()):
+        rows = table[table["audit"] == audit]
+        assert rows["mean"].tolist() == pytest.approx([one.mean() for one in of_audit.values()])
+        deviations = [one.std(ddof=1) for one in of_audit.values()]
+        assert rows["standard_deviation"].tolist() == pytest.approx(deviations)
+        [line] = [one for one in axes.get_lines() if one.get_marker() == "os"[number]]
+        assert line.get_ydata().tolist() == rows["mean"].tolist()
+        band = axes.collections[number].get_paths()[0].vertices[:, 1]
+        high = (rows["mean"] + 2 * rows["standard_deviation"]).max()
+        assert band.max() == pytest.approx(high)
+        assert band.min() >= 0
+    clipped = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert {*map(tuple, (line.get_ydata() for line in clipped))} == {(2.0, 2.0)}
+    # Panels share a scale that holds every band.
+    last = [*norms][-1]
+    norms[last] = {step: 100 * values for step, values in norms[last].items()}
+    figure, table = draw("gradient_norm", norms, summary, panels=["canary_period"])
+    assert titles(figure) == ["k = 1", "k = 5"]
+    highest = (table["mean"] + 2 * table["standard_deviation"]).max()
+    assert all(axes.get_ylim()[0] == 0 < highest < axes.get_ylim()[1] for axes in figure.axes)
+    assert [*legend(figure)][1] == "loss"
+
+
+def test_norms_of_audits_that_differ_in_their_seed_are_of_one_line():
+    summary = membership(1.0)
+    both = pd.concat([summary, summary.assign(audit="other", seed=1)])
+    norms = norms_of(both)
+    _, table = draw("gradient_norm", norms, both)
+    pooled = [np.concatenate([one[step] for one in norms.values()]) for step in (100, 300, 500)]
+    assert table["mean"].tolist() == pytest.approx([values.mean() for values in pooled])
+    assert set(table["num_runs"]) == {60}
+
+
+def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
+    summary = membership()
+    figure, table = draw("privacy_profile", profiles_of(summary), summary)
+    for _, rows in table.groupby("audit"):
+        audited = rows[rows["series"] == "audited"]
+        assert set(audited["mu"]) == {1.5}  # the mean of 1, 1.5 and 2
+        for series, mu in (("audited", 1.5), ("accounted", 3.0)):
+            curve = rows[(rows["series"] == series) & (rows["epsilon"] > 0)]
+            expected = [gdp_delta(mu=mu, epsilon=epsilon) for epsilon in curve["epsilon"]]
+            assert curve["delta"].tolist() == pytest.approx(expected, rel=1e-6)
+    (axes,) = figure.axes
+    assert sum(line.get_color() == "black" for line in axes.get_lines()) == 2
+    assert {"k = 1", "k = 5", "add/remove", "δ = 10⁻⁵"} < {*legend(figure)}
+    assert "by the simultaneous rule, 95 % confidence" in below(figure)
+    assert "mean of 3 repeats. Assumption: the curve is Gaussian" in below(figure)
+    # Accounted profiles that differ have the colours of their set-ups.
+    (axes,) = draw("privacy_profile", profiles_of(summary, 3.0, 2.0), summary)[0].axes
+    solid, dashed = (
+        [line.get_color() for line in axes.get_lines() if line.get_linestyle() == style]
+        for style in ("-", "--")
+    )
+    assert solid == dashed
+    assert "black" not in solid
+
+
+# Test accuracy
+
+CANARIES = summary_of(canaries=["gradient", "crafted_input", "natural"])
+GRADIENT, CRAFTED, NATURAL = (
+    f"{name}-1.0-22.37" for name in ("gradient", "crafted_input", "natural")
+)
+
+
+def _row_of(table: pd.DataFrame, trained_on: str) -> "pd.Series[float]":
+    return table[table["trained_on"] == trained_on].iloc[0]
+
+
+def test_accuracies_and_their_errors_are_those_of_a_loop():
+    tested = accuracies_of(GRADIENT, CRAFTED, NATURAL)
+    table = accuracy_table(tested, CANARIES)
+    gradient, crafted, natural = (accuracy.tolist() for accuracy in tested.values())
+    means_of = {
+        "target_record": [mean(repeat[0::2]) for repeat in [*crafted, *natural]],
+        "gradient": [mean(repeat) for repeat in gradient],
+        "crafted_input": [mean(repeat[1::2]) for repeat in crafted],
+        "natural": [mean(repeat[1::2]) for repeat in natural],
+    }
+    assert table["trained_on"].tolist() == [*means_of]
+    for trained_on, means in means_of.items():
+        shown = _row_of(table, trained_on)
+        assert shown["accuracy"] == pytest.approx(mean(means))
+        assert shown["error_bar"] == pytest.approx(2 * stdev(means) / len(means) ** 0.5)
+        assert shown["num_repeats"] == len(means)
+        assert shown["num_models"] == (9 if trained_on in ("crafted_input", "natural") else 18)
+    accuracy = np.random.default_rng(1).permutation(np.arange(1001) / 1000)
+    spread = accuracy_table({GRADIENT: accuracy[None]}, CANARIES).iloc[0]
+    assert (spread["models_low"], spread["models_high"]) == pytest.approx((0.025, 0.975))
+    # Audits with the same models of world 0 count them once.
+    tested[NATURAL][:, 0::2] = tested[CRAFTED][:, 0::2]
+    target = _row_of(accuracy_table(tested, CANARIES), "target_record")
+    assert (target["num_repeats"], target["num_models"]) == (3, 9)
+
+
+def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate():
+    figure, table = draw("test_accuracy", accuracies_of(*CANARIES["audit"].unique()), CANARIES)
+    assert table["sample_rate"].tolist() == [1.0] * 4 + [0.25] * 4
+    for _, rows in table.groupby("sample_rate"):
+        target = _row_of(rows, "target_record")
+        assert np.isnan(target["difference"])
+        for canary in ("gradient", "crafted_input", "natural"):
+            shown = _row_of(rows, canary)
+            assert shown["difference"] == pytest.approx(shown["accuracy"] - target["accuracy"])
+            squares = shown["error_bar"] ** 2 + target["error_bar"] ** 2
+            assert shown["difference_error_bar"] == pytest.approx(squares**0.5)
+    bars, differences = figure.axes
+    assert bars.get_ylim()[0] == 0 < 100 < bars.get_ylim()[1]
+    heights = sorted(patch.get_height() for patch in bars.patches)
+    assert heights == pytest.approx(sorted(100 * table["accuracy"]))
+    labels = sorted(text.get_text() for text in bars.texts)
+    assert labels == sorted(f"{100 * value:.1f}" for value in table["accuracy"])
+    drawn = [y for line in differences.containers for y in line.lines[0].get_ydata()]
+    assert sorted(drawn) == pytest.approx(sorted(100 * table["difference"].dropna()))
+    low, high = differences.get_ylim()
+    assert low == -high <= -1.0
+    assert below(figure).endswith("Data: digits, N = 500 private records")
+
+
+def test_the_target_record_comes_first_and_one_repeat_has_no_error_bar():
+    tested = accuracies_of(GRADIENT, "gradient-0.25-5.574", "natural-0.25-5.574")
+    figure, _ = draw("test_accuracy", tested, CANARIES)
+    assert [*legend(figure)][1:4] == ["target record", "gradient", "natural"]
+    # The bars are drawn in this order: one of the target record, two of gradient, one of natural.
+    places = [patch.get_x() for patch in figure.axes[0].patches]
+    assert places[1] < places[0] < places[2] < places[3]
+    for name, missing, num_panels in ((GRADIENT, "difference", 1), (CRAFTED, "error_bar", 2)):
+        figure, table = draw("test_accuracy", accuracies_of(name, num_repeats=1), CANARIES)
+        assert table[["error_bar", missing]].isna().all(axis=None)
+        assert len(figure.axes) == num_panels
+
+
+# Sets of canaries, numbers of models, shuffled batches
+
+
+def test_means_and_paired_differences_of_sets_are_those_of_scipy():
+    summary, gaps = sets()
+    figure, table = draw("canary_sets", summary, gaps)
+    assert {*table["measure"]} == {"loss_gap", "mahloujifar", "steinke"}
+    assert len(table) == 3 * 2 * (3 + 6)
+    wide = gaps.assign(canary=gaps["audit"].str.removeprefix("a-"))
+    wide = wide[wide["step"] == 100].pivot(index="repeat", columns="canary", values="loss_gap")
+    place = table.set_index(["measure", "step", "canary", "compared_with"])
+    for other, test in (
+        ("", ttest_1samp(wide["metagradient"], 0)),
+        ("loss", ttest_rel(wide["metagradient"], wide["loss"])),
+    ):
+        shown = place.loc[("loss_gap", 100, "metagradient", other)]
+        interval = test.confidence_interval(0.95)
+        np.testing.assert_allclose(shown[["lower", "upper"]].astype(float), interval)
+        values = wide["metagradient"] - (wide[other] if other else 0)
+        assert shown["mean"] == pytest.approx(values.mean())
+        assert shown["median"] == pytest.approx(values.median())
+        assert shown["num_repeats"] == 5
+    bounds = summary.query("threshold_rule == 'steinke' and step == 50 and canary == 'loss'")
+    shown = place.loc[("steinke", 50, "loss", "")]
+    assert shown["mean"] == pytest.approx(bounds["epsilon_lower"].mean())
+    assert "5 repeats" in below(figure)
+    assert titles(figure) == [
+        "Loss of canaries out minus in",
+        "Mahloujifar (any dependence)",
+        "Steinke (any dependence)",
     ]
-    _, table = draw(attacks)
-    assert set(table["audit"].dropna()) == {"final_sum", "transcript"}
+    assert {"random record", "mislabeled record (loss)", "metagradient"} <= {*legend(figure)}
+    _, table = draw("canary_sets", *(part[part["repeat"] == 0] for part in (summary, gaps)))
+    assert table[["lower", "upper"]].isna().all(axis=None)
+    assert table["mean"].notna().all()
 
 
-@pytest.mark.parametrize("draw", [draw_score_histograms, draw_trade_off])
-def test_the_users_note_comes_first(draw) -> None:
-    assert written_below(draw([attack()], note="Reduced scale")[0])[0] == "Reduced scale"
-    assert "" not in written_below(draw([attack()])[0])
+def test_the_accounted_lines_of_sets_are_those_of_their_adjacency_and_finite():
+    figure, _ = draw("canary_sets", *sets(noise_multiplier=0.0, epsilon_upper_add_remove=np.inf))
+    assert "no finite upper bound" in below(figure)
+    limits = [axes.get_ylim()[1] for part in figure.subfigs for axes in part.axes]
+    assert np.isfinite(limits).all()
+    summary, gaps = sets(adjacency="substitute")
+    figure, _ = draw("canary_sets", summary[summary["canary"] != SETS[0]], gaps)
+    axes = [one for part in figure.subfigs for one in part.axes][1]
+    drawn = {float(line.get_ydata()[0]) for line in axes.lines if len(line.get_ydata()) == 2}
+    assert {10.0, 4.4} <= drawn
+
+
+def test_numbers_of_models_have_a_line_for_each_number_of_slots_and_valid_rule():
+    figure, table = draw("models_trained", models())
+    lines = table.groupby(["num_slots", "threshold_rule", "conversion"])["num_runs"].apply(list)
+    assert lines.to_dict() == {
+        (1, "combined", "gdp"): [10, 100],
+        (500, "combined", "gdp"): [1, 10],
+        (500, "mahloujifar", "gdp"): [1, 10],
+        (500, "steinke", "direct"): [1, 10],
+    }
+    expected = table["num_runs"] / 100 + table["threshold_rule"].str.len() + 0.5
+    np.testing.assert_allclose(table["epsilon"], expected)
+    np.testing.assert_allclose(table["error_bar"], 1.0)  # two standard errors of 0 and 1
+    assert "95 % confidence" in below(figure)
+    assert {
+        "500 canaries in each model: Mahloujifar (any dependence)",
+        "500 canaries in each model: Steinke (any dependence, direct conversion)",
+        "500 canaries in each model: combined (independent slots)",
+        "1 canary in each model: combined",
+    } < {*legend(figure)}
+    both = pd.concat([models(), models(sample_rate=0.25, noise_multiplier=3.0)])
+    figure, table = draw("models_trained", both)
+    assert titles(figure) == ["q = 1, σ = 10", "q = 0.25, σ = 3"]  # noqa: RUF001
+    assert len(table) == 16
+
+
+def test_rules_with_one_canary_have_looks_of_their_own_in_the_order_of_the_catalogue():
+    rules = ["split", "calibrated", "anytime", "combined"]
+    rows = pd.concat([models(threshold_rule=rule).query("num_slots == 1") for rule in rules])
+    figure, _ = draw("models_trained", rows)
+    [axes] = figure.axes
+    looks = [(line.get_color(), line.get_marker()) for line in axes.lines if len(line.get_xdata())]
+    drawn = {look for look in looks if look[1] not in ("None", "_", "|")}
+    assert len({colour for colour, _ in drawn}) == len({marker for _, marker in drawn}) == 4
+    named = [text for text in legend(figure) if text.startswith("1 canary")]
+    assert named == [f"1 canary in each model: {rule}" for rule in RULES if rule in rules]
+
+
+def test_with_several_audits_the_error_of_models_is_that_over_audits():
+    """By hand: audits of means 2 and 6 have mean 4 and standard error sqrt(8 / 2) = 2."""
+    common: dict[str, object] = {"sample_rate": 1.0, "noise_multiplier": 10.0, "canary": "gradient"}
+    common |= {"threshold_rule": "combined", "conversion": "gdp"}
+    rows = [
+        row(audit=audit, repeat=repeat, epsilon_lower=value, **common)
+        for audit, values in {"a": (1.0, 3.0), "b": (5.5, 6.5)}.items()
+        for repeat, value in enumerate(values)
+    ]
+    _, table = draw("models_trained", pd.DataFrame(rows))
+    assert table[["epsilon", "error_bar", "num_repeats"]].to_numpy().tolist() == [[4.0, 4.0, 4]]
+
+
+def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
+    figure, table = draw("shuffling", shuffled())
+    assert [title for title in titles(figure) if title] == ["zero-out", "substitute"]
+    at = table.set_index(["adjacency", "series", "noise_multiplier"])
+    expected = {
+        ("substitute", "guaranteed", 0.5): 40.0,
+        ("zero_out", "guaranteed", 2.0): 4.5,
+        ("zero_out", "claimed", 0.5): 1.8,
+        ("substitute", "shuffled_opposite", 2.0): 0.75,
+        ("substitute", "poisson", 0.5): 2.2,
+    }
+    for place, epsilon in expected.items():
+        assert at["epsilon"][place] == pytest.approx(epsilon)
+    error = at["error_bar"]["zero_out", "shuffled_opposite", 0.5]
+    assert error == pytest.approx(2.0)  # 2 s / sqrt(2)
+    assert "40 batches in a pass, 3 passes" in below(figure)
+
+
+# Audits whose exact law is known
+
+
+def test_audited_and_exact_epsilon_by_step_and_by_threshold():
+    figure, table = draw("hidden_state_by_step", landscapes())
+    at = table.query("noise_multiplier == 8 and batch_size == 16 and step == 2")
+    shown = at.set_index(["series", at["conversion"].fillna("")])["epsilon"].to_dict()
+    assert shown == {
+        ("audited", "gdp"): 5.5,
+        ("audited", "direct"): 1.0,
+        ("exact", ""): 4.0,
+        ("exact_gdp", ""): 6.0,
+        ("accounted", ""): 4.4,
+    }
+    audited = table[table["series"] == "audited"]
+    assert set(audited["threshold_rule"]) == {"combined"}  # the valid one
+    np.testing.assert_allclose(audited["error_bar"], 1.0)  # two standard errors of 0 and 1
+    assert set(audited["num_repeats"]) == {2}
+    assert titles(figure) == ["σ = 1", "σ = 8"]  # noqa: RUF001
+    assert "95 % confidence for each point alone, R = 1,000 runs" in below(figure)
+    _, table = draw("hidden_state_by_threshold", landscapes(0.5, 2.5))
+    assert set(table["landscape_threshold"]) == {0.5, 2.5}
+    assert set(table.loc[table["series"] == "exact", "epsilon"]) == {8.0 / 3}
+
+
+def test_amplification_is_the_last_step_over_the_first():
+    figure, table = draw("amplification", landscapes())
+    assert len(table) == 4
+    np.testing.assert_allclose(table["epsilon_hidden_state"], 1 / 3)
+    np.testing.assert_allclose(table["epsilon_hidden_state_gdp"], 1 / 3)
+    np.testing.assert_allclose(table["epsilon_lower"], (10 / 3 + 0.5) / 10.5)
+    texts = [text.get_text() for axes in figure.subfigs[0].axes for text in axes.texts]
+    assert texts == [*["0.37"] * 4, *["0.33"] * 8]
+
+
+def test_the_landscape_is_that_of_one_audit():
+    figure, table = draw("loss_landscape", one_landscape())
+    loss = table[table["step"] == 0]
+    np.testing.assert_allclose(loss["loss"], -np.abs(loss["position"] - 0.5))  # pushed apart
+    assert sorted(table["step"].unique()) == [0, 1, 2, 3]
+    last = table[table["step"] == 3]
+    for world in ("world0", "world1"):
+        assert np.trapezoid(last[world], last["position"]) == pytest.approx(1.0, abs=2e-3)
+    assert "B = 16, σ = 1, adjacency add_remove" in below(figure)  # noqa: RUF001

@@ -52,36 +52,74 @@ def headline(**changes: object) -> Headline:
     return Headline(**{**known, **changes})
 
 
-def said(**changes: object) -> str:
-    return " ".join(headline(**changes).answer)
+CRAFTED = {
+    "attack": "1,000 models with a crafted gradient (gradient canary)",
+    "difference": "a crafted gradient",
+    "is_real": False,
+}
+REAL = OfRealRecord(6.037, "900 models with another real record", "another real record", 2)
+SEVERAL = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
+BESIDE = CRAFTED | {"real": REAL}
+MEMBERSHIP = {"substitute": nan, "adjacency": "add/remove"}
+DIFFERENT = "The difference is real"
 
 
-def test_a_difference_that_is_proven_is_called_real():
-    text = said()
-    assert "protected by epsilon 4.38, the number that most libraries report" in text
-    assert "protected by epsilon 10.00 only" in text
-    assert "The difference is real: the latter is at least 8.91 with 95 % confidence" in text
+# What is different, phrases that the answer has, and phrases that it has not.
+ANSWERS: list[tuple[dict, str, str]] = [
+    ({}, "protected by epsilon 4.38, the number that most libraries report", "No audit here"),
+    ({}, "protected by epsilon 10.00 only", "real record"),
+    ({}, f"{DIFFERENT}: the latter is at least 8.91 with 95 % confidence", "on average"),
+    # A crafted attack is named, and a real record stands beside it.
+    (CRAFTED, f"at least 8.91 with 95 % confidence, by an attack on {CRAFTED['attack']}.", ""),
+    (CRAFTED, "No audit here is of a real record, which may leak less.", ""),
+    (
+        BESIDE,
+        "For a real record, at least 6.03 is proven, by an attack on 900 models",
+        "No audit h",
+    ),
+    (BESIDE, "This is the largest of 2 such results; each holds alone", ""),
+    ({"is_real": True}, "protected by", "real record"),
+    ({"is_real": None}, "protected by", "real record"),
+    (CRAFTED | {"real": SEVERAL}, "2 of 3 bounds exceed what is accounted.", "is proven, by"),
+    (CRAFTED | {"real": SEVERAL}, "12.30 on average over 3 bounds; their mean has no confi", ""),
+    # A weak attack is no evidence of safety, and an invalid bound proves nothing.
+    ({"proven": 3.0}, "no evidence that the training protects more", DIFFERENT),
+    ({"is_valid": False}, "This audit proves nothing", DIFFERENT),
+    # A mean of bounds has no confidence of its own.
+    ({"bounds": 5}, "on average over 5 bounds", DIFFERENT),
+    ({"bounds": 5}, "each bound holds with 95 % confidence, and their mean has none of its", ""),
+    # An audit of membership says nothing of content.
+    (MEMBERSHIP | {"proven": 3.0}, "not what the record says", DIFFERENT),
+    # Without noise nothing is protected.
+    ({"substitute": inf, "add_remove": inf}, "nothing is protected", "the latter"),
+    ({"substitute": inf, "add_remove": inf}, "Epsilon is at least 8.91", "protects more"),
+    ({"substitute": nan, "add_remove": nan}, "What is accounted is not known. Epsilon is", ""),
+    # More than is accounted is an alarm.
+    *(
+        (changes | {"advice": " Do this."}, phrase, absent)
+        for changes in (
+            {"proven": 40.1, "above": 1},
+            MEMBERSHIP | {"proven": 14.3, "above": 1},
+            {"proven": 9.8, "bounds": 5, "above": 3},
+        )
+        for phrase, absent in ((" what is accounted", DIFFERENT), ("Do this.", "should quote"))
+    ),
+]
 
 
-def test_a_crafted_attack_is_named_and_a_real_record_stands_beside_it():
-    attack = "1,000 models with a crafted gradient (gradient canary)"
-    real = OfRealRecord(6.037, "900 models with another real record", "another real record", 2)
-    crafted = {"attack": attack, "difference": "a crafted gradient", "is_real": False}
-    text = said(**crafted, real=real)
-    assert f"at least 8.91 with 95 % confidence, by an attack on {attack}." in text
-    assert "For a real record, at least 6.03 is proven, by an attack on 900 models" in text
-    assert "This is the largest of 2 such results; each holds alone" in text
-    bars = {bar.kind: bar for bar in headline(**crafted, real=real).bars}
-    assert bars["proven"].label == "Proven with a crafted gradient, substitute adjacency"
-    assert (bars["real"].label, bars["real"].value) == ("Proven for a real record", "≥ 6.03")
-    assert "No audit here is of a real record, which may leak less." in said(**crafted)
-    for is_real in (True, None):
-        assert "real record" not in said(is_real=is_real)
-    several = OfRealRecord(12.3, "40 models", "another real record", 1, bounds=3, above=2)
-    text = said(**crafted, real=several)
-    assert "gives 12.30 on average over 3 bounds; their mean has no confidence of its own" in text
-    assert "2 of 3 bounds exceed what is accounted." in text
-    assert "is proven, by" not in text
+@pytest.mark.parametrize(("changes", "phrase", "absent"), ANSWERS)
+def test_the_answer_of_the_first_screen(changes, phrase, absent):
+    text = " ".join(headline(**changes).answer)
+    assert phrase in text
+    assert not absent or absent not in text
+    assert bool(re.search("exceeds? what is accounted", text)) is (
+        "above" in changes or changes.get("real") is SEVERAL
+    )
+
+
+def bars(**changes: object) -> dict[str, tuple[str, str]]:
+    """Labels and values by the kind of bar, in the order of the bars."""
+    return {bar.kind: (bar.label, bar.value) for bar in headline(**changes).bars}
 
 
 def test_the_first_screen_says_what_the_model_is_worth():
@@ -89,68 +127,19 @@ def test_the_first_screen_says_what_the_model_is_worth():
     assert headline().measured == ""
 
 
-def test_a_weak_attack_is_no_evidence_of_safety():
-    text = said(proven=3.0)
-    assert "no evidence that the training protects more" in text
-    assert "The difference is real" not in text
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"proven": 40.1, "above": 1},
-        {"proven": 14.3, "substitute": nan, "adjacency": "add/remove", "above": 1},
-        {"proven": 9.8, "bounds": 5, "above": 3},
-    ],
-)
-def test_more_than_is_accounted_is_an_alarm(changes):
-    text = said(**changes, advice=" Do this.")
-    assert re.search("exceeds? what is accounted", text)
-    assert "The difference is real" not in text
-    assert "Do this." in text
-    assert "should quote" not in text
-
-
-def test_a_mean_of_bounds_has_no_confidence_of_its_own():
-    text = said(bounds=5)
-    assert "on average over 5 bounds" in text
-    assert "The difference is real" not in text
-    assert "each bound holds with 95 % confidence, and their mean has none of its own" in text
-    [bar] = [bar for bar in headline(bounds=5).bars if bar.kind == "proven"]
-    assert "mean of 5 bounds" in bar.label
-
-
-def test_an_audit_of_membership_says_nothing_of_content():
-    text = said(substitute=nan, adjacency="add/remove", proven=3.0)
-    assert "not what the record says" in text
-    assert {bar.kind for bar in headline(substitute=nan).bars} == {"proven", "add-remove"}
-
-
-def test_an_invalid_bound_proves_nothing():
-    text = said(is_valid=False)
-    assert text.startswith("This audit proves nothing")
-    assert any(bar.label == "NOT a valid lower bound" for bar in headline(is_valid=False).bars)
-
-
-def test_without_noise_nothing_is_protected():
-    text = said(substitute=inf, add_remove=inf)
-    assert "nothing is protected" in text
-    assert "Epsilon is at least 8.91" in text
-    assert "the latter" not in text
-    assert "protects more" not in text
-    assert "What is accounted is not known. Epsilon is" in said(substitute=nan, add_remove=nan)
+def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
+    values = {kind: value for kind, (_, value) in bars(proven=8.919).items()}
+    assert values == {"add-remove": "≤ 4.38", "proven": "≥ 8.91", "substitute": "≤ 10.00"}
+    assert [*values] == ["add-remove", "proven", "substitute"]
+    assert next(iter(bars(proven=2.0))) == "proven"
+    assert [*bars(proven=20.0)][-1] == "proven"
     assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
-
-
-def test_bars_rise():
-    assert [bar.kind for bar in headline().bars] == ["add-remove", "proven", "substitute"]
-    assert headline(proven=2.0).bars[0].kind == "proven"
-    assert headline(proven=20.0).bars[-1].kind == "proven"
-
-
-def test_numbers_at_the_bars_are_rounded_to_the_safe_side():
-    texts = {bar.kind: bar.value for bar in headline(proven=8.919).bars}
-    assert texts == {"add-remove": "≤ 4.38", "proven": "≥ 8.91", "substitute": "≤ 10.00"}
+    assert {*bars(substitute=nan)} == {"proven", "add-remove"}
+    assert "mean of 5 bounds" in bars(bounds=5)["proven"][0]
+    assert "NOT a valid lower bound" in {label for label, _ in bars(is_valid=False).values()}
+    crafted = bars(**CRAFTED, real=REAL)
+    assert crafted["proven"][0] == "Proven with a crafted gradient, substitute adjacency"
+    assert crafted["real"] == ("Proven for a real record", "≥ 6.03")
 
 
 def test_small_significances_are_not_rounded_to_certainty():
@@ -217,52 +206,44 @@ def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
     assert verified_in_words(tmp_path) == ""
 
 
-def test_a_real_record_beside_a_crafted_one_is_of_the_same_noise():
-    sweep = {
-        "dataset": "some", "canary": ["gradient", "natural"], "noise_multiplier": [2.0, 3.0],
-        "sample_rate": 0.5, "num_steps": 4, "num_runs": 8,
-    }  # fmt: skip
-    datasets = {"some": {"source": "digits", "num_records": 60}}
-    experiment = parse_experiment(
-        {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": {"a": sweep}}
-    )
-    bounds = {("natural", 2.0): 1.25, ("natural", 3.0): 4.5}  # the other noise has the larger one
-    rows = [
-        {"audit": name, "canary": audit.canary, "runs": 8, "bounds": 1, "above": 0,
-         "proven": bounds.get((audit.canary, audit.noise_multiplier), 6.0),
-         "noise_multiplier": audit.noise_multiplier}
-        for name, audit in experiment.audits.items()
-    ]  # fmt: skip
-    table = pd.DataFrame(rows)
-    last = table.set_index("audit")
-    for row in rows:
-        found = _of_real_record(experiment, table, last, row["audit"])
-        if row["canary"] == "natural":
-            assert found is None
-        else:
-            assert (found.proven, found.compared) == (bounds["natural", row["noise_multiplier"]], 1)
-
-
-def test_a_real_record_beside_a_crafted_one_is_of_the_same_data():
+def of_real_record(
+    audits: dict[str, dict], proven: dict[str, float], name: str
+) -> OfRealRecord | None:
+    """What stands beside an audit, of audits on two datasets with these bounds."""
+    datasets = {dataset: {"source": "digits", "num_records": 60} for dataset in ("one", "two")}
     shared = {"noise_multiplier": 2.0, "sample_rate": 0.5, "num_steps": 4, "num_runs": 8}
-    audits = {
-        name: {**shared, "dataset": dataset, "canary": canary}
-        for name, dataset, canary in (
-            ("crafted", "one", "gradient"), ("here", "one", "natural"), ("there", "two", "natural")
-        )
-    }  # fmt: skip
-    datasets = {name: {"source": "digits", "num_records": 60} for name in ("one", "two")}
+    shared |= {"dataset": "one", "num_slots": 1}
     experiment = parse_experiment(
-        {"experiment": "e", "delta": 1e-5, "datasets": datasets, "audits": audits}
+        {
+            "experiment": "e",
+            "delta": 1e-5,
+            "datasets": datasets,
+            "audits": {audit: shared | settings for audit, settings in audits.items()},
+        }
     )
-    proven = {"crafted": 6.0, "here": 1.25, "there": 4.5}  # the other data have the larger one
+    known = {"runs": 8, "bounds": 1, "above": 0}
     table = pd.DataFrame(
-        {"audit": name, "canary": audits[name]["canary"], "runs": 8, "bounds": 1, "above": 0,
-         "proven": value, "noise_multiplier": 2.0}
-        for name, value in proven.items()
-    )  # fmt: skip
-    found = _of_real_record(experiment, table, table.set_index("audit"), "crafted")
-    assert (found.proven, found.compared) == (1.25, 1)
+        {
+            **{"audit": audit, "canary": settings["canary"], "proven": proven[audit]},
+            "noise_multiplier": settings.get("noise_multiplier", 2.0),
+            **known,
+        }
+        for audit, settings in audits.items()
+    )
+    return _of_real_record(experiment, table, table.set_index("audit"), name)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"noise_multiplier": 3.0}, {"dataset": "two"}, {"num_steps": 5}, {"sample_rate": 0.25}],
+)
+def test_a_real_record_beside_a_crafted_one_is_of_the_same_training(other):
+    audits = {"crafted": {"canary": "gradient"}, "here": {"canary": "natural"}}
+    audits |= {"there": {"canary": "natural"} | other}
+    proven = {"crafted": 6.0, "here": 1.25, "there": 4.5}  # the other training has the larger one
+    real = of_real_record(audits, proven, "crafted")
+    assert (real.proven, real.compared) == (1.25, 1)
+    assert of_real_record(audits, proven, "here") is None
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -271,7 +252,7 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
     rng = np.random.default_rng(0)
     scores = WorldScores(rng.normal(6.0, 1.0, 200), rng.normal(0.0, 1.0, 200))
     estimate = estimate_epsilon(
-        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5
+        world0_scores=scores.world0, world1_scores=scores.world1, delta=1e-5, threshold_rule="split"
     )
     bound = estimate.epsilon_lower
     accounted = EpsilonsByAdjacency(bound - 1, bound + 1, bound + 2, 1e-5, AccountingMethod.PLD)

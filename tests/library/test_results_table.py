@@ -64,49 +64,51 @@ def test_seeds_and_slots_of_a_set_up_are_one_row():
 
 def test_a_bound_above_what_is_accounted_is_an_alarm():
     """For the audited adjacency: one of membership is compared with the add/remove epsilon."""
-    told = "ABOVE WHAT IS ACCOUNTED for the audited adjacency: 1 of"
-    assert told in in_words(results_table(pd.DataFrame([one(10.5), one(9.5, canary="natural")])))
-    # Also where their mean is below.
-    repeats = [one(10.5, repeat=0), one(8.0, repeat=1)]
-    assert f"{told} 2 bounds" in in_words(results_table(pd.DataFrame(repeats)))
-    assert told not in in_words(results_table(pd.DataFrame([one(9.5)])))
-    for adjacency in ("add_remove", "zero_out"):
-        member = one(4.5, adjacency=adjacency, epsilon_upper_substitute=10.0)
-        assert told in in_words(results_table(pd.DataFrame([member])))
-        assert "audits of content" not in in_words(results_table(pd.DataFrame([member])))
-
-
-def test_a_bound_of_zero_is_explained():
-    told = "is no evidence of safety"
-    assert told in in_words(results_table(pd.DataFrame([one(0.0)])))
-    assert told not in in_words(results_table(pd.DataFrame([one(0.1)])))
-
-
-def test_rules_without_the_gaussian_family_have_rows():
-    table = results_table(
-        pd.DataFrame([one(2.0, threshold_rule="steinke", conversion="direct"), one(3.0)])
-    )
-    assert dict(zip(table["rule"], table["proven"], strict=True)) == {
-        "steinke": 2.0,
-        "simultaneous": 3.0,
-    }
-
-
-def test_conversions_are_not_averaged():
-    several = ("direct", "subsampled_gaussian")
-    rows = [one(2.0 + 6 * index, conversion=name) for index, name in enumerate(several)]
-    [found] = results_table(pd.DataFrame(rows)).to_dict("records")
-    assert (found["conversion"], found["proven"]) == ("subsampled_gaussian", 8.0)
+    alarm = "ABOVE WHAT IS ACCOUNTED for the audited adjacency: {} of {}"
+    for rows, above in (
+        ([one(10.5), one(9.5, canary="natural")], (1, 2)),
+        ([one(10.5, repeat=0), one(8.0, repeat=1)], (1, 2)),  # also where their mean is below
+        ([one(4.5, adjacency="add_remove")], (1, 1)),
+        ([one(4.5, adjacency="zero_out")], (1, 1)),
+        ([one(9.5)], None),
+        ([one(4.3, adjacency="zero_out")], None),
+    ):
+        text = in_words(results_table(pd.DataFrame(rows)))
+        assert ("ABOVE WHAT IS ACCOUNTED" in text) is (above is not None)
+        assert above is None or alarm.format(*above) in text
+        is_of_content = rows[0]["adjacency"] == "substitute"
+        assert ("audits of content" in text) is is_of_content
 
 
 def test_a_summary_in_words():
+    zero = "is no evidence of safety"
+    assert zero in in_words(results_table(pd.DataFrame([one(0.0)])))
     table = results_table(pd.DataFrame([one(5.0), one(3.0, audit="b", canary="natural")]))
-    assert "1 of 2 audits of content prove more than the add/remove epsilon" in in_words(table)
-    assert "is their mean" not in in_words(table)
-    assert "is their mean" in in_words(table.assign(bounds=5))
-    assert "0 of 2 audits of content prove more than the add/remove epsilon" in in_words(
-        table.assign(proven=1.0)
-    )
+    content = "{} of 2 audits of content prove more than the add/remove epsilon"
+    for shown, number, is_mean in (
+        (table, 1, False), (table.assign(bounds=5), 1, True), (table.assign(proven=1.0), 0, False)
+    ):  # fmt: skip
+        text = in_words(shown)
+        assert content.format(number) in text
+        assert ("is their mean" in text) is is_mean
+        assert zero not in text
+
+
+def test_each_rule_has_a_row_by_its_first_conversion():
+    """Rules without the Gaussian family have rows, and conversions are not averaged."""
+    rows = [
+        one(2.0, threshold_rule="steinke", conversion="direct"),
+        one(3.0),
+        one(4.0, audit="b", conversion="direct"),
+        one(8.0, audit="b", conversion="subsampled_gaussian"),
+    ]
+    table = results_table(pd.DataFrame(rows))
+    shown = table[["rule", "conversion", "proven"]].to_numpy().tolist()
+    assert sorted(shown) == [
+        ["simultaneous", "gdp", 3.0],
+        ["simultaneous", "subsampled_gaussian", 8.0],
+        ["steinke", "direct", 2.0],
+    ]
 
 
 def written(folder: Path) -> Path:

@@ -1,0 +1,316 @@
+"""What every kind of figure keeps, from the catalogue itself: a new kind needs an example.
+
+Its table, its layout, its legend, labels, note and caption, and what it refuses.
+"""
+
+import inspect
+import re
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from figure_examples import (
+    EXAMPLES,
+    NOTE,
+    accuracies_of,
+    draw,
+    landscapes,
+    membership,
+    models,
+    norms_of,
+    one_landscape,
+    profiles_of,
+    ratios,
+    sets,
+    shuffled,
+)
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from summaries import attack, below, gaussian_profile, legend, row, summary_of
+
+from dpcanary.errors import InputError
+from dpcanary.figures.catalogue import FIGURE_KINDS, figure_kind
+from dpcanary.figures.layout import value_ticks
+from dpcanary.plugins import function_named
+
+# The columns of the first example's table, then the labels of its axes, with their units.
+_ENDS = {
+    "BOUNDS": "series canary score threshold_rule conversion epsilon error_bar num_repeats",
+    "EXACT": "series conversion threshold_rule epsilon error_bar num_repeats",
+    "POINT": "sample_rate noise_multiplier step",
+    "EPSILON": "ε at δ = 10⁻⁵",
+}
+SHOWN = """
+epsilon_by_step: POINT BOUNDS num_runs num_looks; training step; EPSILON
+epsilon_by_noise: POINT BOUNDS num_runs num_looks; noise multiplier σ; EPSILON
+epsilon_by_runs: POINT num_runs BOUNDS num_looks; number of runs R, of both worlds together; EPSILON
+epsilon_by_setting: POINT max_grad_norm BOUNDS num_runs num_looks; clipping norm C; EPSILON
+models_trained: sample_rate noise_multiplier num_slots threshold_rule conversion num_runs epsilon
+  error_bar num_repeats; models trained; EPSILON
+canary_sets: measure step canary compared_with mean lower upper median standard_deviation
+  num_repeats; step; loss gap (nats); EPSILON
+test_accuracy: sample_rate noise_multiplier trained_on accuracy error_bar models_low models_high
+  num_repeats num_models audits difference difference_error_bar; test accuracy (%)
+adjacency_ratio: sample_rate num_steps noise_multiplier delta accounting_method ratio;
+  noise multiplier σ; substitute ε / add/remove ε
+score_histograms: audit canary POINT bin_left bin_right world0_scores world1_scores;
+  score (higher: world 0); scores per bin
+trade_off: sample_rate noise_multiplier series canary audit false_positive_rate false_negative_rate;
+  false positive rate; false negative rate
+gradient_norm: audit label model max_grad_norm step mean standard_deviation num_runs;
+  training step; norm of the canary's gradient
+privacy_profile: audit label adjacency series mu epsilon delta; ε; δ(ε)
+hidden_state_by_step: noise_multiplier batch_size step EXACT; training step; EPSILON
+hidden_state_by_threshold: noise_multiplier batch_size landscape_threshold EXACT;
+  threshold h of the landscape / C; EPSILON
+shuffling: adjacency series noise_multiplier epsilon error_bar num_repeats; noise multiplier σ;
+  EPSILON
+amplification: noise_multiplier batch_size epsilon_lower epsilon_hidden_state_gdp
+  epsilon_hidden_state; batch size B; noise multiplier σ
+loss_landscape: step position loss world0 world1; position θ / C; exact density, step 2
+"""  # noqa: RUF001
+
+
+def shown(kind: str) -> list[str]:
+    """The columns of a kind's table, in one text, and its labels."""
+    [text] = re.findall(rf"^{kind}: (.*(?:\n  .*)*)", SHOWN, re.MULTILINE)
+    for name, words in _ENDS.items():
+        text = text.replace(name, words)
+    return [part.strip() for part in text.replace("\n ", "").split(";")]
+
+
+# The columns of the points of lines. Other kinds have bars, texts or histograms.
+LINES = {
+    "epsilon_by_step": ("step", "epsilon"),
+    "epsilon_by_noise": ("noise_multiplier", "epsilon"),
+    "epsilon_by_runs": ("num_runs", "epsilon"),
+    "epsilon_by_setting": ("max_grad_norm", "epsilon"),
+    "models_trained": ("num_runs", "epsilon"),
+    "canary_sets": ("step", "mean"),
+    "adjacency_ratio": ("noise_multiplier", "ratio"),
+    "trade_off": ("false_positive_rate", "false_negative_rate"),
+    "gradient_norm": ("step", "mean"),
+    "privacy_profile": ("epsilon", "delta"),
+    "hidden_state_by_step": ("step", "epsilon"),
+    "hidden_state_by_threshold": ("landscape_threshold", "epsilon"),
+    "shuffling": ("noise_multiplier", "epsilon"),
+    "loss_landscape": ("position", "world0"),
+}
+# Series that are not lines.
+_NO_LINES = {"audited_in_sample", "confidence_low", "confidence_high"}
+
+
+def _check_lines(kind: str, figure: Figure, table: pd.DataFrame) -> None:
+    """Every point of the table is on a line of the figure."""
+    if "series" in table:
+        table = table[~table["series"].isin(_NO_LINES)]
+    if "compared_with" in table:
+        table = table[table["compared_with"] == ""]
+    lines = [line.get_data() for axes in figure.axes for line in axes.get_lines()]
+    drawn = {(f"{x:.9g}", f"{y:.9g}") for line in lines for x, y in zip(*line, strict=True)}
+    points = table[[*LINES[kind]]].dropna().to_numpy()
+    assert len(points) > 3
+    assert {(f"{x:.9g}", f"{y:.9g}") for x, y in points} <= drawn
+
+
+def _written(figure: Figure) -> list[Text]:
+    """All text that is drawn; labels of ticks outside of the axes are not."""
+    shown = {axes for axes in figure.axes if axes.get_visible()}
+    ticks = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            labels = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+            ticks |= {text for place, text in labels if not low <= place <= high}
+    return [
+        text
+        for text in figure.findobj(Text)
+        if text.get_text().strip()
+        and text.get_visible()
+        and (text.axes is None or text.axes in shown)
+        and text not in ticks
+    ]
+
+
+@pytest.mark.parametrize("kind", FIGURE_KINDS)
+def test_a_kind_has_a_caption_and_a_function_with_the_arguments_that_it_declares(kind):
+    entry = FIGURE_KINDS[kind]
+    assert EXAMPLES[kind], "a new kind needs an example"
+    assert entry.caption
+    assert all(text.endswith(".") and "  " not in text for text in entry.caption)
+    arguments = {*inspect.signature(function_named(entry.draw)).parameters}
+    by_file = {"proven"}  # shown by the file of ceilings
+    has_axis = entry.axis is not None or "setting" in entry.needs
+    axis = {"axis"} if "axis" in arguments and has_axis else set()
+    assert arguments == {*entry.inputs, "note", *axis} | ({*entry.keys} - by_file)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        pytest.param(kind, number, marks=[pytest.mark.long] * (number > 0))
+        for kind, examples in EXAMPLES.items()
+        for number in range(len(examples))
+    ],
+)
+def test_a_figure_has_its_table_its_labels_and_text_that_neither_overlaps_nor_leaves_it(
+    kind, number
+):
+    inputs, settings = EXAMPLES[kind][number]
+    figure, table = draw(kind, *inputs(), **settings)
+    columns, *labels = shown(kind)
+    if number == 0:
+        assert [*table.columns] == columns.split()
+        if kind in LINES:
+            _check_lines(kind, figure, table)
+    assert len(table) > 0
+    assert below(figure).startswith(NOTE)
+    assert legend(figure) or kind == "amplification"
+    FigureCanvasAgg(figure).draw()
+    boxes = {text: text.get_window_extent() for text in _written(figure)}
+    assert len(boxes) > 20
+    if number == 0:
+        assert {*labels} <= {text.get_text() for text in boxes}
+    for text, box in boxes.items():
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width, text
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.height, text
+    for one, other in combinations(boxes, 2):
+        assert not boxes[one].overlaps(boxes[other]), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.001, 0.01, 0.1, 1.0], ["0.001", "0.01", "0.1", "1"]),
+        ([100, 250, 500, 1000, 1500, 2000, 2500], ["100", "250", "500", "1,000", "2,500"]),
+        ([1000], ["1,000"]),
+        ([1e6, 2e6], ["1,000,000", "2,000,000"]),
+    ],
+)
+def test_ticks_are_at_values_and_round_ones_go_first(values, labels):
+    axes = Figure().subplots()
+    value_ticks(axes, [*values, *values])
+    assert [text.get_text() for text in axes.get_xticklabels()] == labels
+    assert {*axes.get_xticks(), *axes.xaxis.get_minorticklocs()} == set(values)
+    low, high = axes.get_xlim()
+    assert low < min(values) <= max(values) < high
+
+
+# What each kind refuses
+
+_CANARIES = summary_of(canaries=["gradient", "crafted_input", "natural"])
+NATURAL = "natural-1.0-22.37"
+
+
+def _beside_natural(audit: str, **changes: object) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
+    """Accuracies of a natural canary and of another audit."""
+    settings = {"canary": "natural", "sample_rate": 1.0, "noise_multiplier": 22.37}
+    rows = pd.DataFrame([row(**(settings | changes | {"audit": audit}))])
+    return accuracies_of(NATURAL, audit), pd.concat([_CANARIES, rows])
+
+
+def _other_steps() -> pd.DataFrame:
+    rows = shuffled()
+    return rows.assign(num_steps=rows["num_steps"].where(rows["sampling"] != "poisson", 160))
+
+
+def _other_set(column: str, value: object) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Sets of canaries of which one has another value of a column."""
+    summary, gaps = sets()
+    summary.loc[summary["canary"] == "loss", column] = value
+    return summary, gaps
+
+
+def _two_sets_of_one_canary() -> tuple[pd.DataFrame, pd.DataFrame]:
+    summary, gaps = sets()
+    return pd.concat([summary, summary.query("canary == 'loss'").assign(audit="b-loss")]), gaps
+
+
+_OTHER_SET = {
+    "model": "convnet", "noise_multiplier": 2.0, "max_grad_norm": 4.0, "num_slots": 10,
+    "delta": 1e-6, "batch_size": 8.0, "seed": 3,
+}  # fmt: skip
+_OTHER_MODELS = {"canary": "natural", "delta": 1e-6, "significance": 0.1, "adjacency": "zero_out"}
+_ALIKE = membership(1.0)
+_MIXED = [attack(), attack("natural", profiles={"substitute": gaussian_profile(2.0)})]
+_OTHER_PROFILES = {"substitute": gaussian_profile(2.1), "add_remove": gaussian_profile(1.0)}
+REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+    ("test_accuracy", _beside_natural("w", canary="worst_case"), "audit w trains no models"),
+    ("test_accuracy", _beside_natural("a", adjacency="add_remove"), "a audits adjacency add_rem"),
+    ("test_accuracy", _beside_natural("s", num_slots=4), "audit s has 4 slots"),
+    ("test_accuracy", _beside_natural("b", max_grad_norm=4.0), r"in max_grad_norm \(2 and 4\)"),
+    ("test_accuracy", _beside_natural("b", noise_multiplier=30.0), "differ in noise_multiplier"),
+    ("test_accuracy", _beside_natural("b"), f"{NATURAL} and b have the same canary, score and sam"),
+    (
+        "test_accuracy",
+        (accuracies_of(NATURAL, "absent"), _CANARIES),
+        "summary has no audit absent",
+    ),
+    ("test_accuracy", ({NATURAL: np.full((1, 4), np.nan)}, _CANARIES), "of a model is NaN"),
+    ("test_accuracy", ({}, _CANARIES), "no audit to show"),
+    ("adjacency_ratio", (ratios(ratio=np.nan),), "no ratio could be accounted"),
+    ("adjacency_ratio", (pd.concat([ratios(), ratios(delta=1e-6)]),), "differ in delta"),
+    *(
+        ("canary_sets", _other_set(column, value), f"differ in {column}")
+        for column, value in _OTHER_SET.items()
+    ),
+    ("canary_sets", sets(slot=1.0), "no valid bound of all slots together"),
+    ("canary_sets", _two_sets_of_one_canary(), "two audits have the same canary"),
+    *(
+        ("models_trained", (pd.concat([models(), models(**{column: value})]),), f"in {column}")
+        for column, value in _OTHER_MODELS.items()
+    ),
+    ("models_trained", (models(is_valid=False),), "no valid bound"),
+    ("shuffling", (shuffled(is_valid=False),), "no bound of a valid rule"),
+    ("shuffling", (shuffled(sampling="poisson", sample_rate=0.025),), "no audit has shuffled"),
+    ("shuffling", (shuffled(sample_rate=0.5),), r"1 / 40: show it in another figure"),
+    ("shuffling", (shuffled(noise_multiplier=1.0),), "differ in what this figure does not show"),
+    ("shuffling", (_other_steps(),), "differ in num_steps"),
+    ("hidden_state_by_step", (landscapes(0.5, 2.5),), "point of this figure, which shows noise, b"),
+    (
+        *("hidden_state_by_step", (landscapes(canary="worst_case", epsilon_hidden_state=np.nan),)),
+        r"audit a-1\.0-1: the exact law of canary worst_case",
+    ),
+    ("hidden_state_by_step", (landscapes(is_valid=False),), "no bound of a valid rule"),
+    ("amplification", (landscapes().query("step == 3"),), "only one step was recorded"),
+    ("loss_landscape", (landscapes(),), "4 audits: this figure shows one"),
+    ("loss_landscape", (one_landscape(landscape=None),), "with a crafted landscape"),
+    *(
+        (kind, ([attack(), attack(audit="other")],), "gradient-1 and other have the same canary")
+        for kind in ("score_histograms", "trade_off")
+    ),
+    *((kind, ([],), "no audit to show") for kind in ("score_histograms", "trade_off")),
+    ("trade_off", (_MIXED,), "no adjacency add_remove"),
+    ("trade_off", ([attack(), attack("natural", profiles=_OTHER_PROFILES)],), "in their accounted"),
+    *(
+        ("gradient_norm", (norms_of(both), both), "other differ in nothing that this figure shows")
+        for both in (
+            pd.concat([_ALIKE, _ALIKE.assign(audit="other", configuration="another", seed=1)]),
+            pd.concat([_ALIKE, _ALIKE.assign(audit="other")]),
+        )
+    ),
+    ("gradient_norm", (norms_of(_ALIKE) | {"more": {}}, _ALIKE), "the summary lacks an audit"),
+    (
+        *("privacy_profile", (profiles_of(_ALIKE), _ALIKE.query("not is_valid"))),
+        "no bound of a valid rule by conversion gdp",
+    ),
+    ("privacy_profile", ({}, _ALIKE), "has no accounted profile"),
+    (
+        *("privacy_profile", ({one: {"substitute": None} for one in _ALIKE["audit"]}, _ALIKE)),
+        "its profile has no adjacency add_remove",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "inputs", "message"), REFUSED)
+def test_a_kind_refuses_what_it_would_mix_up_or_cannot_show(kind, inputs, message):
+    with pytest.raises(InputError, match=message):
+        draw(kind, *inputs)
+
+
+def test_a_kind_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="unknown kind 'trade-off': did you mean 'trade_off'"):
+        figure_kind("trade-off")
