@@ -39,7 +39,15 @@ import coverage
 import pytest
 from tqdm import tqdm
 
-from benchmarks.planted import LIST, ROOT, Planted, copied, read_list
+from benchmarks.planted import (
+    LIST,
+    ROOT,
+    Planted,
+    copied,
+    markdown_table,
+    read_list,
+    with_block,
+)
 from dpcanary.files import write_text
 from dpcanary.printing import print_table
 
@@ -515,12 +523,8 @@ def write_results(
     kills: Sequence[Kills],
 ) -> None:
     """The table in the page of reliability, and the cheapest tests of each error in the list."""
-    table = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-    start, end = "<!-- kill matrix -->", "<!-- end -->"
     page = PAGE.read_text(encoding="utf-8")
-    above, _, rest = page.partition(start)
-    below = rest.partition(end)[2]
-    write_text(PAGE, "\n".join([f"{above}{start}", "", *table, "", f"{end}{below}"]))
+    write_text(PAGE, with_block(page, "kill matrix", markdown_table(header, rows)))
     killers = {error.error: error.killers for error in kills if error.killers}
     listed = json.loads(LIST.read_text(encoding="utf-8"))
     for error in listed:

@@ -78,6 +78,46 @@ def read_list(path: Path = LIST) -> list[Planted]:
     return [Planted(**error) for error in json.loads(path.read_text(encoding="utf-8"))]
 
 
+# What `chosen` says, and the words of a table.
+CHOSEN = {
+    "blind": "first list, two people",
+    "without the tests, second list": "second list, two people",
+    "without the tests, third list": "third list, two people",
+    "without the tests, fourth list": "fourth list, one error in each file",
+    "without the tests, fifth list": "fifth list, three people, one error in each file",
+    "without the tests, sixth list": "sixth list, one error in each of 40 files",
+    "in a review": "found in a review, before any test saw them",
+    "at random": "chosen by a program, not found at first",
+}
+
+
+def page_with_lists(page: str) -> str:
+    """The page of reliability, whose table of lists is that of `planted.json`."""
+    errors = read_list()
+    rows = []
+    for chosen, words in CHOSEN.items():
+        at_first = [error.at_first for error in errors if error.chosen == chosen]
+        if at_first:
+            share = f"{sum(at_first) / len(at_first):.0%}"
+            rows.append((words, str(len(at_first)), str(sum(at_first)), share))
+    rows.append(("all", str(len(errors)), str(sum(error.at_first for error in errors)), ""))
+    table = markdown_table(["chosen", "errors", "found at first", "share"], rows)
+    return with_block(page, "lists of errors", table)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+
+
+def with_block(page: str, name: str, lines: Sequence[str]) -> str:
+    """A page with other lines between the comment of this name and the next `<!-- end -->`."""
+    start, end = f"<!-- {name} -->", "<!-- end -->"
+    above, _, rest = page.partition(start)
+    below = rest.partition(end)[2]
+    return "\n".join([f"{above}{start}", "", *lines, "", f"{end}{below}"])
+
+
 def run_tests(tests: Sequence[str], copy: Path) -> "subprocess.CompletedProcess[str]":
     """Runs tests of a copy until one fails."""
     return subprocess.run(
@@ -123,7 +163,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; by default all")
     parser.add_argument("--jobs", type=int, default=1, help="copies that are tested at once")
+    parser.add_argument(
+        "--page", action="store_true", help="only write the table of lists into docs/reliability.md"
+    )
     arguments = parser.parse_args()
+    if arguments.page:
+        page = ROOT / "docs/reliability.md"
+        page.write_text(page_with_lists(page.read_text(encoding="utf-8")), encoding="utf-8")
+        return 0
     chosen = [
         error
         for error in read_list()
