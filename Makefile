@@ -22,17 +22,18 @@ BY_PIN := $(PIP_INSTALL) --constraint constraints.txt
 # The workflow's shell commands say `python`: it must be this environment's.
 RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
 
-.PHONY: help demo report docs test test-long test-all test-cluster lint schema lock sbom figures replication bench \
+.PHONY: help demo report docs docs-numbers test test-long test-all test-cluster lint schema lock sbom figures replication bench \
 	bench-gpu clean
 help:
 	@echo "make demo         audit the bundled digits; results in results/demo/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
-	@echo "make figures      the figures of both papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
+	@echo "make figures      the figures of all three papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
 	@echo "make test         the tests; four minutes on two idle cores"
 	@echo "make test-long    also whole experiments in processes of their own, as CI runs them; twenty minutes"
 	@echo "make test-all     also whole lists, new environments and full-size simulations; two hours"
 	@echo "make test-cluster starts a SLURM of one node and tests on it (needs root and Debian; 5 minutes)"
+	@echo "make docs-numbers writes the numbers of the results into the pages"
 	@echo "make docs         the documentation as a site, docs/_build/html/index.html"
 	@echo "make lint         checks format, lint and types"
 	@echo "make schema       the schema and the tables of a config's keys, from their declarations"
@@ -75,7 +76,7 @@ report: demo
 
 # A profile replaces the default one; that of SLURM needs a plugin.
 figures: $(if $(PROFILE),$(TOOLS),$(READY))
-	@for config in config/pradhan/*.yaml config/cebere/*.yaml; do \
+	@for config in config/pradhan/*.yaml config/cebere/*.yaml config/boglioni/*.yaml; do \
 		$(RUN) dpcanary run $$config $(if $(PROFILE),--profile $(PROFILE),--cores $(CORES)) || exit 1; \
 	done
 
@@ -113,6 +114,11 @@ lint: $(TOOLS)
 schema: $(READY)
 	$(RUN) python -m dpcanary.settings.schema > config/schema.json
 	$(RUN) python -m dpcanary.settings.schema --tables > docs/keys.md
+
+# Numbers in pages come from the tables of results.
+docs-numbers: $(READY)
+	$(RUN) python -m benchmarks.page_numbers
+	$(RUN) python -m benchmarks.planted --page
 
 docs: $(TOOLS)
 	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
