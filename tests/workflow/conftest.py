@@ -1,9 +1,11 @@
-"""What tests of whole processes need of the one that starts them."""
+"""What tests of whole processes need of the one that starts them, and the experiment they share."""
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from running import Project, finished_project, pretended_project
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +18,21 @@ def _signals_are_heeded() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def finished() -> Project:
+    """The finished experiment, which no test may alter."""
+    return finished_project()
+
+
+@pytest.fixture
+def copy(finished: Project, tmp_path: Path) -> Project:
+    """A copy of it, to be altered."""
+    return finished.copy(tmp_path / "copy")
+
+
+@pytest.fixture
+def pretended(tmp_path: Path) -> Project:
+    """A copy of an experiment whose files are there and empty, for plans."""
+    return pretended_project().copy(tmp_path / "pretended")
