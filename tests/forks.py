@@ -44,6 +44,7 @@ def _be(
     os.chdir(folder)
     own = environment.get("PYTHONPATH", "").split(os.pathsep)
     of_python = [path for path in sys.path if path.startswith(_OF_PYTHON)]
-    sys.path[:] = [folder, *filter(None, own), *of_python]
+    first = [] if "PYTHONSAFEPATH" in environment else [folder]
+    sys.path[:] = [*first, *filter(None, own), *of_python]
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

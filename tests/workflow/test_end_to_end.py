@@ -63,9 +63,9 @@ def test_a_second_run_does_nothing_and_snakemakes_report_has_every_figure(copy):
 
 def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program_nothing(pretended):
     (pretended.folder / "scripts/train_shard.py").touch()
-    pretended.write(with_audit(TINY, "full_batch", target_epsilon=5.0))
+    pretended.write(with_audit(TINY, "other_rate", target_epsilon=5.0))
     plan = pretended.plan()
-    assert plan.outputs("train_shard") == {f"shards/full_batch/0000{index}.npz" for index in (0, 1)}
+    assert plan.outputs("train_shard") == {f"shards/other_rate/0000{index}.npz" for index in (0, 1)}
     assert plan.jobs["calibrate_noise"] == plan.jobs["account"] == plan.jobs["estimate"] == 1
     assert not {"draw_shard", "craft_canaries"} & plan.jobs.keys()
 
@@ -84,10 +84,10 @@ def test_another_significance_reruns_only_estimates(pretended):
 
 
 def test_more_runs_add_only_new_shards(pretended):
-    pretended.write(with_audit(TINY, "full_batch", num_runs=12))
+    pretended.write(with_audit(TINY, "other_rate", num_runs=12))
     plan = pretended.plan()
-    assert plan.outputs("train_shard") == {"shards/full_batch/00002.npz"}
-    assert plan.outputs("score_runs") == {"scores/full_batch.npz"}
+    assert plan.outputs("train_shard") == {"shards/other_rate/00002.npz"}
+    assert plan.outputs("score_runs") == {"scores/other_rate.npz"}
     assert {*plan.jobs} >= {"estimate", "summarise", "draw_figure"}
 
 
@@ -106,8 +106,10 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(preten
 
 
 def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(pretended, tmp_path):
+    pretended.write({**TINY, "delta": 0.025})
     listed = pretended.looked("list_audits")
-    assert "full_batch" in listed
+    assert "other_rate" in listed
+    assert "warning: dataset others: delta 0.025 is at least 1 / 40 records" in listed
     assert not re.search(RESULTS_TABLE, listed)
     project = Project.new(tmp_path / "new", {**TINY, "significanse": 0.1})
     message = "unknown key 'significanse'; did you mean 'significance'"
@@ -125,14 +127,14 @@ def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(preten
 
 @pytest.mark.long
 def test_a_damaged_shard_is_named_its_audit_alone_stops_and_the_next_run_goes_on(copy):
-    shard = copy.results / "shards/full_batch/00001.npz"
-    scores = copy.results / "scores/full_batch.npz"
+    shard = copy.results / "shards/other_rate/00001.npz"
+    scores = copy.results / "scores/other_rate.npz"
     whole, times = shard.read_bytes(), shard.stat()
     shard.write_bytes(whole[:-30])
     scores.unlink()
     (copy.results / "figures/curves.png").unlink()
     printed = copy.run(fails=True)
-    reason = r"score_runs/full_batch: .*shards/full_batch/00001.npz is not a whole .npz file"
+    reason = r"score_runs/other_rate: .*shards/other_rate/00001.npz is not a whole .npz file"
     assert re.search(rf"What went wrong:\n  {reason}", printed)
     assert "The same command goes on from here" in printed
     assert not scores.exists()
@@ -148,11 +150,11 @@ def test_a_damaged_shard_is_named_its_audit_alone_stops_and_the_next_run_goes_on
 
 @pytest.mark.long
 def test_the_same_runs_in_other_shards_score_the_same(finished, copy):
-    copy.write(with_audit(TINY, "full_batch", runs_per_shard=3))
-    copy.run("results/tiny/scores/full_batch.npz")
-    assert len([*copy.results.glob("shards/full_batch/*.npz")]) == 3
-    _, other = read_arrays(copy.results / "scores/full_batch.npz")
-    _, own = read_arrays(finished.results / "scores/full_batch.npz")
+    copy.write(with_audit(TINY, "other_rate", runs_per_shard=3))
+    copy.run("results/tiny/scores/other_rate.npz")
+    assert len([*copy.results.glob("shards/other_rate/*.npz")]) == 3
+    _, other = read_arrays(copy.results / "scores/other_rate.npz")
+    _, own = read_arrays(finished.results / "scores/other_rate.npz")
     np.testing.assert_array_equal(other["world"], own["world"])
     np.testing.assert_allclose(other["scores"], own["scores"], rtol=1e-4, atol=1e-6)
 
