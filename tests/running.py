@@ -22,7 +22,7 @@ import yaml
 from filelock import FileLock
 from forks import printed_by_fork
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first

@@ -13,7 +13,7 @@ from running import printed_by
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_the_worst_case_of_the_paper_is_made_anew(tmp_path: Path) -> None:
     """The paper's 17 audits with 150,000 runs each; a minute."""
     config = ROOT / "config/pradhan/worst_case.yaml"
