@@ -16,7 +16,8 @@ TRAIN, FIGURES = "pip install 'dpcanary[train]'", "pip install 'dpcanary[figures
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.long
+# The check of a new machine builds such an environment, too, and tries two commands in it.
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
