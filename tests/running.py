@@ -180,16 +180,6 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
     return folder
 
 
-def finished_project() -> Project:
-    """The finished experiment; tests that alter it take a copy."""
-    return Project(shared("finished", lambda folder: Project.new(folder).run()))
-
-
-def pretended_project() -> Project:
-    """The experiment of plans."""
-    return Project(shared("pretended", lambda folder: Project.new(folder).pretend()))
-
-
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:
     audits = {**config["audits"], sweep: {**config["audits"][sweep], **changes}}
     return {**config, "audits": audits}

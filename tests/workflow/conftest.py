@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Project, finished_project, pretended_project
+from running import Project, shared
 
 
 @pytest.fixture(autouse=True)
@@ -23,16 +23,10 @@ def _signals_are_heeded() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def finished() -> Project:
     """The finished experiment, which no test may alter."""
-    return finished_project()
+    return Project(shared("finished", lambda folder: Project.new(folder).run()))
 
 
 @pytest.fixture
 def copy(finished: Project, tmp_path: Path) -> Project:
     """A copy of it, to be altered."""
     return finished.copy(tmp_path / "copy")
-
-
-@pytest.fixture
-def pretended(tmp_path: Path) -> Project:
-    """A copy of an experiment whose files are there and empty, for plans."""
-    return pretended_project().copy(tmp_path / "pretended")

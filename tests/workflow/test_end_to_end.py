@@ -1,7 +1,7 @@
 """The whole workflow on a small experiment: what it makes, and what it does again and what not.
 
 The finished experiment of this session is one of the few whole runs that are not `exhaustive`: no
-smaller run shows that all rules fit together. What only plans works on files that are empty.
+smaller run shows that all rules fit together.
 """
 
 import json
@@ -46,6 +46,7 @@ def test_everything_is_made(finished):
     assert not [*finished.results.rglob("*.part")]
 
 
+@pytest.mark.long
 def test_a_second_run_does_nothing_and_snakemakes_report_has_every_figure(copy):
     files = [path for path in copy.results.rglob("*") if path.is_file()]
     before = {path: sha256_of_file(path) for path in files if path.name != ".lock"}
@@ -61,21 +62,21 @@ def test_a_second_run_does_nothing_and_snakemakes_report_has_every_figure(copy):
 # Plans
 
 
-def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program_nothing(pretended):
-    (pretended.folder / "scripts/train_shard.py").touch()
-    pretended.write(with_audit(TINY, "other_rate", target_epsilon=5.0))
-    plan = pretended.plan()
+def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program_nothing(copy):
+    (copy.folder / "scripts/train_shard.py").touch()
+    copy.write(with_audit(TINY, "other_rate", target_epsilon=5.0))
+    plan = copy.plan()
     assert plan.outputs("train_shard") == {f"shards/other_rate/0000{index}.npz" for index in (0, 1)}
     assert plan.jobs["calibrate_noise"] == plan.jobs["account"] == plan.jobs["estimate"] == 1
     assert not {"draw_shard", "craft_canaries"} & plan.jobs.keys()
 
 
-def test_another_significance_reruns_only_estimates(pretended):
-    pretended.write({**TINY, "significance": 0.1})
-    plan = pretended.plan()
+def test_another_significance_reruns_only_estimates(copy):
+    copy.write({**TINY, "significance": 0.1})
+    plan = copy.plan()
     of_estimates = {"estimate", "estimate_by_runs", "bound_ceiling", "resolve_config", "summarise"}
     assert {*plan.jobs} == {*of_estimates, "draw_figure"}
-    audits = {path.stem for path in pretended.results.glob("estimates/*.tsv")}
+    audits = {path.stem for path in copy.results.glob("estimates/*.tsv")}
     of_runs = {f"estimates_by_runs/epsilon_by_runs/{name}.tsv" for name in AUDITS_OF_STEPS}
     assert plan.outputs("estimate") == of_runs | {f"estimates/{name}.tsv" for name in audits}
     assert plan.outputs("draw_figure", "png").isdisjoint(
@@ -83,19 +84,19 @@ def test_another_significance_reruns_only_estimates(pretended):
     )
 
 
-def test_more_runs_add_only_new_shards(pretended):
-    pretended.write(with_audit(TINY, "other_rate", num_runs=12))
-    plan = pretended.plan()
+def test_more_runs_add_only_new_shards(copy):
+    copy.write(with_audit(TINY, "other_rate", num_runs=12))
+    plan = copy.plan()
     assert plan.outputs("train_shard") == {"shards/other_rate/00002.npz"}
     assert plan.outputs("score_runs") == {"scores/other_rate.npz"}
     assert {*plan.jobs} >= {"estimate", "summarise", "draw_figure"}
 
 
-def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(pretended):
+def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
     figure = {**TINY["figures"]["epsilon_by_noise"], "in_sample": True}
-    pretended.write({**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}})
+    copy.write({**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}})
     target = "results/tiny/figures/epsilon_by_noise.pdf"
-    plan = pretended.plan(target, "--forceall")
+    plan = copy.plan(target, "--forceall")
     assert plan.outputs("estimate") == {
         f"estimates/grid-{s}.tsv" for s in ("final_sum", "transcript")
     }
@@ -105,9 +106,9 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(preten
     assert (settings["axis"], settings["in_sample"]) == ("noise_multiplier", True)
 
 
-def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(pretended, tmp_path):
-    pretended.write({**TINY, "delta": 0.025})
-    listed = pretended.looked("list_audits")
+def test_audits_are_listed_and_refusals_arrive_before_anything_is_written(copy, tmp_path):
+    copy.write({**TINY, "delta": 0.025})
+    listed = copy.looked("list_audits")
     assert "other_rate" in listed
     assert "warning: dataset others: delta 0.025 is at least 1 / 40 records" in listed
     assert not re.search(RESULTS_TABLE, listed)
@@ -181,9 +182,9 @@ def test_a_clone_with_a_space_runs_from_another_folder_without_an_activated_envi
     pd.testing.assert_frame_equal(here, there, check_exact=True)
 
 
-def test_a_plan_reads_the_stats_and_the_commands_of_what_it_plans(pretended):
+def test_a_plan_reads_the_stats_and_the_commands_of_what_it_plans(copy):
     """The other tests would pass if nothing was read from a plan."""
-    plan = pretended.plan("--forceall")
+    plan = copy.plan("--forceall")
     assert sum(plan.jobs.values()) > 60
     assert len(plan.commands) == sum(plan.jobs.values()) - plan.jobs["resolve_config"]
     assert len(plan.outputs("draw_figure", "png")) == len(TINY["figures"])

@@ -152,6 +152,7 @@ def test_all_locks_are_installed_in_one_way(commands):
     assert len({tuple(words) for words in commands.values()}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entry", "refusal"),
     [

@@ -381,7 +381,7 @@ def page(browser, report, request) -> webdriver.Chrome:
     return browser
 
 
-def test_the_first_screen_answers(page):
+def test_the_first_screen_answers_and_text_is_legible(page):
     """Without scrolling, all numbers are seen; nothing is wider than the window."""
     height, width = page.execute_script("return [innerHeight, innerWidth]")
     values = page.find_elements("css selector", ".bars .value")
@@ -392,9 +392,6 @@ def test_the_first_screen_answers(page):
         assert value.rect["x"] + value.rect["width"] <= width
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     assert page.get_log("browser") == []
-
-
-def test_text_is_legible(page):
     small = page.execute_script(
         "return [...document.querySelectorAll('main *')].filter(e => e.childNodes.length &&"
         " [...e.childNodes].some(n => n.nodeType == 3 && n.textContent.trim()) &&"
@@ -403,21 +400,19 @@ def test_text_is_legible(page):
     assert small == []
 
 
-def test_the_page_is_dark_where_the_reader_wants_it_and_figures_stay_on_white(page, request):
-    is_dark = "dark" in request.node.callspec.params["page"]
+def test_the_page_is_dark_where_wanted_and_figures_are_whole_on_white(page, request):
+    """On a phone, they can be enlarged."""
+    window = request.node.callspec.params["page"]
     paper, ink = style_of(page, "body", "background-color", "color")
-    assert (brightness(paper) < brightness(ink)) == is_dark
+    assert (brightness(paper) < brightness(ink)) == ("dark" in window)
     assert style_of(page, ".scroll", "background-color") == ["rgb(255, 255, 255)"]
-
-
-def test_figures_are_whole_and_can_be_enlarged_on_a_phone(page, request):
     [width] = page.execute_script("return [innerWidth]")
     figures = page.find_elements("css selector", ".scroll img")
     assert len(figures) == 4
     for figure in figures:
         assert 0 <= figure.rect["x"] < figure.rect["x"] + figure.rect["width"] <= width
     box = page.find_element("css selector", ".enlarge")
-    assert box.is_displayed() == ("phone" in request.node.callspec.params["page"])
+    assert box.is_displayed() == ("phone" in window)
     if box.is_displayed():
         box.click()
         assert figures[0].rect["width"] > 2 * width
@@ -445,12 +440,9 @@ def test_bars_are_seen_on_paper(browser, report, scheme):
     emulate(browser, "", "light")
 
 
-def test_readers_with_a_screen_reader_are_served(page):
+def test_a_screen_reader_and_the_keyboard_reach_everything(page):
     """Contrast, names, headings, roles: the rules of axe-core."""
     assert Axe().run(page)["violations"] == []
-
-
-def test_the_keyboard_reaches_everything(page):
     reached = []
     for _ in range(40):
         page.switch_to.active_element.send_keys("\ue004")  # Tab
