@@ -97,6 +97,7 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
     copy.write({**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}})
     target = "results/tiny/figures/epsilon_by_noise.pdf"
     plan = copy.plan(target, "--forceall")
+    assert len(plan.commands) == sum(plan.jobs.values()) > 10  # so all of a plan is read
     assert plan.outputs("estimate") == {
         f"estimates/grid-{s}.tsv" for s in ("final_sum", "transcript")
     }
@@ -180,11 +181,3 @@ def test_a_clone_with_a_space_runs_from_another_folder_without_an_activated_envi
         for path in (elsewhere / target, project.folder / target)
     )
     pd.testing.assert_frame_equal(here, there, check_exact=True)
-
-
-def test_a_plan_reads_the_stats_and_the_commands_of_what_it_plans(copy):
-    """The other tests would pass if nothing was read from a plan."""
-    plan = copy.plan("--forceall")
-    assert sum(plan.jobs.values()) > 60
-    assert len(plan.commands) == sum(plan.jobs.values()) - plan.jobs["resolve_config"]
-    assert len(plan.outputs("draw_figure", "png")) == len(TINY["figures"])

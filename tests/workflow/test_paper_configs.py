@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from miniatures import miniature, write_encoders
-from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by
+from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, shared
 from sampling import exhaustive
 
 from dpcanary.settings.parsing import parse_experiment, read_config
@@ -95,7 +96,7 @@ def test_it_is_planned_and_programs_take_what_rules_give_them(name, tmp_path, mo
 
 @pytest.mark.parametrize("name", [name if name == IN_CI else exhaustive(name) for name in SMALL])
 def test_miniature(name, tmp_path):
-    write_encoders(tmp_path)
+    shutil.copytree(shared("encoders", write_encoders), tmp_path, dirs_exist_ok=True)
     content = miniature(yaml.safe_load(CONFIGS[name].read_text()), tmp_path)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(content))
     command = [*SNAKEMAKE, "--cores", "2", "--snakefile", SNAKEFILE, "--configfile", "tiny.yaml"]
