@@ -166,14 +166,17 @@ class Project:
 
 
 def shared(name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that the first test that needs it makes, and all tests of the session read."""
+    """A folder that the first test that needs it makes, and all tests of the session read.
+
+    What fails is not tried again by each test that needs it.
+    """
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = Path(os.environ["DPCANARY_CACHE"]) / f"shared-{session}" / name
     folder.parent.mkdir(exist_ok=True)
+    unfinished = folder.with_suffix(".unfinished")
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
-            unfinished = folder.with_suffix(".unfinished")
-            shutil.rmtree(unfinished, ignore_errors=True)
+            assert not unfinished.exists(), f"{name} has failed before"
             unfinished.mkdir()
             make(unfinished)
             unfinished.rename(folder)

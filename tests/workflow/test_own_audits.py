@@ -351,8 +351,8 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def emulate(browser: webdriver.Chrome, media: str, scheme: str) -> None:
-    wanted = {"name": "prefers-color-scheme", "value": scheme}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [wanted]})
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [feature]})
 
 
 def style_of(browser: webdriver.Chrome, selector: str, *names: str) -> list[str]:

@@ -343,7 +343,7 @@ def restate_hash(folder: Path) -> None:
 @pytest.mark.parametrize("name", DAMAGES)
 def test_an_archive_that_is_altered_is_refused_whatever_the_config_says(folder, name, tmp_path):
     change, message = DAMAGES[name]
-    wanted = parse_experiment(read_config(folder / "tiny.yaml"))
+    experiment = parse_experiment(read_config(folder / "tiny.yaml"))
     origins = [*members_origins(folder / "tiny.zip").values()]
     change(folder / "tiny.zip")
     restate_hash(folder)
@@ -352,7 +352,7 @@ def test_an_archive_that_is_altered_is_refused_whatever_the_config_says(folder, 
         pytest.raises(InputError, match=message) as refused,
         open_release(folder / "tiny.zip") as release,
     ):
-        release.check(Products(wanted).of_release(Released.SCORES))
+        release.check(Products(experiment).of_release(Released.SCORES))
         release.unpack(unpacked, wanted=origins)
     assert "tiny.zip" in str(refused.value)
     assert not unpacked.exists()
@@ -516,7 +516,7 @@ def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) 
     """Snakemake's own table of inputs is the twin."""
     lines = Project(crate.parents[1]).looked("--detailed-summary").splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("output_file\t"))
-    wanted: dict[str, set[str]] = {}
+    inputs_of: dict[str, set[str]] = {}
     for row in csv.DictReader(lines[start:], delimiter="\t"):
         if row["input-file(s)"] is None:
             continue  # what Snakemake says last
@@ -526,7 +526,7 @@ def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) 
             if one.startswith("results/tiny/")
         }
         name = str(Path(row["output_file"]).relative_to("results/tiny"))
-        wanted[name] = {
+        inputs_of[name] = {
             f"{Path(one).parent}/" if one.startswith("shards/") else one for one in inputs
         }
     told, made = described(crate), set[str]()
@@ -536,11 +536,11 @@ def test_a_crate_says_of_each_file_what_the_workflow_makes_it_from(crate: Path) 
             for result in ids(one["result"]):
                 parts = ids(told[result]["hasPart"]) if result.endswith("/") else {result}
                 for part in parts:
-                    assert ids(one["object"]) - {"experiment.json"} == wanted[part] - {
+                    assert ids(one["object"]) - {"experiment.json"} == inputs_of[part] - {
                         "experiment.json"
                     }, part
                     made.add(part)
-    assert made == {*wanted} - {"experiment.json"}
+    assert made == {*inputs_of} - {"experiment.json"}
 
 
 @pytest.mark.exhaustive
