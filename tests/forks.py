@@ -12,6 +12,7 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["__main__", "snakemake.cli", "pandas", "pydantic", "tqdm"])
@@ -26,7 +27,9 @@ def printed_by_fork(
         process = _FORKS.Process(
             target=_be, args=(module, [*arguments], str(folder), {**environment}, printed.name)
         )
-        process.start()
+        # The server starts in the working folder, which may have modules of Python's names.
+        with patch.dict(os.environ, {"PYTHONSAFEPATH": "1"}):
+            process.start()
         process.join()
         status, text = process.exitcode, printed.read()
         process.close()

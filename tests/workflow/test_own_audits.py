@@ -265,7 +265,8 @@ def test_a_killed_command_ends_its_workflow_and_never_runs_twice(tmp_path):
     snakemake.resume()
     assert len(below) >= 3  # the server of jobs, a job's shell, and the job
     _, left = psutil.wait_procs([snakemake, *below], timeout=50)  # before it is killed
-    assert left == []
+    # One that has ended stays listed where the first process of a container asks for no status.
+    assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
     assert "The command was killed: its jobs end now." in said.read_text()
     assert "RuleException" not in said.read_text()
     assert "Traceback" not in said.read_text()
