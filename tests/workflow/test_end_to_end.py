@@ -97,7 +97,8 @@ def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
     copy.write({**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}})
     target = "results/tiny/figures/epsilon_by_noise.pdf"
     plan = copy.plan(target, "--forceall")
-    assert len(plan.commands) == sum(plan.jobs.values()) > 10  # so all of a plan is read
+    # All of a plan is read; what is resolved is written by Snakemake itself.
+    assert len(plan.commands) == sum(plan.jobs.values()) - plan.jobs["resolve_config"] > 10
     assert plan.outputs("estimate") == {
         f"estimates/grid-{s}.tsv" for s in ("final_sum", "transcript")
     }

@@ -189,9 +189,10 @@ def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished
     accuracy = accuracy["test_accuracy"].unstack()
     shown = re.search(r"Test accuracy ([\d.]+%)", report.headline.measured)
     assert shown is not None
-    # Of the audit of the headline; the models are tested after their last step alone.
-    assert shown[1] == f"{accuracy.loc['other_rate', 4]:.1%}"
-    assert np.isnan(accuracy.loc["other_rate", 2])
+    # Models are tested after their last step alone, and the audit of the headline has two.
+    of_two_steps = summary.groupby("audit")["step"].nunique() == 2
+    assert shown[1] in {f"{value:.1%}" for value in accuracy.loc[of_two_steps, 4].dropna()}
+    assert accuracy[2].isna().all()
 
 
 # The noise of another accountant, and shards that do not fit
