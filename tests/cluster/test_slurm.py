@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,22 +16,28 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
+from running import SNAKEMAKE, TINY, Project, environment
 
 from dpcanary.files import read_arrays
 
-pytestmark = pytest.mark.skipif(
-    "DPCANARY_SLURM" not in os.environ, reason="needs a SLURM: make test-cluster"
-)
-ROOT = Path(__file__).parents[2]
-COPIED = ("Snakefile", "rules", "scripts", "dpcanary", "profiles", "envs", "report", "config")
-TINY = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        "DPCANARY_SLURM" not in os.environ, reason="needs a SLURM: make test-cluster"
+    ),
+]
 # Two shards of each kind; enough runs for a job to be caught while it trains.
-STEPS = {"canary": ["gradient", "worst_case"], "num_runs": 8000, "runs_per_shard": 4000}
-OF_TINY = {key: value for key, value in TINY["audits"]["steps"].items() if "crafting" not in key}
+STEPS = {
+    "canary": ["gradient", "worst_case"],
+    "num_steps": 20,
+    "record_every": 10,
+    "num_runs": 8000,
+    "runs_per_shard": 4000,
+}
 CONFIG = {
     **TINY,
-    "audits": {"steps": {**OF_TINY, **STEPS}},
+    "datasets": {"digits": {"source": "digits", "num_records": 100}},
+    "audits": {"steps": {**TINY["audits"]["steps"], **STEPS}},
     "figures": {},
 }
 SHARDS = ("00000", "00001")
@@ -68,21 +73,16 @@ class Experiment:
         self.printed = folder / "printed"
         if like is not None:
             shutil.copytree(like.folder, folder)  # with compiled loops, which take seconds to make
-            return
-        folder.mkdir()
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-            copy(ROOT / name, folder / name)
-        (folder / "experiment.yaml").write_text(yaml.safe_dump(CONFIG))
+        else:
+            Project.new(folder, CONFIG)
 
     def start(self, *options: str) -> "subprocess.Popen[bytes]":
         """Snakemake in the background, in a session of its own."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         with self.printed.open("wb") as printed:
             started = subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *options, "--configfile", "experiment.yaml"],
+                [*SNAKEMAKE, *options, "--configfile", "experiment.yaml"],
                 cwd=self.folder,
-                env={**os.environ, "PATH": path},
+                env=environment(),
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -228,6 +228,7 @@ def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path)
     assert_same_results(local, other, TRAINED[1])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("late")
 def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
     other = Experiment(tmp_path / "project", like=local).without(*TRAINED)
@@ -246,6 +247,7 @@ def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
     assert_same_results(local, other, *TRAINED)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("late")
 def test_after_a_killed_snakemake_finished_shards_are_not_done_again(local, tmp_path):
     other = Experiment(tmp_path / "project", like=local).without(*TRAINED)

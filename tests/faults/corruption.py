@@ -8,13 +8,16 @@ read is the same, or SILENT.
 import io
 import json
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -23,7 +26,13 @@ import study
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.store import cached_arrays
-from dpcanary.files import read_arrays, read_header, shape_in_npz, write_arrays
+from dpcanary.files import (
+    read_arrays,
+    read_header,
+    sha256_of_file,
+    shape_in_npz,
+    write_arrays,
+)
 from dpcanary.provenance import check_origin, origins_in
 from dpcanary.released import Released, open_release, write_release
 from dpcanary.sealed import read_sealed_object, write_sealed_object
@@ -81,43 +90,33 @@ def _write_product(path: Path, content: int) -> None:
 
 
 def _write_cache(path: Path, content: int) -> None:
-    made = _cached(path.parent, about=f"question {content}", values=_arrays(content))
-    assert made
+    _cached(path.parent, f"question {content}", lambda: _arrays(content))
     [kept] = path.parent.glob("critical-*.npz")
     kept.replace(path)
 
 
 def _read_cache(path: Path) -> Any:
     folder = path.parent / "cache"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
-    _cached(folder, about="question 0", values=_arrays(0))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    _cached(folder, "question 0", lambda: _arrays(0))
     [place] = folder.glob("critical-*.npz")
     place.unlink()
     if path.exists():
         place.write_bytes(path.read_bytes())
-    again: list[bool] = []
-    found = _cached(folder, about="question 0", values=_arrays(0), told=again)
-    return MADE if again else found
-
-
-def _cached(folder: Path, *, about: str, values: Any, told: list[bool] | None = None) -> Any:
-    before = os.environ.get("DPCANARY_CACHE")
-    os.environ["DPCANARY_CACHE"] = str(folder)
+    computed: list[bool] = []
 
     def compute() -> Any:
-        if told is not None:
-            told.append(True)
-        return values
+        computed.append(True)
+        return _arrays(0)
 
-    try:
+    found = _cached(folder, "question 0", compute)
+    return MADE if computed else found
+
+
+def _cached(folder: Path, about: str, compute: Callable[[], Any]) -> Any:
+    with patch.dict(os.environ, {"DPCANARY_CACHE": str(folder)}):
         return cached_arrays("critical", about=about, compute=compute)
-    finally:
-        if before is None:
-            del os.environ["DPCANARY_CACHE"]
-        else:
-            os.environ["DPCANARY_CACHE"] = before
 
 
 def _write_tar(path: Path, members: dict[str, bytes], mode: str) -> None:
@@ -163,8 +162,6 @@ def _read_source(name: str) -> Callable[[Path], Any]:
 
 def _read_own(path: Path) -> Any:
     """A user's own file: its hash is a setting of what is made from it, and is compared."""
-    from dpcanary.files import sha256_of_file
-
     if sha256_of_file(path) != _HASHES[path]:
         raise InputError(f"{path} has another sha256")
     return _read_source("")(path)
@@ -174,8 +171,6 @@ _HASHES: dict[Path, str] = {}
 
 
 def _write_own(path: Path, content: int) -> None:
-    from dpcanary.files import sha256_of_file
-
     frame = pd.DataFrame({"a": np.arange(20.0) + content, "label": np.arange(20) % 2})
     if path.suffix == ".npz":
         np.savez(path, features=frame[["a"]].to_numpy(), labels=frame["label"].to_numpy())
@@ -204,8 +199,6 @@ def _read_resolved(path: Path) -> Any:
 
 
 def _write_release(path: Path, content: int) -> None:
-    from dpcanary.files import sha256_of_file
-
     origin = ORIGIN if content == 0 else "scores/b:fedcba9876543210"
     name = f"{origin.partition(':')[0]}.npz"
     with tempfile.TemporaryDirectory() as folder:
@@ -264,16 +257,14 @@ def _cuts(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
 
 def _zeros(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
     """Blocks that a disk has not written."""
-    for _ in range(20):
-        start = int(rng.integers(len(content)))
+    for start in rng.integers(len(content), size=20):
         size = int(rng.integers(1, 1 + min(512, len(content) - start)))
         yield content[:start] + bytes(size) + content[start + size :]
 
 
 def _doubled(content: bytes, rng: np.random.Generator) -> Iterator[bytes]:
     """A part twice, as if written again from the wrong place."""
-    for _ in range(20):
-        start = int(rng.integers(len(content)))
+    for start in rng.integers(len(content), size=20):
         yield content[: start + 1] + content[start // 2 :]
 
 
@@ -314,8 +305,8 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def outcomes(kind: Kind, folder: Path, *, seed: int = 0) -> dict[str, set[str]]:
-    """By damage, everything that it may come to."""
+def outcomes(kind: Kind, folder: Path, *, seed: int = 0, every: int = 1) -> dict[str, set[str]]:
+    """By damage, everything that it may come to; of the damaged files, one of so many."""
     rng = np.random.default_rng(seed)
     path = folder / kind.file
     kind.write(path, 0)
@@ -324,7 +315,7 @@ def outcomes(kind: Kind, folder: Path, *, seed: int = 0) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, damage in DAMAGES.items():
         found[name] = set()
-        for changed in damage(content, rng):
+        for changed in islice(damage(content, rng), 0, None, every):
             path.write_bytes(changed)
             if changed != content:
                 found[name].add(outcome(kind, path, expected))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import study
@@ -17,8 +18,16 @@ from tqdm import tqdm
 AT_MOST = 4
 
 
-def after_kills(folder: Path, *, seed: int, longest: float) -> int:
-    """Starts a study in a new folder, kills it some times, lets it end; returns the kills.
+class Killed(NamedTuple):
+    """What happened to a study: its kills, its shards after the last one, and those made again."""
+
+    kills: int
+    kept: int
+    made_again: int
+
+
+def after_kills(folder: Path, *, seed: int, longest: float) -> Killed:
+    """Starts a study in a new folder, kills it some times, and lets it end.
 
     Args:
         folder: for the study.
@@ -39,8 +48,10 @@ def after_kills(folder: Path, *, seed: int, longest: float) -> int:
         if has_ended:
             break
         kills += 1
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("results/study/shards/*/*.npz")}
     study.run(folder)
-    return kills
+    again = [path for path, when in times.items() if path.stat().st_mtime_ns != when]
+    return Killed(kills, len(times), len(again))
 
 
 def differences(folder: Path, expected: dict[str, bytes]) -> list[str]:
@@ -66,7 +77,7 @@ def main() -> int:
         with tqdm(total=arguments.kills, unit="kill") as bar:
             while done < arguments.kills:
                 place = Path(folder) / str(trial)
-                kills = after_kills(place, seed=arguments.seed + trial, longest=longest)
+                kills = after_kills(place, seed=arguments.seed + trial, longest=longest).kills
                 for name in differences(place, expected):
                     wrong += 1
                     print(f"after {kills} kills, seed {arguments.seed + trial}: {name} differs")

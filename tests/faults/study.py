@@ -1,10 +1,10 @@
 """A small experiment that faults are done to, and how it is run."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **options: Any) -> str:
     """Runs a command to its end, and returns what it prints, without a traceback."""
+    options = {"env": environment(), **options}
     done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
+        command, cwd=folder, capture_output=True, text=True, check=False, **options
     )
     said = done.stdout + done.stderr
     assert (done.returncode != 0) == fails, said
@@ -145,7 +140,17 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.part"))
 
 
-def copy(folder: Path, target: Path) -> Path:
-    """A copy of a study, with its time stamps."""
-    shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True)
-    return target
+def undisturbed() -> Path:
+    """The folder of a finished study, with its seconds, which one test of the session makes.
+
+    What it left in the folder for temporary files is in `temporary`.
+    """
+    from running import shared  # of the tests; `kills.py` is also a program
+
+    def write(folder: Path) -> None:
+        start = time.monotonic()
+        (folder / "temporary").mkdir()
+        run(make(folder), env=environment(TMPDIR=str(folder / "temporary")))
+        (folder / "seconds.txt").write_text(str(time.monotonic() - start))
+
+    return shared("study", write)

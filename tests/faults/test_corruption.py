@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 from corruption import DAMAGES, EXCHANGED, KINDS, MADE, outcomes
+from sampling import exhaustive
 
 PAGE = Path(__file__).parents[2] / "docs/reliability.md"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.file for kind in KINDS])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_no_damage_becomes_a_number(kind, seed, tmp_path):
-    found = outcomes(kind, tmp_path, seed=seed)
+@pytest.mark.parametrize(("seed", "every"), [(0, 4), exhaustive((0, 1)), exhaustive((1, 1))])
+def test_no_damage_becomes_a_number(kind, seed, every, tmp_path):
+    found = outcomes(kind, tmp_path, seed=seed, every=every)
     assert {*DAMAGES} <= {*found}
     for damage, told in found.items():
         assert told <= {"refused", "harmless", MADE}, damage

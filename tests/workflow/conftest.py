@@ -1,9 +1,11 @@
-"""What tests of whole processes need of the one that starts them."""
+"""What tests of whole processes need of the one that starts them, and the experiment they share."""
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from running import Project, shared
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +18,15 @@ def _signals_are_heeded() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def finished() -> Project:
+    """The finished experiment, which no test may alter."""
+    return Project(shared("finished", lambda folder: Project.new(folder).run()))
+
+
+@pytest.fixture
+def copy(finished: Project, tmp_path: Path) -> Project:
+    """A copy of it, to be altered."""
+    return finished.copy(tmp_path / "copy")

@@ -93,7 +93,7 @@ def test_licences_that_we_read_are_of_pins():
     assert READ_BY_US.keys() <= {name for name, _ in locked(*LOCKS)}
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.skipif(MAKE is None, reason="needs make")
 def test_what_is_installed_has_licences_and_hashes(tmp_path):
     """The command itself validates the bill, and says what it lacks."""

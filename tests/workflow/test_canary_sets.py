@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 from miniatures import cifar10
-from test_end_to_end import Project
+from running import Project
 
 from dpcanary.canaries import read_canaries
 
@@ -53,19 +53,32 @@ CONFIG = {
 }
 
 
-@pytest.mark.long
-def test_canary_sets_with_and_without_privacy(tmp_path: Path):
-    data, folder = tmp_path / "data", tmp_path / "project"
-    data.mkdir()
-    folder.mkdir()
-    images = {"source": "cifar10", "files": [str(cifar10(data))], "num_records": 20, "num_test": 10}
-    more = {**images, "num_records": 40}
-    project = Project(folder, {**CONFIG, "datasets": {"images": images, "more": more}})
-    assert project.planned()["optimise_canaries"] == 1
-    assert project.planned()["pretrain"] == 2
-    project.run()
-    assert project.planned() == {}
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    images = {"source": "cifar10", "files": [str(cifar10(tmp_path))], "num_records": 20}
+    datasets = {"images": {**images, "num_test": 10}}
+    datasets["more"] = {**datasets["images"], "num_records": 40}
+    return Project.new(tmp_path / "project", {**CONFIG, "datasets": datasets})
 
+
+@pytest.mark.long
+def test_more_metasteps_optimise_again_for_all_sweeps_and_leave_other_sets(project):
+    plan = project.plan()
+    assert (plan.jobs["optimise_canaries"], plan.jobs["pretrain"]) == (1, 2)
+    project.pretend()
+    changed = yaml.safe_load((project.folder / "experiment.yaml").read_text())
+    del changed["audits"]["tuned"], changed["audits"]["tuned_other"], changed["figures"]["table2b"]
+    for audit in changed["audits"].values():
+        audit["metagradient"]["num_metasteps"] = 3
+    project.write(changed)
+    jobs = project.plan().jobs
+    rules = ("optimise_canaries", "craft_canaries", "train_shard")
+    assert [jobs[rule] for rule in rules] == [1, 2, 2]
+
+
+@pytest.mark.exhaustive
+def test_canary_sets_with_and_without_privacy(project):
+    project.run()
     [shared] = project.results.glob("optimised/*.npz")
     optimised = read_canaries(shared)
     for sweep in ("sgd", "dp"):
@@ -95,16 +108,3 @@ def test_canary_sets_with_and_without_privacy(tmp_path: Path):
     table = pd.read_csv(project.results / "figures/figure2.tsv", sep="\t")
     assert {*table["measure"]} == {"loss_gap", "mahloujifar", "steinke"}
     assert {*table["step"]} == {2, 4}
-
-    # More metasteps: other optimised canaries for both sweeps, and nothing for the other sets.
-    changed = yaml.safe_load((folder / "experiment.yaml").read_text())
-    del changed["audits"]["tuned"], changed["audits"]["tuned_other"], changed["figures"]["table2b"]
-    for audit in changed["audits"].values():
-        audit["metagradient"]["num_metasteps"] = 3
-    project.write(changed)
-    planned = project.planned()
-    assert (planned["optimise_canaries"], planned["craft_canaries"], planned["train_shard"]) == (
-        1,
-        2,
-        2,
-    )

@@ -15,6 +15,10 @@ from dpcanary.workflow.python import JobServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
 
+# What a busy machine may need for what takes no time; jobs that do not end last longer.
+PATIENCE = 120.0
+LONG = "time.sleep(3600)"
+
 # Says whether it is a fork, then does what its arguments say.
 PROGRAM = """\
 import os, signal, sys, time
@@ -137,10 +141,13 @@ def test_what_one_job_imports_later_the_next_one_has(running):
 
 
 def test_many_jobs_at_once(running):
-    jobs = [running.start(f"time.sleep(0.3); sys.exit({number})") for number in range(20)]
-    start = time.monotonic()
-    assert [job.wait() for job in jobs] == [*range(20)]
-    assert time.monotonic() - start < 4
+    """Each waits for all others."""
+    wait = (
+        "import glob; open(f'begun{number}', 'w')\n"
+        "while len(glob.glob('begun*')) < 20: time.sleep(0.01)\nsys.exit(number)"
+    )
+    jobs = [running.start(f"number = {number}; {wait}") for number in range(20)]
+    assert [job.wait(PATIENCE) for job in jobs] == [*range(20)]
 
 
 def test_another_environment_or_a_program_that_cannot_be_imported_gets_a_python_of_its_own(running):
@@ -163,7 +170,8 @@ def started(running, code: str) -> tuple[subprocess.Popen, int]:
 
 
 def ends(process: int) -> bool:
-    for _ in range(100):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         try:
             state = Path(f"/proc/{process}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):  # also while it is read
@@ -176,30 +184,31 @@ def ends(process: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_passed_on(running, number):
-    job, process = started(running, "time.sleep(60)")
+    job, process = started(running, LONG)
     job.send_signal(number)
-    assert job.wait(5) == -number
+    assert job.wait(PATIENCE) == -number
     assert ends(process)
     assert running.is_fork()
 
 
 def test_a_job_whose_shell_is_killed_is_killed(running):
-    job, process = started(running, "time.sleep(60)")
-    other, _ = started(running, "time.sleep(0.5); sys.exit(5)")
+    job, process = started(running, LONG)
+    other, _ = started(running, "input(); sys.exit(5)")
     job.kill()
     assert ends(process)
-    assert other.wait(5) == 5
+    other.communicate("end\n", timeout=PATIENCE)
+    assert other.returncode == 5
     assert running.is_fork()
 
 
 def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
     """Ctrl-C reaches every process of the session."""
     # Python looks for signals between short sleeps; one just before a long sleep would wait for it.
-    job, process = started(running, "[time.sleep(0.01) for _ in range(6000)]")
+    job, process = started(running, "[time.sleep(0.01) for _ in range(360_000)]")
     os.kill(running.server.process.pid, signal.SIGINT)
     os.kill(process, signal.SIGINT)
     job.send_signal(signal.SIGINT)
-    assert job.wait(5) == -signal.SIGINT
+    assert job.wait(PATIENCE) == -signal.SIGINT
     assert "KeyboardInterrupt" in job.stderr.read()
     assert running.is_fork()
 
@@ -207,16 +216,17 @@ def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
 def test_an_interruption_while_the_server_imports_ends_who_asks_and_starts_no_job(running):
     """The job would be the only one that has not heard of it."""
     with (running.folder / "imported.py").open("a") as imported:
-        imported.write("import time; time.sleep(1)\n")
-    job = running.start("open('begun', 'w'); time.sleep(60)", start_new_session=True)
+        imported.write(
+            "import os, time\nwhile not os.path.exists(__file__ + '.go'): time.sleep(0.01)\n"
+        )
+    job = running.start(LONG, start_new_session=True)
     while not (running.folder / "imported.py.imports").exists():
         assert job.poll() is None
         time.sleep(0.01)
     os.kill(running.server.process.pid, signal.SIGINT)
     os.killpg(job.pid, signal.SIGINT)
-    asked = time.monotonic()
-    assert job.wait(30) == -signal.SIGINT
-    assert time.monotonic() - asked < 0.9  # while the server is busy
+    assert job.wait(PATIENCE) == -signal.SIGINT  # while the server is busy
+    (running.folder / "imported.py.go").touch()
     assert running.is_fork()
     children = Path(
         f"/proc/{running.server.process.pid}/task/{running.server.process.pid}/children"
@@ -234,28 +244,25 @@ def early(*arguments):
     dup2(*arguments)
 os.dup2 = early
 """)
-    job = running.start("time.sleep(60)")
-    assert job.wait(10) == -number
+    job = running.start(LONG)
+    assert job.wait(PATIENCE) == -number
     assert running.server.process.poll() is None
 
 
 def test_a_server_that_is_killed_ends_its_jobs_and_stops_no_later_one(running):
-    job, process = started(running, "time.sleep(60)")
+    job, process = started(running, LONG)
     running.server.process.kill()
-    assert job.wait(5) == -signal.SIGKILL
+    assert job.wait(PATIENCE) == -signal.SIGKILL
     assert ends(process)
     assert running.run("sys.exit(4)")[0] == 4
     assert not running.is_fork()
 
 
-def test_the_server_ends_with_the_workflow(running):
-    job, _ = started(running, "time.sleep(60)")
+def test_the_server_ends_with_the_workflow_and_jobs_wait_for_a_new_one(running):
+    job, _ = started(running, LONG)
     running.server.process.stdin.close()
-    assert running.server.process.wait(5) == 0
-    assert job.wait(5) != 0
-
-
-def test_jobs_that_come_before_the_server_wait_for_it(running):
+    assert running.server.process.wait(PATIENCE) == 0
+    assert job.wait(PATIENCE) != 0
     running.end()
     running.use(JobServer(f"{running.setup}sleep 1; "))
     assert running.is_fork()
@@ -263,34 +270,33 @@ def test_jobs_that_come_before_the_server_wait_for_it(running):
 
 @pytest.fixture
 def impatient(running, monkeypatch):
-    """A server whose jobs may be idle for a second."""
-    monkeypatch.setenv(IDLE, str(1 / 60))
+    """A server whose jobs may be idle for two seconds."""
+    monkeypatch.setenv(IDLE, str(2 / 60))
     running.end()
     running.use(JobServer(running.setup))
     return running
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["time.sleep(60)", "import threading; threading.Lock().acquire(); threading.Event().wait()"],
+    "code", [LONG, "import threading; threading.Lock().acquire(); threading.Event().wait()"]
 )
 def test_a_job_that_hangs_is_ended_and_says_so(impatient, code):
     job, process = started(impatient, code)
-    assert job.wait(20) == -signal.SIGALRM
+    assert job.wait(PATIENCE) == -signal.SIGALRM
     assert ends(process)
     assert f"{IDLE} sets how long" in job.stderr.read()
 
 
 def test_a_job_that_computes_reads_or_is_stopped_is_left_alone(impatient):
     computes, _ = started(
-        impatient, "end = time.time() + 4; exec('while time.time() < end: pass'); sys.exit(1)"
+        impatient, "end = time.time() + 6; exec('while time.time() < end: pass'); sys.exit(1)"
     )
     moves, _ = started(
         impatient,
-        "[(open(imported.__file__ + '.x', 'w').write('x' * 9999), time.sleep(0.1))"
-        " for _ in range(40)]; sys.exit(2)",
+        "[(open(imported.__file__ + '.x', 'w').write('x' * 99999), time.sleep(0.1))"
+        " for _ in range(60)]; sys.exit(2)",
     )
     stopped, process = started(impatient, "os.kill(os.getpid(), signal.SIGSTOP); sys.exit(3)")
-    assert [computes.wait(20), moves.wait(20)] == [1, 2]
+    assert [computes.wait(PATIENCE), moves.wait(PATIENCE)] == [1, 2]
     os.kill(process, signal.SIGCONT)
-    assert stopped.wait(20) == 3
+    assert stopped.wait(PATIENCE) == 3

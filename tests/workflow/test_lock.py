@@ -84,98 +84,94 @@ colorama==0.4 ; sys_platform == 'win32' \\
     assert disagreements(constraints, lock) == found
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_every_locked_package_has_hashes(name):
-    hashes = locked(LOCKS[name])
-    assert len(hashes) == len(re.findall("^[^ #]", LOCKS[name].read_text(), re.MULTILINE)) > 5
-    for digests in hashes.values():
-        assert digests
-        assert all(len(digest) == 64 for digest in digests)
-
-
-def test_each_lock_is_a_part_of_the_next():
+def test_every_locked_package_has_hashes_and_each_lock_is_a_part_of_the_next():
+    for path in LOCKS.values():
+        hashes = locked(path)
+        assert len(hashes) == len(re.findall("^[^ #]", path.read_text(), re.MULTILINE)) > 5
+        for digests in hashes.values():
+            assert digests
+            assert all(len(digest) == 64 for digest in digests)
     light, train, tools = (locked(LOCKS[name]).items() for name in ("dpcanary", "train", "tools"))
     assert light < train < tools
 
 
-@pytest.mark.parametrize(
-    ("lock", "declared"),
-    [
-        ("build", PYPROJECT["dependency-groups"]["build"] + PYPROJECT["build-system"]["requires"]),
-        ("dpcanary", PYPROJECT["project"]["dependencies"]),
-        ("train", EXTRAS["figures"] + EXTRAS["train"]),
-        ("tools", [one for extra in EXTRAS.values() for one in extra]),
-        ("release", PYPROJECT["dependency-groups"]["release"]),
-    ],
-)
-def test_locks_have_what_is_declared(lock, declared):
-    versions = {name: version for name, version in locked(LOCKS[lock])}
-    for requirement in map(Requirement, declared):
-        if requirement.name not in NOT_LOCKED | {PYPROJECT["project"]["name"]}:
-            assert versions[canonical(requirement.name)] in requirement.specifier
+def test_locks_have_what_is_declared():
+    groups = PYPROJECT["dependency-groups"]
+    for lock, declared in {
+        "build": groups["build"] + PYPROJECT["build-system"]["requires"],
+        "dpcanary": PYPROJECT["project"]["dependencies"],
+        "train": EXTRAS["figures"] + EXTRAS["train"],
+        "tools": [requirement for extra in EXTRAS.values() for requirement in extra],
+        "release": groups["release"],
+    }.items():
+        versions = {name: version for name, version in locked(LOCKS[lock])}
+        for requirement in map(Requirement, declared):
+            if requirement.name not in NOT_LOCKED | {PYPROJECT["project"]["name"]}:
+                assert versions[canonical(requirement.name)] in requirement.specifier
 
 
-def installation(lock: Path, *options: str) -> list[str]:
-    """How `make` installs from a lock of that name; with another file in its place."""
-    stamps = {"train": ".hashed", "tools": ".ready-tools", "release": ".ready"}
-    stamp = stamps.get(lock.stem, ".light")
-    folder = "RELEASE" if lock.stem == "release" else "VENV"
+def installs(target: str, *variables: str) -> list[list[str]]:
+    """How `make` calls pip for a target in a new environment."""
     plan = subprocess.run(
-        [str(MAKE), "--dry-run", f"{folder}={lock.parent}/none", f"{lock.parent}/none/{stamp}"],
+        [str(MAKE), "--dry-run", *variables, target],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    [command] = re.findall(rf"^\S+/pip (install .*) locks/{lock.stem}\.txt$", plan, re.MULTILINE)
-    return [sys.executable, "-m", "pip", *shlex.split(command), str(lock), *options]
+    return [*map(shlex.split, re.findall(r"^\S+/pip (install .*)$", plan, re.MULTILINE))]
 
 
 def wheel(folder: Path) -> Path:
     """The smallest package."""
-    path = folder / "tiny-1-py3-none-any.whl"
+    path, told = folder / "tiny-1-py3-none-any.whl", "Root-Is-Purelib: true\nTag: py3-none-any\n"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("tiny.py", "")
-        archive.writestr(
-            "tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"
-        )
-        archive.writestr(
-            "tiny-1.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        archive.writestr("tiny-1.dist-info/RECORD", "")
+        for name, text in {
+            "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n",
+            "WHEEL": f"Wheel-Version: 1.0\n{told}",
+            "RECORD": "",
+        }.items():
+            archive.writestr(f"tiny-1.dist-info/{name}", text)
     return path
 
 
-@pytest.mark.skipif(MAKE is None, reason="needs make")
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.fixture(scope="module")
+def commands() -> dict[str, list[str]]:
+    """By lock, how `make` installs from it; and that only PyTorch is installed by its version."""
+    if MAKE is None:
+        pytest.skip("needs make")
+    of_tools = installs("none/.ready-tools", "VENV=none")
+    of_release = installs("none/.ready", "RELEASE=none")
+    others = [words for words in of_tools + of_release if "--require-hashes" not in words]
+    assert [words[-1] for words in others] == [".", "torch"]
+    assert {"--no-deps", "--no-build-isolation"} <= {*others[0]}
+    hashed = [words for words in of_tools + of_release if "--require-hashes" in words]
+    return {Path(words[-1]).stem: words[:-1] for words in hashed}
+
+
+def test_all_locks_are_installed_in_one_way(commands):
+    assert commands.keys() == LOCKS.keys()
+    assert len({tuple(words) for words in commands.values()}) == 1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entry", "refusal"),
     [
-        ("tiny==1 --hash=sha256:{right}", None),
-        ("tiny==1 --hash=sha256:{wrong} --hash=sha256:{right}", None),  # files of other machines
+        # Files of other machines have hashes, too.
+        ("tiny==1 --hash=sha256:{wrong} --hash=sha256:{right}", None),
         ("tiny==1 --hash=sha256:{wrong}", "DO NOT MATCH THE HASHES"),
         ("tiny==1", "Hashes are required"),
     ],
 )
-def test_pip_refuses_what_is_not_in_the_lock(tmp_path, name, entry, refusal):
+def test_pip_refuses_what_is_not_in_the_lock(tmp_path, commands, entry, refusal):
     right = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
-    lock = tmp_path / f"{name}.txt"
+    lock = tmp_path / "lock.txt"
     lock.write_text(entry.format(right=right, wrong="0" * 64) + "\n")
     there = ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "packages")]
     done = subprocess.run(
-        installation(lock, *there), capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "pip", *commands["tools"], str(lock), *there],
+        capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull},
     )  # fmt: skip
     assert (tmp_path / "packages/tiny.py").exists() == (refusal is None), done.stderr
     assert (done.returncode == 0) == (refusal is None)
     assert (refusal or "") in done.stderr
-
-
-@pytest.mark.skipif(MAKE is None, reason="needs make")
-def test_only_pytorch_is_installed_by_its_version_alone(tmp_path):
-    plan = subprocess.run(
-        [str(MAKE), "--dry-run", f"VENV={tmp_path}/none", f"{tmp_path}/none/.ready-tools"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    installs = [line for line in plan.splitlines() if "pip install" in line]
-    others = [line for line in installs if "--require-hashes" not in line]
-    assert [line.split()[-1] for line in others] == [".", "torch"]
-    assert "--no-deps --no-build-isolation" in others[0]

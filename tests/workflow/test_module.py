@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from running import SNAKEMAKE, environment, printed_by
+from running import ROOT, SNAKEMAKE, Plan, printed_by, shared
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long
+RUN = ["--cores", "2", "--configfile", "own.yaml"]
 OWN = """
 from dpcanary.installation import SNAKEFILE
 
@@ -58,7 +59,7 @@ def own(tmp_path: Path) -> Path:
 
 def assert_works(folder: Path, **variables: str) -> None:
     """The user's rules and ours run, under the prefix, and the user's wildcards are their own."""
-    printed_by([*SNAKEMAKE, "--cores", "2", "--configfile", "own.yaml"], folder, **variables)
+    printed_by([*SNAKEMAKE, *RUN], folder, **variables)
     header = (folder / "mine/summary.txt").read_text()
     assert "epsilon_lower" in header
     summary = pd.read_csv(folder / "audits/results/small/summary.tsv", sep="\t")
@@ -68,41 +69,46 @@ def assert_works(folder: Path, **variables: str) -> None:
 
 
 def test_the_workflow_is_a_module_of_a_users_own(own):
+    """A whole run, because the paths of each rule get the user's prefix."""
     assert_works(own)
 
 
-@pytest.mark.long
-def test_a_built_package_has_the_workflow(own, tmp_path):
-    """`dpcanary audit` and a module workflow from an installed wheel, away from any clone."""
-    wheels, installed = tmp_path / "wheels", tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    source = tmp_path / "source"
-    ignored = shutil.ignore_patterns(".git", ".venv", "results", "resources", ".snakemake")
-    shutil.copytree(ROOT, source, ignore=ignored)
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, source], check=True)
-    shutil.rmtree(source)
-    [wheel] = wheels.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", installed, wheel], check=True)
-    # Found before the clone that these tests run in.
+@pytest.fixture(scope="module")
+def installed() -> Path:
+    """The built package, as pip installs it."""
+
+    def write(folder: Path) -> None:
+        pip, source = [sys.executable, "-m", "pip", "--quiet"], folder / "source"
+        ignored = shutil.ignore_patterns(".git", ".venv", "results", "resources", ".snakemake")
+        shutil.copytree(ROOT, source, ignore=ignored)
+        wheel = [*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source)]
+        subprocess.run(wheel, check=True)
+        shutil.rmtree(source)
+        [built] = folder.glob("*.whl")
+        target = str(folder / "installed")
+        subprocess.run([*pip, "install", "--no-deps", "--target", target, built], check=True)
+
+    return shared("wheel", write) / "installed"
+
+
+def test_a_built_package_has_the_workflow(own, installed):
+    """A module workflow from an installed wheel, away from any clone."""
+    plan = Plan.of(own, *RUN, PYTHONPATH=str(installed))
+    assert plan.jobs["privacy_summarise"] >= 1
+    programs = {Path(words[0]) for words in plan.commands}
+    assert {path.parent for path in programs} == {installed / "dpcanary/workflow/files/scripts"}
+    assert all(path.is_file() for path in programs)
+
+
+@pytest.mark.exhaustive
+def test_a_built_package_runs(own, installed):
     variables = {"PYTHONPATH": str(installed)}
-    found = subprocess.run(
-        [sys.executable, "-c", "import dpcanary.installation as l; print(l.SNAKEFILE)"],
-        env=environment(**variables), cwd=own, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout.strip() == str(installed / "dpcanary/workflow/files/Snakefile")
     assert_works(own, **variables)
-    printed = printed_by(
-        [
-            *(sys.executable, "-m", "dpcanary", "audit", "--features", "digits"),
-            *("--num-records", "100", "--num-runs", "20", "--num-steps", "4", "--delta", "1e-5"),
-            *("--noise-multiplier", "1", "--device", "cpu"),
-        ],
-        own,
-        **variables,
-    )
-    assert "audit-mislabeled" in printed
-    command = [sys.executable, "-m", "dpcanary", "run", "published/annamalai-digits"]
-    listed = printed_by([*command, "--target", "list_audits"], own, **variables)
-    assert "pretrained-lr4" in listed
-    printed_by([sys.executable, "-m", "dpcanary", "report", "results/digits"], own, **variables)
+    dpcanary = [sys.executable, "-m", "dpcanary"]
+    audit = [*dpcanary, "audit", "--features", "digits", "--num-records", "100"]
+    audit += ["--num-runs", "20", "--num-steps", "4", "--delta", "1e-5", "--noise-multiplier", "1"]
+    assert "audit-mislabeled" in printed_by([*audit, "--device", "cpu"], own, **variables)
+    command = [*dpcanary, "run", "published/annamalai-digits", "--target", "list_audits"]
+    assert "pretrained-lr4" in printed_by(command, own, **variables)
+    printed_by([*dpcanary, "report", "results/digits"], own, **variables)
     assert (own / "results/digits/report.html").exists()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from running import SNAKEFILE, SNAKEMAKE, printed_by
+from running import ROOT, SNAKEFILE, SNAKEMAKE, Plan, looked, printed_by, shared
 
 import dpcanary
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long
 PAGE = (ROOT / "docs/adding.md").read_text()
 CONFIG = {
     "experiment": "mine",
@@ -53,31 +53,28 @@ def blocks() -> dict[str, str]:
     return dict(found)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the package is, as pip installs it."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    (source / "my_audits").mkdir()
-    (source / "my_audits/__init__.py").touch()
-    for path, text in blocks().items():
-        (source / path).write_text(text)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target)]
-    subprocess.run([*pip, str(source)], check=True)
-    return target
+OPTIONS = ["--cores", "2", "--snakefile", SNAKEFILE, "--configfile", "mine.yaml"]
 
 
 @pytest.fixture(scope="module")
-def folder(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's folder with the finished experiment."""
-    made = tmp_path_factory.mktemp("mine")
-    (made / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
-    printed_by(command(), made, PYTHONPATH=str(installed))
-    return made
+def folder() -> Path:
+    """A user's folder with the finished experiment, and the package in `installed`.
 
+    A whole run: what the page adds is found by name in every stage.
+    """
 
-def command(*options: str) -> list[str]:
-    words = [*SNAKEMAKE, "--cores", "2", "--snakefile", SNAKEFILE, *options]
-    return [*words, "--configfile", "mine.yaml"]
+    def write(folder: Path) -> None:
+        source, target = folder / "source", folder / "installed"
+        (source / "my_audits").mkdir(parents=True)
+        (source / "my_audits/__init__.py").touch()
+        for path, text in blocks().items():
+            (source / path).write_text(text)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--target", str(target), str(source)], check=True)
+        (folder / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
+        printed_by([*SNAKEMAKE, *OPTIONS], folder, PYTHONPATH=str(target))
+
+    return shared("plugins", write)
 
 
 def test_each_addition_uses_public_names_alone():
@@ -105,42 +102,40 @@ def test_both_adversaries_and_the_rule_give_bounds(folder):
     assert set(summary.loc[summary["canary"] == "last_gradient", "model"]) == {"process"}
 
 
-def test_they_are_in_a_figure_with_a_label_and_a_colour(folder, installed):
+def test_they_are_in_a_figure_with_a_label_and_a_colour(folder):
     drawn = pd.read_csv(folder / "results/mine/figures/steps.tsv", sep="\t")
     assert {"mirrored", "last_gradient"} <= set(drawn["canary"].dropna())
     assert set(drawn["threshold_rule"].dropna()) == {"at_zero", "in_sample"}
     assert (folder / "results/mine/figures/steps.png").stat().st_size > 10_000
-    summary = folder / "results/mine/summary.tsv"
-    printed = printed_by(
-        [sys.executable, "-c", LEGEND, str(summary)], ROOT, PYTHONPATH=str(installed)
-    )
+    command = [sys.executable, "-c", LEGEND, str(folder / "results/mine/summary.tsv")]
+    printed = printed_by(command, ROOT, PYTHONPATH=str(folder / "installed"))
     told = json.loads(printed.splitlines()[-1])
     assert {"mirrored record", "last gradient", "gradient"} <= set(told["texts"])
     assert any("at_zero rule" in text for text in told["texts"])
     assert len(set(told["colours"].values())) == 3
 
 
-def test_a_change_of_a_function_makes_its_own_canaries_again(folder, installed):
+def test_a_change_of_a_function_makes_its_own_canaries_again(folder):
+    installed = folder / "installed"
     module = installed / "my_audits/mirrored.py"
     text = module.read_text()
     module.write_text(text + "\n# edited\n")
-    printed = printed_by(
-        command("--dry-run", "--printshellcmds"), folder, PYTHONPATH=str(installed)
-    )
-    module.write_text(text)
-    crafted = re.findall(r"craft_canaries\.py .*--output results/mine/(\S+)", printed)
-    assert crafted == ["canaries/mine-mirrored.npz"]
-    trained = re.findall(r"train_shard\.py .*--output results/mine/(\S+)", printed)
-    assert {path.split("/")[1] for path in trained} == {"mine-mirrored"}
-    assert "draw_shard.py" not in printed
+    try:
+        plan = Plan.of(folder, *OPTIONS, PYTHONPATH=str(installed))
+    finally:
+        module.write_text(text)
+    assert plan.outputs("craft_canaries") == {"canaries/mine-mirrored.npz"}
+    assert {path.split("/")[1] for path in plan.outputs("train_shard")} == {"mine-mirrored"}
+    assert "draw_shard" not in plan.jobs
 
 
-def test_the_costs_of_both_are_estimated(folder, installed):
-    printed = printed_by(command("estimate_cost"), folder, PYTHONPATH=str(installed))
+@pytest.mark.exhaustive
+def test_the_costs_of_both_are_estimated(folder):
+    command = [*SNAKEMAKE, *OPTIONS, "estimate_cost"]
+    printed = printed_by(command, folder, PYTHONPATH=str(folder / "installed"))
     assert "core-hours" in printed
     assert re.search(r"^craft_canaries +2 ", printed, re.MULTILINE)
 
 
 def test_without_the_package_its_names_are_unknown(folder):
-    printed = printed_by(command("--dry-run"), folder, fails=True)
-    assert "unknown name" in printed
+    assert "unknown name" in looked(folder, *OPTIONS, "--dry-run", fails=True)

@@ -100,17 +100,18 @@ OTHER_VERSION = "exit 1"
         ({"python3_11": WORKS, "python3": WORKS}, "python3.11"),
         ({"python3_11": SHIM, "python3": WORKS}, "python3"),
         ({"python3": OTHER_VERSION, "python3_13": WORKS}, "python3.13"),
+        ({}, None),
+        ({"python3_11": SHIM, "python3": OTHER_VERSION}, None),
     ],
 )
 def test_make_takes_a_python_that_runs_and_is_supported(tmp_path, programs, chosen):
-    planned = made(tmp_path, "--dry-run", **programs)
-    assert f"{chosen} -m venv {tmp_path}/environment\n" in planned.stdout
-
-
-@pytest.mark.skipif(MAKE is None, reason="needs make")
-@pytest.mark.parametrize("programs", [{}, {"python3_11": SHIM, "python3": OTHER_VERSION}])
-def test_make_says_that_there_is_no_such_python(tmp_path, programs):
+    """And says so if there is none."""
+    if chosen:
+        planned = made(tmp_path, "--dry-run", **programs)
+        assert f"{chosen} -m venv {tmp_path}/environment\n" in planned.stdout
+        return
     done = made(tmp_path, **programs)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON=")
+    needs = "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON="
+    assert done.stderr.startswith(needs)
     assert not (tmp_path / "environment").exists()

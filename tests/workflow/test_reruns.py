@@ -1,21 +1,21 @@
 """An edit reruns what it can change, and nothing else: by dry runs in a copy of the project.
 
 The experiment downloads one dataset, encodes another one, calibrates noise in one sweep, is given
-it in another, trains, draws, and has figures of every kind of input.
+it in another, trains, draws, and has figures of every kind of input. Its files are empty: plans
+depend on what is recorded of them.
 """
 
 import ast
-import hashlib
 import re
 from pathlib import Path
 
 import pytest
 import yaml
-from miniatures import cifar10, purchase100, write_encoders
+from running import ROOT, Plan, Project, shared
 from sampling import some_of
-from test_end_to_end import Project
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.long
+
 AUDIT = {"num_steps": 4, "num_runs": 8, "sample_rate": 0.5}
 CONFIG = {
     "experiment": "tiny",
@@ -93,42 +93,31 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A finished experiment. Tests that change it put it back."""
-    folder, data = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("data")
-    write_encoders(data)
-    images = {"source": "cifar10", "files": [str(cifar10(data))], "encoder": str(data / "vit")}
-    datasets = {
-        "images": {**images, "num_records": 40},
-        "purchases": {
-            "source": "purchase100",
-            "num_records": 100,
-            "num_auxiliary": 20,
-            "num_test": 10,
-            "balanced": False,
-        },
-    }
-    made = Project(folder, {**CONFIG, "datasets": datasets, "data_folder": str(data)})
-    catalogue = yaml.safe_load((folder / "config/datasets.yaml").read_text())
-    archive = purchase100(data).read_bytes()
-    catalogue["purchase100"]["sha256"] = hashlib.sha256(archive).hexdigest()
-    catalogue["purchase100"]["bytes"] = len(archive)
-    (folder / "config/datasets.yaml").write_text(yaml.safe_dump(catalogue))
-    made.run()
-    assert made.planned() == {}
-    return made
+def write(folder: Path) -> None:
+    (folder / "vit").mkdir()
+    (folder / "cifar10.tar.gz").touch()
+    images = {"source": "cifar10", "files": ["cifar10.tar.gz"], "encoder": "vit"}
+    purchases = {"source": "purchase100", "num_records": 100, "balanced": False}
+    datasets = {"images": {**images, "num_records": 40}, "purchases": purchases}
+    Project.new(folder, {**CONFIG, "datasets": datasets}).pretend()
 
 
-def planned_after(project: Project, path: str, text: str) -> set[str]:
-    """The rules that run again after a module of the library has got another text."""
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A copy of the experiment."""
+    return Project(shared("of-reruns", write)).copy(tmp_path / "project")
+
+
+def plan_after(project: Project, path: str, text: str) -> Plan:
+    """What runs again after a module of the library has got another text."""
     module = project.folder / "dpcanary" / path
-    before = module.read_text()
+    assert module.read_text() != text
     module.write_text(text)
-    try:
-        return set(project.planned())
-    finally:
-        module.write_text(before)
+    return project.plan()
+
+
+def text_of(path: str) -> str:
+    return (ROOT / "dpcanary" / path).read_text()
 
 
 def enums_of(path: str) -> list[ast.ClassDef]:
@@ -146,30 +135,32 @@ def test_all_names_and_settings_are_edited_here():
     assert sum(len(enums_of(path)) for path in named) > 15
 
 
-@pytest.mark.parametrize("path", some_of(EXPECTED, 2))
+@pytest.mark.parametrize("path", some_of(EXPECTED, 4))
 def test_an_edit_reruns_what_uses_the_names_or_settings(project, path):
     """One member more at the end of each class of names, and a comment."""
-    lines = (ROOT / "dpcanary" / path).read_text().splitlines(keepends=True)
+    lines = text_of(path).splitlines(keepends=True)
     for node in reversed(enums_of(path)):
         value = "99" if "IntEnum" in ast.unparse(node.bases[0]) else '"another"'
         lines.insert(node.end_lineno or 0, f"    ANOTHER = {value}\n")
     edited = "".join([*lines, "# edited\n"])
-    assert planned_after(project, path, edited) == EXPECTED[path]
+    assert {*plan_after(project, path, edited).jobs} == EXPECTED[path]
 
 
-def test_a_new_threshold_rule_reruns_estimates_and_what_follows(project):
-    path = "estimation/rules.py"
-    text = (ROOT / "dpcanary" / path).read_text()
-    new = text.replace("RULES: dict[str, Rule] = {", 'RULES: dict[str, Rule] = {\n    "new": None,')
-    assert new != text
-    assert planned_after(project, path, new) == ESTIMATES
-
-
-def test_a_new_entry_of_the_catalogue_reruns_figures_alone(project):
-    path = "adversaries/catalogue.py"
-    text = (ROOT / "dpcanary" / path).read_text()
-    changed = planned_after(project, path, text + "\n# one entry more\n")
-    assert changed == FIGURES
+@pytest.mark.parametrize(
+    ("path", "before", "after", "rules"),
+    [
+        (
+            "estimation/rules.py",
+            "RULES: dict[str, Rule] = {",
+            'RULES: dict[str, Rule] = {\n    "new": None,',
+            ESTIMATES,
+        ),
+        ("adversaries/catalogue.py", '"""\n', '"""\n\n# one entry more\n', FIGURES),
+    ],
+)
+def test_a_new_entry_of_a_catalogue_reruns_what_reads_it(project, path, before, after, rules):
+    edited = text_of(path).replace(before, after, 1)
+    assert {*plan_after(project, path, edited).jobs} == rules
 
 
 @pytest.mark.parametrize(
@@ -177,58 +168,43 @@ def test_a_new_entry_of_the_catalogue_reruns_figures_alone(project):
     [
         *some_of(
             [
+                ("figures/scores_of_worlds.py", {"histograms"}),
                 ("figures/bounds.py", {"steps", "runs"}),
                 ("figures/trade_off.py", {"trade_off"}),
-                ("figures/scores_of_worlds.py", {"histograms"}),
                 ("figures/set_ups.py", {"profile"}),
                 ("figures/accuracy.py", {"accuracy"}),
                 ("figures/adjacency_ratio.py", {"ratio"}),
             ],
-            every=3,
+            every=6,
         ),
         ("figures/layout.py", {*CONFIG["figures"]}),
         ("figures/catalogue.py", set()),
     ],
 )
 def test_the_code_of_a_kind_redraws_its_own_figures_alone(project, path, figures):
-    text = (ROOT / "dpcanary" / path).read_text()
-    module = project.folder / "dpcanary" / path
-    module.write_text(text + "\n# edited\n")
-    planned, drawn = project.planned(), project.planned_figures()
-    module.write_text(text)
-    assert planned == ({"draw_figure": len(figures)} if figures else {})
-    assert drawn == figures
+    plan = plan_after(project, path, text_of(path) + "\n# edited\n")
+    assert plan.jobs == ({"draw_figure": len(figures)} if figures else {})
+    assert plan.outputs("draw_figure", "png") == {f"figures/{name}.png" for name in figures}
 
 
 def test_a_crafting_function_reruns_its_own_canaries_alone(project):
     path = "adversaries/gradient.py"
-    text = (ROOT / "dpcanary" / path).read_text()
-    module = project.folder / "dpcanary" / path
-    module.write_text(text + "\n# edited\n")
-    outputs = project.planned_outputs("craft_canaries")
-    module.write_text(text)
-    assert outputs == {"canaries/images-gradient.npz"}
+    plan = plan_after(project, path, text_of(path) + "\n# edited\n")
+    assert plan.outputs("craft_canaries") == {"canaries/images-gradient.npz"}
 
 
-def test_a_second_score_of_stored_observations_trains_nothing(project, tmp_path):
+def test_a_second_score_of_stored_observations_trains_nothing(project):
     """The two audits have new names, but the runs keep theirs."""
-    path = project.folder / "dpcanary/adversaries/catalogue.py"
-    text = path.read_text()
+    path = "adversaries/catalogue.py"
     twice = re.sub(
         r"scores=\(_LOGIT_DIFFERENCE,\)",
         "scores=(_LOGIT_DIFFERENCE, Score('second', 'dpcanary.scoring.scores:logit_difference',"
         " Observation.LOGITS))",
-        text,
+        text_of(path),
     )
-    assert twice != text
     config = yaml.safe_load((project.folder / "experiment.yaml").read_text())
     more = {**config["audits"]["purchases"], "score": ["logit_difference", "second"]}
-    path.write_text(twice)
     project.write({**config, "audits": {**config["audits"], "purchases": more}, "figures": {}})
-    planned = project.planned()
-    trained = project.planned_outputs("train_shard")
-    path.write_text(text)
-    project.write(config)
-    assert trained == set()
-    assert not {"train_shard", "craft_canaries", "calibrate_noise"} & set(planned)
-    assert planned["score_runs"] == planned["estimate"] == 2
+    jobs = plan_after(project, path, twice).jobs
+    assert not {"train_shard", "craft_canaries", "calibrate_noise"} & {*jobs}
+    assert jobs["score_runs"] == jobs["estimate"] == 2

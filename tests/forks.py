@@ -1,0 +1,53 @@
+"""Snakemake in a fork of a process that has imported it, for what plans and runs no job.
+
+Importing Snakemake takes longer than planning a small experiment. The library itself is imported in
+the fork: it may be that of a copy of the project, which a test edits.
+"""
+
+import multiprocessing
+import os
+import runpy
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["__main__", "snakemake.cli", "pandas", "pydantic", "tqdm"])
+_OF_PYTHON = (sys.base_prefix, sysconfig.get_path("purelib"))
+
+
+def printed_by_fork(
+    module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> tuple[int, str]:
+    """Exit status and output of `python -m MODULE ARGUMENTS` in a folder."""
+    with tempfile.NamedTemporaryFile("r") as printed:
+        process = _FORKS.Process(
+            target=_be, args=(module, [*arguments], str(folder), {**environment}, printed.name)
+        )
+        # The server starts in the working folder, which may have modules of Python's names.
+        with patch.dict(os.environ, {"PYTHONSAFEPATH": "1"}):
+            process.start()
+        process.join()
+        status, text = process.exitcode, printed.read()
+        process.close()
+    return status or 0, text
+
+
+def _be(
+    module: str, arguments: list[str], folder: str, environment: dict[str, str], printed: str
+) -> None:
+    stream = os.open(printed, os.O_WRONLY | os.O_APPEND)
+    for place in (1, 2):
+        os.dup2(stream, place)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    own = environment.get("PYTHONPATH", "").split(os.pathsep)
+    of_python = [path for path in sys.path if path.startswith(_OF_PYTHON)]
+    first = [] if "PYTHONSAFEPATH" in environment else [folder]
+    sys.path[:] = [*first, *filter(None, own), *of_python]
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

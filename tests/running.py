@@ -1,0 +1,188 @@
+"""What tests of the workflow share: commands as a user gives them, plans, a finished experiment.
+
+One experiment is finished in a session, by whichever test needs it first, and tests work in copies
+of it. Copies are of bytes and not hard links: jobs truncate their logs, and a run its lock, so a
+link would alter the original; a copy takes 0.1 s.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from filelock import FileLock
+from forks import printed_by_fork
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAKEFILE = str(ROOT / "Snakefile")
+SNAKEMAKE = [sys.executable, "-m", "snakemake"]
+DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first
+PROGRAMS = Path(sys.executable).parent
+COPIED = ("Snakefile", "rules", "scripts", "dpcanary", "profiles", "envs", "report", "config")
+TINY: dict[str, Any] = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
+MODEL = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2))
+"""
+
+
+def environment(programs: Path = PROGRAMS, **variables: str) -> dict[str, str]:
+    """Of a process whose jobs find the programs of a folder first."""
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, **variables}
+
+
+def printed_by(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    fails: bool = False,
+    programs: Path = PROGRAMS,
+    **variables: str,
+) -> str:
+    """Runs a command in a folder, and returns all that it printed."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(programs, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:
+    """What Snakemake prints that runs no job; in a fork, which saves the seconds of imports."""
+    status, printed = printed_by_fork("snakemake", options, folder, environment(**variables))
+    assert (status != 0) == fails, printed
+    return printed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do.
+
+    Attributes:
+        jobs: how many, by rule.
+        commands: of the jobs, without `python` and without their logs.
+    """
+
+    jobs: dict[str, int]
+    commands: list[list[str]]
+
+    @classmethod
+    def of(cls, folder: Path, *options: str, **variables: str) -> "Plan":
+        """Plans what Snakemake would do in a folder."""
+        printed = looked(folder, *options, "--dry-run", "--printshellcmds", **variables)
+        stats = re.search(r"^Job stats:\n.*\n-.*\n((?:\w+ +\d+\n)*)", printed, re.MULTILINE)
+        lines = stats[1].splitlines() if stats else []
+        counts = {rule: int(count) for rule, count in map(str.split, lines)}
+        commands = re.findall(r"^Shell command: python (\S+\.py .*) 2> ", printed, re.MULTILINE)
+        jobs = {rule: count for rule, count in counts.items() if rule not in ("total", "all")}
+        return cls(jobs, [*map(shlex.split, commands)])
+
+    def outputs(self, program: str, option: str = "output") -> set[str]:
+        """The outputs that a program would make, relative to the results."""
+        given = [
+            path
+            for words in self.commands
+            if Path(words[0]).stem == program
+            for path in values_of(option, words)
+        ]
+        assert given or program not in self.jobs
+        return {path.split("/", 2)[2] for path in given}
+
+
+def values_of(option: str, words: Sequence[str]) -> list[str]:
+    """The values that an option has in a command."""
+    after = words[words.index(f"--{option}") + 1 :]
+    return [*takewhile(lambda word: not word.startswith("--"), after)]
+
+
+class Project:
+    """A copy of the project with a config, as a user would have it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results = folder / "results" / "tiny"
+
+    @classmethod
+    def new(cls, folder: Path, config: Mapping[str, Any] = TINY) -> "Project":
+        folder.mkdir(exist_ok=True)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, folder / name)
+        features = np.random.default_rng(0).normal(size=(80, 5))
+        np.savez(folder / "own.npz", features=features, labels=np.arange(80) % 2)
+        (folder / "own_nets.py").write_text(MODEL)
+        project = cls(folder)
+        project.write(config)
+        return project
+
+    def write(self, config: Mapping[str, Any]) -> None:
+        (self.folder / "experiment.yaml").write_text(yaml.safe_dump(dict(config)))
+
+    def options(self, *options: str) -> list[str]:
+        return ["--cores", "2", *options, "--configfile", "experiment.yaml"]
+
+    def run(self, *options: str, fails: bool = False, **variables: str) -> str:
+        """Runs Snakemake and returns what it printed."""
+        command = [*SNAKEMAKE, *self.options(*options)]
+        return printed_by(command, self.folder, fails=fails, **variables)
+
+    def looked(self, *options: str, fails: bool = False) -> str:
+        return looked(self.folder, *self.options(*options), fails=fails)
+
+    def plan(self, *options: str) -> Plan:
+        return Plan.of(self.folder, *self.options(*options))
+
+    def pretend(self) -> "Project":
+        """Marks everything as made: the files are empty, which is enough for plans."""
+        for line in self.looked("--summary").splitlines():
+            path = self.folder / line.partition("\t")[0]
+            if "\tmissing\t" in line:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+        self.looked("--touch", "--forceall", "--quiet", "all")
+        assert self.plan() == Plan({}, [])
+        return self
+
+    def copy(self, folder: Path) -> "Project":
+        shutil.copytree(self.folder, folder, symlinks=True, dirs_exist_ok=True)
+        return Project(folder)
+
+
+def shared(name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that the first test that needs it makes, and all tests of the session read.
+
+    What fails is not tried again by each test that needs it.
+    """
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = Path(os.environ["DPCANARY_CACHE"]) / f"shared-{session}" / name
+    folder.parent.mkdir(exist_ok=True)
+    unfinished = folder.with_suffix(".unfinished")
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            assert not unfinished.exists(), f"{name} has failed before"
+            unfinished.mkdir()
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:
+    audits = {**config["audits"], sweep: {**config["audits"][sweep], **changes}}
+    return {**config, "audits": audits}
