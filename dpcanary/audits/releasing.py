@@ -14,6 +14,7 @@ from dpcanary.results_lock import locked
 from dpcanary.settings.experiment import Experiment, read_experiment
 from dpcanary.settings.parsing import parse_experiment, read_config
 from dpcanary.settings.products import Products
+from dpcanary.training.settings import Sampling
 
 # Keys that say where and on what an experiment was run; nothing depends on them.
 _OF_THE_MACHINE = ("data_folder", "device")
@@ -96,6 +97,9 @@ def released_config(
     """
     # What is left out has its default.
     resolved: dict[str, Any] = experiment.model_dump(mode="json", exclude_defaults=True)
+    for name, audit in experiment.audits.items():
+        if audit.sampling is Sampling.POISSON:  # its rate must be given, the default's value, too
+            resolved["audits"][name]["sample_rate"] = audit.sample_rate
     settings = resolved["settings"]
     for key in _OF_THE_MACHINE:
         settings.pop(key, None)
