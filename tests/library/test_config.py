@@ -81,7 +81,7 @@ BASES = {
 
 def config(top: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """A config of one sweep, `steps`, with keys changed in it or in its audit; None drops one."""
-    of_audit = {key for key in changes if key in Audit.model_fields}
+    of_audit = [key for key in changes if key in Audit.model_fields]
     shared = {key: value for key, value in changes.items() if key not in of_audit}
     audit = AUDIT | {key: changes[key] for key in of_audit}
     whole = {**GOOD, "audits": {"steps": without_none(audit)}, **(top or {}), **shared}
