@@ -149,15 +149,18 @@ def test_shards_are_indices_and_more_runs_only_add():
     assert large.runs_of("00003") == range(15, 16)
 
 
-def test_slots_choose_their_worlds():
-    for changes, worlds in [
-        ({}, "alternate"),
-        ({"num_slots": 3}, "coins"),
-        ({"num_slots": 2, "worlds": "halves"}, "halves"),
+def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
+    """That of gradients in coordinates of their own, up to each recorded step."""
+    for changes, worlds, drift in [
+        ({}, "alternate", ()),
+        ({"num_slots": 3}, "coins", (50, 100)),
+        ({"num_slots": 2, "worlds": "halves"}, "halves", (50, 100)),
+        ({"num_slots": 2, "canary": "natural"}, "coins", ()),
     ]:
-        experiment = parsed(**changes)
+        experiment = parsed(record_every=50, **changes)
         assert experiment.audits["steps"].worlds == worlds
         assert experiment.stage(TrainingStage, audit="steps").worlds == worlds
+        assert experiment.stage(CraftingStage, audit="steps").drift_steps == drift
     assert names_of(num_slots=[1, 2]) == ["steps-K1", "steps-K2"]
 
 
