@@ -216,41 +216,33 @@ def shards_of(place: Path) -> dict[str, np.ndarray]:
     }
 
 
-def test_scores_are_cut_into_repeats_and_worlds(folder):
-    scores = read_scores(folder / TRAINED[0] / "scores.npz")
-    assert scores.scores.shape == (2, 12, 1, 2)
-    for repeat, step in ((0, 0), (1, 1)):
-        assert [len(part) for part in scores.of_worlds(repeat=repeat, step=step)] == [6, 6]
-    changes = shards_of(folder / TRAINED[0])["observation"][:, :, 0]
-    # Run 12 is the first of the second repeat, and of world 0.
-    for step in (0, 1):
-        world0, world1 = scores.of_worlds(repeat=1, step=step)
-        np.testing.assert_allclose(world0[0], -changes[12, step])
-        np.testing.assert_allclose(world1[5], -changes[23, step])
-    assert {key: scores.header[key] for key in ("audit", "canary", "score")} == {
-        "audit": TRAINED[0],
-        "canary": "gradient",
-        "score": "coordinate",
-    }
+@pytest.mark.parametrize("audit", [TRAINED[0], SLOTS[0], SLOTS[1]])
+def test_scores_are_cut_into_repeats_slots_and_worlds(audit, folder):
+    """Runs 12 to 23 are the second repeat, and each slot of each run has its own coin."""
+    settings, arrays = EXPERIMENT.audits[audit], shards_of(folder / audit)
+    scores = read_scores(folder / audit / "scores.npz")
+    repeats, runs, slots = settings.num_repeats, settings.num_runs, settings.num_slots
+    assert arrays["run"].tolist() == [*range(repeats * runs)]
+    assert scores.scores.shape == (repeats, runs, slots, 2)
+    worlds = arrays["world"].reshape(repeats, runs, slots)
+    np.testing.assert_array_equal(scores.world, worlds)
+    np.testing.assert_array_equal(scores.test_accuracy.ravel(), arrays["test_accuracy"])
+    if slots > 1:
+        assert {*map(tuple, worlds[0])} > {(0, 1), (1, 0)}
+    if settings.canary == "gradient":
+        changes = arrays["observation"].transpose(0, 2, 1)
+        np.testing.assert_allclose(scores.scores, -changes.reshape(scores.scores.shape))
+    else:
+        assert arrays["observation"].shape == (runs, 2, slots, 2, 10)
+    for repeat in range(repeats):
+        world0, world1 = scores.of_worlds(repeat=repeat, step=1)
+        np.testing.assert_array_equal(world0, scores.scores[repeat, ..., 1][worlds[repeat] == 0])
+        assert len(world0) + len(world1) == runs * slots
+    header = {"audit": audit, "canary": settings.canary, "score": settings.score}
+    assert header.items() <= scores.header.items()
 
 
-def test_scores_of_slots_are_those_of_their_worlds(folder):
-    gradient, natural = SLOTS
-    for audit, logits in ((gradient, ()), (natural, (2, 10))):
-        arrays = shards_of(folder / audit)
-        assert arrays["run"].tolist() == [*range(20)]
-        assert arrays["observation"].shape == (20, 2, 2, *logits)  # runs, steps, slots
-        scores = read_scores(folder / audit / "scores.npz")
-        assert scores.scores.shape == (1, 20, 2, 2)  # repeats, runs, slots, steps
-        np.testing.assert_array_equal(scores.world[0], arrays["world"])
-        assert {*map(tuple, arrays["world"])} > {(0, 1), (1, 0)}  # coins of each slot's own
-        np.testing.assert_array_equal(scores.test_accuracy[0], arrays["test_accuracy"])
-    changes = shards_of(folder / gradient)["observation"]
-    found = read_scores(folder / gradient / "scores.npz").scores[0]
-    np.testing.assert_allclose(found, -changes.transpose(0, 2, 1))
-
-
-def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
+def test_summary_has_a_row_per_audit_repeat_slot_step_and_estimate(folder):
     table = read_table(folder / "summary.tsv")
     assert len(table) == 4 * 2 * 2 + 2 * 2 * 2 + 2
     assert set(table.audit) == set(EXPERIMENT.audits)
@@ -268,15 +260,10 @@ def test_summary_has_a_row_per_audit_repeat_step_and_estimate(folder):
     above = table.epsilon_lower > table.epsilon_upper_substitute
     assert above.sum() <= 1
     assert table.is_valid.all()
-
-
-def test_summary_has_a_row_per_slot(folder):
-    table = read_table(folder / "summary.tsv")
     slots = table[table.audit.isin(SLOTS)]
     for _, part in slots.groupby(["audit", "step"]):
         assert part.slot.tolist() == [0, 1]
-    assert set(slots.num_slots) == {2}
-    assert set(slots.num_runs) == {20}
+    assert {*zip(slots.num_slots, slots.num_runs, strict=True)} == {(2, 20)}
     others = table[~table.audit.isin(SLOTS)]
     assert others.slot.isna().all()
     assert set(others.num_slots) == {1}
