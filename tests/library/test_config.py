@@ -474,14 +474,14 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
     ],
 )
 def test_settings_of_the_experiment_change_the_jobs_that_use_them(key, value, jobs):
-    """Delta moves the noise where it is calibrated."""
-    for noise in ({}, TARGET):
+    """Delta moves the noise where it is calibrated, and an audit's own seed keeps its canaries."""
+    for own in ({}, TARGET | {"seed": 3}):
         before, after = (
-            stages_of(parsed(top, num_slots=4, **noise), "steps") for top in ({}, {key: value})
+            stages_of(parsed(top, num_slots=4, **own), "steps") for top in ({}, {key: value})
         )
         changed = {name for name in before if before[name] != after[name]}
-        assert changed - {"NoiseStage"} == {*jobs.split()}
-        assert ("NoiseStage" in changed) == (key == "delta" and noise is TARGET)
+        expected = {*jobs.split()} | ({"NoiseStage"} if own and key == "delta" else set())
+        assert changed == expected - ({"MetagradientStage"} if own else set())
 
 
 @pytest.mark.parametrize("key", [*Dataset.model_fields, "seed"])
