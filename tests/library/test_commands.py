@@ -15,7 +15,7 @@ import pytest
 from accounts import bounds_of, noise_for
 from typer.testing import CliRunner
 
-from dpcanary import estimate_epsilon, runs_needed
+from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.adjacency import Adjacency
 from dpcanary.cli import app
@@ -455,13 +455,6 @@ def test_a_plan_is_the_power_of_the_library(exceed, simulated):
     text = printed("plan", *PLANNED, *options, "--seconds-per-run", "36")
     assert re.search(r"80% +800 +8\.0 hours", text)
     assert re.search(r"1,000 +9\.13 +8\.7\S* and 9\.5", text)
-
-
-def test_a_plan_simulates_the_mechanism():
-    options = ["--delta", "1e-5", "--exceed", "1", "--significance", "0.2"]
-    needed = as_json("plan", *PLANNED, *options)["runs_needed"]
-    asked = {"mechanism": SUBSTITUTE, "exceed": 1.0, "delta": 1e-5, "significance": 0.2}
-    assert needed["0.8"] == runs_needed(**asked, power=0.8)
 
 
 def test_a_plan_without_anything_to_exceed_is_refused(simulated):

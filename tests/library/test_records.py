@@ -56,16 +56,13 @@ def test_parts_of_records(features):
         assert len(part) == len(part.labels)
 
 
-@pytest.mark.parametrize("labels", [[], torch.empty(0)])
-def test_there_may_be_no_records(labels):
-    records = Records(np.empty((0, 4), np.float32), labels)
-    assert records.labels.dtype == np.int64
-    assert (len(records), records.num_classes) == (0, 0)
-
-
 def test_classes_are_counted_by_the_largest_label():
-    assert Records(FEATURES, [0, 6, 0]).num_classes == 7
-    assert Records(FEATURES, [0, 0, 0]).num_classes == 1
+    for labels, count in (([0, 6, 0], 7), ([0, 0, 0], 1)):
+        assert Records(FEATURES, labels).num_classes == count
+    for labels in ([], torch.empty(0)):
+        records = Records(np.empty((0, 4), np.float32), labels)
+        assert records.labels.dtype == np.int64
+        assert (len(records), records.num_classes) == (0, 0)
 
 
 @pytest.mark.parametrize(
