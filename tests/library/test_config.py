@@ -132,7 +132,7 @@ def test_seeds_follow_the_experiments_seed_and_the_names_of_runs():
         return {name: audit.seed for name, audit in audits.items()}
 
     seeds = {seed: seeds_of(seed, sample_rate=[1.0, 0.25]) for seed in (0, 1, 7)}
-    assert len({one for of in seeds.values() for one in of.values()}) == 3 * 4
+    assert len({seed for of_audits in seeds.values() for seed in of_audits.values()}) == 3 * 4
     fewer = seeds_of(7, sample_rate=[1.0])
     assert fewer.items() < seeds[7].items()  # others do not move them
     for own in (0, 3):
@@ -329,10 +329,10 @@ def stages_of(experiment: Experiment, audit: str) -> dict[str, str]:
     """The settings of an audit's jobs, as their command lines have them."""
     is_trained = experiment.audits[audit].is_trained
     used = [*OF_ALL, *(OF_TRAINED if is_trained else [DrawingStage])]
-    found = {stage.__name__: experiment.stage(stage, audit=audit) for stage in used}
-    for stage in found.values():
+    stages = {stage.__name__: experiment.stage(stage, audit=audit) for stage in used}
+    for stage in stages.values():
         assert type(stage).model_validate_json(stage.to_json()) == stage
-    return {name: stage.to_json() for name, stage in found.items()}
+    return {name: stage.to_json() for name, stage in stages.items()}
 
 
 # The defect: of a resolved config, which has all keys, its default sample_rate is refused.
@@ -441,7 +441,7 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
             users.append(name)
             before = stages_with({}, user=name)["user"]
             run |= {*before}
-            changed |= {stage for stage, told in after["user"].items() if before[stage] != told}
+            changed |= {stage for stage, text in after["user"].items() if before[stage] != text}
     having = {stage.__name__ for stage in STAGES if key in stage.model_fields}
     assert having & run <= changed
     assert bool(changed) == (key not in OF_NO_STAGE)
