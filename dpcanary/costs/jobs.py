@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.adversaries.settings import CraftingStage, DrawingStage
 from dpcanary.costs.probes import (
     Shape,
     crafting_probe,
@@ -52,6 +52,8 @@ _SECONDS = {
 # Further seconds: to calibrate noise, to draw and score a recorded step of a run of a process, to
 # estimate from one score by one rule and conversion, and to account one mechanism.
 _CALIBRATED, _DRAWN, _ESTIMATED, _COMPARED = 2.0, 1e-5, 1e-7, 0.2
+# What a process draws at each step, if it is more than one number: see the entry of its score.
+_DRAWN_NUMBERS = {"model": 2}
 # Bytes of a job's log and header or table, and of a figure's files.
 _SMALL_FILES, _FIGURE_FILES = 12_000, 370_000
 
@@ -141,7 +143,9 @@ class JobList:
             if audit.is_trained:
                 yield from self._of_training(name)
             else:
-                size, work = 13 * audit.total_runs + 8 * scores, _DRAWN * scores
+                stage = self.experiment.stage(DrawingStage, audit=name)
+                observed = scores * _DRAWN_NUMBERS.get(stage.observe, 1)
+                size, work = 13 * audit.total_runs + 8 * observed, _DRAWN * scores
                 yield _row("draw_shard", len(audit.shards), work=work, size=size)
         yield _row("score_runs", size=8 * scores + (4 + audit.num_slots) * audit.total_runs)
 

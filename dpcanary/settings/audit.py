@@ -211,8 +211,9 @@ class Audit(
     def _check_first_step(self) -> None:
         if self.sampling is not Sampling.FIXED or self.batch_size is None:
             raise ValueError(f"canary {self.canary} needs sampling fixed and batch_size")
+        # By value: a resolved config gives all keys.
         for key in ("sample_rate", "canary_period"):
-            if key in self.model_fields_set:
+            if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(
                     f"{key}: canary {self.canary} enters the first step alone; drop it"
                 )

@@ -60,34 +60,27 @@ def row_at_last_step(figure: str, sample_rate: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("figure", "q"),
+    ("figure", "rates", "step"),
     [
-        *((figure, q) for figure in ("figure3", "figureA6") for q in (1, 0.25, 0.0625)),
-        ("figure4", 1),
-        ("figure4", 0.25),
+        ("figure3", (1, 0.25, 0.0625), 500),
+        ("figureA6", (1, 0.25, 0.0625), 500),
+        ("figure4", (1, 0.25), 250),
     ],
 )
-def test_the_tables_of_bounds(figure, q):
-    says(row_at_last_step(figure, q))
-
-
-def test_figure_4():
-    last = epsilons("figure4", "canary", "sample_rate", "step").xs(250, level="step")
-    add_remove = epsilons("figure4", "sample_rate", "step", series="accounted_add_remove")
-    for q in (1, 0.25):
-        above = {name for name in CANARIES if last[name, q] > add_remove[q, 250]}
-        assert above == {"gradient", "crafted_input", "natural"}
-        assert last.xs(q, level="sample_rate").idxmax() == "gradient"
-    assert last["crafted_input", 0.25] < last["crafted_input", 1]
-
-
-def test_figure_a6():
-    last = epsilons("figureA6", "canary", "sample_rate", "step").xs(500, level="step")
-    add_remove = epsilons("figureA6", "sample_rate", "step", series="accounted_add_remove")
-    for q in (1, 0.25, 0.0625):
-        above = {name for name in CANARIES if last[name, q] > add_remove[q, 500]}
-        assert above == ({"gradient"} if q == 0.0625 else {*CANARIES})
-        assert last.xs(q, level="sample_rate").idxmax() == "gradient"
+def test_the_tables_of_bounds(figure, rates, step):
+    """And which canaries prove more than the add/remove epsilon, the gradient the most."""
+    last = epsilons(figure, "canary", "sample_rate", "step").xs(step, level="step")
+    add_remove = epsilons(figure, "sample_rate", "step", series="accounted_add_remove")
+    not_above = {("figure4", 1): {"mislabeled"}, ("figure4", 0.25): {"mislabeled"}}
+    not_above["figureA6", 0.0625] = {*CANARIES[1:]}
+    for q in rates:
+        says(row_at_last_step(figure, q))
+        above = {name for name in CANARIES if last[name, q] > add_remove[q, step]}
+        if figure != "figure3":
+            assert above == {*CANARIES} - not_above.get((figure, q), set())
+            assert last.xs(q, level="sample_rate").idxmax() == "gradient"
+    if figure == "figure4":
+        assert last["crafted_input", 0.25] < last["crafted_input", 1]
 
 
 def first_step_above(figure: str, canary: str, q: float) -> int:

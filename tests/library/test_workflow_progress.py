@@ -57,42 +57,61 @@ def test_every_long_rule_is_one_of_the_workflow():
     assert all(f"rule {name}:" in rules for name in LONG_RULES)
 
 
-def test_short_jobs_alone_say_nothing_of_trainings():
+def after(plan: dict[str, int], events: str) -> WorkflowProgress:
+    """Progress after events, such as `0 start 1 account`: the time, what happens, job and rule."""
     progress = WorkflowProgress()
-    progress.plan({"account": 1, "train_shard": 3}, 0.0)
-    progress.start(1, "account", "Accounting", 0.0)
-    progress.finish(1, 1.0)
-    assert progress.seconds_left(1.0) is None
+    progress.plan(plan, 0.0)
+    for event in events.split("; "):
+        now, happens, job, *rule = event.split()
+        if happens == "start":
+            progress.start(job, rule[0], f"{rule[0]} {job}", float(now))
+        else:
+            {"finish": progress.finish, "fail": progress.fail}[happens](job, float(now))
+    return progress
 
 
-def test_nothing_is_said_before_a_job_has_ended():
-    progress = WorkflowProgress()
-    progress.plan({"train_shard": 3}, 100.0)
-    progress.start(1, "train_shard", "Training", 100.0)
-    assert progress.seconds_left(130.0) is None
-    assert told(progress, 130.0) == "30 s"
-    progress.fail(1, 160.0)
-    assert told(progress, 160.0) == "1 min 0 s, about 2 min 0 s left, 1 failed"
+@pytest.mark.parametrize(
+    ("plan", "events", "now", "left"),
+    [
+        # Before a job has ended, nothing is said, be it long or short.
+        ({"train_shard": 3}, "0 start 1 train_shard", 30, None),
+        ({"account": 70}, "0 start 1 account", 0.3, None),
+        ({"account": 70}, "0 start 1 account; 0.5 finish 1", 0.5, 69 * 0.5),
+        # Short jobs say nothing of trainings, nor do other long ones.
+        ({"account": 1, "train_shard": 3}, "0 start 1 account; 1 finish 1", 1, None),
+        (
+            {"train_reference": 1, "craft_canaries": 1, "train_shard": 4},
+            "0 start 1 train_reference; 3 finish 1; 3 start 2 craft_canaries; 6 finish 2;"
+            " 6 start 3 train_shard",
+            33,
+            None,
+        ),
+        # A job that is tried again counts again; what has run of it is not left.
+        (
+            {"train_shard": 1, "account": 1},
+            "0 start 1 train_shard; 10 fail 1; 10 start 1 train_shard",
+            12,
+            8 + 2,
+        ),
+        (
+            {"train_shard": 1, "account": 1},
+            "0 start 1 train_shard; 10 fail 1; 10 start 1 train_shard; 20 finish 1",
+            20,
+            2,
+        ),
+    ],
+)
+def test_the_time_left_follows_the_jobs_of_a_rule(plan, events, now, left):
+    assert after(plan, events).seconds_left(now) == (left and pytest.approx(left))
 
 
-def test_nothing_is_said_of_short_jobs_before_one_has_ended():
-    progress = WorkflowProgress()
-    progress.plan({"account": 70}, 0.0)
-    progress.start(1, "account", "Accounting", 0.0)
-    assert progress.seconds_left(0.3) is None
-    progress.finish(1, 0.5)
-    assert progress.seconds_left(0.5) == pytest.approx(69 * 0.5)
-
-
-def test_other_long_jobs_say_nothing_of_trainings():
-    """Reference models take seconds, and a shard of trainings may take minutes."""
-    progress = WorkflowProgress()
-    progress.plan({"train_reference": 1, "craft_canaries": 1, "train_shard": 4}, 0.0)
-    for job, rule in enumerate(("train_reference", "craft_canaries")):
-        progress.start(job, rule, rule, 3.0 * job)
-        progress.finish(job, 3.0 * job + 3)
-    progress.start(2, "train_shard", "Training", 6.0)
-    assert progress.seconds_left(33.0) is None
+def test_what_is_said_of_times_and_of_what_still_runs():
+    assert told(after({"train_shard": 3}, "0 start 1 train_shard"), 30) == "30 s"
+    failed = after({"train_shard": 3}, "0 start 1 train_shard; 60 fail 1")
+    assert told(failed, 60) == "1 min 0 s, about 2 min 0 s left, 1 failed"
+    two = "0 start 1 train_shard; 1 start 2 train_shard; 5 finish 2"
+    assert after({"train_shard": 2}, two).current == "train_shard 1"
+    assert in_words(3599.6) == "1 h 0 min"
 
 
 def test_a_running_shard_says_how_long_it_takes_by_its_log(tmp_path):
@@ -108,26 +127,6 @@ def test_a_running_shard_says_how_long_it_takes_by_its_log(tmp_path):
     assert progress.seconds_left(30.0) == pytest.approx(270 + 3 * 300 + 2 * 2)
     assert fraction_done(tmp_path / "missing.log") == 0.0
     assert fraction_done(log) == 0.1
-
-
-def test_a_job_that_is_tried_again_counts_again():
-    progress = WorkflowProgress()
-    progress.plan({"train_shard": 1, "account": 1}, 0.0)
-    progress.start(1, "train_shard", "Training", 0.0)
-    progress.fail(1, 10.0)
-    progress.start(1, "train_shard", "Training", 10.0)
-    assert progress.seconds_left(12.0) == pytest.approx(8.0 + 2.0)
-    progress.finish(1, 20.0)
-    assert progress.seconds_left(20.0) == pytest.approx(2.0)
-
-
-def test_what_is_shown_is_what_still_runs():
-    progress = WorkflowProgress()
-    progress.plan({"train_shard": 2}, 0.0)
-    progress.start(1, "train_shard", "first", 0.0)
-    progress.start(2, "train_shard", "second", 1.0)
-    progress.finish(2, 5.0)
-    assert progress.current == "first"
 
 
 def test_without_a_terminal_there_are_few_lines(capsys):
@@ -156,7 +155,3 @@ def test_the_bar_names_jobs_and_times(capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "0/2 jobs" in shown
     assert "Training [bold]" in shown
-
-
-def test_durations():
-    assert in_words(3599.6) == "1 h 0 min"

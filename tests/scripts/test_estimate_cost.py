@@ -26,15 +26,11 @@ SMALL = {
     "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {
         "grid": {
-            "canary": ["worst_case", "gradient"],
-            "dataset": "digits",
-            "sample_rate": 1.0,
-            "noise_multiplier": 2.0,
-            "num_steps": 10,
-            "num_runs": 40,
+            "canary": ["worst_case", "gradient"], "dataset": "digits", "sample_rate": 1.0,
+            "noise_multiplier": 2.0, "num_steps": 10, "num_runs": 40,
         }
     },
-}
+}  # fmt: skip
 
 
 def run_program(*argv: str) -> None:
@@ -91,7 +87,7 @@ def test_the_program_prints_every_sweep_and_the_total(tmp_path, monkeypatch, cap
     assert "probe" in printed.err
 
 
-def test_what_is_no_resolved_config_is_named(tmp_path):
+def test_a_config_that_is_not_resolved_is_named():
     with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
         run_program("--experiment", str(TINY))
 
@@ -100,20 +96,19 @@ def test_jobs_are_those_that_snakemake_plans(tmp_path):
     config = read_config(TINY)
     slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
     config["audits"]["slots"] = config["audits"]["full_batch"] | slots
-    config["figures"]["by_runs"] = {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4]}
-    config["figures"]["proven"] = {"kind": "trade_off", "sweeps": ["steps"], "proven": True}
-    config["figures"]["accuracy"] = {"kind": "test_accuracy", "sweeps": ["perceptron"]}
-    config["figures"]["by_rate"] = {
-        "kind": "epsilon_by_setting",
-        "sweeps": ["full_batch", "slots"],
-        "setting": "learning_rate",
-    }
-    config["figures"]["ratio"] = {
-        "kind": "adjacency_ratio",
-        "sample_rates": [0.5, 1.0],
-        "num_steps": [10],
-        "noise_multipliers": [2.0, 3.0],
-    }
+    config["figures"] |= {
+        "by_runs": {"kind": "epsilon_by_runs", "sweeps": ["steps"], "num_runs": [4]},
+        "proven": {"kind": "trade_off", "sweeps": ["steps"], "proven": True},
+        "accuracy": {"kind": "test_accuracy", "sweeps": ["perceptron"]},
+        "by_rate": {
+            "kind": "epsilon_by_setting", "sweeps": ["full_batch", "slots"],
+            "setting": "learning_rate",
+        },
+        "ratio": {
+            "kind": "adjacency_ratio", "sample_rates": [0.5, 1.0], "num_steps": [10],
+            "noise_multipliers": [2.0, 3.0],
+        },
+    }  # fmt: skip
     planned = re.findall(
         r"^(\w+) +(\d+)$", snakemake(tmp_path, config, "-n", "--quiet", "rules"), re.MULTILINE
     )
