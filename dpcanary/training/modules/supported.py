@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcanary.errors import InputError
+from dpcanary.training.modules.kept_state import kept_state
 from dpcanary.training.settings import Loss
 
 # Recurrent layers whose gradients PyTorch does not find record by record; their twins of Opacus
@@ -30,13 +31,17 @@ def check_supported(module: nn.Module, features: Tensor) -> None:
     for name, layer in module.named_modules():
         _check_layer(name, layer)
     module = copy.deepcopy(module).train()
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     outputs = _outputs(module, features, seed=0)
-    for name, buffer in module.named_buffers():
-        if name not in before or not torch.equal(before[name], buffer):
-            raise InputError(
-                f"buffer {name!r} changes in the forward pass; use a layer without such state"
-            )
+    kept = kept_state(
+        module,
+        lambda: _outputs(module, features, seed=0),
+        lambda: _outputs(module, features[:1], seed=0),
+    )
+    for name in kept.changed:
+        kind = "parameter" if name in dict(module.named_parameters()) else "buffer"
+        raise InputError(
+            f"{kind} {name!r} changes in the forward pass; use a layer without such state"
+        )
     if not _close(outputs, _outputs(module, features, seed=1)):
         raise InputError(
             "the module's outputs are random, not from the audit's own random streams; "
