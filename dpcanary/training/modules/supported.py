@@ -100,6 +100,7 @@ def check_parameters(module: nn.Module) -> None:
     if not parameters:
         raise InputError(f"{type(module).__name__} has no parameters to train")
     owners: dict[int, str] = {}
+    old_names = _old_names(module)
     for name, parameter in parameters:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InputError(f"parameter {name!r} has no shape yet; run the module once first")
@@ -112,12 +113,23 @@ def check_parameters(module: nn.Module) -> None:
                 f"parameter {name!r} is frozen, but all parameters are trained; "
                 "register it as a buffer, or set requires_grad"
             )
+        if name in old_names:
+            continue
         first = owners.setdefault(id(parameter), name)
         if first != name:
             raise InputError(
                 f"parameters {first!r} and {name!r} are the same tensor; give each layer its own, "
                 "or call one layer twice"
             )
+
+
+def _old_names(module: nn.Module) -> set[str]:
+    """Names of parameters that Opacus's recurrent layers give to PyTorch's names as well."""
+    return {
+        f"{prefix}.{old}" if prefix else old
+        for prefix, layer in module.named_modules()
+        for old in getattr(layer, "old_to_new", ())
+    }
 
 
 def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
