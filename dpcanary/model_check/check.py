@@ -160,11 +160,17 @@ def check_model(
         mixing = mixing_layer(copied, batch, others, criterion, is_random=checked.is_random)
         finite = _finite(checked, records, with_gradients=mixing is None)
         findings = [_mixing(mixing, dropout, random), _state(checked), finite]
-        if mixing is None and finite.holds:
-            findings.append(_loss(copied, batch, criterion))
-            findings += _gradients(checked, model, optimizer, on_estimate)
-        else:
-            findings.append(_trained({}, model, optimizer))
+        is_alone = mixing is None and finite.holds
+        if is_alone:
+            weights = weights_in_loss(copied, batch, criterion)
+            findings.append(_loss(checked, weights))
+            is_alone = weights is not None
+        # Gradients of single records are not compared where a record has none of its own.
+        findings += (
+            _gradients(checked, model, optimizer, on_estimate)
+            if is_alone
+            else [_trained({}, model, optimizer)]
+        )
     return ModelCheck(tuple(findings), count, perf_counter() - start)
 
 
@@ -317,8 +323,7 @@ def _state(checked: _Checked) -> Finding:
     )
 
 
-def _loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
-    weights = weights_in_loss(model, batch, loss)
+def _loss(checked: _Checked, weights: Tensor | None) -> Finding:
     expected = "a batch's loss is the mean or the sum of the records' own losses"
     meaning = (
         "the loss of a record depends on the others of its batch, as in contrastive losses, or in a"
@@ -328,10 +333,11 @@ def _loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
     name = "loss of one record"
     if weights is None:
         return Finding(name, expected, "it depends on other records", False, meaning)
-    scaled = weights * len(batch)
+    count = len(checked.batch)
+    scaled = weights * count
     low, high = float(scaled.min()), float(scaled.max())
-    note = _note_on_probabilities(model, batch, loss)
-    is_sum = abs(low / len(batch) - 1) < 1e-2 and abs(high / len(batch) - 1) < 1e-2
+    note = _note_on_probabilities(checked.model, checked.batch, checked.loss)
+    is_sum = abs(low / count - 1) < 1e-2 and abs(high / count - 1) < 1e-2
     if is_sum or (abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
         return Finding(name, expected, "a sum" if is_sum else "a mean", True, meaning, note)
     text = f"records count {low:.3g} to {high:.3g} times as much as alone"
