@@ -73,6 +73,11 @@ class CheckResult:
         return all(not finding.judged for finding in self.findings)
 
     @property
+    def ranked(self) -> Sequence[Finding]:
+        """The findings in the order in which they are shown."""
+        return self.findings
+
+    @property
     def summary(self) -> pd.DataFrame:
         """A row for each property."""
         return pd.DataFrame([vars(finding) for finding in self.findings])
@@ -89,7 +94,7 @@ class CheckResult:
             not_seen: errors that pass all the same.
         """
         width = max(len(finding.name) for finding in self.findings)
-        lines = [line for finding in self.findings for line in finding.lines(width)]
+        lines = [line for finding in self.ranked for line in finding.lines(width)]
         failed = sum(not finding.holds for finding in self.findings)
         verdict = nothing if self.compares_nothing else right
         if failed:

@@ -47,8 +47,8 @@ def check(
         str, typer.Option(help="What the loop is written in: torch or jax.")
     ] = "torch",
     sample_rate: Annotated[float, typer.Option(help="To check at.")] = 0.1,
-    noise_multiplier: Annotated[float, typer.Option(help="To check at.")] = 1.0,
-    max_grad_norm: Annotated[float, typer.Option(help="To check at.")] = 1.0,
+    noise_multiplier: Annotated[float, typer.Option(help="To check at.")] = 0.5,
+    max_grad_norm: Annotated[float, typer.Option(help="To check at.")] = 1.3,
     learning_rate: Annotated[float, typer.Option(help="To check at.")] = 0.1,
     num_records: Annotated[
         int, typer.Option(help="Of the small datasets; more for a small sample rate.")

@@ -6,13 +6,17 @@ import numpy as np
 
 from dpcanary.mechanism_check.evidence import EXACT, Evidence, fresh
 from dpcanary.mechanism_check.findings import Measured, Property, exact
-from dpcanary.mechanism_check.postprocessing import carried_noise, carried_over
+from dpcanary.mechanism_check.measurements import PRESENT
+from dpcanary.mechanism_check.postprocessing import are_tied, carried_noise, carried_over
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Relative, of the largest clipped norm, and of equal records' parts, in lower precision.
 _LOW_PRECISION = 1e-2
 # Of what moves where nothing should, over what a gradient of norm C moves.
 _NOTHING = 0.01
+DUPLICATES = "as if records were in their batch more than once"
+# Norms over C that no clipping but that to one norm changes.
+_SMALL = 0.12
 # Normalising clipping C n / (n + g) is recognised if all norms fit it so well.
 _FITS = 0.02
 
@@ -37,8 +41,21 @@ def _updates(evidence: Evidence) -> Measured:
     )
     tests = [exact(elsewhere < _NOTHING, f"{elsewhere:.3g} C where no record has a gradient")]
     text = "nothing moves but by gradients and noise"
+    # Almost without noise, what follows from noisy gradients also follows from clean ones.
+    stray = evidence.found.noisy.stray
+    place = f"gradients are taken {stray:.2g} steps from parameters that follow from the noisy ones"
+    tests.append(exact(stray < _NOTHING, place))
+    if evidence.found.noisy.is_averaged:
+        notes.append(
+            "parameters are set to averages of those of several steps: post-processing, epsilon is"
+            " not changed; what an average hides is not looked at"
+        )
+    if evidence.found.frozen:
+        notes.append(
+            f"not trained: {evidence.found.frozen}. What is trained is clipped and gets noise"
+        )
     if quiet.optimizer:
-        error = max(quiet.replay_error, evidence.found.noisy.replay_error)
+        error = float(max(quiet.replay_error, evidence.found.noisy.replay_error))
         place = f"parameters are {error:.2g} steps from where its gradients lead"
         tests.append(exact(error < _NOTHING, place))
         text = f"parameters are moved by {quiet.optimizer}"
@@ -84,8 +101,22 @@ def _normalisation(evidence: Evidence) -> Measured:
     if spread < 1.5 * (1 + limit) and high / low > spread:
         cause = "as if divided by the size of the batch that was drawn"
     text = f"{_range(usual)} times as much, in each batch {low:.4g} to {high:.4g} of it"
-    holds = bool(max(high - 1, 1 - low) <= limit)
     note = ""
+    if _is_projected(evidence, ratios):
+        radius = float(evidence.found.quiet.lengths.max())
+        note = (
+            f"sums longer than {radius:.3g} C are projected onto a ball, which brings no two sums"
+            " further apart: the sensitivity is that accounted"
+        )
+        ratios = np.where(ratios < 1, 1.0, ratios)
+        low, high = np.nanmin(ratios), np.nanmax(ratios)
+    holds = bool(max(high - 1, 1 - low) <= limit)
+    least, most = evidence.found.limits
+    if most > least:
+        note = (
+            f"C is {least:.3g} to {most:.3g} times that of the settings in different steps, and the"
+            " noise with it: as private, if the step alone decides"
+        )
     if np.abs(evidence.scales - 1).max() > EXACT:
         note = (
             f"updates are {_range(evidence.scales)} times the learning rate times the mean"
@@ -93,6 +124,16 @@ def _normalisation(evidence: Evidence) -> Measured:
             " the step alone is post-processing"
         )
     return Measured(text, [exact(holds, cause)], note)
+
+
+def _is_projected(evidence: Evidence, ratios: Array) -> bool:
+    """Whether sums of clipped gradients are shortened to one length, and no noise with them."""
+    found, quiet = evidence.found, evidence.found.quiet
+    short = np.where(np.isfinite(ratios), ratios, 1.0) < 1 - max(EXACT, evidence.deviation)
+    if evidence.deviation > EXACT or not short.any() or are_tied(found.noisy.lengths):
+        return False
+    lengths = quiet.lengths
+    return bool((lengths[short] > (1 - EXACT) * lengths.max()).all())
 
 
 def _range(scales: Array) -> str:
@@ -129,10 +170,44 @@ def _clipping(evidence: Evidence) -> Measured:
         ]
         if 0 < len(over) < len(TENSORS):
             tests.append(exact(False, f"in {', '.join(over)}"))
-        own = quiet.norms[drawn & (norms > limit)]
+        over = drawn & (norms > limit)
+        own = quiet.norms[over]
         tests.append(exact(False, f"of gradients from {own.min():.3g} to {own.max():.3g} C"))
-    note = "" if largest > limit else _other_clipping(evidence, norms, limit - 1)
-    return Measured(f"norms up to {largest:.4g} C", tests, note)
+        if _are_multiples(norms[over] / np.minimum(1.0, own)):
+            tests.append(exact(False, DUPLICATES))
+    dense = _largest_dense(evidence)
+    place = f"{dense:.3g} C of gradients with many values: clipped by value or row, not by norm"
+    tests.append(exact(dense <= limit or largest > limit, place))
+    note = "" if max(largest, dense) > limit else _other_clipping(evidence, norms, limit - 1)
+    return Measured(f"norms up to {max(largest, dense):.4g} C", tests, note)
+
+
+def _are_multiples(ratios: Array) -> bool:
+    """Whether parts are whole multiples, from 2 on, of what they must be, up to lower precision."""
+    whole = np.rint(ratios)
+    return bool((np.abs(ratios - whole) < _LOW_PRECISION * whole).all() and (whole >= 2).all())
+
+
+def _largest_dense(evidence: Evidence) -> float:
+    """The largest norm over C of what an update has of a record with many components.
+
+    Its unit is that of the smallest gradients, as in the other trainings: loops may divide by a
+    constant of their own.
+    """
+    dense, quiet = evidence.found.dense, evidence.found.quiet
+    if dense is None or not dense.moved.size:
+        return 0.0
+    records = dense.records
+    count = len(records.sizes)
+    own = dense.moved[..., : count * records.width]
+    squares = (own**2).reshape(*own.shape[:-1], count, records.width).sum(axis=(2, 4))
+    norms = np.sqrt(squares)
+    small = (norms > PRESENT / 10) & (dense.norms < _SMALL)
+    seen = _clipped_norms(evidence) / quiet.norms
+    usual = seen[np.isfinite(seen) & (quiet.norms < _SMALL)]
+    if not small.any() or not usual.size:
+        return 0.0
+    return float(norms.max() / np.median((norms / dense.norms)[small]) * np.median(usual))
 
 
 def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:

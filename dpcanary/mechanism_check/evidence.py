@@ -102,7 +102,10 @@ def _scales(quiet: Trainings) -> tuple[Array, float, Array]:
 def fresh(quiet: Trainings) -> NDArray[np.bool_]:
     """Which records are drawn with the gradient that they had at the start, shape (R, T, N)."""
     start = quiet.records.norms[quiet.records.classes]
-    same: NDArray[np.bool_] = quiet.drawn & (np.abs(quiet.norms / start - 1) < EXACT / 4)
+    same: NDArray[np.bool_] = quiet.drawn & (np.abs(quiet.norms_of_all / start - 1) < EXACT / 4)
+    if quiet.norm_factors is not None:
+        # Of equal gradients, other parts are clipped, or to another C.
+        same &= (quiet.norm_factors == quiet.norm_factors[0])[:, None]
     return same
 
 
