@@ -1,4 +1,4 @@
-"""Loops for `dpcanary check` of a third list: right ones in forms other than plain DP-SGD, and wrong ones.
+"""A third list of loops: right ones in other forms than plain DP-SGD, and wrong ones.
 
 Most right ones process noisy gradients further, which is as private, or change C with its noise.
 """
@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
 from benchmarks.loops import (
     CLIPPING,
-    NORMALISATION,
+    CONSTANT,
     POISSON,
     RATE,
     SCALE,
@@ -36,7 +35,6 @@ from benchmarks.loops import (
     opacus,
     scaled,
     summed,
-    torch_optimizer,
     usual,
 )
 
@@ -414,7 +412,7 @@ WRONG = (
     _loop("noise multiplier squared", SCALE, mean=squared_multiplier),
     _loop("clipped to 1.5, not C", CLIPPING, sums=clipped_to_one),
     _loop("every record twice", SCALE, sums=duplicates),
-    _loop("clipped by the clean length", NORMALISATION, move=by_clean_length),
+    _loop("clipped by the clean length", SCALE, CONSTANT, move=by_clean_length),
     Loop("C rises without its noise", of_schedule(rises, noise=False), (CLIPPING, SCALE)),
 )
 

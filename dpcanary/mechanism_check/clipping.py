@@ -86,9 +86,13 @@ def _history(evidence: Evidence) -> Measured:
 
 def _normalisation(evidence: Evidence) -> Measured:
     """The scales of batches, in each step over their median."""
-    of_batches = evidence.of_batches
+    of_batches, radius = evidence.of_batches, _radius(evidence)
     if not np.isfinite(of_batches).any():
         return Measured("no record was in any batch", [exact(holds=False)])
+    if radius:
+        # Of sums that are longer, the scale is the radius over their length.
+        is_long = evidence.found.quiet.lengths > (1 - EXACT) * radius
+        of_batches = np.where(is_long & np.isfinite(of_batches), evidence.scales, of_batches)
     usual = np.array(
         [np.nanmedian(own) if np.isfinite(own).any() else np.nan for own in of_batches.T]
     )
@@ -102,14 +106,11 @@ def _normalisation(evidence: Evidence) -> Measured:
         cause = "as if divided by the size of the batch that was drawn"
     text = f"{_range(usual)} times as much, in each batch {low:.4g} to {high:.4g} of it"
     note = ""
-    if _is_projected(evidence, ratios):
-        radius = float(evidence.found.quiet.lengths.max())
+    if radius:
         note = (
             f"sums longer than {radius:.3g} C are projected onto a ball, which brings no two sums"
             " further apart: the sensitivity is that accounted"
         )
-        ratios = np.where(ratios < 1, 1.0, ratios)
-        low, high = np.nanmin(ratios), np.nanmax(ratios)
     holds = bool(max(high - 1, 1 - low) <= limit)
     least, most = evidence.found.limits
     if most > least:
@@ -126,14 +127,12 @@ def _normalisation(evidence: Evidence) -> Measured:
     return Measured(text, [exact(holds, cause)], note)
 
 
-def _is_projected(evidence: Evidence, ratios: Array) -> bool:
-    """Whether sums of clipped gradients are shortened to one length, and no noise with them."""
-    found, quiet = evidence.found, evidence.found.quiet
-    short = np.where(np.isfinite(ratios), ratios, 1.0) < 1 - max(EXACT, evidence.deviation)
-    if evidence.deviation > EXACT or not short.any() or are_tied(found.noisy.lengths):
-        return False
-    lengths = quiet.lengths
-    return bool((lengths[short] > (1 - EXACT) * lengths.max()).all())
+def _radius(evidence: Evidence) -> float:
+    """The length that sums of clipped gradients are shortened to, before the noise; 0 if none."""
+    found, lengths = evidence.found, evidence.found.quiet.lengths
+    if evidence.deviation > EXACT or not are_tied(lengths) or are_tied(found.noisy.lengths):
+        return 0.0
+    return float(lengths.max())
 
 
 def _range(scales: Array) -> str:
@@ -195,7 +194,7 @@ def _largest_dense(evidence: Evidence) -> float:
     constant of their own.
     """
     dense, quiet = evidence.found.dense, evidence.found.quiet
-    if dense is None or not dense.moved.size:
+    if dense is None or not dense.moved.size or are_tied(quiet.lengths):
         return 0.0
     records = dense.records
     count = len(records.sizes)

@@ -23,7 +23,14 @@ from dpcanary.mechanism_check.probe import (
     dense_records,
     probe_records,
 )
-from dpcanary.mechanism_check.trace import Flat, OptimizerStep, Trace, is_plain, replayed
+from dpcanary.mechanism_check.trace import (
+    Flat,
+    OptimizerStep,
+    Trace,
+    append_changed,
+    is_plain,
+    replayed,
+)
 from dpcanary.randomness import generator
 
 
@@ -422,7 +429,7 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
             is_averaged |= error.before > _IN_SPAN
             replay_error = max(replay_error, error.after / records.step)
         else:
-            states = trace.states
+            states = _between_steps(trace)
             wide = [state.astype(np.float64) for state in states]
             before = states[:-1]
             moved_of.append([b - a for a, b in pairwise(wide)])
@@ -452,6 +459,21 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
         stray=stray,
         is_averaged=is_averaged,
     )
+
+
+def _between_steps(trace: Trace) -> list[Flat]:
+    """The parameters between steps: before those of an optimiser if gradients are taken elsewhere.
+
+    If all calls are at parameters before such steps, the calls show more: two optimisers of one
+    model make one step.
+    """
+    known = {step.state.tobytes() for step in trace.steps}
+    if trace.by_yields or len(known) < 2 or all(own.tobytes() in known for own in trace.called):
+        return trace.states
+    states: list[Flat] = []
+    for state in [*(step.state for step in trace.steps), trace.states[-1]]:
+        append_changed(states, state)
+    return states
 
 
 class _ReplayError(NamedTuple):

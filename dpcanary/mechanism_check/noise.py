@@ -21,6 +21,7 @@ from dpcanary.mechanism_check.laws import (
     variance_along,
     variance_within,
 )
+from dpcanary.mechanism_check.postprocessing import are_tied
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Of the intervals in which values of the noise are counted, in standard deviations.
@@ -109,8 +110,13 @@ def _noise_and_gradients(evidence: Evidence) -> Measured:
     """
     found, rate = evidence.found, evidence.found.settings.sample_rate
     sigma = found.settings.noise_multiplier
-    if found.frozen or sigma < LEAST_NOISE or evidence.deviation > EXACT:
-        return Measured("not measured where clipping is not to C, or tensors are frozen", [])
+    if (
+        found.frozen
+        or sigma < LEAST_NOISE
+        or evidence.deviation > EXACT
+        or are_tied(found.quiet.lengths)
+    ):
+        return Measured("not measured where sums are not of gradients that are clipped to C", [])
     tests, total, squares = [], 0.0, 0.0
     kinds = {"": (found.noisy, evidence.scales)}
     if found.small_noisy is not None:

@@ -65,17 +65,17 @@ class Trace:
         if self.states and state.shape != self.states[0].shape:
             return
         if not self.by_yields:
-            _append(self._with_evaluation, state)
+            append_changed(self._with_evaluation, state)
         if in_training:
-            _append(self.called, state)
+            append_changed(self.called, state)
             if not self.by_yields:
-                _append(self.states, state)
+                append_changed(self.states, state)
 
     def keep(self, parameters: Sequence[Tensor]) -> None:
         """Keeps the parameters between steps if they have changed."""
         state = _flat(parameters)
-        _append(self.states, state)
-        _append(self._with_evaluation, state)
+        append_changed(self.states, state)
+        append_changed(self._with_evaluation, state)
 
     def end(self, parameters: Sequence[Tensor]) -> None:
         """Keeps the parameters at the end; a loop that calls no module in training shows others."""
@@ -108,7 +108,8 @@ class Trace:
             handle.remove()
 
 
-def _append(states: list[Flat], state: Flat) -> None:
+def append_changed(states: list[Flat], state: Flat) -> None:
+    """Appends parameters unless they are the last ones."""
     if not states or not np.array_equal(state, states[-1]):
         states.append(state)
 
