@@ -4,9 +4,9 @@ from math import sqrt
 
 import numpy as np
 
-from dpcanary.mechanism_check.evidence import EXACT, Evidence, fresh
+from dpcanary.mechanism_check.evidence import EXACT, Evidence, clipped_norms, fresh
 from dpcanary.mechanism_check.findings import Measured, Property, exact
-from dpcanary.mechanism_check.measurements import PRESENT
+from dpcanary.mechanism_check.measurements import PRESENT_IN_DENSE
 from dpcanary.mechanism_check.postprocessing import are_tied, carried_noise, carried_over
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
@@ -141,19 +141,9 @@ def _range(scales: Array) -> str:
     return f"{low:.4g}" if high - low < EXACT * low else f"{low:.4g} to {high:.4g}"
 
 
-def _clipped_norms(evidence: Evidence) -> Array:
-    """Norms of the parts of records in updates over C, shape (R, T, N); NaN if not drawn."""
-    quiet = evidence.found.quiet
-    squares = (quiet.parts**2).sum(axis=2)
-    # What the size of the batch does is seen as normalisation.
-    norms = np.sqrt(squares) / evidence.of_batches[..., None]
-    found: Array = np.where(evidence.drawn, norms, np.nan)
-    return found
-
-
 def _clipping(evidence: Evidence) -> Measured:
     """The largest norm that a record's part has, and which norms it has at others."""
-    quiet, norms = evidence.found.quiet, _clipped_norms(evidence)
+    quiet, norms = evidence.found.quiet, clipped_norms(evidence)
     if not np.isfinite(norms).any():
         return Measured("no record was in any batch", [exact(holds=False)])
     limit = 1 + (_LOW_PRECISION if evidence.deviation > EXACT else EXACT)
@@ -200,13 +190,17 @@ def _largest_dense(evidence: Evidence) -> float:
     count = len(records.sizes)
     own = dense.moved[..., : count * records.width]
     squares = (own**2).reshape(*own.shape[:-1], count, records.width).sum(axis=(2, 4))
-    norms = np.sqrt(squares)
-    small = (norms > PRESENT / 10) & (dense.norms < _SMALL)
-    seen = _clipped_norms(evidence) / quiet.norms
-    usual = seen[np.isfinite(seen) & (quiet.norms < _SMALL)]
-    if not small.any() or not usual.size:
+    steps = min(squares.shape[1], len(evidence.scales))
+    norms = np.sqrt(squares[:, :steps]) / evidence.scales[:steps, None]
+    before = dense.norms[:, :steps]
+    small = (norms > PRESENT_IN_DENSE) & (before < _SMALL)
+    seen = clipped_norms(evidence)
+    usual = np.isfinite(seen) & (quiet.norms < _SMALL)
+    if not small.any() or not usual.any():
         return 0.0
-    return float(norms.max() / np.median((norms / dense.norms)[small]) * np.median(usual))
+    order = np.argsort(quiet.norms[usual])
+    expected = np.interp(before[small], quiet.norms[usual][order], seen[usual][order])
+    return float(norms.max() / np.median(norms[small] / expected))
 
 
 def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:

@@ -120,6 +120,26 @@ def _usual(quiet: Trainings) -> Array:
     return found
 
 
+def clipped_norms(evidence: Evidence) -> Array:
+    """Norms of the parts of records in updates over C, shape (R, T, N); NaN if not drawn."""
+    quiet = evidence.found.quiet
+    squares = (quiet.parts**2).sum(axis=2)
+    # What the size of the batch does is seen as normalisation.
+    norms = np.sqrt(squares) / evidence.of_batches[..., None]
+    found: Array = np.where(evidence.drawn, norms, np.nan)
+    return found
+
+
+def clips_to_limit(evidence: Evidence) -> bool:
+    """Whether nearly all parts have the norm of the gradient, or C if that is larger."""
+    norms = evidence.found.quiet.norms
+    shown = np.isfinite(own := clipped_norms(evidence)) & (norms > _VISIBLE * 10)
+    if not shown.any():
+        return False
+    off = np.abs(own[shown] / np.minimum(1.0, norms[shown]) - 1)
+    return float(np.percentile(off, 99)) <= max(EXACT, 3 * evidence.deviation) < _COMMON
+
+
 def _common(quiet: Trainings, expected: Array) -> tuple[Array, Array]:
     """Medians of batches of parts over expected ones, (R, T), and deviations from them."""
     shown = quiet.drawn & (quiet.norms > _VISIBLE)

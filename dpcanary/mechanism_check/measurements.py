@@ -75,6 +75,8 @@ _QUIET = 1e-7
 SMALL_BATCH, _MOST_RATE = 2, 0.9
 # Parts over C from which on a record was in a batch; float32 leaves less, and small records more.
 PRESENT = 1e-4
+# The same of the largest value of a record with many components.
+PRESENT_IN_DENSE = 5e-4
 # An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
 _SLOW = 0.1
 # Trainings on records with many components: how many, of how many records and components, and at

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta, binom, norm
 
-from dpcanary.mechanism_check.evidence import EXACT, LEAST_NOISE, Evidence
+from dpcanary.mechanism_check.evidence import LEAST_NOISE, Evidence, clips_to_limit
 from dpcanary.mechanism_check.findings import Measured, Property, Test, exact
 from dpcanary.mechanism_check.laws import (
     binomial_p_values,
@@ -113,7 +113,7 @@ def _noise_and_gradients(evidence: Evidence) -> Measured:
     if (
         found.frozen
         or sigma < LEAST_NOISE
-        or evidence.deviation > EXACT
+        or not clips_to_limit(evidence)
         or are_tied(found.quiet.lengths)
     ):
         return Measured("not measured where sums are not of gradients that are clipped to C", [])

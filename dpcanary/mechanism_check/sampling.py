@@ -15,7 +15,7 @@ from dpcanary.mechanism_check.laws import (
     spread_p_value,
     squares_p_value,
 )
-from dpcanary.mechanism_check.measurements import DENSE_RATE, PRESENT, Trainings
+from dpcanary.mechanism_check.measurements import DENSE_RATE, PRESENT_IN_DENSE, Trainings
 
 # Batches of at least so many records are compared with each other.
 _LEAST_COMPARED = 3
@@ -93,7 +93,7 @@ def _sizes_of_dense(evidence: Evidence) -> list[Test]:
     count, width = len(dense.records.sizes), dense.records.width
     own = np.abs(dense.moved[..., : count * width])
     of_records = own.reshape(*own.shape[:-1], count, width).max(axis=(2, 4))
-    sizes = (of_records > PRESENT / 10).sum(axis=2).ravel()
+    sizes = (of_records > PRESENT_IN_DENSE).sum(axis=2).ravel()
     near = abs(sizes.mean() / count - rate) < abs(sizes.mean() / count - DENSE_RATE)
     if near or len(sizes) < 2:
         return []
