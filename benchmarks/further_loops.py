@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from benchmarks.loops import (
     CLIPPING,
     CONSTANT,
+    EMPTY,
     POISSON,
     RATE,
     SCALE,
@@ -403,7 +404,7 @@ WRONG = (
     _loop("coordinates clipped to C / 10", CLIPPING, sums=by_coordinate(0.1)),
     _loop("rows clipped to C / 4", CLIPPING, sums=by_row),
     _loop("sizes of Poisson's law", POISSON, draw=of_size(poisson_size)),
-    _loop("sizes of a uniform law", POISSON, draw=of_size(uniform_size)),
+    _loop("sizes of a uniform law", POISSON, EMPTY, draw=of_size(uniform_size)),
     _loop("half of the data", RATE, draw=half_of_data),
     Loop("gradients at private parameters", at_private_parameters, (STEPS, UPDATES)),
     Loop("gradients at sharpened parameters", sharpened, (UPDATES,)),

@@ -109,7 +109,8 @@ def _noise_and_gradients(evidence: Evidence) -> Measured:
     shift), whatever the batch. The weighted sum is a martingale, so nearly normal.
     """
     found, rate = evidence.found, evidence.found.settings.sample_rate
-    sigma = found.settings.noise_multiplier
+    # The scale that the noise has: whether it is right is tested elsewhere.
+    sigma = found.settings.noise_multiplier * _root_mean_square(_everything(evidence))
     if (
         found.frozen
         or sigma < LEAST_NOISE

@@ -22,7 +22,7 @@ _SAME_MOMENTUM = 0.1
 _ALONG_EARLIER, _AT_FIRST = 0.5, 0.3
 # Updates have the largest length if they are as close to it; so many of them, at least, if noisy
 # gradients or sums are clipped.
-_TIED, _SHARE_TIED = 1e-3, 0.05
+_TIED, _SHARE_TIED, _LEAST_TIED = 1e-3, 0.05, 5
 # Small values are left out if so many are 0, and none of the others is below so much of the median.
 _SHARE_LEFT_OUT, _LEAST_LEFT = 0.05, 0.5
 # Values are equally far from 0 up to this, relative to their mean.
@@ -66,7 +66,8 @@ def without_postprocessing(found: Measurements) -> Measurements:
 
 def are_tied(lengths: Array) -> bool:
     """Whether many updates have the largest length of all, as if clipped to it."""
-    return bool((lengths >= (1 - _TIED) * lengths.max()).mean() >= _SHARE_TIED)
+    count = int((lengths >= (1 - _TIED) * lengths.max()).sum())
+    return count >= max(_LEAST_TIED, _SHARE_TIED * lengths.size)
 
 
 def _unclear(found: Measurements) -> tuple[tuple[str, frozenset[str]], ...]:
