@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 
-from dpcanary.mechanism_check.evidence import EXACT, Evidence, clipped_norms, fresh
+from dpcanary.mechanism_check.evidence import EXACT, Evidence, batches_differ, clipped_norms, fresh
 from dpcanary.mechanism_check.findings import Measured, Property, exact
 from dpcanary.mechanism_check.measurements import PRESENT_IN_DENSE
 from dpcanary.mechanism_check.postprocessing import are_tied, carried_noise, carried_over
@@ -184,7 +184,7 @@ def _largest_dense(evidence: Evidence) -> float:
     constant of their own.
     """
     dense, quiet = evidence.found.dense, evidence.found.quiet
-    if dense is None or not dense.moved.size or are_tied(quiet.lengths):
+    if dense is None or not dense.moved.size or batches_differ(evidence):
         return 0.0
     records = dense.records
     count = len(records.sizes)

@@ -130,6 +130,16 @@ def clipped_norms(evidence: Evidence) -> Array:
     return found
 
 
+def batches_differ(evidence: Evidence) -> bool:
+    """Whether the batches of a step have different scales, as if each had a divisor of its own."""
+    lowest, highest = (
+        choose(np.where(np.isfinite(evidence.of_batches), evidence.of_batches, other), axis=0)
+        for choose, other in ((np.min, np.inf), (np.max, -np.inf))
+    )
+    differ = highest > (1 + 2 * max(EXACT, evidence.deviation)) * lowest
+    return bool((differ & np.isfinite(highest)).any())
+
+
 def clips_to_limit(evidence: Evidence) -> bool:
     """Whether nearly all parts have the norm of the gradient, or C if that is larger."""
     norms = evidence.found.quiet.norms

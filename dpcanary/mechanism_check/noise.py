@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta, binom, norm
 
-from dpcanary.mechanism_check.evidence import LEAST_NOISE, Evidence, clips_to_limit
+from dpcanary.mechanism_check.evidence import LEAST_NOISE, Evidence, batches_differ, clips_to_limit
 from dpcanary.mechanism_check.findings import Measured, Property, Test, exact
 from dpcanary.mechanism_check.laws import (
     binomial_p_values,
@@ -21,7 +21,6 @@ from dpcanary.mechanism_check.laws import (
     variance_along,
     variance_within,
 )
-from dpcanary.mechanism_check.postprocessing import are_tied
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Of the intervals in which values of the noise are counted, in standard deviations.
@@ -33,6 +32,8 @@ _MOST_COORDINATES = 3_000
 _SAME = 0.005
 # Largest share of values that occur more than once. Of 10^4 numbers in single precision, a few do.
 _REPEATED = 0.02
+# P-value of the noise's scale below which the scale is wrong.
+_OTHER_SCALE = 1e-4
 # So close, in standard deviations of the noise, an update is to what it would be without noise.
 _AS_IT_IS = 1e-3
 
@@ -109,13 +110,15 @@ def _noise_and_gradients(evidence: Evidence) -> Measured:
     shift), whatever the batch. The weighted sum is a martingale, so nearly normal.
     """
     found, rate = evidence.found, evidence.found.settings.sample_rate
-    # The scale that the noise has: whether it is right is tested elsewhere.
-    sigma = found.settings.noise_multiplier * _root_mean_square(_everything(evidence))
+    sigma = found.settings.noise_multiplier
+    if squares_p_value(_everything(evidence)) < _OTHER_SCALE:
+        # Weights would be wrong; a scale that is estimated has errors that add up over records.
+        return Measured("not measured where the noise has another scale", [])
     if (
         found.frozen
         or sigma < LEAST_NOISE
         or not clips_to_limit(evidence)
-        or are_tied(found.quiet.lengths)
+        or batches_differ(evidence)
     ):
         return Measured("not measured where sums are not of gradients that are clipped to C", [])
     tests, total, squares = [], 0.0, 0.0
