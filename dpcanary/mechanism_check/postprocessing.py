@@ -30,6 +30,7 @@ _EQUAL = 0.02
 # C of a step: from norms that are clipped for sure, and from those that are not; up to this.
 _CLIPPED_FROM, _WHOLE_UP_TO, _LIMITS_FIT = 5.0, 0.12, 0.02
 
+SKIPPED = "some steps are skipped, only where there is noise"
 # What hides which properties.
 _NOISE = {"noise scale", "constant noise", "Gaussian noise", "empty batches", "independent steps"}
 _PARTS = {"normalisation", "clipping", "one record at a time", "history"}
@@ -78,7 +79,7 @@ def _unclear(found: Measurements) -> tuple[tuple[str, frozenset[str]], ...]:
         (quiet.num_updates == found.settings.num_steps).all()
         and (noisy.num_updates <= found.settings.num_steps).all()
     ):
-        names.append(("some steps are skipped, only where there is noise", {"steps", *_NOISE}))
+        names.append((SKIPPED, {"steps", *_NOISE}))
     first = np.abs(noisy.moved[:, 0]).reshape(len(noisy.moved), -1)
     first = first[:, (first > 0).any(axis=0)]
     if first.size and (first.std(axis=1) < _EQUAL * first.mean(axis=1)).all():
