@@ -311,27 +311,6 @@ def test_every_property_keeps_its_level(sizes, num_checks):
     assert too_many(p_values["noise scale"] / 3 <= 0.2, 0.2)
 
 
-@pytest.mark.exhaustive
-def test_right_loops_fail_at_most_at_the_stated_rate():
-    level, num_checks = 0.2, 200
-    results = [
-        check_mechanism(
-            by_hand,
-            num_records=40,
-            num_trainings=10,
-            num_steps=6,
-            sample_rate=0.25,
-            seed=seed,
-            significance=level,
-        )
-        for seed in range(num_checks)
-    ]
-    assert not too_many([not found.passes for found in results], level)
-    for index, finding in enumerate(results[0].findings):
-        failed = [not found.findings[index].holds for found in results]
-        assert not too_many(failed, level_of_each(level, PROPERTIES)), finding.name
-
-
 def test_the_level_is_shared_out_among_what_is_random():
     """Of four properties three are random, and two need noise."""
     kinds = [(True, False), (True, False), (True, True), (False, True)]
