@@ -161,10 +161,10 @@ def _clipping(evidence: Evidence) -> Measured:
         ]
         if 0 < len(over) < len(TENSORS):
             tests.append(exact(False, f"in {', '.join(over)}"))
-        over = drawn & (norms > limit)
-        own = quiet.norms[over]
+        too_long = drawn & (norms > limit)
+        own = quiet.norms[too_long]
         tests.append(exact(False, f"of gradients from {own.min():.3g} to {own.max():.3g} C"))
-        if _are_multiples(norms[over] / np.minimum(1.0, own)):
+        if _are_multiples(norms[too_long] / np.minimum(1.0, own)):
             tests.append(exact(False, DUPLICATES))
     dense = _largest_dense(evidence)
     place = f"{dense:.3g} C of gradients with many values: clipped by value or row, not by norm"

@@ -64,7 +64,8 @@ def findings_of(
     found: Measurements, properties: Sequence[Property], *, significance: float
 ) -> list[TestedFinding]:
     """What the measurements say; a right mechanism fails with this probability, at most."""
-    level, findings = level_of_each(significance, properties), []
+    level = level_of_each(significance, properties)
+    findings: list[TestedFinding] = []
     evidence = evidence_of(found) if found.num_updates else None
     for prop in properties:
         if evidence is None:

@@ -140,25 +140,16 @@ def _with_frozen(found: Measurements) -> Measurements:
     laws of what is trained are those of all tensors.
     """
     steps = min(found.quiet.moved.shape[1], found.noisy.moved.shape[1])
-    still = np.stack(
-        [
-            ~np.logical_or(
-                *(
-                    one.moved[:, :steps, list(tensor.values)].any(axis=(0, 2, 3))
-                    for one in (found.quiet, found.noisy)
-                )
-            )
-            for tensor in TENSORS
-        ],
-        axis=1,
-    )
+    both = [one.moved[:, :steps] != 0 for one in (found.quiet, found.noisy)]
+    moves = both[0].any(axis=(0, 3)) | both[1].any(axis=(0, 3))
+    still = np.stack([~moves[:, list(tensor.values)].any(axis=1) for tensor in TENSORS], axis=1)
     if not still.any() or still.all(axis=1).any():
         return found
     trained = np.sqrt((~still).sum(axis=1) / len(TENSORS))
     source = np.random.default_rng(0)
 
     def of_records(one: Trainings) -> Array:
-        moved = one.moved[:, :steps] * trained[:, None, None]
+        moved: Array = one.moved[:, :steps] * trained[:, None, None]
         parts = one.records.parts(moved)[0]
         count = len(one.records.sizes)
         for step in np.flatnonzero(still.any(axis=1)):
@@ -180,6 +171,11 @@ def _with_frozen(found: Measurements) -> Measurements:
             frozen = [value for row in np.flatnonzero(still[step]) for value in TENSORS[row].values]
             shape = (len(moved), len(frozen), moved.shape[3])
             moved[:, step, frozen] = scale * source.standard_normal(shape)
+            if still[step, 3] != still[step, 4]:
+                # The gradients of a hidden weight and its bias cancel where both are trained.
+                count = len(one.records.sizes)
+                own = source.standard_normal((len(moved), 2, count))
+                moved[:, step, 6:, :count] = scale * own
         return moved
 
     def changed(one: Trainings, change: Callable[[Trainings], Array]) -> Trainings:

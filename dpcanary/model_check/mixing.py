@@ -40,13 +40,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Axes:
-    """Which axis of every tensor of a pass is the records'; -1 if none is.
+    """Which axis of each tensor of a call is the records'; -1 if none is.
 
     It is the one whose size follows the number of records, whatever other sizes coincide with it.
     """
 
-    inputs: tuple[tuple[int, ...], ...]
-    outputs: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 def random_layer(model: nn.Module, batch: Batch) -> str | None:
@@ -149,7 +149,8 @@ def _joined(*parts: Batch) -> Batch:
         }
     else:
         inputs = tuple(
-            torch.cat([part.inputs[index] for part in parts]) for index in range(len(first.inputs))
+            torch.cat([part.inputs[index] for part in parts])  # type: ignore[index]
+            for index in range(len(first.inputs))
         )
     return Batch(inputs, torch.cat([part.labels for part in parts]))
 

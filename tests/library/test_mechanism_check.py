@@ -141,7 +141,7 @@ def test_right_loops_pass(loop):
     assert_right(loop)
 
 
-# In every run of the tests, a loop of each of some kinds.
+# These are in every run of the tests.
 QUICK = {
     *("opposing noise flipped", "coordinates clipped to C / 10", "gradients at private parameters"),
     *("long gradients skipped", "moving average at the end", "sum projected onto a ball"),
