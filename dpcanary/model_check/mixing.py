@@ -28,7 +28,7 @@ class Call:
         inputs: all tensors among its arguments.
         outputs: all tensors that it gave.
         input_gradients: of the records' losses in these, by the number of the input.
-        output_gradients: likewise of outputs.
+        output_gradients: the same for outputs.
     """
 
     name: str
