@@ -21,6 +21,7 @@ class Finding:
         holds: whether nothing speaks against it; also if it cannot be measured.
         meaning: what it would mean if it does not hold.
         note: what is worth knowing though it holds; mostly empty.
+        judged: whether it could be measured; if not, `measured` and the note say why.
     """
 
     name: str
@@ -29,10 +30,12 @@ class Finding:
     holds: bool
     meaning: str
     note: str = ""
+    judged: bool = True
 
     def lines(self, width: int) -> list[str]:
         """As text, the names of all findings being as wide."""
-        mark = ("note" if self.note else "ok  ") if self.holds else "FAIL"
+        mark = ("note" if self.note else "ok  ") if self.judged else "----"
+        mark = mark if self.holds else "FAIL"
         found = [f"{mark}  {self.name:<{width}}  {self.measured}"]
         if not self.holds:
             found += [
@@ -56,29 +59,46 @@ class CheckResult:
 
     @property
     def passes(self) -> bool:
-        """Whether nothing speaks against any property."""
-        return all(finding.holds for finding in self.findings)
+        """Whether nothing speaks against any property that could be measured, and some could."""
+        return all(finding.holds for finding in self.findings) and not self.compares_nothing
+
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """Names of the properties that could not be measured."""
+        return tuple(finding.name for finding in self.findings if not finding.judged)
+
+    @property
+    def compares_nothing(self) -> bool:
+        """Whether what the check is for could not be measured at all. Then it does not pass."""
+        return all(not finding.judged for finding in self.findings)
+
+    @property
+    def ranked(self) -> Sequence[Finding]:
+        """The findings in the order in which they are shown."""
+        return self.findings
 
     @property
     def summary(self) -> pd.DataFrame:
         """A row for each property."""
         return pd.DataFrame([vars(finding) for finding in self.findings])
 
-    def text(self, *, right: str, wrong: str, scope: str, not_seen: str) -> str:
+    def text(self, *, right: str, wrong: str, nothing: str, scope: str, not_seen: str) -> str:
         """All findings, and below them a verdict and what it rests on.
 
         Args:
             right: what is said if every property holds.
             wrong: what is said after the number of properties that do not hold.
+            nothing: what is said if nothing speaks against the properties, because what the check
+                is for could not be measured.
             scope: what was measured.
             not_seen: errors that pass all the same.
         """
         width = max(len(finding.name) for finding in self.findings)
-        lines = [line for finding in self.findings for line in finding.lines(width)]
+        lines = [line for finding in self.ranked for line in finding.lines(width)]
         failed = sum(not finding.holds for finding in self.findings)
-        verdict = (
-            f"{failed} of {len(self.findings)} properties do not hold{wrong}" if failed else right
-        )
+        verdict = nothing if self.compares_nothing else right
+        if failed:
+            verdict = f"{failed} of {len(self.findings)} properties do not hold{wrong}"
         return "\n".join([*lines, "", verdict, scope, "", not_seen])
 
     def raise_if_wrong(self, what: str) -> None:

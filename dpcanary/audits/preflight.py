@@ -163,11 +163,13 @@ def _check_model(stage: TrainingStage, source: Source) -> None:
 
     from dpcanary.training.gradients.choose import path_of
     from dpcanary.training.models import mechanism_of, module_of
+    from dpcanary.training.modules.supported import check_parameters
     from dpcanary.training.slots import table_of
 
     shape, classes = source.training.features.shape[1:], source.num_classes
     module = module_of(stage, shape=shape, num_classes=classes)
     if is_own(stage.model):
+        check_parameters(module)
         features = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
         table = table_of(Records(features, np.array([0, classes - 1])), [], torch.device("cpu"))
         dpsgd = mechanism_of(stage, record_steps=(1,), noise_multiplier=1.0)

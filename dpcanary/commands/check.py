@@ -14,8 +14,8 @@ from dpcanary.printing import print_json
 if TYPE_CHECKING:
     from dpcanary.findings import CheckResult
 
-# The exit status if a property does not hold.
-FAILED = 3
+# The exit status if a property does not hold, and if there was nothing that could be compared.
+FAILED, NOT_COMPARED = 3, 4
 
 
 def check(
@@ -47,8 +47,8 @@ def check(
         str, typer.Option(help="What the loop is written in: torch or jax.")
     ] = "torch",
     sample_rate: Annotated[float, typer.Option(help="To check at.")] = 0.1,
-    noise_multiplier: Annotated[float, typer.Option(help="To check at.")] = 1.0,
-    max_grad_norm: Annotated[float, typer.Option(help="To check at.")] = 1.0,
+    noise_multiplier: Annotated[float, typer.Option(help="To check at.")] = 0.5,
+    max_grad_norm: Annotated[float, typer.Option(help="To check at.")] = 1.3,
     learning_rate: Annotated[float, typer.Option(help="To check at.")] = 0.1,
     num_records: Annotated[
         int, typer.Option(help="Of the small datasets; more for a small sample rate.")
@@ -70,7 +70,7 @@ def check(
     Sampling, normalisation, clipping and noise are measured by short trainings of small models
     whose gradients are known. With --model, the gradients of single records of your own model are
     compared with those of autograd, in every gradient mode of Opacus. The exit status is 3 if a
-    property does not hold.
+    property does not hold, and 4 if nothing could be compared.
 
     \b
     Examples:
@@ -119,11 +119,12 @@ def _check_model(model: str, features: str, label_column: str, *, as_json: bool)
 def _show(found: "CheckResult", further: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         findings = [vars(finding) for finding in found.findings]
+        further = {"compares_nothing": found.compares_nothing, **further}
         print_json({"passes": found.passes, "findings": findings, **further})
     else:
         print(found)
     if not found.passes:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FAILED if any(not one.holds for one in found.findings) else NOT_COMPARED)
 
 
 def _records(features: str, label_column: str) -> Any:

@@ -11,6 +11,7 @@ from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.findings import CheckResult
 from dpcanary.mechanism_check import clipping, noise, sampling
+from dpcanary.mechanism_check.clipping import DUPLICATES
 from dpcanary.mechanism_check.evidence import EXACT
 from dpcanary.mechanism_check.findings import TestedFinding, findings_of, level_of_each
 from dpcanary.mechanism_check.measurements import (
@@ -26,6 +27,38 @@ from dpcanary.program import progress
 
 # All properties, in the order in which they are shown.
 PROPERTIES = (*sampling.PROPERTIES, *clipping.PROPERTIES, *noise.PROPERTIES)
+
+
+_OF_SAMPLING = {prop.name for prop in sampling.PROPERTIES}
+_OF_NOISE = {prop.name for prop in noise.PROPERTIES}
+_OF_PARTS = {"normalisation", "clipping", "one record at a time"}
+# What may follow from a property that does not hold, causes first.
+_EXPLAINS: dict[str, set[str]] = {
+    "steps": _OF_SAMPLING | _OF_PARTS | _OF_NOISE | {"updates", "history"},
+    "updates": _OF_SAMPLING | _OF_PARTS | _OF_NOISE | {"history"},
+    "history": _OF_SAMPLING | _OF_PARTS | _OF_NOISE,
+    "normalisation": _OF_PARTS | _OF_NOISE | {"empty batches"},
+    # Gradients that are not clipped move parameters so far that others vanish.
+    "clipping": _OF_PARTS | _OF_SAMPLING | {"noise and gradients"},
+    "one record at a time": _OF_PARTS | {"noise and gradients"},
+    "new batch in each step": _OF_SAMPLING | {"independent steps"},
+    "independent records": _OF_SAMPLING,
+    "sampling rate": _OF_SAMPLING | {"noise and gradients"},
+    "Poisson sampling": {"empty batches", "independent records", "noise and gradients"},
+    "precision of noise": _OF_NOISE,
+    "independent steps": _OF_NOISE | {"empty batches"},
+    "independent coordinates": _OF_NOISE,
+    "constant noise": _OF_NOISE | {"empty batches"},
+    "noise scale": _OF_NOISE | {"empty batches"},
+}
+
+
+def _rank(finding: TestedFinding) -> int:
+    """Duplicate records first, then in the order above."""
+    order = [*_EXPLAINS]
+    if DUPLICATES in finding.measured:
+        return -1
+    return order.index(finding.name) if finding.name in order else len(order)
 
 
 @dataclass(frozen=True)
@@ -90,13 +123,40 @@ class MechanismCheck(CheckResult):
     num_trainings: int
     not_seen: tuple[str, ...]
 
+    @property
+    def ranked(self) -> tuple[TestedFinding, ...]:
+        """The findings, first those that do not hold: causes before what follows from them."""
+        failing = [one for one in self.findings if not one.holds]
+        failing.sort(key=_rank)
+        return (*failing, *(one for one in self.findings if one.holds))
+
+    @property
+    def cause(self) -> str:
+        """What to look at first if properties do not hold, in words; empty if all do."""
+        failing = [one for one in self.ranked if not one.holds]
+        if not failing:
+            return ""
+        first, *others = failing
+        words = "duplicate records in a batch" if DUPLICATES in first.measured else first.meaning
+        text = f"Look first at: {first.name} ({words})."
+        following = [one.name for one in others if one.name in _EXPLAINS.get(first.name, ())]
+        if following:
+            text += f" From it may follow: {', '.join(following)}."
+        return text
+
     def __str__(self) -> str:
         not_seen = [
             fill(one, 88, initial_indent="- ", subsequent_indent="  ") for one in self.not_seen
         ]
+        right = "Nothing speaks against the mechanism that is accounted."
+        if self.not_judged:
+            names = ", ".join(self.not_judged)
+            right = f"Nothing speaks against what could be judged. Not judged: {names}."
+        wrong = ", so an accountant that assumes them does not describe this training."
         return self.text(
-            right="Nothing speaks against the mechanism that is accounted.",
-            wrong=": the accounted epsilon is not that of this training.",
+            right=fill(right, 88),
+            wrong=f"{wrong}\n{fill(self.cause, 88)}",
+            nothing="Nothing could be judged.",
             scope=f"A right mechanism fails with a probability of at most {self.significance:g}."
             f" {self.num_trainings} short trainings.",
             not_seen="\n".join(["Not seen by this check:", *not_seen]),
@@ -108,8 +168,8 @@ def check_mechanism(
     *,
     framework: str = "torch",
     sample_rate: float = 0.1,
-    noise_multiplier: float = 1.0,
-    max_grad_norm: float = 1.0,
+    noise_multiplier: float = 0.5,
+    max_grad_norm: float = 1.3,
     learning_rate: float = 0.1,
     num_records: int = 200,
     num_trainings: int = 30,
@@ -156,7 +216,7 @@ def check_mechanism(
         raise InputError(f"framework is {framework!r}; it must be one of {', '.join(FRAMEWORKS)}")
     num_records = checked_count("num_records", num_records, least=20)
     settings = Settings(
-        sample_rate=checked_real("sample_rate", sample_rate, most=1.0),
+        sample_rate=checked_real("sample_rate", sample_rate, most=1.0, most_included=True),
         noise_multiplier=checked_real("noise_multiplier", noise_multiplier),
         max_grad_norm=checked_real("max_grad_norm", max_grad_norm),
         learning_rate=checked_real("learning_rate", learning_rate),

@@ -4,15 +4,19 @@ from math import sqrt
 
 import numpy as np
 
-from dpcanary.mechanism_check.evidence import EXACT, Evidence, fresh
+from dpcanary.mechanism_check.evidence import EXACT, Evidence, batches_differ, clipped_norms, fresh
 from dpcanary.mechanism_check.findings import Measured, Property, exact
-from dpcanary.mechanism_check.postprocessing import carried_noise, carried_over
+from dpcanary.mechanism_check.measurements import PRESENT_IN_DENSE
+from dpcanary.mechanism_check.postprocessing import are_tied, carried_noise, carried_over
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Relative, of the largest clipped norm, and of equal records' parts, in lower precision.
 _LOW_PRECISION = 1e-2
 # Of what moves where nothing should, over what a gradient of norm C moves.
 _NOTHING = 0.01
+DUPLICATES = "as if records were in their batch more than once"
+# Norms over C that no clipping but that to one norm changes.
+_SMALL = 0.12
 # Normalising clipping C n / (n + g) is recognised if all norms fit it so well.
 _FITS = 0.02
 
@@ -31,14 +35,29 @@ def _steps(evidence: Evidence) -> Measured:
 def _updates(evidence: Evidence) -> Measured:
     """What moves where no gradient is, or beside an optimiser of PyTorch."""
     quiet, notes = evidence.found.quiet, []
+    # Of the hidden layer, a difference of weight and bias may come from clipping of one alone.
+    places = (quiet.silent, quiet.across[..., :3, :])
     elsewhere = max(
-        (float(np.abs(values).max()) for values in (quiet.silent, quiet.across) if values.size),
+        (float(np.abs(values).max()) for values in places if values.size),
         default=0.0,
     )
     tests = [exact(elsewhere < _NOTHING, f"{elsewhere:.3g} C where no record has a gradient")]
     text = "nothing moves but by gradients and noise"
+    # Almost without noise, what follows from noisy gradients also follows from clean ones.
+    stray = evidence.found.noisy.stray
+    place = f"gradients are taken {stray:.2g} steps from parameters that follow from the noisy ones"
+    tests.append(exact(stray < _NOTHING, place))
+    if evidence.found.noisy.is_averaged:
+        notes.append(
+            "parameters are set to averages of those of several steps: post-processing, epsilon is"
+            " not changed; what an average hides is not looked at"
+        )
+    if evidence.found.frozen:
+        notes.append(
+            f"not trained: {evidence.found.frozen}. What is trained is clipped and gets noise"
+        )
     if quiet.optimizer:
-        error = max(quiet.replay_error, evidence.found.noisy.replay_error)
+        error = float(max(quiet.replay_error, evidence.found.noisy.replay_error))
         place = f"parameters are {error:.2g} steps from where its gradients lead"
         tests.append(exact(error < _NOTHING, place))
         text = f"parameters are moved by {quiet.optimizer}"
@@ -69,9 +88,13 @@ def _history(evidence: Evidence) -> Measured:
 
 def _normalisation(evidence: Evidence) -> Measured:
     """The scales of batches, in each step over their median."""
-    of_batches = evidence.of_batches
+    of_batches, radius = evidence.of_batches, _radius(evidence)
     if not np.isfinite(of_batches).any():
         return Measured("no record was in any batch", [exact(holds=False)])
+    if radius:
+        # Of sums that are longer, the scale is the radius over their length.
+        is_long = evidence.found.quiet.lengths > (1 - EXACT) * radius
+        of_batches = np.where(is_long & np.isfinite(of_batches), evidence.scales, of_batches)
     usual = np.array(
         [np.nanmedian(own) if np.isfinite(own).any() else np.nan for own in of_batches.T]
     )
@@ -84,8 +107,19 @@ def _normalisation(evidence: Evidence) -> Measured:
     if spread < 1.5 * (1 + limit) and high / low > spread:
         cause = "as if divided by the size of the batch that was drawn"
     text = f"{_range(usual)} times as much, in each batch {low:.4g} to {high:.4g} of it"
-    holds = bool(max(high - 1, 1 - low) <= limit)
     note = ""
+    if radius:
+        note = (
+            f"sums longer than {radius:.3g} C are projected onto a ball, which brings no two sums"
+            " further apart: the sensitivity is that accounted"
+        )
+    holds = bool(max(high - 1, 1 - low) <= limit)
+    least, most = evidence.found.limits
+    if most > least:
+        note = (
+            f"C is {least:.3g} to {most:.3g} times that of the settings in different steps, and the"
+            " noise with it: as private, if the step alone decides"
+        )
     if np.abs(evidence.scales - 1).max() > EXACT:
         note = (
             f"updates are {_range(evidence.scales)} times the learning rate times the mean"
@@ -95,25 +129,23 @@ def _normalisation(evidence: Evidence) -> Measured:
     return Measured(text, [exact(holds, cause)], note)
 
 
+def _radius(evidence: Evidence) -> float:
+    """The length that sums of clipped gradients are shortened to, before the noise; 0 if none."""
+    found, lengths = evidence.found, evidence.found.quiet.lengths
+    if evidence.deviation > EXACT or not are_tied(lengths) or are_tied(found.noisy.lengths):
+        return 0.0
+    return float(lengths.max())
+
+
 def _range(scales: Array) -> str:
     """Where scales lie; one number if they are the same."""
     low, high = np.nanmin(scales), np.nanmax(scales)
     return f"{low:.4g}" if high - low < EXACT * low else f"{low:.4g} to {high:.4g}"
 
 
-def _clipped_norms(evidence: Evidence) -> Array:
-    """Norms of the parts of records in updates over C, shape (R, T, N); NaN if not drawn."""
-    quiet = evidence.found.quiet
-    squares = (quiet.parts**2).sum(axis=2)
-    # What the size of the batch does is seen as normalisation.
-    norms = np.sqrt(squares) / evidence.of_batches[..., None]
-    found: Array = np.where(evidence.drawn, norms, np.nan)
-    return found
-
-
 def _clipping(evidence: Evidence) -> Measured:
     """The largest norm that a record's part has, and which norms it has at others."""
-    quiet, norms = evidence.found.quiet, _clipped_norms(evidence)
+    quiet, norms = evidence.found.quiet, clipped_norms(evidence)
     if not np.isfinite(norms).any():
         return Measured("no record was in any batch", [exact(holds=False)])
     limit = 1 + (_LOW_PRECISION if evidence.deviation > EXACT else EXACT)
@@ -129,10 +161,48 @@ def _clipping(evidence: Evidence) -> Measured:
         ]
         if 0 < len(over) < len(TENSORS):
             tests.append(exact(False, f"in {', '.join(over)}"))
-        own = quiet.norms[drawn & (norms > limit)]
+        too_long = drawn & (norms > limit)
+        own = quiet.norms[too_long]
         tests.append(exact(False, f"of gradients from {own.min():.3g} to {own.max():.3g} C"))
-    note = "" if largest > limit else _other_clipping(evidence, norms, limit - 1)
-    return Measured(f"norms up to {largest:.4g} C", tests, note)
+        if _are_multiples(norms[too_long] / np.minimum(1.0, own)):
+            tests.append(exact(False, DUPLICATES))
+    dense = _largest_dense(evidence)
+    place = f"{dense:.3g} C of gradients with many values: clipped by value or row, not by norm"
+    tests.append(exact(dense <= limit or largest > limit, place))
+    note = "" if max(largest, dense) > limit else _other_clipping(evidence, norms, limit - 1)
+    return Measured(f"norms up to {max(largest, dense):.4g} C", tests, note)
+
+
+def _are_multiples(ratios: Array) -> bool:
+    """Whether parts are whole multiples, from 2 on, of what they must be, up to lower precision."""
+    whole = np.rint(ratios)
+    return bool((np.abs(ratios - whole) < _LOW_PRECISION * whole).all() and (whole >= 2).all())
+
+
+def _largest_dense(evidence: Evidence) -> float:
+    """The largest norm over C of what an update has of a record with many components.
+
+    Its unit is that of the smallest gradients, as in the other trainings: loops may divide by a
+    constant of their own.
+    """
+    dense, quiet = evidence.found.dense, evidence.found.quiet
+    if dense is None or not dense.moved.size or batches_differ(evidence):
+        return 0.0
+    records = dense.records
+    count = len(records.sizes)
+    own = dense.moved[..., : count * records.width]
+    squares = (own**2).reshape(*own.shape[:-1], count, records.width).sum(axis=(2, 4))
+    steps = min(squares.shape[1], len(evidence.scales))
+    norms = np.sqrt(squares[:, :steps]) / evidence.scales[:steps, None]
+    before = dense.norms[:, :steps]
+    small = (norms > PRESENT_IN_DENSE) & (before < _SMALL)
+    seen = clipped_norms(evidence)
+    usual = np.isfinite(seen) & (quiet.norms < _SMALL)
+    if not small.any() or not usual.any():
+        return 0.0
+    order = np.argsort(quiet.norms[usual])
+    expected = np.interp(before[small], quiet.norms[usual][order], seen[usual][order])
+    return float(norms.max() / np.median(norms[small] / expected))
 
 
 def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:

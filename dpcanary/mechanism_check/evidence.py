@@ -102,7 +102,10 @@ def _scales(quiet: Trainings) -> tuple[Array, float, Array]:
 def fresh(quiet: Trainings) -> NDArray[np.bool_]:
     """Which records are drawn with the gradient that they had at the start, shape (R, T, N)."""
     start = quiet.records.norms[quiet.records.classes]
-    same: NDArray[np.bool_] = quiet.drawn & (np.abs(quiet.norms / start - 1) < EXACT / 4)
+    same: NDArray[np.bool_] = quiet.drawn & (np.abs(quiet.norms_of_all / start - 1) < EXACT / 4)
+    if quiet.norm_factors is not None:
+        # Of equal gradients, other parts are clipped, or to another C.
+        same &= (quiet.norm_factors == quiet.norm_factors[0])[:, None]
     return same
 
 
@@ -115,6 +118,36 @@ def _usual(quiet: Trainings) -> Array:
         if own.any():
             np.moveaxis(found, 2, -1)[own] = np.median(parts[own], axis=0)
     return found
+
+
+def clipped_norms(evidence: Evidence) -> Array:
+    """Norms of the parts of records in updates over C, shape (R, T, N); NaN if not drawn."""
+    quiet = evidence.found.quiet
+    squares = (quiet.parts**2).sum(axis=2)
+    # What the size of the batch does is seen as normalisation.
+    norms = np.sqrt(squares) / evidence.of_batches[..., None]
+    found: Array = np.where(evidence.drawn, norms, np.nan)
+    return found
+
+
+def batches_differ(evidence: Evidence) -> bool:
+    """Whether the batches of a step have different scales, as if each had a divisor of its own."""
+    lowest, highest = (
+        choose(np.where(np.isfinite(evidence.of_batches), evidence.of_batches, other), axis=0)
+        for choose, other in ((np.min, np.inf), (np.max, -np.inf))
+    )
+    differ = highest > (1 + 2 * max(EXACT, evidence.deviation)) * lowest
+    return bool((differ & np.isfinite(highest)).any())
+
+
+def clips_to_limit(evidence: Evidence) -> bool:
+    """Whether nearly all parts have the norm of the gradient, or C if that is larger."""
+    norms = evidence.found.quiet.norms
+    shown = np.isfinite(own := clipped_norms(evidence)) & (norms > _VISIBLE * 10)
+    if not shown.any():
+        return False
+    off = np.abs(own[shown] / np.minimum(1.0, norms[shown]) - 1)
+    return float(np.percentile(off, 99)) <= max(EXACT, 3 * evidence.deviation) < _COMMON
 
 
 def _common(quiet: Trainings, expected: Array) -> tuple[Array, Array]:

@@ -8,6 +8,10 @@ from dpcanary.findings import Finding
 from dpcanary.mechanism_check.evidence import Evidence, evidence_of
 from dpcanary.mechanism_check.measurements import Measurements
 
+_PROCESSED = (
+    "if this depends on noisy gradients alone, it is post-processing and changes no epsilon. Check"
+    " the loop without it"
+)
 # So many places are named in which a property fails.
 _MOST_NAMED = 3
 
@@ -60,7 +64,8 @@ def findings_of(
     found: Measurements, properties: Sequence[Property], *, significance: float
 ) -> list[TestedFinding]:
     """What the measurements say; a right mechanism fails with this probability, at most."""
-    level, findings = level_of_each(significance, properties), []
+    level = level_of_each(significance, properties)
+    findings: list[TestedFinding] = []
     evidence = evidence_of(found) if found.num_updates else None
     for prop in properties:
         if evidence is None:
@@ -75,8 +80,25 @@ def findings_of(
         holds = p_value > level
         text = measured.text if holds else measured.text + _failing_places(tests, level)
         note = measured.note if holds else ""
+        hidden_by = [words for words, names in found.unclear if prop.name in names]
+        # What is done with noisy gradients may only hide a property that does not seem to hold.
+        judged = holds or not hidden_by
+        if not judged:
+            is_first = all(finding.judged for finding in findings)
+            text, note = "cannot be judged", ""
+            if is_first:
+                note = f"{'; '.join(hidden_by)}: {_PROCESSED}"
         findings.append(
-            TestedFinding(prop.name, prop.expected, text, holds, prop.meaning, note, p_value)
+            TestedFinding(
+                prop.name,
+                prop.expected,
+                text,
+                holds or not judged,
+                prop.meaning,
+                note,
+                judged,
+                p_value,
+            )
         )
     return findings
 

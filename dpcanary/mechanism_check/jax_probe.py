@@ -29,7 +29,7 @@ class JaxProbe:
     def logits(self, parameters: dict[str, jax.Array], features: jax.Array) -> jax.Array:
         """Shape (records, 2), of features of shape (records, columns)."""
         first, second, embedding, weight, bias = (parameters[one.name] for one in TENSORS)
-        size = features.sum(axis=1, keepdims=True)
+        size = jnp.sqrt((features**2).sum(axis=1, keepdims=True))
         embedded = size * embedding[features.argmax(axis=1)]
         units = weight[:, 0] + bias  # the same for all, before each takes its own
         own = (units * features).sum(axis=1, keepdims=True)

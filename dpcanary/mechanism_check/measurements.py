@@ -1,13 +1,13 @@
 """Updates of short trainings on the probes, in the units that the accountant assumes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
 from types import GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +20,17 @@ from dpcanary.mechanism_check.probe import (
     Probe,
     ProbeRecords,
     by_column,
+    dense_records,
     probe_records,
 )
-from dpcanary.mechanism_check.trace import Trace, is_plain, replayed
+from dpcanary.mechanism_check.trace import (
+    Flat,
+    OptimizerStep,
+    Trace,
+    append_changed,
+    is_plain,
+    replayed,
+)
 from dpcanary.randomness import generator
 
 
@@ -67,8 +75,15 @@ _QUIET = 1e-7
 SMALL_BATCH, _MOST_RATE = 2, 0.9
 # Parts over C from which on a record was in a batch; float32 leaves less, and small records more.
 PRESENT = 1e-4
+# The same of the largest value of a record with many components.
+PRESENT_IN_DENSE = 5e-4
 # An optimiser of PyTorch moves parameters by so much of what SGD with a gradient of norm C would.
 _SLOW = 0.1
+# Trainings on records with many components: how many, of how many records and components, and at
+# which sample rate, at which laws of batch sizes differ most.
+_NUM_DENSE, NUM_DENSE_RECORDS, _WIDTH, DENSE_RATE = 5, 20, 32, 0.5
+# Parameters are in the span of others if they are as close to it, over the length of a step.
+_IN_SPAN = 0.01
 # Trainings in jax after which what was compiled is dropped.
 _MOST_COMPILED = 200
 
@@ -95,7 +110,7 @@ class Plan:
     @property
     def total(self) -> int:
         """Trainings of all kinds."""
-        return (4 if self.num_small else 2) * self.num_trainings
+        return (4 if self.num_small else 2) * self.num_trainings + _NUM_DENSE
 
 
 @dataclass(frozen=True)
@@ -109,8 +124,14 @@ class Trainings:
         moved: updates over learning rate * C / expected batch size, likewise.
         in_all: the updates of a whole training added up, shape (R, 8, columns).
         replay_error: of the parameters, over the same unit, if an optimiser of PyTorch moves them
-            by more than the gradient; else 0.
+            by more than the gradient; else 0. What follows from other parameters, as averages do,
+            is left out.
         optimizer: its name; empty if updates are differences of parameters.
+        stray: distance of the parameters with which the module was called from all that follow from
+            those before the steps, over the length of a step.
+        is_averaged: whether the parameters are set to averages of those of several steps.
+        norm_factors: of the gradients that are clipped, over those of all tensors and over C; shape
+            (T,). 1 unless tensors are frozen or C changes (`postprocessing`).
     """
 
     records: ProbeRecords
@@ -120,11 +141,26 @@ class Trainings:
     in_all: Array
     replay_error: float
     optimizer: str
+    stray: float = 0.0
+    is_averaged: bool = False
+    norm_factors: Array | None = None
 
     @cached_property
     def norms(self) -> Array:
         """Of the records' gradients over C, before each update; shape (R, T, N)."""
+        norms = self.norms_of_all
+        return norms if self.norm_factors is None else norms * self.norm_factors[:, None]
+
+    @cached_property
+    def norms_of_all(self) -> Array:
+        """The same for all tensors and the C of the settings, whatever is clipped in a step."""
         return self.records.norms_at(self.before)
+
+    @cached_property
+    def lengths(self) -> Array:
+        """Of the updates, shape (R, T)."""
+        lengths: Array = np.sqrt((self.moved**2).sum(axis=(2, 3)))
+        return lengths
 
     @cached_property
     def parts(self) -> Array:
@@ -161,6 +197,11 @@ class Measurements:
         failed: what such a small training raised.
         momentum: of the updates, which was undone (`postprocessing`); 0 if there is none.
         weight_decay: likewise, over the learning rate.
+        dense: trainings almost without noise, on few records of many components.
+        frozen: tensors that are not trained in some steps, in words.
+        limits: the smallest and the largest C of a step over that of the settings.
+        unclear: what is done with noisy gradients that hides properties; in words, with the names
+            of these.
     """
 
     settings: Settings
@@ -171,6 +212,10 @@ class Measurements:
     failed: str = ""
     momentum: float = 0.0
     weight_decay: float = 0.0
+    dense: Trainings | None = None
+    frozen: str = ""
+    limits: tuple[float, float] = (1.0, 1.0)
+    unclear: tuple[tuple[str, frozenset[str]], ...] = ()
 
     @property
     def num_updates(self) -> int:
@@ -200,10 +245,27 @@ def measure(train: Train, plan: Plan, on_progress: Callable[[int], object]) -> M
                     raise
                 failed = str(error)
                 found.append(None)
+        dense = _dense(train, plan, quiet_settings, on_progress)
     quiet, noisy, small_quiet, small_noisy = found
     assert quiet is not None
     assert noisy is not None
-    return Measurements(settings, quiet, noisy, small_quiet, small_noisy, failed)
+    return Measurements(settings, quiet, noisy, small_quiet, small_noisy, failed, dense=dense)
+
+
+def _dense(
+    train: Train, plan: Plan, settings: Settings, on_progress: Callable[[int], object]
+) -> Trainings:
+    """Trainings on records whose gradients have many values that are not 0."""
+    settings = replace(settings, sample_rate=max(DENSE_RATE, settings.sample_rate))
+    step = settings.learning_rate * settings.max_grad_norm
+    records = dense_records(
+        num_records=NUM_DENSE_RECORDS,
+        width=_WIDTH,
+        max_grad_norm=settings.max_grad_norm,
+        step=step / (settings.sample_rate * NUM_DENSE_RECORDS),
+    )
+    fewer = replace(plan, num_trainings=_NUM_DENSE, seed=plan.seed)
+    return _trainings(train, records, settings, fewer, 4, on_progress, plan.num_trainings)
 
 
 def _slow_enough(train: Train, plan: Plan) -> Settings:
@@ -220,7 +282,19 @@ def _slow_enough(train: Train, plan: Plan) -> Settings:
         return plan.settings
     moved = max(float(np.abs(b - a).max()) for a, b in pairwise(trace.states))
     slower = min(1.0, _SLOW * records.step / moved)
-    return replace(plan.settings, learning_rate=settings.learning_rate * slower)
+    chosen = replace(settings, learning_rate=settings.learning_rate * slower)
+    if slower < _SLOW:
+        # Else the probe's gradients would vanish, and look as if their records were in no batch.
+        with _one_thread(), FRAMEWORKS[plan.framework](train, records) as run:
+            states = _trained(run, chosen).states
+        again = max((float(np.abs(b - a).max()) for a, b in pairwise(states)), default=0.0)
+        if again > moved / 2:
+            raise InputError(
+                f"the optimizer moves parameters of the probe by {again:.2g} in a step, whatever"
+                " settings.learning_rate is, so its gradients vanish and nothing could be judged:"
+                " let the loop take settings.learning_rate"
+            )
+    return replace(plan.settings, learning_rate=chosen.learning_rate)
 
 
 def _records(settings: Settings, count: int) -> ProbeRecords:
@@ -249,6 +323,7 @@ def _trainings(
     plan: Plan,
     kind: int,
     on_progress: Callable[[int], object],
+    num_of_a_kind: int | None = None,
 ) -> Trainings:
     traces = []
     with FRAMEWORKS[plan.framework](train, records) as run:
@@ -256,7 +331,7 @@ def _trainings(
             draws = generator(
                 seed=plan.seed,
                 purpose=Purpose.MECHANISM_CHECK,
-                index=kind * plan.num_trainings + index,
+                index=kind * (num_of_a_kind or plan.num_trainings) + index,
             )
             seed = int(draws.integers(2**31))
             traces.append(_trained(run, replace(settings, seed=seed)))
@@ -296,7 +371,7 @@ def _with_torch(train: Train, records: ProbeRecords) -> Iterator[Run]:
                 trace.by_yields = True
                 for _ in steps:
                     trace.keep(parameters)
-        trace.keep(parameters)
+        trace.end(parameters)
         return trace
 
     yield run
@@ -344,19 +419,23 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
     shapes = {
         name: parameter.shape for name, parameter in Probe(records, Trace()).named_parameters()
     }
-    moved_of, before_of, replay_error = [], [], 0.0
+    moved_of, before_of, replay_error, stray = [], [], 0.0, 0.0
+    is_averaged = False
     for trace in traces:
         if by_gradients:
-            before = [step.state for step in trace.steps]
-            moved_of.append([-step.gradients.astype(np.float64) for step in trace.steps])
-            after = replayed(trace.steps, shapes)
-            seen = [*before[1:], trace.states[-1]]
-            error = max(float(np.abs(a - b).max()) for a, b in zip(after, seen, strict=True))
-            replay_error = max(replay_error, error / records.step)
+            given = [step for step in trace.steps if step.gradients.any()]
+            before = [step.state for step in given]
+            moved_of.append([-step.gradients.astype(np.float64) for step in given])
+            states = [*(step.state for step in trace.steps), trace.states[-1]]
+            error = _replay_error(trace.steps, states, shapes)
+            is_averaged |= error.before > _IN_SPAN
+            replay_error = max(replay_error, error.after / records.step)
         else:
-            states = [state.astype(np.float64) for state in trace.states]
-            before = trace.states[:-1]
-            moved_of.append([b - a for a, b in pairwise(states)])
+            states = _between_steps(trace)
+            wide = [state.astype(np.float64) for state in states]
+            before = states[:-1]
+            moved_of.append([b - a for a, b in pairwise(wide)])
+        stray = max(stray, _stray(trace, states))
         before_of.append(before)
     unit = records.step / settings.learning_rate if by_gradients else records.step
     num_updates = np.array([len(moved) for moved in moved_of])
@@ -379,7 +458,77 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
         in_all=by_column(np.stack(in_all), columns) / unit,
         replay_error=replay_error,
         optimizer=traces[0].steps[0].optimizer.__name__ if by_gradients else "",
+        stray=stray,
+        is_averaged=is_averaged,
     )
+
+
+def _between_steps(trace: Trace) -> list[Flat]:
+    """The parameters between steps: before those of an optimiser if gradients are taken elsewhere.
+
+    If all calls are at parameters before such steps, the calls show more: two optimisers of one
+    model make one step.
+    """
+    known = {step.state.tobytes() for step in trace.steps}
+    if trace.by_yields or len(known) < 2 or all(own.tobytes() in known for own in trace.called):
+        return trace.states
+    states: list[Flat] = []
+    for state in [*(step.state for step in trace.steps), trace.states[-1]]:
+        append_changed(states, state)
+    return states
+
+
+class _ReplayError(NamedTuple):
+    """Of parameters after an optimiser's steps; before and after averages are taken out of it."""
+
+    before: float
+    after: float
+
+
+def _replay_error(
+    steps: Sequence[OptimizerStep], states: Sequence[Flat], shapes: dict[str, torch.Size]
+) -> _ReplayError:
+    """How far parameters are from where the optimiser leads from those before each step.
+
+    What lies in the span of parameters and gradients follows from these: averages of weights do.
+    """
+    after = replayed(steps, shapes)
+    gaps = [b.astype(np.float64) - a for a, b in zip(after, states[1:], strict=True)]
+    error = max(float(np.abs(gap).max()) for gap in gaps)
+    unit = float(np.median([np.abs(b - a).max() for a, b in pairwise(states)]))
+    if error <= _IN_SPAN * unit:
+        return _ReplayError(0.0, error)
+    basis = _basis([*states, *after], [step.gradients for step in steps])
+    rest = [gap - basis @ (basis.T @ gap) for gap in gaps]
+    return _ReplayError(error / unit, max(float(np.abs(gap).max()) for gap in rest))
+
+
+def _stray(trace: Trace, states: Sequence[Flat]) -> float:
+    """How far calls in training are from parameters that follow from those before the steps."""
+    if len(states) < 3 or len(trace.called) < 2:
+        return 0.0
+    known = {state.tobytes() for state in states}
+    called = [state for state in trace.called if state.tobytes() not in known]
+    if not called:
+        return 0.0
+    basis = _basis(states, [step.gradients for step in trace.steps])
+    unit = float(np.median([np.linalg.norm(b - a) for a, b in pairwise(states)]))
+    gaps = [state.astype(np.float64) - states[0] for state in called]
+    return max(float(np.linalg.norm(gap - basis @ (basis.T @ gap))) for gap in gaps) / unit
+
+
+def _basis(states: Sequence[Flat], gradients: Sequence[Flat]) -> Array:
+    """Orthonormal columns that span the differences of parameters, and gradients."""
+    first = states[0].astype(np.float64)
+    rows = [state - first for state in states[1:]] + [own.astype(np.float64) for own in gradients]
+    lengths = [float(np.linalg.norm(row)) for row in rows]
+    columns = np.stack(
+        [row / size for row, size in zip(rows, lengths, strict=True) if size > 0], axis=1
+    )
+    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    # What is left of the rounding of nearly equal rows would span anything.
+    basis: Array = left[:, sizes > 1e-6 * sizes[0]]
+    return basis
 
 
 def _is_known(step: Any) -> bool:

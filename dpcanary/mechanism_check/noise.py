@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta, binom, norm
 
-from dpcanary.mechanism_check.evidence import LEAST_NOISE, Evidence
+from dpcanary.mechanism_check.evidence import LEAST_NOISE, Evidence, batches_differ, clips_to_limit
 from dpcanary.mechanism_check.findings import Measured, Property, Test, exact
 from dpcanary.mechanism_check.laws import (
     binomial_p_values,
@@ -21,6 +21,7 @@ from dpcanary.mechanism_check.laws import (
     variance_along,
     variance_within,
 )
+from dpcanary.mechanism_check.postprocessing import SKIPPED
 from dpcanary.mechanism_check.probe import TENSORS, Array
 
 # Of the intervals in which values of the noise are counted, in standard deviations.
@@ -32,6 +33,8 @@ _MOST_COORDINATES = 3_000
 _SAME = 0.005
 # Largest share of values that occur more than once. Of 10^4 numbers in single precision, a few do.
 _REPEATED = 0.02
+# P-value of the noise's scale below which the scale is wrong.
+_OTHER_SCALE = 1e-4
 # So close, in standard deviations of the noise, an update is to what it would be without noise.
 _AS_IT_IS = 1e-3
 
@@ -84,6 +87,8 @@ def _along_gradients(evidence: Evidence) -> list[Test]:
     shows here. With noise, the density along a gradient is at most that of the noise at 0.
     """
     found, sigma = evidence.found, evidence.found.settings.noise_multiplier
+    if found.frozen:
+        return []  # some of the noise is ours
     few = found.small_noisy is not None
     trainings, scales = (
         (found.small_noisy, evidence.of_small) if few else (found.noisy, evidence.scales)
@@ -96,6 +101,48 @@ def _along_gradients(evidence: Evidence) -> list[Test]:
     count = int((gaps < _AS_IT_IS).sum())
     p_value = float(binom(gaps.size, 2 * _AS_IT_IS * norm.pdf(0)).sf(count - 1))
     return [Test(f"{count} gradients of {gaps.size:,} are in updates without noise", p_value)]
+
+
+def _noise_and_gradients(evidence: Evidence) -> Measured:
+    """The mean of the noise along the gradients that are likely to be in the update.
+
+    Along the gradient of a record that is clipped to c, an update is c times 0 or 1 and noise. Of
+    the noise, the mean weighted by the probability that the record is in it is 0 (the score of a
+    shift), whatever the batch. The weighted sum is a martingale, so nearly normal.
+    """
+    found, rate = evidence.found, evidence.found.settings.sample_rate
+    sigma = found.settings.noise_multiplier
+    if squares_p_value(_everything(evidence)) < _OTHER_SCALE:
+        # Weights would be wrong; a scale that is estimated has errors that add up over records.
+        return Measured("not measured where the noise has another scale", [])
+    if (
+        found.frozen
+        or sigma < LEAST_NOISE
+        or not clips_to_limit(evidence)
+        or batches_differ(evidence)
+    ):
+        return Measured("not measured where sums are not of gradients that are clipped to C", [])
+    tests, total, squares = [], 0.0, 0.0
+    kinds = {"": (found.noisy, evidence.scales)}
+    if found.small_noisy is not None:
+        kinds[" of few records"] = (found.small_noisy, evidence.of_small)
+    for name, (trainings, scales) in kinds.items():
+        steps = min(trainings.moved.shape[1], len(scales))
+        along = trainings.parts[:, :steps].sum(axis=2) / sqrt(len(TENSORS)) / scales[:steps, None]
+        clipped = np.minimum(1.0, trainings.norms[:, :steps])
+        inside, outside = (norm.pdf((along - mean) / sigma) for mean in (clipped, 0.0))
+        weights = rate * inside / (rate * inside + (1 - rate) * outside + 1e-300) * clipped
+        scores = weights * (along - clipped) / sigma
+        own, square = float(scores.sum()), float((scores**2).sum())
+        deviations = own / sqrt(square) if square else 0.0
+        place = f"{deviations:.1f} standard errors from 0 along gradients{name}"
+        tests.append(Test(place, 2 * float(norm.sf(abs(deviations)))))
+        total, squares = total + own, squares + square
+    deviations = total / sqrt(squares) if squares else 0.0
+    tests.append(Test("", 2 * float(norm.sf(abs(deviations)))))
+    if deviations < 0 and any(words == SKIPPED for words, _ in found.unclear):
+        tests = []  # noise along gradients makes them long; steps may be skipped by the length
+    return Measured(f"noise is {deviations:.1f} standard errors from 0 along gradients", tests)
 
 
 def _constant_noise(evidence: Evidence) -> Measured:
@@ -271,6 +318,14 @@ PROPERTIES = (
         "noise multiplier times C, in every parameter and step",
         _noise_scale,
         "the noise is not what is accounted",
+    ),
+    Property(
+        "noise and gradients",
+        "the noise has the mean 0 along the gradients of a batch",
+        _noise_and_gradients,
+        "the noise depends on the gradients that it hides, for example by being drawn again where"
+        " it opposes them",
+        needs_noise=True,
     ),
     Property(
         "constant noise",

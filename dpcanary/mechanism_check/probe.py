@@ -1,6 +1,6 @@
 """The small model that a loop trains, whose gradients are known, and its records."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from operator import attrgetter
 from typing import NamedTuple
@@ -93,8 +93,11 @@ class Probe(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits, shape (records, 2), of features of shape (records, columns)."""
         # As they are in this call: libraries replace them.
-        self.trace.saw([attrgetter(tensor.name)(self) for tensor in TENSORS])
-        size = features.sum(dim=1, keepdim=True)
+        self.trace.saw(
+            [attrgetter(tensor.name)(self) for tensor in TENSORS],
+            in_training=self.training and torch.is_grad_enabled(),
+        )
+        size = features.square().sum(dim=1, keepdim=True).sqrt()
         # A sequence of one word: some libraries take embeddings of sequences alone.
         embedded = size * self.embedding(features.argmax(dim=1, keepdim=True)).squeeze(1)
         units = self.hidden(torch.ones_like(size))  # the same for all, before each takes its own
@@ -117,6 +120,7 @@ class ProbeRecords:
         start: parameters by column, shape (8, N + silent).
         max_grad_norm: C.
         step: how far a gradient of norm C moves the parameters.
+        width: columns of each record. With one, its gradient has eight values that are not 0.
     """
 
     sizes: Array
@@ -126,6 +130,7 @@ class ProbeRecords:
     start: Array
     max_grad_norm: float
     step: float
+    width: int = 1
 
     @property
     def num_columns(self) -> int:
@@ -141,7 +146,8 @@ class ProbeRecords:
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The records as vectors, shape (N, columns), and labels, shape (N,)."""
         features = np.zeros((len(self.sizes), self.num_columns), dtype=np.float32)
-        np.fill_diagonal(features, self.sizes)
+        rows = np.repeat(np.arange(len(self.sizes)), self.width)
+        features[rows, np.arange(len(rows))] = self.sizes[rows] / sqrt(self.width)
         return features, self.labels
 
     def dataset(self) -> TensorDataset:
@@ -163,7 +169,11 @@ class ProbeRecords:
         With the logits' difference d, label sign s and p = sigmoid(-s d), the gradient has the norm
         x p sqrt(2) in each of the five tensors.
         """
-        own = columns[..., : len(self.sizes)]
+        shape = (*columns.shape[:-1], len(self.sizes), self.width)
+        of_records = columns[..., : len(self.sizes) * self.width].reshape(shape)
+        own = of_records.sum(axis=-1) / sqrt(self.width)
+        if self.width > 1:  # of an embedding, a record takes the row of its first component
+            own[..., 4:6, :] = of_records[..., 4:6, :, 0]
         difference = self.sizes * (
             own[..., 0, :] - own[..., 1, :] + own[..., 2, :] - own[..., 3, :]
             + own[..., 4, :] - own[..., 5, :] + sqrt(2) * (own[..., 6, :] + own[..., 7, :])
@@ -186,6 +196,24 @@ class ProbeRecords:
         across = [(own[..., a, :] + own[..., b, :]) / sqrt(2) for a, b in pairs]
         across.append((own[..., 6, :] - own[..., 7, :]) / sqrt(2))
         return self.signs * np.stack(along, axis=-2), np.stack(across, axis=-2)
+
+
+def dense_records(
+    *, num_records: int, width: int, max_grad_norm: float, step: float
+) -> ProbeRecords:
+    """Records of many components each, so that their gradients have many values of one size.
+
+    Where a record has one component, its gradient has eight values, so clipping by coordinate or by
+    row leaves it short. Here it is as long as that of a larger model.
+    """
+    own = probe_records(num_records=num_records, max_grad_norm=max_grad_norm, step=step)
+    start = np.zeros((VALUES_OF_COLUMN, num_records * width + NUM_SILENT))
+    columns = np.repeat(own.start[:, :num_records], width, axis=1) / sqrt(width)
+    # A record takes the embedding of its first component alone.
+    columns[4:6] = 0.0
+    columns[4:6, ::width] = own.start[4:6, :num_records]
+    start[:, : num_records * width] = columns
+    return replace(own, start=start.astype(np.float32).astype(np.float64), width=width)
 
 
 def probe_records(*, num_records: int, max_grad_norm: float, step: float) -> ProbeRecords:

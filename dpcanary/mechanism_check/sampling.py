@@ -15,7 +15,7 @@ from dpcanary.mechanism_check.laws import (
     spread_p_value,
     squares_p_value,
 )
-from dpcanary.mechanism_check.measurements import Trainings
+from dpcanary.mechanism_check.measurements import DENSE_RATE, PRESENT_IN_DENSE, Trainings
 
 # Batches of at least so many records are compared with each other.
 _LEAST_COMPARED = 3
@@ -77,8 +77,32 @@ def _batch_sizes(evidence: Evidence) -> Measured:
                 _binomial(below, sizes.size, law.cdf(fewest - 1)),
             ),
         ]
+    tests += _sizes_of_dense(evidence)
     text = f"sizes {sizes.mean():.1f} ± {sizes.std():.2f} of {count * rate:.1f} ± {deviation:.2f}"
     return Measured(text, tests)
+
+
+def _sizes_of_dense(evidence: Evidence) -> list[Test]:
+    """The spread of batches at a large sample rate, at which laws with the same mean differ most.
+
+    A loop that has its sample rate from elsewhere draws as many as in the other trainings.
+    """
+    dense, rate = evidence.found.dense, evidence.found.settings.sample_rate
+    if dense is None or rate >= DENSE_RATE or not dense.moved.size:
+        return []
+    count, width = len(dense.records.sizes), dense.records.width
+    own = np.abs(dense.moved[..., : count * width])
+    of_records = own.reshape(*own.shape[:-1], count, width).max(axis=(2, 4))
+    sizes = (of_records > PRESENT_IN_DENSE).sum(axis=2).ravel()
+    near = abs(sizes.mean() / count - rate) < abs(sizes.mean() / count - DENSE_RATE)
+    if near or len(sizes) < 2:
+        return []
+    deviation = sqrt(count * DENSE_RATE * (1 - DENSE_RATE))
+    place = (
+        f"sizes {sizes.mean():.1f} ± {sizes.std():.2f} of {count * DENSE_RATE:.1f}"
+        f" ± {deviation:.2f} at the sample rate {DENSE_RATE:g}"
+    )
+    return [Test(place, spread_p_value(sizes, count, DENSE_RATE))]
 
 
 def _new_batches(evidence: Evidence) -> Measured:

@@ -36,29 +36,52 @@ class OptimizerStep:
 
 @dataclass
 class Trace:
-    """Flat parameters whenever they were seen changed, and the optimiser's steps."""
+    """Flat parameters whenever they were seen changed, and the optimiser's steps.
+
+    Attributes:
+        states: the parameters, in order.
+        steps: of an optimiser of PyTorch.
+        called: parameters with which the module was called in training; others than those of the
+            states if gradients are taken elsewhere.
+        by_yields: whether the loop says when a step is done. Then its calls do not show steps.
+    """
 
     states: list[Flat] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
-    # Whether the loop says when a step is done. Then its calls of the module show nothing.
+    called: list[Flat] = field(default_factory=list)
     by_yields: bool = False
+    # States that evaluation shows as well; what is evaluated may be an average.
+    _with_evaluation: list[Flat] = field(default_factory=list)
 
     def __deepcopy__(self, memo: object) -> "Trace":
         """A copy of a module is trained in its place: what it shows is the same training's."""
         return self
 
-    def saw(self, parameters: Sequence[Tensor]) -> None:
-        """Keeps the parameters of a call of the module."""
-        if not self.by_yields and not torch.compiler.is_compiling():
-            self.keep(parameters)
-
-    def keep(self, parameters: Sequence[Tensor]) -> None:
-        """Keeps the parameters if they have changed, unless they are those of many models."""
+    def saw(self, parameters: Sequence[Tensor], *, in_training: bool) -> None:
+        """Keeps the parameters of a call of the module, unless they are those of many models."""
+        if torch.compiler.is_compiling():
+            return
         state = _flat(parameters)
         if self.states and state.shape != self.states[0].shape:
             return
-        if not self.states or not np.array_equal(state, self.states[-1]):
-            self.states.append(state)
+        if not self.by_yields:
+            append_changed(self._with_evaluation, state)
+        if in_training:
+            append_changed(self.called, state)
+            if not self.by_yields:
+                append_changed(self.states, state)
+
+    def keep(self, parameters: Sequence[Tensor]) -> None:
+        """Keeps the parameters between steps if they have changed."""
+        state = _flat(parameters)
+        append_changed(self.states, state)
+        append_changed(self._with_evaluation, state)
+
+    def end(self, parameters: Sequence[Tensor]) -> None:
+        """Keeps the parameters at the end; a loop that calls no module in training shows others."""
+        self.keep(parameters)
+        if not self.called and not self.by_yields:
+            self.states = self._with_evaluation
 
     @contextmanager
     def of(self, module: nn.Module) -> Iterator[None]:
@@ -85,6 +108,12 @@ class Trace:
             handle.remove()
 
 
+def append_changed(states: list[Flat], state: Flat) -> None:
+    """Appends parameters unless they are the last ones."""
+    if not states or not np.array_equal(state, states[-1]):
+        states.append(state)
+
+
 def _flat(tensors: Sequence[Tensor]) -> Flat:
     plain = [debug_unwrap(getattr(one, "orig_weight", one), recurse=True) for one in tensors]
     # Inside `grad` or `vmap`, operations would be theirs, whose results have no values.
@@ -100,7 +129,10 @@ def is_plain(step: OptimizerStep) -> bool:
 
 
 def replayed(steps: Sequence[OptimizerStep], shapes: dict[str, torch.Size]) -> list[Flat]:
-    """Flat parameters after each step of a fresh optimiser that is given the same gradients."""
+    """Flat parameters after each step of a fresh optimiser that is given the same gradients.
+
+    Each step starts where the parameters were seen, so what moves them in between does not add up.
+    """
     parameters = {name: nn.Parameter(torch.empty(shape)) for name, shape in shapes.items()}
     vector_to_parameters(torch.from_numpy(steps[0].state.copy()), parameters.values())
     sizes = [one.numel() for one in parameters.values()]
@@ -112,6 +144,7 @@ def replayed(steps: Sequence[OptimizerStep], shapes: dict[str, torch.Size]) -> l
     for step in steps:
         for group, told in zip(optimizer.param_groups, step.groups, strict=True):
             group.update({key: value for key, value in told.items() if key != "params"})
+        vector_to_parameters(torch.from_numpy(step.state.copy()), parameters.values())
         gradients = torch.split(torch.from_numpy(step.gradients.copy()), sizes)
         for parameter, own in zip(parameters.values(), gradients, strict=True):
             parameter.grad = own.view(parameter.shape)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset, default_collate
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from dpcanary.checks import checked_count
 from dpcanary.errors import InputError
@@ -29,8 +29,22 @@ from dpcanary.model_check.gradients import (
     trained,
     without_dropout,
 )
-from dpcanary.model_check.mixing import mixing_layer, weights_in_loss
-from dpcanary.model_check.modes import CLIPPINGS, MODES, clipping_error, compared, ghost_losses
+from dpcanary.model_check.mixing import (
+    kept_of_records,
+    mixing_layer,
+    random_layer,
+    weights_in_loss,
+    with_record,
+)
+from dpcanary.model_check.modes import (
+    CLIPPINGS,
+    MODES,
+    clipping_error,
+    compared,
+    ghost_losses,
+    gradients_in,
+)
+from dpcanary.training.modules.kept_state import unchanged_state
 
 # Relative errors that are put down to the precision of the parameters.
 _ERRORS = {torch.float64: 1e-6, torch.float32: 2e-3}
@@ -44,7 +58,15 @@ _WRONG_NORMS = (
 _WRONG_GRADIENTS = (
     "the loop trains on other gradients than those of your loss: use another mode, or another"
     " version of Opacus. These are what is clipped, so their sensitivity is C all the same, if each"
-    " depends on its record alone"
+    " depends on its record alone: among other records, those of the compared ones were the same"
+)
+_MIXED_GRADIENTS = (
+    "a record's gradient changes with the other records of its batch, so clipping it does not bound"
+    " what one record changes: use another mode, or another version of Opacus"
+)
+_RANDOM_GRADIENTS = (
+    "the mode draws other random numbers in the backward pass than those of the outputs, so its"
+    " gradients cannot be compared with the outputs' own"
 )
 # So many names are shown.
 _MOST_NAMED = 4
@@ -63,14 +85,34 @@ class ModelCheck(CheckResult):
     num_records: int
     seconds: float
 
+    @property
+    def compares_nothing(self) -> bool:
+        """Whether every mode of Opacus refuses the model, so that no gradient was compared."""
+        modes = [one for one in self.findings if one.name in map(_name_of, MODES)]
+        return bool(modes) and all(not one.judged for one in modes)
+
     def __str__(self) -> str:
         not_seen = (
             "Not seen by this check: other records and labels than these, parameters after more"
             " training, sampling, noise, and what your loop does (`dpcanary check` of the loop)."
         )
+        right = "The gradients of single records are right in every mode of Opacus."
+        judged = [mode for mode in MODES if _name_of(mode) not in self.not_judged]
+        if len(judged) < len(MODES):
+            others = ", ".join(mode for mode in MODES if mode not in judged)
+            right = (
+                f"The gradients of single records are right in {', '.join(judged)}. Not compared,"
+                f" since the model cannot be trained so: {others}."
+            )
         return self.text(
-            right="The gradients of single records are right in every way that could be compared.",
+            right=fill(right, 88),
             wrong=".",
+            nothing=fill(
+                "Nothing was compared: every mode of Opacus refuses the model, so the gradients of"
+                " its records are unknown. The notes say why; opacus.layers has twins of recurrent"
+                " layers and attention that it takes.",
+                88,
+            ),
             scope=f"{self.num_records} records, at the start and after {_STEPS} steps,"
             f" {self.seconds:.0f} seconds.",
             not_seen=fill(not_seen, 88),
@@ -111,16 +153,36 @@ def check_model(
     batch, others = batch.rows(slice(0, count)), batch.rows(slice(count, 2 * count))
     criterion: Loss = loss or nn.CrossEntropyLoss()
     copied = deepcopy(model).train()
-    with without_dropout(copied) as dropout:
+    with without_dropout(copied) as dropout, torch.random.fork_rng(_devices_of(copied)):
         _called(copied, batch, criterion)
-        mixing = mixing_layer(copied, batch, others)
-        findings = [_mixing(mixing, dropout)]
-        if mixing is None:
-            findings.append(_loss(copied, batch, criterion))
-            findings += _gradients(copied, batch, criterion, model, optimizer, on_estimate)
-        else:
-            findings.append(_trained({}, model, optimizer))
+        random = random_layer(copied, batch)
+        checked = _Checked(copied, batch, others, criterion, random is not None)
+        mixing = mixing_layer(copied, batch, others, criterion, is_random=checked.is_random)
+        finite = _finite(checked, records, with_gradients=mixing is None)
+        findings = [_mixing(mixing, dropout, random), _state(checked), finite]
+        is_alone = mixing is None and finite.holds
+        if is_alone:
+            weights = weights_in_loss(copied, batch, criterion)
+            findings.append(_loss(checked, weights))
+            is_alone = weights is not None
+        # Gradients of single records are not compared where a record has none of its own.
+        findings += (
+            _gradients(checked, model, optimizer, on_estimate)
+            if is_alone
+            else [_trained({}, model, optimizer)]
+        )
     return ModelCheck(tuple(findings), count, perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What is checked: a copy of the model, some records and as many others, and the loss."""
+
+    model: nn.Module
+    batch: Batch
+    others: Batch
+    loss: Loss
+    is_random: bool
 
 
 def assert_model(model: nn.Module, records: Any, loss: Loss | None = None, **others: Any) -> None:
@@ -160,7 +222,8 @@ def _batch_of(records: Any, count: int) -> Batch:
 def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
     """An error of the model or the loss is the user's to see, with what was called."""
     try:
-        outputs = outputs_of(model, batch)
+        with unchanged_state(model):
+            outputs = outputs_of(model, batch)
         found = loss(outputs, batch.labels)
     except Exception as error:
         raise InputError(
@@ -172,21 +235,95 @@ def _called(model: nn.Module, batch: Batch, loss: Loss) -> None:
         raise InputError("the loss must be a single number: the mean or the sum over the records")
 
 
-def _mixing(layer: str | None, dropout: list[str]) -> Finding:
-    note = f"dropout is turned off for the check: {_named(dropout)}" if dropout else ""
+def _devices_of(model: nn.Module) -> list[int]:
+    return sorted({own.device.index or 0 for own in model.parameters() if own.is_cuda})
+
+
+def _finite(checked: _Checked, records: Any, *, with_gradients: bool) -> Finding:
+    """Whether a record of those that can be looked at, a parameter or a gradient is NaN."""
+    wrong = [
+        f"parameter {name}" for name, own in checked.model.named_parameters() if _odd(own).any()
+    ]
+    if isinstance(records, TensorDataset):
+        inputs: Any = records.tensors
+    else:
+        inputs = [] if isinstance(records, Dataset) else records
+    for values in [
+        *tree_leaves(inputs),
+        *tree_leaves([checked.batch.inputs, checked.batch.labels]),
+    ]:
+        if isinstance(values, Tensor) and not wrong and _odd(values).any():
+            of_records = _odd(values).reshape(len(values), -1).any(dim=1)
+            wrong.append(_numbered("the values of", of_records))
+    if with_gradients and not wrong:
+        found = one_at_a_time(
+            checked.model, checked.batch, checked.loss, is_random=checked.is_random
+        )
+        of_records = _odd(norms_of(found))
+        if of_records.any():
+            wrong.append(_numbered("the gradients of", of_records))
     return Finding(
-        "records do not mix",
-        "the output for a record does not change with the other records of its batch",
-        f"they do in {layer}" if layer else "outputs do not depend on other records",
-        layer is None,
-        "a record's gradient holds others: clipping it does not bound what one record changes; use"
-        " group or layer norm in place of batch norm",
-        note if layer is None else "",
+        "finite numbers",
+        "no value, parameter or gradient of a record is NaN or infinite",
+        f"NaN or infinite: {_named(wrong)}" if wrong else "all are finite",
+        not wrong,
+        "NaN passes clipping and noise, so the model shows that the record was in a batch: mend the"
+        " records, the model or the loss",
     )
 
 
-def _loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
-    weights = weights_in_loss(model, batch, loss)
+def _odd(values: Tensor) -> Tensor:
+    return ~values.detach().isfinite()
+
+
+def _numbered(what: str, rows: Tensor) -> str:
+    indices = torch.nonzero(rows)[:, 0].tolist()
+    kind = "records" if len(indices) > 1 else "record"
+    return f"{what} {kind} {_named(map(str, indices))}"
+
+
+def _mixing(layer: str | None, dropout: list[str], random: str | None) -> Finding:
+    notes = []
+    if dropout:
+        notes.append(f"dropout is turned off for the check: {_named(dropout)}")
+    if random:
+        notes.append(
+            f"{random} draws random numbers; all passes are compared with the same ones. What is"
+            " drawn independently of the records is no leak"
+        )
+    return Finding(
+        "records do not mix",
+        "the output for a record, and the gradients in its layers, do not change with the other"
+        " records of its batch",
+        f"they do in {layer}" if layer else "outputs do not depend on other records",
+        layer is None,
+        "a record's gradient holds others, or is left out because of them: clipping it does not"
+        " bound what one record changes; use layers that treat each record alone, such as group or"
+        " layer norm in place of batch norm",
+        "; ".join(notes) if layer is None else "",
+    )
+
+
+def _state(checked: _Checked) -> Finding:
+    fewer = checked.others.rows(slice(1, None))
+    kept = kept_of_records(checked.model, checked.batch, fewer)
+    parameters = {name for name, _ in checked.model.named_parameters()}
+    words = [
+        f"{'parameter' if name in parameters else 'buffer'} {name}" if " " not in name else name
+        for name in kept
+    ]
+    return Finding(
+        "state of the model",
+        "a forward pass keeps nothing of the records in the model",
+        f"it changes {_named(words)}" if kept else "forward passes leave it as it is",
+        not kept,
+        "what is kept of private records is released with the model, without noise: use layers"
+        " without such state, such as group or layer norm, track_running_stats=False, or"
+        " max_norm=None",
+    )
+
+
+def _loss(checked: _Checked, weights: Tensor | None) -> Finding:
     expected = "a batch's loss is the mean or the sum of the records' own losses"
     meaning = (
         "the loss of a record depends on the others of its batch, as in contrastive losses, or in a"
@@ -196,32 +333,44 @@ def _loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
     name = "loss of one record"
     if weights is None:
         return Finding(name, expected, "it depends on other records", False, meaning)
-    scaled = weights * len(batch)
+    count = len(checked.batch)
+    scaled = weights * count
     low, high = float(scaled.min()), float(scaled.max())
-    is_sum = abs(low / len(batch) - 1) < 1e-2 and abs(high / len(batch) - 1) < 1e-2
+    note = _note_on_probabilities(checked.model, checked.batch, checked.loss)
+    is_sum = abs(low / count - 1) < 1e-2 and abs(high / count - 1) < 1e-2
     if is_sum or (abs(low - 1) < 1e-2 and abs(high - 1) < 1e-2):
-        return Finding(name, expected, "a sum" if is_sum else "a mean", True, meaning)
+        return Finding(name, expected, "a sum" if is_sum else "a mean", True, meaning, note)
     text = f"records count {low:.3g} to {high:.3g} times as much as alone"
     return Finding(name, expected, text, False, meaning)
 
 
+def _note_on_probabilities(model: nn.Module, batch: Batch, loss: Loss) -> str:
+    """What is private, but trains badly: a softmax before a loss that applies one."""
+    with torch.no_grad(), unchanged_state(model):
+        outputs = outputs_of(model, batch).float()
+    is_applied = isinstance(loss, nn.CrossEntropyLoss) and outputs.dim() > 1
+    sums = (outputs.sum(dim=-1 if outputs.dim() == 2 else 1) - 1).abs() if is_applied else outputs
+    if is_applied and outputs.shape[1] > 1 and bool((outputs >= 0).all()) and sums.max() < 1e-4:
+        return "the outputs are probabilities, and the loss takes logits: remove the last softmax"
+    return ""
+
+
 def _gradients(
-    copied: nn.Module,
-    batch: Batch,
-    loss: Loss,
+    checked: _Checked,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     on_estimate: Callable[[float], object] | None,
 ) -> Iterator[Finding]:
     """All that is compared at the start, and after some steps."""
+    copied, batch, loss = checked.model, checked.batch, checked.loss
     began = perf_counter()
-    at_start = one_at_a_time(copied, batch, loss)
+    at_start = one_at_a_time(copied, batch, loss, is_random=checked.is_random)
     if on_estimate:
         # Two points, four modes and the reference, each about as long as this.
         on_estimate((perf_counter() - began) * 2 * (1 + len(MODES)))
     points = [(deepcopy(copied), at_start)]
     moved(copied, batch, loss, num_steps=_STEPS)
-    points.append((copied, one_at_a_time(copied, batch, loss)))
+    points.append((copied, one_at_a_time(copied, batch, loss, is_random=checked.is_random)))
     largest = {
         name: max(float(norms_by_parameter(found)[name].max()) for _, found in points)
         for name in at_start
@@ -230,7 +379,7 @@ def _gradients(
     dtypes = {own.dtype for own in trained(copied).values()}
     limit = max(_ERRORS.get(dtype, _HALF) for dtype in dtypes)
     for mode in MODES:
-        yield _mode(mode, points, batch, loss, limit)
+        yield _mode(mode, points, checked, limit)
     yield _ghost_loss(points[0][0], batch, loss)
     for clipping in CLIPPINGS:
         yield _clipping(clipping, points, limit)
@@ -240,7 +389,7 @@ def _trained(
     largest: dict[str, float], model: nn.Module, optimizer: torch.optim.Optimizer | None
 ) -> Finding:
     parameters = trained(model)
-    still = [name for name in largest if not largest[name]]
+    still = [name for name in largest if largest[name] == 0]
     missing: list[str] = []
     if optimizer is not None:
         held = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -270,48 +419,85 @@ def _trained(
     )
 
 
+def _name_of(mode: str) -> str:
+    return f"{mode}: {'norms' if mode == 'ghost' else 'gradients'} of single records"
+
+
 def _mode(
-    mode: str, points: Iterable[tuple[nn.Module, Gradients]], batch: Batch, loss: Loss, limit: float
+    mode: str, points: Iterable[tuple[nn.Module, Gradients]], checked: _Checked, limit: float
 ) -> Finding:
-    is_ghost = mode == "ghost"
-    what = "norms" if is_ghost else "gradients"
-    name = f"{mode}: {what} of single records"
-    expected = "those of one record at a time by autograd"
-    norm_error, errors = 0.0, dict[str, float]()
+    is_ghost, batch, loss = mode == "ghost", checked.batch, checked.loss
+    name, expected = _name_of(mode), "those of one record at a time by autograd"
+    norm_error, errors, meaning = 0.0, dict[str, float](), _WRONG_NORMS
     for model, wanted in points:
         found = compared(mode, model, batch, loss, wanted)
         if found.errors is None:
-            text, note = "cannot be compared", f"this mode fails on the model: {found.refused}"
-            return Finding(name, expected, text, True, "", note)
+            note = f"this mode fails on the model: {found.refused}"
+            return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
         norm_error = max(norm_error, found.norm_error)
         errors = {one: max(error, errors.get(one, 0.0)) for one, error in found.errors.items()}
-    wrong = sorted((one for one in errors if errors[one] > limit), key=lambda one: -errors[one])
+    # A comparison with NaN is false, so what is within the limit is asked for.
+    wrong = sorted(
+        (one for one in errors if not errors[one] <= limit), key=lambda one: -errors[one]
+    )
+    holds = not wrong and norm_error <= limit
+    if not holds and not is_ghost:
+        meaning = _WRONG_GRADIENTS
+        if checked.is_random and _draws_later(mode, checked):
+            text = "cannot be compared"
+            return Finding(name, expected, text, True, "", _RANDOM_GRADIENTS, judged=False)
+        if _change_with_others(mode, checked, limit):
+            meaning = _MIXED_GRADIENTS
     text = f"norms within {norm_error:.2g}"
     if wrong:
         largest = norm_error if is_ghost else errors[wrong[0]]
+        what = "norms" if is_ghost else "gradients"
         text = f"{what} wrong by up to {largest:.1%}: in {_named(wrong)}"
-    meaning = _WRONG_NORMS if is_ghost else _WRONG_GRADIENTS
-    return Finding(name, expected, text, not wrong and norm_error <= limit, meaning)
+    return Finding(name, expected, text, holds, meaning)
+
+
+def _draws_later(mode: str, checked: _Checked) -> bool:
+    """Whether gradients change with random numbers that are drawn after the forward pass."""
+    one, two = (
+        gradients_in(mode, checked.model, checked.batch, checked.loss, later_seed=seed)
+        for seed in (1, 2)
+    )
+    return any(not torch.allclose(one[name], two[name], rtol=1e-3) for name in one)
+
+
+def _change_with_others(mode: str, checked: _Checked, limit: float) -> bool:
+    """Whether the gradients of the first and the last record change with the other records."""
+    batch, others, count = checked.batch, checked.others, len(checked.batch)
+    one = gradients_in(mode, checked.model, batch, checked.loss)
+    for place in (0, count - 1):
+        changed = with_record(others, batch, place)
+        two = gradients_in(mode, checked.model, changed, checked.loss)
+        own = {name: values[place : place + 1] for name, values in one.items()}
+        norm = float(norms_of(own)[0])
+        gap = norms_of({name: own[name] - two[name][place : place + 1] for name in own})
+        if not float(gap[0]) <= limit * norm:
+            return True
+    return False
 
 
 def _ghost_loss(model: nn.Module, batch: Batch, loss: Loss) -> Finding:
     name, expected = "ghost: losses of single records", "those of the loss of each record alone"
-    with torch.no_grad():
+    with torch.no_grad(), unchanged_state(model):
         outputs = outputs_of(model, batch)
         alone = losses_alone(outputs, batch, loss)
         try:
             found = ghost_losses(loss, outputs, batch.labels)
         except Exception as error:
             note = f"Opacus's loss fails: {type(error).__name__}: {error}"
-            return Finding(name, expected, "cannot be compared", True, "", note)
+            return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
     if found is None or found.shape != alone.shape:
         note = "ghost clipping takes losses of PyTorch alone, such as CrossEntropyLoss"
-        return Finding(name, expected, "cannot be compared", True, "", note)
+        return Finding(name, expected, "cannot be compared", True, "", note, judged=False)
     largest = float(((found - alone) / alone.abs().clamp(min=1e-12)).abs().max())
     return Finding(
         name,
         expected,
-        f"wrong by up to {largest:.1%}" if largest > 1e-2 else f"within {largest:.2g}",
+        f"within {largest:.2g}" if largest <= 1e-2 else f"wrong by up to {largest:.1%}",
         largest <= 1e-2,
         "records count more or less than alone, for example by ignore_index or padding",
     )

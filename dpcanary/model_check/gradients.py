@@ -9,11 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from dpcanary.errors import InputError
+from dpcanary.training.modules.kept_state import unchanged_state
 
 Loss = Callable[[Any, Tensor], Tensor]
 Gradients = dict[str, Tensor]
-_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+# Layers that drop units, and the attribute that holds how many.
+_DROPOUT = {
+    nn.modules.dropout._DropoutNd: "p",
+    nn.MultiheadAttention: "dropout",
+    nn.RNNBase: "dropout",
+}
 
 
 @dataclass(frozen=True)
@@ -58,21 +63,34 @@ def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: own for name, own in model.named_parameters() if own.requires_grad}
 
 
-def one_at_a_time(model: nn.Module, batch: Batch, loss: Loss) -> Gradients:
-    """Gradients of the loss of each record alone, shape (records, ...) by parameter."""
+def one_at_a_time(
+    model: nn.Module, batch: Batch, loss: Loss, *, is_random: bool = False
+) -> Gradients:
+    """Gradients of the loss of each record alone, shape (records, ...) by parameter.
+
+    Args:
+        model: the module.
+        batch: the records.
+        loss: of outputs and labels.
+        is_random: whether the model draws random numbers. Then the outputs are those of the whole
+            batch, so that each record meets the numbers that it meets there.
+    """
     parameters = trained(model)
     found: dict[str, list[Tensor]] = {name: [] for name in parameters}
-    for index in range(len(batch)):
-        alone = batch.rows(slice(index, index + 1))
-        own = loss(outputs_of(model, alone), alone.labels)
-        if own.dim():
-            raise InputError(
-                f"the loss has the shape {tuple(own.shape)}: give one that is a single number, the"
-                " mean or the sum over the records"
+    with unchanged_state(model):
+        torch.manual_seed(0)
+        together = losses_alone(outputs_of(model, batch), batch, loss) if is_random else None
+        for index in range(len(batch)):
+            if together is None:
+                alone = batch.rows(slice(index, index + 1))
+                own = loss(outputs_of(model, alone), alone.labels)
+            else:
+                own = together[index]
+            gradients = torch.autograd.grad(
+                own, [*parameters.values()], allow_unused=True, retain_graph=is_random
             )
-        gradients = torch.autograd.grad(own, [*parameters.values()], allow_unused=True)
-        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-            found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
+            for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+                found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
     return {name: torch.stack(own).detach() for name, own in found.items()}
 
 
@@ -90,17 +108,19 @@ def norms_by_parameter(found: Gradients) -> dict[str, Tensor]:
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[list[str]]:
     """Sets dropout to 0 for a while, since its masks differ between passes; gives its names."""
-    changed = {
-        name: one for name, one in model.named_modules() if isinstance(one, _DROPOUT) and one.p > 0
-    }
-    before = {name: one.p for name, one in changed.items()}
-    for one in changed.values():
-        one.p = 0.0
+    changed = [
+        (name, layer, attribute, getattr(layer, attribute))
+        for name, layer in model.named_modules()
+        for kind, attribute in _DROPOUT.items()
+        if isinstance(layer, kind) and getattr(layer, attribute) > 0
+    ]
+    for _, layer, attribute, _ in changed:
+        setattr(layer, attribute, 0.0)
     try:
-        yield [*changed]
+        yield [name for name, *_ in changed]
     finally:
-        for name, one in changed.items():
-            one.p = before[name]
+        for _, layer, attribute, before in changed:
+            setattr(layer, attribute, before)
 
 
 def moved(model: nn.Module, batch: Batch, loss: Loss, *, num_steps: int) -> None:

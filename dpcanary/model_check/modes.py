@@ -20,6 +20,7 @@ from dpcanary.model_check.gradients import (
     outputs_of,
     trained,
 )
+from dpcanary.training.modules.kept_state import unchanged_state
 
 MODES = ("hooks", "functorch", "ew", "ghost")
 CLIPPINGS = ("flat", "per_layer", "adaptive")
@@ -44,7 +45,7 @@ class Compared:
 def compared(
     mode: str, model: nn.Module, batch: Batch, loss: Loss, expected: Gradients
 ) -> Compared:
-    """A mode's gradients of single records.
+    """A mode's gradients of single records, compared with those of autograd.
 
     Args:
         mode: one of `MODES`.
@@ -54,15 +55,12 @@ def compared(
         expected: gradients of one record at a time.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            wrapped = _wrapped(mode, deepcopy(model))
-            if mode == "ghost":
-                return _ghost(wrapped, batch, loss, expected)
-            _backward(wrapped, batch, loss)
-            found = _gradients_of(wrapped, expected)
+        if mode == "ghost":
+            return _ghost(model, batch, loss, expected)
+        found = gradients_in(mode, model, batch, loss)
+        _check_rows(found, len(batch))
     except Exception as error:
-        return Compared(refused=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        return Compared(refused=f"{type(error).__name__}: {_first_line(error)}")
     norms, errors = norms_of(expected).clamp(min=1e-12), {}
     for name, own in found.items():
         difference = (own - expected[name]).float().flatten(1).norm(dim=1)
@@ -70,21 +68,43 @@ def compared(
     return Compared(_largest(norms_of(found), norms), errors)
 
 
-def _gradients_of(wrapped: Any, expected: Gradients) -> Gradients:
-    """The gradients that a mode has left at the parameters."""
+def gradients_in(
+    mode: str, model: nn.Module, batch: Batch, loss: Loss, *, later_seed: int = 0
+) -> Gradients:
+    """Gradients of single records that a mode leaves at the parameters; not for ghost clipping.
+
+    Args:
+        mode: one of `MODES`, but for "ghost".
+        model: is copied.
+        batch: the records.
+        loss: of outputs and labels.
+        later_seed: of random numbers that are drawn in the backward pass.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = _wrapped(mode, deepcopy(model))
+        _backward(wrapped, batch, loss, later_seed)
     found = {}
     for name, parameter in trained(wrapped._module).items():
         own = getattr(parameter, "grad_sample", None)
         if own is None:
-            own = torch.zeros_like(expected[name])
+            own = torch.zeros(len(batch), *parameter.shape, dtype=parameter.dtype)
+            own = own.to(parameter.device)
         found[name] = torch.stack(own).sum(dim=0) if isinstance(own, list) else own.detach()
-        rows, wanted = len(found[name]), len(expected[name])
-        if rows != wanted:
+    return found
+
+
+def _check_rows(found: Gradients, count: int) -> None:
+    for name, own in found.items():
+        if len(own) != count:
             raise ValueError(
-                f"it gives {name} {rows} gradients for {wanted} records; has its layer an input"
+                f"it gives {name} {len(own)} gradients for {count} records; has its layer an input"
                 " without the records' axis, such as positions of shape (1, length)?"
             )
-    return found
+
+
+def _first_line(error: Exception) -> str:
+    return [*str(error).splitlines(), ""][0]
 
 
 def _wrapped(mode: str, model: nn.Module) -> Any:
@@ -96,13 +116,20 @@ def _wrapped(mode: str, model: nn.Module) -> Any:
     )
 
 
-def _backward(wrapped: Any, batch: Batch, loss: Loss) -> None:
+def _backward(wrapped: Any, batch: Batch, loss: Loss, later_seed: int = 0) -> None:
     """Of the records' own losses: what the loss of a batch does is not put down to the layers."""
-    losses_alone(outputs_of(wrapped, batch), batch, loss).sum().backward()  # type: ignore[no-untyped-call]
+    with unchanged_state(wrapped):
+        torch.manual_seed(0)
+        total = losses_alone(outputs_of(wrapped, batch), batch, loss).sum()
+        torch.manual_seed(later_seed)
+        total.backward()  # type: ignore[no-untyped-call]
 
 
-def _ghost(wrapped: Any, batch: Batch, loss: Loss, expected: Gradients) -> Compared:
-    _backward(wrapped, batch, loss)
+def _ghost(model: nn.Module, batch: Batch, loss: Loss, expected: Gradients) -> Compared:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = _wrapped("ghost", deepcopy(model))
+        _backward(wrapped, batch, loss)
     norms, by_parameter = norms_of(expected).clamp(min=1e-12), norms_by_parameter(expected)
     errors = {
         name: float(((parameter._norm_sample - by_parameter[name]).abs() / norms).max())  # type: ignore[attr-defined]

@@ -55,6 +55,7 @@ def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess, 
     return result, summary.read_text() if summary.exists() else ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", calls(), ids=["loop", "model"])
 def test_the_example_of_the_action_passes(given, tmp_path):
     result, summary = run_action(given, tmp_path)

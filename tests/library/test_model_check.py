@@ -3,14 +3,17 @@
 import json
 import sys
 import textwrap
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from opacus.grad_sample import GradSampleModule, register_grad_sampler
-from opacus.layers import DPLSTM, DPMultiheadAttention
+from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
@@ -19,6 +22,7 @@ from dpcanary.errors import InputError
 from dpcanary.model_check import check
 from dpcanary.model_check.check import assert_model, check_model
 from dpcanary.model_check.gradients import Batch, norms_of, one_at_a_time
+from dpcanary.training.modules.kept_state import kept_state
 
 WORDS = 11
 
@@ -28,6 +32,17 @@ class TokenLoss(nn.CrossEntropyLoss):
 
     def forward(self, outputs, labels):
         return super().forward(outputs.reshape(-1, outputs.shape[-1]), labels.reshape(-1))
+
+
+class Between(nn.Module):
+    """Two linear layers with a function of the module and its values between them."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.first, self.function, self.out = nn.Linear(6, 6), function, nn.Linear(6, 3)
+
+    def forward(self, features):
+        return self.out(self.function(self, self.first(features)))
 
 
 class LanguageModel(nn.Module):
@@ -45,19 +60,19 @@ class LanguageModel(nn.Module):
 
 
 class Recurrent(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, layer, **settings) -> None:
         super().__init__()
-        self.lstm = DPLSTM(5, 6, batch_first=True)
+        self.layer = layer(5, 6, batch_first=True, **settings)
         self.out = nn.Linear(6, 3)
 
     def forward(self, series):
-        return self.out(self.lstm(series)[0][:, -1])
+        return self.out(self.layer(series)[0][:, -1])
 
 
 class Attentive(nn.Module):
-    def __init__(self, *, batch_first: bool = True) -> None:
+    def __init__(self, layer=DPMultiheadAttention, *, batch_first: bool = True) -> None:
         super().__init__()
-        self.attention = DPMultiheadAttention(8, 2, batch_first=batch_first)
+        self.attention = layer(8, 2, batch_first=batch_first)
         self.norm = nn.LayerNorm(8)
         self.out = nn.Linear(8, 3)
 
@@ -94,21 +109,114 @@ class WithAdapter(nn.Module):
         return self.out(hidden.tanh())
 
 
-class MeanOfBatch(nn.Module):
+class Average(nn.Module):
+    """Subtracts a running average of its records in evaluation."""
+
+    def __init__(self, *, is_buffer: bool = True, persistent: bool = True) -> None:
+        super().__init__()
+        if is_buffer:
+            self.register_buffer("average", torch.zeros(6), persistent=persistent)
+        else:
+            self.average = torch.zeros(6)
+        self.out = nn.Linear(6, 3)
+
     def forward(self, features):
-        return features - features.mean(dim=0, keepdim=True)
+        if self.training:
+            self.average = 0.9 * self.average + 0.1 * features.detach().mean(dim=0)
+            return self.out(features)
+        return self.out(features - self.average)
 
 
-class InFunction(nn.Module):
-    """Mixes in its own code, between layers that do not."""
+class Counting(nn.Module):
+    """Counts records, or passes."""
+
+    def __init__(self, count) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.count, self.out = count, nn.Linear(6, 3)
+
+    def forward(self, features):
+        self.seen += self.count(features)
+        return self.out(features)
+
+
+class Experts(nn.Module):
+    """Two experts, each of which takes so many records of a batch at most."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 2)
+        self.experts = nn.ModuleList([nn.Linear(6, 3) for _ in range(2)])
+        self.capacity = capacity
+
+    def forward(self, features):
+        shares = self.gate(features).softmax(dim=1)
+        outputs = features.new_zeros(len(features), 3)
+        for index, expert in enumerate(self.experts):
+            rows = torch.nonzero(shares.argmax(dim=1) == index)[: self.capacity, 0]
+            own = expert(features[rows]) * shares[rows, index : index + 1]
+            outputs = outputs.index_add(0, rows, own)
+        return outputs
+
+
+class MeanLeftOut(torch.autograd.Function):
+    """Mixes records in the backward pass alone."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient - gradient.mean(dim=0, keepdim=True)
+
+
+class MeanOfRecords(nn.Module):
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, values):
+        return values - values.mean(dim=self.axis, keepdim=True)
+
+
+class TimeFirst(nn.Module):
+    """Its layers have the records on their second axis."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.inner, self.mean, self.out = nn.Linear(6, 4), MeanOfRecords(1), nn.Linear(4, 3)
 
-    def forward(self, features):
-        hidden = self.first(features)
-        return self.out(hidden / hidden.norm())
+    def forward(self, series):
+        return self.out(self.mean(self.inner(series.transpose(0, 1))).mean(dim=0))
+
+
+class Positions(nn.Module):
+    """With an embedding of positions that all records share, as transformers have it."""
+
+    def __init__(self, *, max_norm: float | None = None, has_positions: bool = True) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 6, max_norm=max_norm)
+        self.positions = nn.Embedding(7, 6) if has_positions else None
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, words):
+        values = self.words(words)
+        if self.positions:
+            values = values + self.positions(torch.arange(words.shape[1])[None])
+        return self.out(values.tanh().mean(dim=1))
+
+
+def left_out_at_random(module, values):
+    """Stochastic depth."""
+    kept = torch.empty(len(values), 1).bernoulli_(0.5) if module.training else 0.5
+    return values + kept * values.tanh()
+
+
+def normalised_backwards(_, values):
+    if values.requires_grad:
+        values.register_hook(lambda gradient: gradient / gradient.norm())
+    return values
 
 
 def data(*shape: int, classes: int = 3):
@@ -123,46 +231,99 @@ def words(length: int = 7):
     return drawn[:, :-1], drawn[:, 1:].clone()
 
 
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1, stride=2),
-        nn.GroupNorm(2, 4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64, 3),
-    )
+def texts():
+    return words()[0], data(6)[1]
 
 
+def with_one_value(value: float):
+    """In a record that is not among those whose gradients are compared."""
+    features, labels = data(6)
+    features[15, 2] = value
+    return features, labels
+
+
+def with_parameter(value: float) -> nn.Module:
+    model = nn.Linear(6, 3)
+    nn.init.constant_(model.bias, value)
+    return model
+
+
+def after_batch_norm() -> nn.Module:
+    """The last layer starts at 0, so the outputs are at first the same whatever the records."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    nn.init.zeros_(model[2].weight)
+    return model
+
+
+def kept_statistics() -> nn.Module:
+    norm = nn.InstanceNorm1d(2, track_running_stats=True)
+    return nn.Sequential(norm, nn.Flatten(), nn.Linear(16, 3))
+
+
+def built(*layers: nn.Module):
+    return lambda: nn.Sequential(*layers)
+
+
+def between(function):
+    """Two linear layers with a function of the values between them."""
+    return partial(Between, lambda _, values: function(values))
+
+
+LINEAR = partial(nn.Linear, 6, 3)
+bounded_words = partial(Positions, max_norm=0.5, has_positions=False)
+forgotten_adapter = partial(WithAdapter, forgotten=True)
+
+
+# What is built, a part of a note, and records other than six numbers.
 RIGHT = {
-    "perceptron": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), data(6)),
-    "convolution": (convolutional, data(2, 8, 8)),
-    "series": (
-        lambda: nn.Sequential(
-            nn.Conv1d(2, 3, 3, groups=1, dilation=2), nn.Flatten(), nn.Linear(12, 3)
+    "perceptron": (built(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), ""),
+    "convolution": (
+        built(
+            nn.Conv2d(2, 4, 3, padding=1, stride=2),
+            *(nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)),
         ),
-        data(2, 8),
+        "",
+        *data(2, 8, 8),
     ),
-    "recurrent": (Recurrent, data(4, 5)),
-    "attention": (Attentive, data(4, 8)),
-    "adapter": (WithAdapter, data(6)),
-    "dropout": (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), data(6)),
+    "series": (
+        built(nn.Conv1d(2, 3, 3, dilation=2), nn.Flatten(), nn.Linear(12, 3)),
+        "",
+        *data(2, 8),
+    ),
+    "LSTM of Opacus": (partial(Recurrent, DPLSTM, num_layers=2, dropout=0.5), "", *data(4, 5)),
+    "GRU of Opacus": (partial(Recurrent, DPGRU), "", *data(4, 5)),
+    "attention": (Attentive, "", *data(4, 8)),
+    "as many words as records": (Attentive, "", *data(6, 8)),
+    "adapter": (WithAdapter, "2 parameters are frozen: base.weight, base.bias"),
+    "dropout": (built(nn.Dropout(0.5), LINEAR()), "dropout is turned off for the check: 0"),
+    "functional dropout": (
+        lambda: Between(lambda self, x: functional.dropout(x, 0.5, self.training)),
+        "what comes before out draws random numbers; all passes are compared with the same ones",
+    ),
+    "stochastic depth": (lambda: Between(left_out_at_random), "draws random numbers"),
+    "passes counted": (lambda: Counting(lambda features: 1), ""),
+    "softmax": (built(LINEAR(), nn.Softmax(1)), "remove the last softmax"),
+    "half precision": (lambda: LINEAR().bfloat16(), "", data(6)[0].bfloat16(), data(6)[1]),
+    "no shape yet": (built(nn.LazyLinear(3)), ""),
 }
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_models_pass(name):
-    build, records = RIGHT[name]
+def test_right_models_pass_and_are_not_changed(name):
+    build, note, *records = RIGHT[name]
     torch.manual_seed(2)
     model = build()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    found = check_model(model, records)
+    is_lazy = name == "no shape yet"
+    before = {} if is_lazy else {key: own.clone() for key, own in model.state_dict().items()}
+    torch.manual_seed(3)
+    found = check_model(model, tuple(records) or data(6))
+    assert torch.initial_seed() == 3
     assert found.passes, str(found)
-    assert "gradients of single records are right" in str(found)
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, before[key])  # the user's model is not trained
-    if name == "dropout":
-        assert model[0].p == 0.5
-        assert "dropout is turned off for the check: 0" in found.findings[0].note
+    assert "The gradients of single records are right in" in str(found)
+    assert any(note in one.note for one in found.findings)
+    for key, value in before.items():
+        assert torch.equal(model.state_dict()[key], value)
+    assert name != "dropout" or model[0].p == 0.5
 
 
 def test_sequences_of_words_and_a_dataset_and_a_dict_pass():
@@ -176,102 +337,140 @@ def test_sequences_of_words_and_a_dataset_and_a_dict_pass():
     assert check_model(TwoInputs(), records, nn.CrossEntropyLoss(reduction="sum")).passes
 
 
-def test_half_precision_passes():
-    torch.manual_seed(4)
-    features, labels = data(6)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
-    found = check_model(model, (features.bfloat16(), labels))
-    assert found.passes, str(found)
-
-
 def failing(found) -> dict[str, str]:
     return {one.name: one.measured for one in found.findings if not one.holds}
 
 
-class TimeFirst(nn.Module):
-    """Its layers have the records on their second axis."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 4)
-        self.mean = MeanOfRecords()
-        self.out = nn.Linear(4, 3)
-
-    def forward(self, series):
-        return self.out(self.mean(self.inner(series.transpose(0, 1))).mean(dim=0))
+def contrastive(outputs, labels):
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
 
 
-class MeanOfRecords(nn.Module):
-    def forward(self, values):
-        return values - values.mean(dim=1, keepdim=True)
+def padded():
+    inputs, labels = words()
+    labels[:5, 3:] = -100
+    return inputs, labels
+
+
+MIXING, STATE, FINITE = "records do not mix", "state of the model", "finite numbers"
+LOSS, TRAINED = "loss of one record", "trained parameters"
+BEFORE_OUT, BACKWARD = "they do in what comes before out", "they do in the backward pass of"
+WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0]))
+# By the property that alone fails: what is built, what is measured, and records other than six
+# numbers, with a loss.
+WRONG = {
+    MIXING: {
+        "batch norm": (after_batch_norm, "they do in 1"),
+        "mean of records": (built(LINEAR(), MeanOfRecords(0), nn.Linear(3, 3)), "they do in 1"),
+        "norm of a batch": (between(lambda x: x / x.norm()), BEFORE_OUT),
+        "size of a batch": (between(lambda x: x / len(x)), BEFORE_OUT),
+        "attention over the batch": (partial(Attentive, batch_first=False), "in ", *data(4, 8)),
+        "records second": (TimeFirst, "they do in mean", *data(5, 6)),
+        "as many words, records second": (TimeFirst, "they do in mean", *data(6, 6)),
+        "last record": (between(lambda x: torch.cat([x[:-1], x[-1:] + x[:1]])), BEFORE_OUT),
+        "experts that are full": (lambda: Experts(2), "they do in the model"),
+        "experts that are seldom full": (lambda: Experts(5), "they do in the model"),
+        "backward pass": (between(MeanLeftOut.apply), f"{BACKWARD} what comes after first"),
+        "gradient of length 1": (lambda: Between(normalised_backwards), BACKWARD),
+    },
+    STATE: {
+        "statistics": (kept_statistics, "buffer 0.running_mean, buffer 0.running_var", *data(2, 8)),
+        "average": (Average, "buffer average"),
+        "average not saved": (partial(Average, persistent=False), "buffer average"),
+        "not a buffer": (partial(Average, is_buffer=False), "a tensor or number that is no buffer"),
+        "records counted": (lambda: Counting(len), "buffer seen"),
+        "largest norm of words": (bounded_words, "parameter words.weight", *texts()),
+    },
+    FINITE: {
+        "NaN in a record": (LINEAR, "the values of record 15", *with_one_value(np.nan)),
+        "infinite record": (LINEAR, "the values of record 15", *with_one_value(-np.inf)),
+        "NaN in a parameter": (lambda: with_parameter(np.nan), "parameter bias"),
+        "NaN in gradients": (between(torch.sqrt), "the gradients of records 0, 1, 2, 3, 2 more"),
+    },
+    LOSS: {
+        "words padded": (LanguageModel, "times as much as alone", *padded(), TokenLoss()),
+        "contrastive": (LINEAR, "it depends on other records", *data(6), contrastive),
+        "weights of classes": (LINEAR, "times as much as alone", *data(6), WEIGHTED),
+    },
+    TRAINED: {
+        "adapter": (forgotten_adapter, "no record moves lora_a.weight, lora_b.weight"),
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("model", "records", "place"),
-    [
-        (
-            nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3)),
-            data(2, 8, 8),
-            "they do in 1",
-        ),
-        (nn.Sequential(nn.Linear(6, 4), MeanOfBatch(), nn.Linear(4, 3)), data(6), "they do in 1"),
-        (InFunction(), data(6), "they do in what comes before out"),
-        (Attentive(batch_first=False), data(4, 8), "they do in "),
-        (TimeFirst(), data(5, 6), "they do in mean"),
-    ],
-    ids=["batch norm", "mean", "function", "attention over the batch", "records second"],
+    ("wrong", "name"), [(wrong, name) for wrong, cases in WRONG.items() for name in cases]
 )
-def test_layers_that_mix_records_are_named(model, records, place):
-    found = failing(check_model(model, records))
-    assert place in found["records do not mix"]
+def test_wrong_models_are_found_by_name(wrong, name):
+    build, place, *records = WRONG[wrong][name]
+    torch.manual_seed(2)
+    inputs, labels, *loss = records or data(6)
+    found = failing(check_model(build(), (inputs, labels), *loss))
+    assert place in found[wrong]
+    # Batch norm keeps statistics as well, and Opacus's ghost clipping weighs losses by class.
+    assert found.keys() - {STATE, "ghost: losses of single records"} <= {wrong}, found
 
 
-def contrastive(outputs, labels):
-    return nn.functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+NOTHING = {
+    "LSTM of PyTorch": (lambda: Recurrent(nn.LSTM), data(4, 5)),
+    "attention of PyTorch": (lambda: Attentive(nn.MultiheadAttention), data(4, 8)),
+    "positions": (Positions, texts()),
+}
 
 
-def test_losses_that_hold_other_records_are_found():
-    inputs, labels = words()
-    labels[:5, 3:] = -100
-    model = LanguageModel()
-    found = check_model(model, (inputs, labels), TokenLoss())
-    assert "times as much as alone" in failing(found)["loss of one record"]
-    assert set(failing(found)) == {"loss of one record"}
-    found = check_model(nn.Linear(6, 3), data(6), contrastive)
-    assert failing(found)["loss of one record"] == "it depends on other records"
-    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0]))
-    found = check_model(nn.Linear(6, 3), data(6), weighted)
-    assert "times as much as alone" in failing(found)["loss of one record"]
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_check_that_compares_nothing_does_not_pass(name):
+    build, records = NOTHING[name]
+    found = check_model(build(), records)
+    assert not failing(found)
+    assert found.compares_nothing
+    assert not found.passes
+    assert "Nothing was compared: every mode of Opacus refuses the model" in str(found)
+    assert "----  hooks: gradients of single records" in str(found)
+    with pytest.raises(AssertionError, match="Nothing was compared"):
+        assert_model(build(), records)
+    if name == "positions":
+        [note] = [one.note for one in found.findings if one.name.startswith("hooks")]
+        assert "positions.weight 1 gradients for 6 records" in note
+        assert "positions of shape (1, length)" in note
 
 
-def test_parameters_that_do_not_train_are_named():
-    found = failing(check_model(WithAdapter(forgotten=True), data(6)))
-    assert "no record moves lora_a.weight, lora_b.weight" in found["trained parameters"]
+def test_a_check_that_compares_a_part_names_it(monkeypatch):
+    monkeypatch.setattr(check, "MODES", ("hooks", "unknown"))
+    found = check_model(nn.Linear(6, 3), data(6))
+    assert found.passes
+    assert "right in hooks. Not compared" in str(found)
+    assert found.not_judged == ("unknown: gradients of single records",)
+
+
+def test_parameters_that_the_optimizer_does_not_have_are_named():
     model = WithAdapter()
     optimizer = torch.optim.SGD(model.out.parameters(), lr=0.1)
     found = failing(check_model(model, data(6), optimizer=optimizer))
-    assert "does not have lora_a.weight, lora_b.weight" in found["trained parameters"]
-    right = check_model(WithAdapter(), data(6))
-    [one] = [one for one in right.findings if one.name == "trained parameters"]
-    assert "2 parameters are frozen: base.weight, base.bias" in one.note
+    assert "does not have lora_a.weight, lora_b.weight" in found[TRAINED]
 
 
-def test_a_wrong_sampler_is_named_by_its_parameter():
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_wrong_sampler_is_named_by_its_parameter(mixes):
     class Scaled(nn.Linear):
         pass
 
     @register_grad_sampler(Scaled)
     def sampler(layer, activations, backprops):
         weight = torch.einsum("n...i,n...j->nij", backprops, activations[0])
-        return {layer.weight: weight, layer.bias: 0.9 * backprops}
+        wrong = backprops + backprops.flip(0) if mixes else 0.9 * backprops
+        return {layer.weight: weight, layer.bias: wrong}
 
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), Scaled(8, 3))
     try:
-        found = failing(check_model(model, data(6)))
+        found = check_model(model, data(6))
     finally:
         GradSampleModule.GRAD_SAMPLERS.pop(Scaled)
-    assert "in 2.bias" in found["hooks: gradients of single records"]
-    assert "2.weight" not in found["hooks: gradients of single records"]
+    [hooks] = [one for one in found.findings if one.name.startswith("hooks")]
+    assert not hooks.holds
+    assert "in 2.bias" in hooks.measured
+    assert "2.weight" not in hooks.measured
+    assert ("their sensitivity is C all the same" in hooks.meaning) != mixes
+    assert ("changes with the other records of its batch" in hooks.meaning) == mixes
 
 
 @pytest.mark.parametrize(
@@ -290,27 +489,6 @@ def test_wrong_clipping_is_named(monkeypatch, optimizer, name):
 
     monkeypatch.setattr(optimizer, "clip_and_accumulate", twice)
     assert f"{name} clipping" in failing(check_model(nn.Linear(6, 3), data(6)))
-
-
-class Positions(nn.Module):
-    """With an embedding of positions that all records share, as transformers have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.positions = nn.Embedding(WORDS, 6), nn.Embedding(7, 6)
-        self.out = nn.Linear(6, 3)
-
-    def forward(self, words):
-        places = torch.arange(words.shape[1])[None]
-        return self.out((self.words(words) + self.positions(places)).tanh().mean(dim=1))
-
-
-def test_a_layer_whose_input_has_no_records_is_named():
-    records = torch.randint(WORDS, (12, 7)), torch.randint(3, (12,))
-    notes = {one.name: one.note for one in check_model(Positions(), records).findings}
-    note = notes["hooks: gradients of single records"]
-    assert "positions.weight 1 gradients for 6 records" in note
-    assert "positions of shape (1, length)" in note
 
 
 @pytest.mark.parametrize("is_padded", [True, False])
@@ -334,12 +512,13 @@ def test_errors_of_the_installed_opacus_are_found(is_padded):
 def test_shared_parameters_are_said():
     torch.manual_seed(5)
     found = check_model(LanguageModel(tied=True), words(), TokenLoss())
-    [one] = [one for one in found.findings if one.name == "trained parameters"]
+    [one] = [one for one in found.findings if one.name == TRAINED]
     assert "shared with another name: out.weight" in one.note
     assert {"hooks: gradients of single records", "flat clipping"}.isdisjoint(failing(found))
 
 
-def test_the_reference_is_the_gradient_of_one_record():
+@pytest.mark.parametrize("is_random", [True, False])
+def test_the_reference_is_the_gradient_of_one_record(is_random):
     """Of squared errors of a linear layer, by its closed form."""
     torch.manual_seed(6)
     features, model = torch.randn(5, 3), nn.Linear(3, 1)
@@ -348,22 +527,48 @@ def test_the_reference_is_the_gradient_of_one_record():
     def loss(outputs, labels):
         return ((outputs[:, 0] - labels) ** 2).mean()
 
-    found = one_at_a_time(model, Batch((features,), labels), loss)
+    found = one_at_a_time(model, Batch((features,), labels), loss, is_random=is_random)
     residual = 2 * (model(features)[:, 0] - labels).detach()
     expected = residual.abs() * (1 + features.square().sum(dim=1)).sqrt()
     torch.testing.assert_close(norms_of(found), expected)
 
 
+@pytest.mark.parametrize(
+    ("module", "changed", "of_records"),
+    [
+        (nn.Linear(6, 3), set(), set()),
+        (Counting(lambda _: 1), {"seen"}, set()),
+        (Counting(len), {"seen"}, {"seen"}),
+        (Average(), {"average"}, {"average"}),
+        (
+            nn.BatchNorm1d(6),
+            {"running_mean", "running_var", "num_batches_tracked"},
+            {"running_mean", "running_var"},
+        ),
+        (nn.utils.spectral_norm(nn.Linear(6, 3)), {"weight_u", "weight_v"}, set()),
+    ],
+)
+def test_what_a_forward_pass_keeps_of_records(module, changed, of_records):
+    """What counts passes, or follows from parameters, holds nothing of a record."""
+    features, before = data(6)[0], {key: own.clone() for key, own in module.state_dict().items()}
+    found = kept_state(module, lambda: module(features[:4]), lambda: module(features[4:]))
+    assert (set(found.changed), set(found.of_records)) == (changed, of_records)
+    assert all(torch.equal(own, before[key]) for key, own in module.state_dict().items())
+
+
 def test_what_cannot_be_checked_is_refused():
     features, labels = data(6)
-    with pytest.raises(InputError, match="there are 20 records; the check needs 60"):
-        check_model(nn.Linear(6, 3), (features, labels), num_records=30)
-    with pytest.raises(
-        InputError, match=r"the model and its loss fail on 6 records \(RuntimeError"
-    ):
-        check_model(nn.Linear(5, 3), (features, labels))
-    with pytest.raises(InputError, match="the loss must be a single number"):
-        check_model(nn.Linear(6, 3), (features, labels), nn.CrossEntropyLoss(reduction="none"))
+    for model, settings, message in [
+        (nn.Linear(6, 3), {"num_records": 30}, "there are 20 records; the check needs 60"),
+        (nn.Linear(5, 3), {}, r"the model and its loss fail on 6 records \(RuntimeError"),
+        (
+            nn.Linear(6, 3),
+            {"loss": nn.CrossEntropyLoss(reduction="none")},
+            "the loss must be a single number",
+        ),
+    ]:
+        with pytest.raises(InputError, match=message):
+            check_model(model, (features, labels), **settings)
 
 
 def test_the_assertion():
@@ -380,6 +585,14 @@ BUILT = """
 
     def mixed():
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, features):
+            return self.out(self.layer(features.view(-1, 2, 3))[0][:, -1])
 """
 
 
@@ -402,6 +615,9 @@ def test_the_command(tmp_path, monkeypatch):
     found = json.loads(bad.stdout)
     assert not found["passes"]
     assert found["findings"][0]["measured"] == "they do in 1"
+    nothing = run("--model", "own_model:Recurrent", "--features", "own.npz", "--json")
+    assert nothing.exit_code == 4
+    assert json.loads(nothing.stdout)["compares_nothing"]
     assert run("--model", "own_model:build").exit_code == 2
     assert run("own_model:build", "--model", "own_model:build").exit_code == 2
 
@@ -421,6 +637,14 @@ def test_clipping_of_small_gradients_is_looked_at_too(monkeypatch):
     assert not found.holds
     nothing = {"w": torch.zeros(3, 2)}
     assert check._clipping("flat", [(nn.Linear(2, 1), nothing)], limit=1e-3).holds
+
+
+def test_gradients_that_are_nan_are_not_within_a_limit(monkeypatch):
+    """A comparison with NaN is false."""
+    compared = SimpleNamespace(norm_error=0.0, errors={"weight": np.nan}, refused="")
+    monkeypatch.setattr(check, "compared", lambda *_: compared)
+    found = failing(check_model(nn.Linear(6, 3), data(6)))
+    assert "hooks: gradients of single records" in found
 
 
 def test_names_that_are_left_out_are_counted():

@@ -198,6 +198,7 @@ def test_the_twins_of_recurrent_layers_that_an_error_names_are_trained(twin):
         def forward(self, sequences):
             return self.head(self.recurrent(sequences)[0][:, -1])
 
+    check_parameters(Last())
     records = Records(np.random.default_rng(0).normal(size=(4, 6, 4)), np.arange(4) % 3)
     table = table_of(records, [], torch.device("cpu"))
     path = ModulePath(Last(), table, Loss.CROSS_ENTROPY, vectorise_runs=False)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcanary.errors import InputError
+from dpcanary.training.modules.kept_state import kept_state
 from dpcanary.training.settings import Loss
 
 # Recurrent layers whose gradients PyTorch does not find record by record; their twins of Opacus
@@ -30,13 +31,17 @@ def check_supported(module: nn.Module, features: Tensor) -> None:
     for name, layer in module.named_modules():
         _check_layer(name, layer)
     module = copy.deepcopy(module).train()
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     outputs = _outputs(module, features, seed=0)
-    for name, buffer in module.named_buffers():
-        if name not in before or not torch.equal(before[name], buffer):
-            raise InputError(
-                f"buffer {name!r} changes in the forward pass; use a layer without such state"
-            )
+    kept = kept_state(
+        module,
+        lambda: _outputs(module, features, seed=0),
+        lambda: _outputs(module, features[:1], seed=0),
+    )
+    for name in kept.changed:
+        kind = "parameter" if name in dict(module.named_parameters()) else "buffer"
+        raise InputError(
+            f"{kind} {name!r} changes in the forward pass; use a layer without such state"
+        )
     if not _close(outputs, _outputs(module, features, seed=1)):
         raise InputError(
             "the module's outputs are random, not from the audit's own random streams; "
@@ -95,6 +100,7 @@ def check_parameters(module: nn.Module) -> None:
     if not parameters:
         raise InputError(f"{type(module).__name__} has no parameters to train")
     owners: dict[int, str] = {}
+    old_names = _old_names(module)
     for name, parameter in parameters:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InputError(f"parameter {name!r} has no shape yet; run the module once first")
@@ -107,12 +113,23 @@ def check_parameters(module: nn.Module) -> None:
                 f"parameter {name!r} is frozen, but all parameters are trained; "
                 "register it as a buffer, or set requires_grad"
             )
+        if name in old_names:
+            continue
         first = owners.setdefault(id(parameter), name)
         if first != name:
             raise InputError(
                 f"parameters {first!r} and {name!r} are the same tensor; give each layer its own, "
                 "or call one layer twice"
             )
+
+
+def _old_names(module: nn.Module) -> set[str]:
+    """Names of parameters that Opacus's recurrent layers give to PyTorch's names as well."""
+    return {
+        f"{prefix}.{old}" if prefix else old
+        for prefix, layer in module.named_modules()
+        for old in getattr(layer, "old_to_new", ())
+    }
 
 
 def check_logits(module: nn.Module, features: Tensor, loss: Loss) -> None:
