@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from summaries import summary_of
 
-from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
@@ -22,18 +22,12 @@ from dpcanary.gdp import gdp_epsilon
 from dpcanary.observations import parity
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.settings.figure import Figure as FigureSettings
-from dpcanary.summary import COLUMNS, SHOWN
 from dpcanary.tables import write_table
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-_AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
+_AXES = ["step", "learning_rate"]  # of figures of bounds
 _KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", "score_histograms", "trade_off"]
 _KINDS += ["gradient_norm", "privacy_profile"]
-_AUDIT = dict.fromkeys(SHOWN) | {
-    "canary": "gradient", "score": "coordinate", "adjacency": "substitute", "model": "linear",
-    "sample_rate": 0.25, "max_grad_norm": 2.0, "num_steps": 500, "learning_rate": 0.01,
-    "sampling": "poisson", "initialisation": "zeros", "dataset": "digits", "seed": 0,
-}  # fmt: skip
 _STAGE = EstimationStage(
     delta=1e-5,
     significance=0.05,
@@ -42,8 +36,6 @@ _STAGE = EstimationStage(
     independent=Independence.RUNS,
 )
 _NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
-_ESTIMATED = {"threshold_rule": "simultaneous", "conversion": "gdp", "proof": "proven"}
-_ESTIMATED |= {"is_valid": True, "significance": 0.05, "delta": 1e-5}
 
 
 def _main(program: str) -> Callable[[list[str]], None]:
@@ -55,31 +47,20 @@ def _main(program: str) -> Callable[[list[str]], None]:
     return module.main
 
 
-def _accounted(step: int) -> dict[str, object]:
-    epsilons = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
-    return {f"epsilon_upper_{name}": value * step / 500 for name, value in epsilons.items()}
-
-
 def _summary() -> pd.DataFrame:
     """With a name of a sweep, and a hash, that look like numbers."""
-    known = {
-        **_AUDIT,
-        "audit": "fig-gradient",
-        "sweep": "2024",
-        "configuration": "1e5",
-        "data": "digits",
-    }
-    known |= {"num_records": 500, "noise_multiplier": 5.574, "num_slots": 1, "num_runs": 100}
-    known |= {"num_looks": 1, "assumption": "the curve is Gaussian", **_ESTIMATED}
-    rows = [
-        dict.fromkeys(COLUMNS)
-        | known
-        | {"repeat": repeat, "step": step, "epsilon_lower": 0.01 * step + repeat}
-        | {"mu_lower": 0.002 * step + 0.5 * repeat, **_accounted(step)}
-        for repeat in (0, 1)
-        for step in (250, 500)
-    ]
-    return pd.DataFrame(rows)
+    rows = summary_of(
+        settings=[(0.25, 5.574)],
+        canaries=["gradient"],
+        num_repeats=2,
+        steps=(250, 500),
+        rules=["simultaneous"],
+        conversions=["gdp"],
+        **{"audit": "fig-gradient", "sweep": "2024", "configuration": "1e5"},
+        assumption="the curve is Gaussian",
+    )
+    bounds = {"epsilon_lower": 0.01 * rows["step"] + rows["repeat"]}
+    return rows.assign(**bounds, mu_lower=0.002 * rows["step"] + 0.5 * rows["repeat"])
 
 
 def _drawn_scores() -> np.ndarray:
@@ -113,7 +94,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     world = np.broadcast_to(parity(np.arange(100))[:, None], scores.shape[:3])
     write_scores(folder / "scores.npz", _audit_scores(scores, world))
     write_scores(folder / "norms.npz", _audit_scores(scores, world, score="gradient_norm"))
-    _write_by_runs(folder)
     grid = {"sample_rates": [1.0], "noise_multipliers": [22.37, 89.128], "num_steps": [500]}
     settings = json.dumps({**grid, "delta": 1e-5})
     _main("compare_adjacencies")(["--settings", settings, "--output", f"{folder}/ratios.tsv"])
@@ -128,40 +108,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _write_by_runs(folder: Path) -> None:
-    """Estimates of 20 and 100 runs, and their summary, for which it needs the resolved config."""
-    _main("estimate")(
-        [*_of_scores(folder, folder / "by_runs/fig-gradient.tsv"), "--num-runs", "20", "100"]
-    )
-    dataset = {"source": "digits", "encoder": None, "num_records": 500}
-    experiment = {
-        "settings": {"datasets": {"digits": dataset}},
-        "sweeps": {"2024": ["fig-gradient"]},
-        "audits": {"fig-gradient": _AUDIT},
-        "unused_keys": {"fig-gradient": ["ranking", "simulation"]},
-    }
-    (folder / "experiment.json").write_text(json.dumps(experiment))
-    names = ("hidden_state", "hidden_state_gdp", "heuristic", "poisson")
-    shared = {"noise_multiplier": 5.574, "accounting_method": "pld", "gaussian_distance": 1e-4}
-    shared |= dict.fromkeys(f"epsilon_{name}" for name in names)
-    rows = [{"step": step, **shared, **_accounted(step)} for step in (250, 500)]
-    (folder / "accounting").mkdir()
-    write_table(folder / "accounting/fig-gradient.tsv", pd.DataFrame(rows))
-    tables = ["--estimates", f"{folder}/by_runs", "--accounting", f"{folder}/accounting"]
-    arguments = ["--experiment", f"{folder}/experiment.json", "--sweeps", "2024", *tables]
-    _main("summarise")([*arguments, "--output", f"{folder}/by_runs.tsv"])
-
-
 def _of_scores(inputs: Path, output: Path) -> list[str]:
     scores = ["--scores", str(inputs / "scores.npz")]
     return ["--settings", _STAGE.to_json(), *scores, "--output", str(output)]
 
 
 def _arguments(kind: str, inputs: Path) -> list[str]:
-    if kind in _AXES:
-        table = inputs / ("by_runs.tsv" if kind == "num_runs" else "summary.tsv")
-        return ["--summary", str(table)]
     summary = ["--summary", str(inputs / "summary.tsv")]
+    if kind in _AXES:
+        return summary
     scores = ["--scores", str(inputs / "scores.npz")]
     profile, ceilings = str(inputs / "profiles/fig-gradient.tsv"), str(inputs / "ceilings.tsv")
     return {
@@ -206,23 +161,8 @@ def _check(kind: str, table: pd.DataFrame) -> None:
         case "step":
             assert audited["epsilon"].tolist() == pytest.approx([3.0, 5.5])
             assert audited["error_bar"].tolist() == pytest.approx([1.0, 1.0])
-        case "noise_multiplier" | "learning_rate":
-            place = {"noise_multiplier": 5.574, "learning_rate": 0.01}[kind]
-            assert audited[[kind, "epsilon"]].to_numpy().tolist() == [[place, 5.5]]
-        case "num_runs":  # estimated from the first runs of every repeat
-            for num_runs, epsilon in zip(audited["num_runs"], audited["epsilon"], strict=True):
-                by_hand = [
-                    estimate_epsilon(
-                        world0_scores=by_world[0, repeat, : int(num_runs) // 2, 1],
-                        world1_scores=by_world[1, repeat, : int(num_runs) // 2, 1],
-                        delta=1e-5,
-                        threshold_rule="simultaneous",
-                    ).epsilon_lower
-                    for repeat in (0, 1)
-                ]
-                assert epsilon == pytest.approx(sum(by_hand) / 2)
-            assert audited["num_runs"].tolist() == [20, 100]
-            assert set(table[series == "accounted_substitute"]["epsilon"]) == {10.0}
+        case "learning_rate":
+            assert audited[[kind, "epsilon"]].to_numpy().tolist() == [[0.01, 5.5]]
         case "test_accuracy":
             assert table["accuracy"].tolist() == pytest.approx([0.8])
         case "adjacency_ratio":
@@ -266,26 +206,12 @@ def test_options_of_a_config_arrive(inputs: Path, tmp_path: Path) -> None:
     assert files["f.tsv"].count(b"\n") > 2
 
 
-def test_what_is_proven_in_a_figure_is_of_the_repeat_that_it_draws(
-    inputs: Path, tmp_path: Path
-) -> None:
+def test_what_is_proven_in_a_figure_is_of_the_repeat_that_it_draws(tmp_path: Path) -> None:
     summary = _summary().assign(step=500, mu_lower=[0.3, 0.3, 0.7, 0.7], repeat=[0, 0, 1, 1])
     path = tmp_path / "ceilings.tsv"
     write_table(path, pd.DataFrame({"audit": ["fig-gradient"], "epsilon": [3.5]}))
     proven = _proven(summary, path)["fig-gradient"]
     assert (proven.mu, proven.ceiling) == (0.3, 3.5)
-    # The ceiling is the bound of scores that a threshold separates without an error.
-    [ceiling] = pd.read_csv(inputs / "ceilings.tsv", sep="\t").to_dict("records")
-    bound = estimate_epsilon(
-        world0_scores=np.arange(50) + 100,
-        world1_scores=np.arange(50),
-        delta=1e-5,
-        threshold_rule="simultaneous",
-        conversion="direct",
-    )
-    assert ceiling["epsilon"] == pytest.approx(bound.epsilon_lower)
-    names = ("audit", "num_world0", "num_world1")
-    assert [ceiling[name] for name in names] == ["fig-gradient", 50, 50]
 
 
 def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
@@ -340,16 +266,15 @@ def test_inputs_that_do_not_fit_are_named(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("num_runs", "message"),
-    [("102", "num_runs 102 is more than the 100 runs of a repeat of audit fig-grad"), ("21", "21")],
-)
-def test_numbers_of_runs_that_are_not_there_are_refused(
-    num_runs: str, message: str, inputs: Path, tmp_path: Path
+def test_bounds_of_the_first_runs_are_estimated_by_the_same_program(
+    inputs: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        _main("estimate")([*_of_scores(inputs, tmp_path / "out.tsv"), "--num-runs", "20", num_runs])
-    assert not list(tmp_path.iterdir())
+    _main("estimate")([*_of_scores(inputs, tmp_path / "e.tsv"), "--num-runs", "20", "100"])
+    table = pd.read_csv(tmp_path / "e.tsv", sep="\t")
+    assert {*table["num_runs"]} == {20, 100}
+    with pytest.raises(InputError, match="num_runs 21"):
+        _main("estimate")([*_of_scores(inputs, tmp_path / "f.tsv"), "--num-runs", "20", "21"])
+    assert not (tmp_path / "f.tsv").exists()
 
 
 @style.applied()
