@@ -222,12 +222,9 @@ def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(
     both = pd.concat([rows, rows.assign(threshold_rule="in_sample", is_valid=False)])
     write_table(tmp_path / "both.tsv", both)
     options = {"plain": {}, "note": {"note": note}, "rules": {"in_sample": True}}
+    given = {"summary": [tmp_path / "both.tsv"]}
     drawn = {
-        name: _draw(
-            *("epsilon_by_step", {"summary": [tmp_path / "both.tsv"]}, tmp_path / name),
-            axis="step",
-            **settings,
-        )
+        name: _draw("epsilon_by_step", given, tmp_path / name, axis="step", **settings)
         for name, settings in options.items()
     }
     for name in ("note", "rules"):
