@@ -277,9 +277,6 @@ def test_only_the_valid_rule_is_drawn_by_default_and_both_have_the_same_scale(ax
         points = table[(table["series"] == series) & (table["canary"] == "natural")]
         drawn = [line for axes in part.axes for line in _drawn(axes, "natural")]
         assert sorted(np.vstack(drawn)[:, 1]) == sorted(points["epsilon"])
-        bars = [axes.containers[-1].lines[2][0].get_segments() for axes in part.axes]
-        heights = [bar[1, 1] - bar[0, 1] for bars_of_panel in bars for bar in bars_of_panel]
-        assert sorted(heights) == pytest.approx(sorted(2 * points["error_bar"]))
 
 
 def test_a_rule_that_is_not_valid_is_drawn_and_labelled_where_it_is_the_only_one():
@@ -451,8 +448,7 @@ def test_by_runs_markers_tell_joint_bounds_from_others():
     for axes in figure.axes:
         assert _faces(axes) == {100.0: blue, 500.0: "white", 2000.0: blue}
     faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
-    assert faces["alone"] == "white"
-    assert faces["jointly with those of its curve"] != "white"
+    assert faces["alone"] == "white" != faces["jointly with those of its curve"]
     assert faces["gradient"] == blue
     drawn = np.vstack(_drawn(figure.axes[0])).tolist()
     points = _audited(table, "num_runs", "epsilon", canary="gradient", sample_rate=1.0)
@@ -574,14 +570,13 @@ def _mixed(column: str, value: object) -> pd.DataFrame:
     return pd.concat([summary, mixed.assign(**{column: value})])
 
 
-def _again(summary: pd.DataFrame, where: str) -> pd.DataFrame:
-    return pd.concat([summary, summary.query(where).assign(audit="other")])
-
-
 STEP = {"axis": "step"}
 NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
-TWICE = _again(NORMS, "max_grad_norm == 1")
-FEWER = _again(summary_of(axis={"num_runs": [100, 200]}, rules=["split"]), "num_runs == 100")
+RUNS_TWICE = summary_of(axis={"num_runs": [100, 200]}, rules=["split"])
+TWICE, FEWER = (
+    pd.concat([summary, summary.query(where).assign(audit="other")])
+    for summary, where in ((NORMS, "max_grad_norm == 1"), (RUNS_TWICE, "num_runs == 100"))
+)
 KINDS = [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
 PERIODS = [_fixed(), _fixed(canary_period=5.0, num_steps=1250)]
 MIXED = {

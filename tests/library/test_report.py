@@ -27,10 +27,7 @@ from dpcanary.reports.headline import (
     bound_sentences,
     cited_source,
 )
-from dpcanary.reports.of_experiment import (
-    _of_real_record,
-    report_of_experiment,
-)
+from dpcanary.reports.of_experiment import _of_real_record
 from dpcanary.reports.of_own_audit import report_of_own_audit
 from dpcanary.reports.page import Report, html_of
 from dpcanary.scoring.world_scores import WorldScores
@@ -166,11 +163,6 @@ def test_every_rule_conversion_and_accountant_that_is_named_has_a_sentence():
     methods.add(*sentences, accounting_sentence(["pld", "prv", "closed_form"]))
     assert "{" not in methods.paragraphs[0]
     assert cited_source("Steinke et al., 2023; Boglioni et al.") == "{boglioni}, {steinke}"
-
-
-def test_a_folder_without_results_is_named(tmp_path):
-    with pytest.raises(InputError, match="has no results: there is no summary"):
-        report_of_experiment(tmp_path)
 
 
 def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
