@@ -134,14 +134,14 @@ def test_the_trade_off_of_membership_has_the_curve_of_its_adjacency_alone():
 def test_the_trade_off_shows_what_is_proven_with_and_without_the_assumption():
     figure, table = draw("trade_off", [_attack()])
     gaussian = table[table["series"] == "gaussian"]
-    expected = norm.cdf(norm.isf(gaussian["false_positive_rate"]) - 1.25)
+    expected = norm.cdf(norm.isf(gaussian["false_positive_rate"]) - 1.256)
     assert gaussian["false_negative_rate"].to_numpy() == pytest.approx(expected)
     ceiling = table[table["series"] == "direct_ceiling"]
     rates = ceiling["false_positive_rate"]
-    steep, flat = 1 - 1e-5 - np.exp(5.0) * rates, np.exp(-5.0) * (1 - 1e-5 - rates)
+    steep, flat = 1 - 1e-5 - np.exp(5.001) * rates, np.exp(-5.001) * (1 - 1e-5 - rates)
     assert ceiling["false_negative_rate"].to_numpy() == pytest.approx(np.maximum(steep, flat))
     assert "Gaussian, audited μ = 1.25" in legend(figure)
-    assert "direct: at most ε = 5.00 with 600 scores" in legend(figure)
+    assert "direct: at most ε = 5.01 with 600 scores" in legend(figure)
     assert "Audited μ and the bound of direct: combined rule, 95 % confidence" in below(figure)
     # Panels can be chosen, and repeats are shown once.
     settings = {**FIXED, "canary_period": 5.0, "configuration": "second"}
