@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -23,13 +23,18 @@ ROOT = Path(__file__).parents[2]
 RESULTS = read_json(peers.RESULTS)
 
 
-def module(monkeypatch, name: str, **content) -> None:
-    """Puts a stand-in in the place of a module, and of the packages above it."""
-    for end in range(1, name.count(".") + 2):
-        part = ".".join(name.split(".")[:end])
-        if part not in sys.modules:
-            monkeypatch.setitem(sys.modules, part, ModuleType(part))
-    vars(sys.modules[name]).update(content)
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """A stand-in for the modules of all tools, which keeps their calls."""
+    stand_in = MagicMock()
+    node = "privacy_guard.analysis.mia"
+    for name in (
+        *("jax_privacy", "privacy_estimates", "privacy_guard", "privacy_guard.analysis", node),
+        *(f"{node}.{part}" for part in ("aggregate_analysis_input", "analysis_node")),
+        *(f"{node}.fdp_analysis_node", "whitebox_auditing", "whitebox_auditing.ndis_1d"),
+    ):
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    return stand_in
 
 
 def test_a_page_keeps_its_text_between_tables_and_needs_a_place_for_each():
@@ -132,79 +137,58 @@ def test_a_process_of_its_own_answers_by_json(tmp_path):
     assert read_json(answer)["epsilons"] == [{"epsilon_lower": expected.epsilon_lower}]
 
 
-def test_jax_privacy_gets_canaries_that_are_in_first(monkeypatch):
-    class CanaryScoreAuditor:
-        def __init__(self, in_, out):
-            self.scores = in_, out
-
-        def epsilon_clopper_pearson(self, significance, delta, threshold_strategy=None):
-            assert (significance, delta) == (0.05, 1e-5)
-            [in_], [out] = self.scores
-            return 10 * in_ + out + (threshold_strategy or 0)
-
-    auditing = SimpleNamespace(CanaryScoreAuditor=CanaryScoreAuditor, Split=lambda seed: seed)
-    module(monkeypatch, "jax_privacy", auditing=auditing)
-    scores = np.array([3.0]), np.array([1.0])
-    for name, expected in (("clopper_pearson", 31.0), ("clopper_pearson, Split", 31.25)):
-        call = peer_adapters.CALLS["jax_privacy", name]()
-        assert call(*scores, 1e-5, 0.05, 0.25) == {"epsilon": expected}
+IN_, OUT = np.array([10.0, 11.0, 12.0, 10.5, 7.0, 13.0]), np.array([7.0, 8.0, 12.5, 7.9])
 
 
-def test_privacy_estimates_gets_the_counts_of_the_second_half(monkeypatch):
+def asked(tool: str, name: str, in_: np.ndarray = IN_, out: np.ndarray = OUT) -> dict[str, object]:
+    return peer_adapters.CALLS[tool, name]()(in_, out, 1e-5, 0.05, 7)
+
+
+def test_tools_get_canaries_that_are_in_first(tools):
+    auditor, split = tools.auditing.CanaryScoreAuditor, tools.auditing.Split
+    bound = auditor.return_value.epsilon_clopper_pearson
+    for name, chosen in (("", {}), (", Split", {"threshold_strategy": split.return_value})):
+        found = asked("jax_privacy", f"clopper_pearson{name}")
+        assert found == {"epsilon": bound.return_value}
+        assert auditor.call_args.args == (IN_, OUT)
+        bound.assert_called_with(0.05, 1e-5, **chosen)
+    split.assert_called_once_with(seed=7)
+    bootstrap = tools.ndis_eps_lower_bound_with_ci
+    assert asked("dpsgd-auditbench", "bootstrap") == {"eps": bootstrap.return_value}
+    assert bootstrap.call_args.args == (IN_, OUT)
+    assert {"delta": 1e-5, "alpha": 0.05}.items() <= bootstrap.call_args.kwargs.items()
+
+
+def test_privacy_estimates_gets_the_counts_of_the_second_half(tools):
     """The first halves are apart, so the best threshold is between 8 and 10."""
 
     def compute_eps_lo(counts, delta, alpha, method):
         assert (delta, alpha) == (1e-5, 0.05)
         return counts["TP"] - counts["FP"] if method == "beta" else counts
 
-    module(monkeypatch, "privacy_estimates", AttackResults=dict, compute_eps_lo=compute_eps_lo)
-    in_, out = np.array([10.0, 11.0, 12.0, 10.5, 7.0, 13.0]), np.array([7.0, 8.0, 12.5, 7.9])
-    found = peer_adapters.privacy_estimates("joint-beta")(in_, out, 1e-5, 0.05, 0)
+    tools.configure_mock(AttackResults=dict, compute_eps_lo=compute_eps_lo)
+    found = asked("privacy-estimates", "joint-beta")
     assert found == {"eps_lo": {"TP": 2, "FN": 1, "FP": 1, "TN": 1}}
 
 
-def test_privacy_guard_gets_the_guesses_of_both_sides(monkeypatch):
-    class FDPAnalysisNode:
-        def __init__(self, m, c, c_cap, threshold, delta):
-            assert (threshold, delta) == (0.05, 1e-5)
-            self.found = (m, c, c_cap)
-
-        def run_analysis(self):
-            return SimpleNamespace(eps=self.found)
-
-    module(
-        monkeypatch, "privacy_guard.analysis.mia.fdp_analysis_node",
-        FDPAnalysisNode=FDPAnalysisNode,
-    )  # fmt: skip
+def test_privacy_guard_gets_the_guesses_of_both_sides_or_scores_as_tables(tools):
     rng = np.random.default_rng(8)
     in_, out = rng.normal(1.0, 1.0, 45), rng.normal(0.0, 1.0, 35)
-    scores, labels = np.concatenate([in_, out]), np.repeat([1, 0], [45, 35])
-    order = np.argsort(scores)
-    right = sum(labels[order[-10:]]) + sum(1 - labels[order[:10]])
-    call = peer_adapters.CALLS["PrivacyGuard", "FDPAnalysisNode"]()
-    assert call(in_, out, 1e-5, 0.05, 0) == {"eps": (80, right, 20)}
-
-
-def test_privacy_guard_gives_three_numbers_of_one_call(monkeypatch):
-    class AnalysisNode:
-        def __init__(self, given, delta, n_users_for_eval, num_bootstrap_resampling_times=1000):
-            self.scores = given
-            self.number = (n_users_for_eval, num_bootstrap_resampling_times)
-
-        def run_analysis(self):
-            train, test = self.scores
-            return SimpleNamespace(eps=train.sum(), eps_lb=test.sum(), eps_cp=self.number)
-
-    module(
-        monkeypatch, "privacy_guard.analysis.mia.aggregate_analysis_input",
-        AggregationType=SimpleNamespace(NONE="none"),
-        AggregateAnalysisInput=lambda kind, train, test, key: (train["score"], test["score"]),
-    )  # fmt: skip
-    module(monkeypatch, "privacy_guard.analysis.mia.analysis_node", AnalysisNode=AnalysisNode)
-    for name, samples in (("AnalysisNode", 1000), ("AnalysisNode, one bootstrap sample", 1)):
-        call = peer_adapters.CALLS["PrivacyGuard", name]()
-        found = call(np.array([1.0, 2.0, 4.0]), np.array([0.5, 0.0]), 1e-5, 0.05, 0)
-        assert found == {"eps": 7.0, "eps_lb": 0.5, "eps_cp": (2, samples)}
+    labels = np.repeat([1, 0], [45, 35])[np.argsort(np.concatenate([in_, out]))]
+    right = sum(labels[-10:]) + sum(1 - labels[:10])
+    node = tools.FDPAnalysisNode
+    found = asked("PrivacyGuard", "FDPAnalysisNode", in_, out)
+    assert found == {"eps": node.return_value.run_analysis.return_value.eps}
+    node.assert_called_once_with(m=80, c=right, c_cap=20, threshold=0.05, delta=1e-5)
+    one_sample = {"num_bootstrap_resampling_times": 1}
+    given, node = tools.AggregateAnalysisInput, tools.AnalysisNode
+    for name, settings in (("", {}), (", one bootstrap sample", one_sample)):
+        found = asked("PrivacyGuard", f"AnalysisNode{name}")
+        result = node.return_value.run_analysis.return_value
+        assert found == {key: getattr(result, key) for key in ("eps", "eps_lb", "eps_cp")}
+        node.assert_called_with(given.return_value, delta=1e-5, n_users_for_eval=4, **settings)
+        _, train, test, _ = given.call_args.args
+        assert (train["score"].tolist(), test["score"].tolist()) == (IN_.tolist(), OUT.tolist())
 
 
 def test_a_tool_that_no_registry_has_needs_a_clone(tmp_path):

@@ -2,38 +2,30 @@
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from summaries import summary_of
 
-from dpcanary import estimate_epsilon
 from dpcanary.errors import InputError
 from dpcanary.estimation.rules import ThresholdRule
 from dpcanary.estimation.settings import Conversion, EstimationStage, Independence
 from dpcanary.figures import style
 from dpcanary.figures.catalogue import FIGURE_KINDS, FigureKind, figure_kind
 from dpcanary.figures.layout import make_frame
-from dpcanary.figures.storage import READ, _proven
+from dpcanary.figures.storage import FILES, READ, Files, write_figure
 from dpcanary.gdp import gdp_epsilon
-from dpcanary.observations import parity
+from dpcanary.plugins import function_named
 from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.settings.figure import Figure as FigureSettings
-from dpcanary.summary import COLUMNS, SHOWN
 from dpcanary.tables import write_table
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-_AXES = ["step", "noise_multiplier", "learning_rate", "num_runs"]  # of figures of bounds
-_KINDS = [*_AXES, "test_accuracy", "adjacency_ratio", "score_histograms", "trade_off"]
-_KINDS += ["gradient_norm", "privacy_profile"]
-_AUDIT = dict.fromkeys(SHOWN) | {
-    "canary": "gradient", "score": "coordinate", "adjacency": "substitute", "model": "linear",
-    "sample_rate": 0.25, "max_grad_norm": 2.0, "num_steps": 500, "learning_rate": 0.01,
-    "sampling": "poisson", "initialisation": "zeros", "dataset": "digits", "seed": 0,
-}  # fmt: skip
 _STAGE = EstimationStage(
     delta=1e-5,
     significance=0.05,
@@ -42,8 +34,6 @@ _STAGE = EstimationStage(
     independent=Independence.RUNS,
 )
 _NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
-_ESTIMATED = {"threshold_rule": "simultaneous", "conversion": "gdp", "proof": "proven"}
-_ESTIMATED |= {"is_valid": True, "significance": 0.05, "delta": 1e-5}
 
 
 def _main(program: str) -> Callable[[list[str]], None]:
@@ -55,301 +45,205 @@ def _main(program: str) -> Callable[[list[str]], None]:
     return module.main
 
 
-def _accounted(step: int) -> dict[str, object]:
-    epsilons = {"substitute": 10.0, "add_remove": 4.4, "group_privacy": 11.0}
-    return {f"epsilon_upper_{name}": value * step / 500 for name, value in epsilons.items()}
-
-
 def _summary() -> pd.DataFrame:
     """With a name of a sweep, and a hash, that look like numbers."""
-    known = {
-        **_AUDIT,
-        "audit": "fig-gradient",
-        "sweep": "2024",
-        "configuration": "1e5",
-        "data": "digits",
-    }
-    known |= {"num_records": 500, "noise_multiplier": 5.574, "num_slots": 1, "num_runs": 100}
-    known |= {"num_looks": 1, "assumption": "the curve is Gaussian", **_ESTIMATED}
-    rows = [
-        dict.fromkeys(COLUMNS)
-        | known
-        | {"repeat": repeat, "step": step, "epsilon_lower": 0.01 * step + repeat}
-        | {"mu_lower": 0.002 * step + 0.5 * repeat, **_accounted(step)}
-        for repeat in (0, 1)
-        for step in (250, 500)
-    ]
-    return pd.DataFrame(rows)
+    rows = summary_of(
+        settings=[(0.25, 5.574)],
+        canaries=["gradient"],
+        num_repeats=2,
+        steps=(250, 500),
+        rules=["simultaneous"],
+        conversions=["gdp"],
+        **{"audit": "fig-gradient", "sweep": "2024", "configuration": "1e5"},
+        assumption="the curve is Gaussian",
+    )
+    bounds = {"epsilon_lower": 0.01 * rows["step"] + rows["repeat"]}
+    return rows.assign(**bounds, mu_lower=0.002 * rows["step"] + 0.5 * rows["repeat"])
 
 
-def _drawn_scores() -> np.ndarray:
-    """Scores by world, repeat, run of the world, and step."""
-    shifts = np.array([1.0, -1.0]).reshape(2, 1, 1, 1)
-    return np.random.default_rng(0).normal(size=(2, 2, 50, 2)) + shifts
+# By repeat, run and slot; then losses, which are higher in world 1, by step as well.
+WORLD = np.random.default_rng(1).integers(0, 2, (2, 100, 3))
+LOSSES = np.random.default_rng(2).exponential(size=(2, 100, 3, 2)) + 5 * WORLD[..., None]
+ACCURACY = np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100)
 
 
-def _audit_scores(
-    scores: np.ndarray, world: np.ndarray, *, score: str = "coordinate"
-) -> AuditScores:
-    """Scores of two repeats of 100 runs and two steps."""
+def _written_scores(folder: Path, score: str, world: np.ndarray = WORLD) -> Path:
     known = {"sample_rate": 0.25, "noise_multiplier": 5.574, "batch_size": None, "seconds": 1.0}
-    return AuditScores(
+    path = folder / f"{score}-{world.max()}.npz"
+    scores = AuditScores(
         header=_NAMES | {"score": score} | known,
         step=np.array([250, 500]),
-        scores=scores,
+        scores=-LOSSES,
         world=world.astype(np.uint8),
-        test_accuracy=np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100),
+        test_accuracy=ACCURACY,
     )
+    write_scores(path, scores)
+    return path
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of one audit with two repeats and two steps."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Files of one audit with two repeats and two steps, by what they are and what is wrong."""
     folder = tmp_path_factory.mktemp("inputs")
-    write_table(folder / "summary.tsv", _summary())
-    scores = np.empty((2, 100, 1, 2))
-    for index, drawn in enumerate(_drawn_scores()):
-        scores[:, index::2, 0] = drawn
-    world = np.broadcast_to(parity(np.arange(100))[:, None], scores.shape[:3])
-    write_scores(folder / "scores.npz", _audit_scores(scores, world))
-    write_scores(folder / "norms.npz", _audit_scores(scores, world, score="gradient_norm"))
-    _write_by_runs(folder)
+    names = ("summary", "ratios", "ceilings", "older", "fig-gradient")
+    paths = {name: [folder / f"{name}.tsv"] for name in names}
+    write_table(*paths["summary"], _summary())
+    write_table(*paths["older"], _summary().drop(columns=["num_slots", "num_looks", "is_valid"]))
+    paths["scores"], paths["norms"], paths["losses"] = (
+        [_written_scores(folder, name)] for name in ("coordinate", "gradient_norm", "loss")
+    )
+    paths["one_world"] = [_written_scores(folder, "loss", np.zeros_like(WORLD))]
     grid = {"sample_rates": [1.0], "noise_multipliers": [22.37, 89.128], "num_steps": [500]}
     settings = json.dumps({**grid, "delta": 1e-5})
     _main("compare_adjacencies")(["--settings", settings, "--output", f"{folder}/ratios.tsv"])
+    paths["profiles"] = paths["fig-gradient"]
+    deltas = np.linspace(0.01, 0.99, 50)
     profile = [
-        {"adjacency": name, "delta": d, "epsilon": gdp_epsilon(mu=mu, delta=float(d))}
+        {"adjacency": name, "delta": delta, "epsilon": gdp_epsilon(mu=mu, delta=float(delta))}
         for name, mu in (("substitute", 2.0), ("add_remove", 1.0))
-        for d in np.linspace(0.01, 0.99, 50)
+        for delta in deltas
     ]
-    (folder / "profiles").mkdir()
-    write_table(folder / "profiles/fig-gradient.tsv", pd.DataFrame(profile))
-    _main("bound_ceiling")(_of_scores(folder, folder / "ceilings.tsv"))
-    return folder
+    write_table(*paths["profiles"], pd.DataFrame(profile))
+    _main("bound_ceiling")(_of_scores(paths, *paths["ceilings"]))
+    return paths
 
 
-def _write_by_runs(folder: Path) -> None:
-    """Estimates of 20 and 100 runs, and their summary, for which it needs the resolved config."""
-    _main("estimate")(
-        [*_of_scores(folder, folder / "by_runs/fig-gradient.tsv"), "--num-runs", "20", "100"]
-    )
-    dataset = {"source": "digits", "encoder": None, "num_records": 500}
-    experiment = {
-        "settings": {"datasets": {"digits": dataset}},
-        "sweeps": {"2024": ["fig-gradient"]},
-        "audits": {"fig-gradient": _AUDIT},
-        "unused_keys": {"fig-gradient": ["ranking", "simulation"]},
-    }
-    (folder / "experiment.json").write_text(json.dumps(experiment))
-    names = ("hidden_state", "hidden_state_gdp", "heuristic", "poisson")
-    shared = {"noise_multiplier": 5.574, "accounting_method": "pld", "gaussian_distance": 1e-4}
-    shared |= dict.fromkeys(f"epsilon_{name}" for name in names)
-    rows = [{"step": step, **shared, **_accounted(step)} for step in (250, 500)]
-    (folder / "accounting").mkdir()
-    write_table(folder / "accounting/fig-gradient.tsv", pd.DataFrame(rows))
-    tables = ["--estimates", f"{folder}/by_runs", "--accounting", f"{folder}/accounting"]
-    arguments = ["--experiment", f"{folder}/experiment.json", "--sweeps", "2024", *tables]
-    _main("summarise")([*arguments, "--output", f"{folder}/by_runs.tsv"])
+def _of_scores(files: Files, output: Path) -> list[str]:
+    [scores] = files["scores"]
+    return ["--settings", _STAGE.to_json(), "--scores", str(scores), "--output", str(output)]
 
 
-def _of_scores(inputs: Path, output: Path) -> list[str]:
-    scores = ["--scores", str(inputs / "scores.npz")]
-    return ["--settings", _STAGE.to_json(), *scores, "--output", str(output)]
+def _read(name: str, **given: Sequence[Path]) -> Any:
+    return READ[name](dict.fromkeys(FILES, ()) | given)
 
 
-def _arguments(kind: str, inputs: Path) -> list[str]:
-    if kind in _AXES:
-        table = inputs / ("by_runs.tsv" if kind == "num_runs" else "summary.tsv")
-        return ["--summary", str(table)]
-    summary = ["--summary", str(inputs / "summary.tsv")]
-    scores = ["--scores", str(inputs / "scores.npz")]
-    profile, ceilings = str(inputs / "profiles/fig-gradient.tsv"), str(inputs / "ceilings.tsv")
-    return {
-        "test_accuracy": [*scores, *summary],
-        "adjacency_ratio": ["--ratios", str(inputs / "ratios.tsv")],
-        "score_histograms": scores,
-        "trade_off": [*scores, *summary, "--profiles", profile, "--ceilings", ceilings],
-        "gradient_norm": ["--scores", str(inputs / "norms.npz"), *summary],
-        "privacy_profile": ["--profiles", profile, *summary],
-    }[kind]
+def test_what_is_read_is_of_the_files(files: Files) -> None:
+    scores, norms = files["scores"], files["norms"]
+    [accuracies] = _read("accuracies", scores=scores).values()
+    np.testing.assert_array_equal(accuracies, ACCURACY)
+    of_step = _read("norms", scores=norms)["fig-gradient"]
+    assert [*of_step] == [250, 500]
+    for index, norms_of_step in enumerate(of_step.values()):
+        np.testing.assert_array_equal(norms_of_step, LOSSES[..., index].ravel())
+    ratios = _read("ratios", ratios=files["ratios"])["ratio"]
+    assert ratios.tolist() == pytest.approx([9.992 / 4.375, 2.152], 1e-3)
+    known = {name: files[name] for name in FILES if name != "ratios"}
+    [attack] = _read("attacks", **known)  # of the first repeat at the last step
+    for world, own in enumerate((attack.world0_scores, attack.world1_scores)):
+        assert sorted(own) == sorted(-LOSSES[0, ..., 1][WORLD[0] == world])
+    assert (attack.step, attack.settings["sweep"]) == (500, "2024")
+    [ceiling] = pd.read_csv(*files["ceilings"], sep="\t")["epsilon"]
+    assert (attack.proven.mu, attack.proven.ceiling) == (1.0, ceiling)
+    assert ceiling > 0
+    profiles = _read("profiles", profiles=files["profiles"])["fig-gradient"]
+    for profile in (profiles, attack.profiles):
+        for adjacency, mu in (("substitute", 2.0), ("add_remove", 1.0)):
+            shown = profile[adjacency]
+            assert shown.epsilon[9] == pytest.approx(gdp_epsilon(mu=mu, delta=shown.delta[9]))
 
 
-def _draw(kind: str, arguments: list[str], folder: Path, **settings: object) -> dict[str, bytes]:
-    """The files of a figure of a kind, or of bounds against an axis, by the program."""
-    entry = figure_kind("epsilon_by_setting" if kind in _AXES else kind)
-    options = {**({"axis": kind} if kind in _AXES else {}), **settings}
-    given = ["--draw", entry.draw, "--inputs", *entry.inputs, "--settings", json.dumps(options)]
-    outputs = [part for end in ("pdf", "png", "tsv") for part in (f"--{end}", f"{folder}/f.{end}")]
-    _main("draw_figure")([*given, *arguments, *outputs])
-    return {path.name: path.read_bytes() for path in folder.glob("f.*")}
-
-
-@pytest.mark.parametrize("kind", _KINDS)
-def test_writes_three_files_with_the_same_bytes_again_and_tables_of_the_files_given(
-    kind: str, inputs: Path, tmp_path: Path
-) -> None:
-    first = _draw(kind, _arguments(kind, inputs), tmp_path / "first")
-    assert sorted(first) == ["f.pdf", "f.png", "f.tsv"]
-    assert first["f.pdf"].startswith(b"%PDF")
-    assert b"CreationDate" not in first["f.pdf"]
-    assert first["f.png"].startswith(b"\x89PNG")
-    assert first == _draw(kind, _arguments(kind, inputs), tmp_path / "second")
-    _check(kind, pd.read_csv(tmp_path / "first/f.tsv", sep="\t"))
-
-
-def _check(kind: str, table: pd.DataFrame) -> None:
-    """The table of a figure, compared with the files that it is of."""
-    by_world = _drawn_scores()  # then by repeat, run and step
-    series = table.get("series")
-    audited = table[series == "audited"] if series is not None else table
-    match kind:
-        case "step":
-            assert audited["epsilon"].tolist() == pytest.approx([3.0, 5.5])
-            assert audited["error_bar"].tolist() == pytest.approx([1.0, 1.0])
-        case "noise_multiplier" | "learning_rate":
-            place = {"noise_multiplier": 5.574, "learning_rate": 0.01}[kind]
-            assert audited[[kind, "epsilon"]].to_numpy().tolist() == [[place, 5.5]]
-        case "num_runs":  # estimated from the first runs of every repeat
-            for num_runs, epsilon in zip(audited["num_runs"], audited["epsilon"], strict=True):
-                by_hand = [
-                    estimate_epsilon(
-                        world0_scores=by_world[0, repeat, : int(num_runs) // 2, 1],
-                        world1_scores=by_world[1, repeat, : int(num_runs) // 2, 1],
-                        delta=1e-5,
-                        threshold_rule="simultaneous",
-                    ).epsilon_lower
-                    for repeat in (0, 1)
-                ]
-                assert epsilon == pytest.approx(sum(by_hand) / 2)
-            assert audited["num_runs"].tolist() == [20, 100]
-            assert set(table[series == "accounted_substitute"]["epsilon"]) == {10.0}
-        case "test_accuracy":
-            assert table["accuracy"].tolist() == pytest.approx([0.8])
-        case "adjacency_ratio":
-            assert table["ratio"].tolist() == pytest.approx([9.992 / 4.375, 2.152], 1e-3)
-        case "score_histograms":
-            both = by_world[:, 0, :, 1].ravel()  # of the first repeat at the last step
-            assert table["bin_left"].iloc[0] == pytest.approx(min(both))
-            assert table["bin_right"].iloc[-1] == pytest.approx(max(both))
-            assert set(table["step"]) == {500}
-        case "trade_off":
-            known = {"measured", "accounted_substitute", "gaussian", "direct_ceiling"}
-            assert known < set(series)
-        case "gradient_norm":
-            norms = np.abs(by_world).reshape(-1, 2)
-            assert table["step"].tolist() == [250, 500]
-            assert table["mean"].tolist() == pytest.approx(norms.mean(axis=0).tolist())
-            spread = norms.std(axis=0, ddof=1).tolist()
-            assert table["standard_deviation"].tolist() == pytest.approx(spread)
-            assert set(table["num_runs"]) == {200}
-        case "privacy_profile":  # the mean over both repeats
-            assert audited["mu"].to_numpy() == pytest.approx(1.25)
-        case _:
-            raise AssertionError(kind)
-
-
-def test_options_of_a_config_arrive(inputs: Path, tmp_path: Path) -> None:
-    """A note with any sign, panels, and the rule that is not valid."""
-    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
-    valid = _summary()
-    both = pd.concat([valid, valid.assign(threshold_rule="in_sample", is_valid=False)])
-    write_table(tmp_path / "both.tsv", both)
-    given = ["--summary", str(tmp_path / "both.tsv")]
-    options = {"plain": {}, "note": {"note": note}, "rules": {"in_sample": True}}
-    files = {name: _draw("step", given, tmp_path / name, **one) for name, one in options.items()}
-    for name in ("note", "rules"):
-        assert files[name]["f.png"] != files["plain"]["f.png"]
-        assert files[name]["f.tsv"] == files["plain"]["f.tsv"]
-    assert b"audited_in_sample" in files["plain"]["f.tsv"]
-    panels = ["model", "max_grad_norm"]
-    files = _draw("gradient_norm", _arguments("gradient_norm", inputs), tmp_path, panels=panels)
-    assert files["f.tsv"].count(b"\n") > 2
-
-
-def test_what_is_proven_in_a_figure_is_of_the_repeat_that_it_draws(
-    inputs: Path, tmp_path: Path
-) -> None:
-    summary = _summary().assign(step=500, mu_lower=[0.3, 0.3, 0.7, 0.7], repeat=[0, 0, 1, 1])
-    path = tmp_path / "ceilings.tsv"
-    write_table(path, pd.DataFrame({"audit": ["fig-gradient"], "epsilon": [3.5]}))
-    proven = _proven(summary, path)["fig-gradient"]
-    assert (proven.mu, proven.ceiling) == (0.3, 3.5)
-    # The ceiling is the bound of scores that a threshold separates without an error.
-    [ceiling] = pd.read_csv(inputs / "ceilings.tsv", sep="\t").to_dict("records")
-    bound = estimate_epsilon(
-        world0_scores=np.arange(50) + 100,
-        world1_scores=np.arange(50),
-        delta=1e-5,
-        threshold_rule="simultaneous",
-        conversion="direct",
-    )
-    assert ceiling["epsilon"] == pytest.approx(bound.epsilon_lower)
-    names = ("audit", "num_world0", "num_world1")
-    assert [ceiling[name] for name in names] == ["fig-gradient", 50, 50]
-
-
-def test_every_slots_scores_are_of_its_own_world(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    world = rng.integers(0, 2, (2, 100, 3))
-    scores = rng.normal(size=(2, 100, 3, 2)) - 100 * world[..., None]
-    write_scores(tmp_path / "scores.npz", _audit_scores(scores, world))
-    _draw("score_histograms", ["--scores", f"{tmp_path}/scores.npz"], tmp_path / "out")
-    table = pd.read_csv(tmp_path / "out/f.tsv", sep="\t")
-    upper, lower = table[table["bin_right"] > -10], table[table["bin_right"] <= -10]
-    zeros = int((world[0] == 0).sum())
-    assert (upper["world0_scores"].sum(), upper["world1_scores"].sum()) == (zeros, 0)
-    assert (lower["world0_scores"].sum(), lower["world1_scores"].sum()) == (0, 300 - zeros)
-
-
-def test_loss_gaps_are_of_slots_that_are_out_minus_those_that_are_in(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    world = rng.integers(0, 2, (2, 100, 3))
-    losses = rng.exponential(size=(2, 100, 3, 2)) + 5 * world[..., None]  # world 1 is out
-    write_scores(tmp_path / "scores.npz", _audit_scores(-losses, world, score="loss"))
-    gaps = READ["gaps"]({"scores": [tmp_path / "scores.npz"]})
+def test_loss_gaps_are_of_slots_that_are_out_minus_those_that_are_in(files: Files) -> None:
+    gaps = _read("gaps", scores=files["losses"])
     assert gaps[["repeat", "step"]].to_numpy().tolist() == [[0, 250], [0, 500], [1, 250], [1, 500]]
     for gap, (repeat, step) in zip(gaps["loss_gap"], np.ndindex(2, 2), strict=True):
-        of_step, is_out = losses[repeat, ..., step], world[repeat] == 1
+        of_step, is_out = LOSSES[repeat, ..., step], WORLD[repeat] == 1
         assert gap == pytest.approx(of_step[is_out].mean() - of_step[~is_out].mean())
-    write_scores(tmp_path / "in.npz", _audit_scores(-losses, np.zeros_like(world), score="loss"))
-    with pytest.raises(InputError, match="all slots are in one world: add slots"):
-        READ["gaps"]({"scores": [tmp_path / "in.npz"]})
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "message"),
+    ("reader", "given", "message"),
     [
-        ("step", "--summary {older}", r"older\.tsv has no column is_valid, num_looks, num_slots; "),
-        ("trade_off", "--scores {scores} {scores} --profiles {profile}", "2 score files and 1"),
-        ("trade_off", "--scores {scores} --profiles {profile} --ceilings {profile}", "audit"),
-        ("trade_off", "--scores {scores} --profiles {summary}", "has no column epsilon"),
-        ("trade_off", "--scores {scores} --profiles absent.tsv", "absent.tsv does not exist"),
-        ("gradient_norm", "--scores {scores}", "has score coordinate, which keeps no norms"),
-        ("canary_sets", "--scores {scores}", "has score coordinate, not loss"),
+        ("summary", "summary=older", r"older\.tsv has no column is_valid, num_looks, num_slots; "),
+        ("attacks", "scores=scores,scores profiles=profiles", "2 score files and 1"),
+        ("attacks", "scores=scores summary=summary ceilings=profiles", "audit"),
+        ("attacks", "scores=scores profiles=summary", "has no column epsilon"),
+        ("profiles", "profiles=absent", "absent.tsv does not exist"),
+        ("norms", "scores=scores", "has score coordinate, which keeps no norms"),
+        ("gaps", "scores=scores", "has score coordinate, not loss"),
+        ("gaps", "scores=one_world", "all slots are in one world: add slots"),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(
-    kind: str, arguments: str, message: str, inputs: Path, tmp_path: Path
+    reader: str, given: str, message: str, files: Files
 ) -> None:
-    paths = {name: inputs / f"{name}.tsv" for name in ("summary", "older")}
-    paths |= {"scores": inputs / "scores.npz", "profile": inputs / "profiles/fig-gradient.tsv"}
-    write_table(paths["older"], _summary().drop(columns=["num_slots", "num_looks", "is_valid"]))
-    given = f"--summary {{summary}} {arguments}".format(**paths).split()
+    paths = {**files, "absent": [Path("absent.tsv")]}
+    named = {
+        kind: [path for name in names.split(",") for path in paths[name]]
+        for kind, names in (part.split("=") for part in given.split())
+    }
     with pytest.raises(InputError, match=message):
-        _draw(kind, given, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        _read(reader, **named)
+
+
+def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str, bytes]:
+    """The files of a figure of a kind, by the program."""
+    entry = figure_kind(kind)
+    given = ["--draw", entry.draw, "--inputs", *entry.inputs, "--settings", json.dumps(settings)]
+    given += [str(part) for name, paths in files.items() for part in (f"--{name}", *paths)]
+    outputs = [part for end in ("pdf", "png", "tsv") for part in (f"--{end}", f"{folder}/f.{end}")]
+    _main("draw_figure")([*given, *outputs])
+    return {path.suffix: path.read_bytes() for path in folder.glob("f.*")}
 
 
 @pytest.mark.parametrize(
-    ("num_runs", "message"),
-    [("102", "num_runs 102 is more than the 100 runs of a repeat of audit fig-grad"), ("21", "21")],
+    ("kind", "settings"),
+    [
+        ("epsilon_by_setting", {"axis": "learning_rate"}),
+        ("trade_off", {}),
+        ("gradient_norm", {"panels": ["model", "max_grad_norm"]}),
+    ],
 )
-def test_numbers_of_runs_that_are_not_there_are_refused(
-    num_runs: str, message: str, inputs: Path, tmp_path: Path
+def test_writes_three_files_with_the_same_bytes_again_of_the_files_given(
+    kind: str, settings: dict[str, Any], files: Files, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        _main("estimate")([*_of_scores(inputs, tmp_path / "out.tsv"), "--num-runs", "20", num_runs])
-    assert not list(tmp_path.iterdir())
+    given = {name: files[name] for name in figure_kind(kind).files}
+    if kind == "gradient_norm":
+        given["scores"] = files["norms"]
+    first = _draw(kind, given, tmp_path, **settings)
+    assert sorted(first) == [".pdf", ".png", ".tsv"]
+    assert first[".pdf"].startswith(b"%PDF")
+    assert b"CreationDate" not in first[".pdf"]
+    assert first[".png"].startswith(b"\x89PNG")
+    entry = figure_kind(kind)
+    inputs = {name: _read(name, **given) for name in entry.inputs}
+    figure, table = function_named(entry.draw)(**inputs, **settings)
+    second = {end: tmp_path / f"second{end}" for end in first}
+    pdf, png, tsv = (second[end] for end in sorted(second))
+    write_figure(figure, table, pdf=pdf, png=png, tsv=tsv)
+    assert {end: path.read_bytes() for end, path in second.items()} == first
+
+
+def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(
+    files: Files, tmp_path: Path
+) -> None:
+    """A note with any sign, and the rule that is not valid."""
+    note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
+    rows = _summary()
+    both = pd.concat([rows, rows.assign(threshold_rule="in_sample", is_valid=False)])
+    write_table(tmp_path / "both.tsv", both)
+    options = {"plain": {}, "note": {"note": note}, "rules": {"in_sample": True}}
+    given = {"summary": [tmp_path / "both.tsv"]}
+    drawn = {
+        name: _draw("epsilon_by_step", given, tmp_path / name, axis="step", **settings)
+        for name, settings in options.items()
+    }
+    for name in ("note", "rules"):
+        assert drawn[name][".png"] != drawn["plain"][".png"]
+        assert drawn[name][".tsv"] == drawn["plain"][".tsv"]
+    assert b"audited_in_sample" in drawn["plain"][".tsv"]
+    with pytest.raises(InputError, match="has no column"):
+        _draw("epsilon_by_step", {"summary": files["older"]}, tmp_path / "out", axis="step")
+    assert not (tmp_path / "out").exists()
+
+
+def test_bounds_of_the_first_runs_are_estimated_by_the_same_program(
+    files: Files, tmp_path: Path
+) -> None:
+    _main("estimate")([*_of_scores(files, tmp_path / "e.tsv"), "--num-runs", "20", "100"])
+    assert {*pd.read_csv(tmp_path / "e.tsv", sep="\t")["num_runs"]} == {20, 100}
+    with pytest.raises(InputError, match="num_runs 102"):
+        _main("estimate")([*_of_scores(files, tmp_path / "f.tsv"), "--num-runs", "20", "102"])
+    assert not (tmp_path / "f.tsv").exists()
 
 
 @style.applied()
@@ -360,12 +254,12 @@ def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.Dat
 
 
 def test_a_new_kind_needs_an_entry_and_its_function_alone(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = FigureKind("mine", draw=f"{__name__}:draw_rates", caption=("A line.",))
     monkeypatch.setitem(FIGURE_KINDS, "mine", entry)
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None
     with pytest.raises(ValueError, match="a figure of kind mine has no lines"):
         FigureSettings(kind="mine", sweeps=("a",), lines=("model",))
-    _draw("mine", ["--summary", str(inputs / "summary.tsv")], tmp_path, note="n")
+    _draw("mine", {"summary": files["summary"]}, tmp_path, note="n")
     assert pd.read_csv(tmp_path / "f.tsv", sep="\t")["epsilon_lower"].tolist() == [2.5, 5, 3.5, 6]
