@@ -82,16 +82,6 @@ def test_adjacencies_are_ordered(start) -> None:
     assert substitute <= group * (1 + 1e-3) + 1e-6  # the errors of their grids
 
 
-def test_adjacencies_differ_by_more_than_all_numerical_errors() -> None:
-    kinds = (("add_remove", PLD), ("substitute", PLD), ("substitute", GROUP_PRIVACY))
-    add, substitute, group = (
-        bounds_of(**setting(adjacency=adjacency, num_steps=40), method=method)
-        for adjacency, method in kinds
-    )
-    assert add.upper < substitute.lower
-    assert substitute.upper < group.lower
-
-
 @each_method
 def test_calibration_and_accounting_are_inverse(method) -> None:
     def holds(start: dict[str, Any], epsilon: float) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sampling import exhaustive
-from scipy.special import ndtr, ndtri
 
 from dpcanary.estimation.calibration.statistics import observed_statistics, scan_terms
 from dpcanary.estimation.families import GDP, direct_family
@@ -66,36 +65,25 @@ def likelihood_ratios(seed: int) -> Coupled:
     return of_atoms(law0 / law1, law0, law1, rng)
 
 
-def rounded(seed: int) -> Coupled:
-    """N(1, 1) against N(0, 1), rounded: many ties."""
-    rng = np.random.default_rng([4, seed])
-    x, y = np.round(rng.normal(1, 1, SIZES[0])), np.round(rng.normal(0, 1, SIZES[1]))
-    low, high = ndtr(x - 0.5 - 1), ndtr(x + 0.5 - 1)
-    u = low + rng.random(SIZES[0]) * (high - low)
-    low, high = ndtr(-(y + 0.5)), ndtr(-(y - 0.5))
-    v = low + rng.random(SIZES[1]) * (high - low)
-    return Coupled(x, y, u, ndtr(-ndtri(v) - 1.0))
-
-
-MECHANISMS = [random_atoms, likelihood_ratios, rounded]
-
-
 @pytest.mark.parametrize("num_draws", [60, exhaustive(400)])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", [random_atoms, likelihood_ratios])
 def test_the_pair_wins_all_that_the_mechanism_wins(mechanism, num_draws):
     """Every comparison of two scores, so that no statistic of the mechanism is larger."""
-    won, won_by_pair = 0, 0
+    won, won_by_pair, lost_by_a_lower_one = 0, 0, 0
     for seed in range(num_draws):
         coupled = mechanism(seed)
         wins = coupled.world0[:, None] > coupled.world1
         pair_wins = coupled.pair0[:, None] >= coupled.pair1 - 1e-12
         assert not (wins & ~pair_wins).any()
         won, won_by_pair = won + wins.sum(), won_by_pair + pair_wins.sum()
+        lower_wins = coupled.pair0[:, None] >= coupled.pair1 + 0.02
+        lost_by_a_lower_one += (wins & ~lower_wins).sum()
         for terms in TERMS:
             own = observed_statistics(coupled.world0, coupled.world1, terms)
             of_pair = observed_statistics(coupled.pair0, coupled.pair1 - 1e-12, terms)
             assert (own <= of_pair).all()
     assert 0 < won < won_by_pair
+    assert lost_by_a_lower_one > 0, "the check is able to fail"
 
 
 def test_the_coupled_draws_of_the_pair_are_uniform():
@@ -103,12 +91,3 @@ def test_the_coupled_draws_of_the_pair_are_uniform():
     u = np.concatenate([random_atoms(seed).pair0 for seed in range(400)])
     distance = np.abs(np.sort(u) - (np.arange(len(u)) + 0.5) / len(u)).max()
     assert distance < 1.63 / np.sqrt(len(u))  # Kolmogorov and Smirnov, 1 %
-
-
-def test_a_pair_of_too_large_a_curve_does_not_win_all():
-    """The check is able to fail: scores of mu 1 against the pair of mu .8."""
-    rng = np.random.default_rng(5)
-    x, y = rng.normal(1, 1, SIZES[0]), rng.normal(0, 1, SIZES[1])
-    u, v = ndtr(x - 1), ndtr(-y)
-    wins, pair_wins = x[:, None] > y, u[:, None] >= ndtr(-ndtri(v) - 0.8)
-    assert (wins & ~pair_wins).any()
