@@ -159,7 +159,7 @@ def _noise_of_a_config(**changes: object) -> object:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"noise_multiplier": 0.2}, {"delta": 1e-17}, {"delta": 1e-14, "record_steps": (10**6,)}],
+    [{"noise_multiplier": 0.05}, {"delta": 1e-17}, {"delta": 1e-14, "record_steps": (10**5,)}],
 )
 def test_a_config_that_exact_accountants_refuse_gets_loose_bounds(changes, capsys) -> None:
     table = _bounds_of_a_config(**changes)

@@ -30,7 +30,6 @@ from simulated import (
     transcripts,
 )
 
-from dpcanary import estimate_epsilon
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
 from dpcanary.estimation import estimate_epsilon_at_looks
@@ -70,13 +69,6 @@ def test_valid_rules_keep_their_significance(rule, sizes):
         assert rates["gaussian 1.0"] > 0.02, "needlessly weak"
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("mu", [0.0, 1.0, 4.0])
-def test_simultaneous_keeps_its_significance_at_many_runs(mu):
-    law = Law(gaussian(mu), mu)
-    assert share_above(ThresholdRule.SIMULTANEOUS, law, 25_000, 500) <= allowed(500)
-
-
 def test_rules_that_are_not_valid_do_not():
     for rule in {*RULES} - {*VALID}:
         rate = share_above(rule, LAWS["gaussian 1.0"], 25_000, 200)
@@ -84,11 +76,15 @@ def test_rules_that_are_not_valid_do_not():
 
 
 DIRECT_LAWS = {
-    "response 1": Law(response(1.0), 1.0),
-    "response 2.5": Law(response(2.5), 2.5),
-    "pair 1": Law(direct_pair(1.0), 1.0),
-    "pair 2.5": Law(direct_pair(2.5), 2.5),
-    "gaussian": Law(gaussian(1.0), gdp_epsilon(mu=1.0, delta=DELTA)),
+    "response 1": (Law(response(1.0), 1.0), DELTA),
+    "response 2.5": (Law(response(2.5), 2.5), DELTA),
+    "pair 1": (Law(direct_pair(1.0), 1.0), DELTA),
+    "pair 2.5": (Law(direct_pair(2.5), 2.5), DELTA),
+    "gaussian": (Law(gaussian(1.0), gdp_epsilon(mu=1.0, delta=DELTA)), DELTA),
+    **{
+        f"pair {epsilon}, delta {delta}": (Law(direct_pair(epsilon, delta), epsilon), delta)
+        for epsilon, delta in ((0.0, 0.1), (1.0, 0.02))
+    },
 }
 
 
@@ -97,21 +93,13 @@ DIRECT_LAWS = {
 def test_conversion_direct_keeps_the_significance(rule, num_audits, size):
     if RULES[rule].anytime:
         num_audits //= 6
-    for name, law in DIRECT_LAWS.items():
+    for name, (law, delta) in DIRECT_LAWS.items():
         if rule == ThresholdRule.FIXED and name == "gaussian":
             continue  # half of its epsilon is no good threshold
-        rate = share_above(rule, law, size, num_audits, family=direct_family(DELTA), seed=7)
+        family = direct_family(delta)
+        assert np.isfinite(family.curves(np.array([0.0, 1.0, 5.0]))).all()
+        rate = share_above(rule, law, size, num_audits, family=family, seed=7)
         assert rate <= allowed(num_audits), name
-
-
-@pytest.mark.parametrize(("delta", "epsilon"), [(0.1, 0.0), (0.02, 1.0), exhaustive((0.05, 2.0))])
-def test_direct_at_a_large_delta(delta, epsilon):
-    family = direct_family(delta)
-    assert np.isfinite(family.curves(np.array([0.0, 1.0, 5.0]))).all()
-    law = Law(direct_pair(epsilon, delta), epsilon)
-    for rule in (*CALIBRATED, ThresholdRule.SPLIT, ThresholdRule.MAHLOUJIFAR):
-        assert share_above(rule, law, 40, 300, family=family, seed=10) <= allowed(300), rule
-    assert share_above(ThresholdRule.ANYTIME, law, 80, 50, family=family) <= allowed(50)
 
 
 @pytest.mark.long
@@ -167,23 +155,15 @@ def test_anytime_bounds_are_nearly_those_of_a_fixed_number():
     ids=["two", "four"],
 )
 @pytest.mark.parametrize("rule", CALIBRATED)
-def test_bounds_at_looks_hold_jointly_and_bounds_that_hold_alone_do_not(rule, looks, num_audits):
-    rng, above, above_alone = np.random.default_rng(1), 0, 0
+def test_bounds_at_looks_hold_jointly(rule, looks, num_audits):
+    rng, above = np.random.default_rng(1), 0
     for _ in range(num_audits):
         world0, world1 = gaussian(1.0)(rng, *looks[-1])
         scores = {"world0_scores": world0, "world1_scores": world1, "delta": DELTA}
-        joint = estimate_epsilon_at_looks(**scores, looks=looks, threshold_rule=rule)
-        above += max(bound.mu_lower for bound in joint) > 1.0
-        alone = []
-        for n, _ in looks:
-            scores |= {"world0_scores": world0[:n], "world1_scores": world1[:n]}
-            alone.append(estimate_epsilon(**scores, threshold_rule=rule).mu_lower)
-        above_alone += max(alone) > 1.0
+        bounds = estimate_epsilon_at_looks(**scores, looks=looks, threshold_rule=rule)
+        above += max(bound.mu_lower for bound in bounds) > 1.0
     assert above / num_audits <= allowed(num_audits)
     assert above / num_audits >= 0.02, "needlessly weak"
-    assert above_alone > above
-    if num_audits > 1_000:
-        assert above_alone / num_audits > allowed(num_audits)
 
 
 # Slots
@@ -195,23 +175,19 @@ def estimates_of_slots(
     shape: tuple[int, int, int],
     seed: int,
     worlds: WorldAssignment = WorldAssignment.COINS,
-    independent: Independence = Independence.SLOTS,
-    shared_noise: bool = False,
 ) -> pd.DataFrame:
     """Bounds of simulated audits of several slots, with the `truth` that they must not exceed.
 
     A Gaussian mechanism releases a sum with standard normal noise in every direction; a slot's
     record moves the sum by mu between the worlds, in a direction of the slot's own. A slot's score
     is the release in that direction.
-    With shared noise, the noise is the same in all directions of a run: a slot's scores are still
-    those of a Gaussian mechanism, but slots are not independent. The shape is that of audits, runs
-    and slots.
+    The shape is that of audits, runs and slots.
     """
     num_audits, num_runs, num_slots = shape
     runs = np.arange(num_audits * num_runs)
     assigned = assigned_worlds(worlds, runs=runs, num_slots=num_slots, seed=seed).reshape(shape)
     rng = np.random.default_rng([seed, num_runs, int(10 * mu)])
-    noise = rng.standard_normal((num_audits, num_runs, 1 if shared_noise else num_slots))
+    noise = rng.standard_normal(shape)
     audits = AuditScores(
         header={"audit": "simulated", "noise_multiplier": 1.0, "seconds": 0.0},
         step=np.array([1]),
@@ -224,7 +200,7 @@ def estimates_of_slots(
         significance=SIGNIFICANCE,
         threshold_rules=(ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT),
         conversions=(Conversion.GDP, Conversion.DIRECT),
-        independent=independent,
+        independent=Independence.SLOTS,
     )
     return estimates_table(stage, audits).assign(truth=gdp_epsilon(mu=mu, delta=DELTA))
 
@@ -245,22 +221,6 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
     rates = rates_of(table)
     assert (len(rates), len(table)) == (4, 4 * shape[0])
     assert (rates <= allowed(shape[0])).all(), rates
-
-
-@pytest.mark.parametrize("num_audits", [200, exhaustive(500)])
-@pytest.mark.parametrize("independent", Independence)
-def test_slots_that_share_their_noise_may_not_be_pooled(independent, num_audits):
-    """Pooled, the bounds break; slot by slot, they hold."""
-    table = estimates_of_slots(
-        mu=1.0, shape=(num_audits, 50, 10), independent=independent, shared_noise=True, seed=8
-    )
-    if independent is Independence.RUNS:
-        rates = rates_of(table[table["slot"] == 0])
-        assert (rates <= allowed(num_audits)).all(), rates
-    else:
-        rates = rates_of(table)[:, Conversion.GDP]
-        errors = np.sqrt(rates * (1 - rates) / num_audits)
-        assert (rates - 3 * errors > SIGNIFICANCE).all(), rates
 
 
 # Tightness
