@@ -7,7 +7,6 @@ import pytest
 import torch
 from accounts import bounds_of
 from opacus import PrivacyEngine
-from opacus.accountants import PRVAccountant
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -149,14 +148,3 @@ def test_trainings_that_cannot_be_accounted_are_refused(changed) -> None:
     ):
         with pytest.raises(InputError, match=message):
             epsilons_of(asked, delta=DELTA, **options)
-
-
-@pytest.mark.long
-def test_where_the_first_accountant_refuses_the_other_one_accounts() -> None:
-    mechanism = Mechanism("add_remove", sample_rate=1e-3, noise_multiplier=0.6, num_steps=100_000)
-    epsilons = account_by_adjacency(mechanism, delta=DELTA)
-    assert epsilons.method is AccountingMethod.PRV
-    assert math.isnan(epsilons.group_privacy)
-    accountant = PRVAccountant()
-    accountant.history = [(0.6, 1e-3, 100_000)]
-    assert epsilons.add_remove == pytest.approx(accountant.get_epsilon(DELTA), rel=0.02)
