@@ -61,15 +61,12 @@ def masses_of(lower_loss, masses, infinity_mass=0.0) -> LossMasses:
     return LossMasses(0.5, lower_loss, np.array(masses), infinity_mass, True)
 
 
-def test_a_delta_at_the_edges() -> None:
+def test_a_delta_and_an_epsilon_at_the_edges() -> None:
     masses = masses_of(-1, [0.1, 0.2, 0.3, 0.4])  # of losses -1/2, 0, 1/2 and 1
     for epsilon in (-2.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0):  # a loss of epsilon has no part
         exact = of_library(masses).get_delta_for_epsilon(epsilon)
         assert masses.get_delta_for_epsilon(epsilon) == pytest.approx(exact, rel=1e-15)
     assert masses_of(1, [0.2], 0.1).get_delta_for_epsilon(7.0) == 0.1
-
-
-def test_an_epsilon_at_the_edges() -> None:
     assert masses_of(1, [0.2, 0.3], 0.1).get_epsilon_for_delta(0.05) == inf
     assert masses_of(-3, [0.5, 0.5]).get_epsilon_for_delta(1e-9) == 0.0  # all losses below 0
     assert masses_of(0, [1.0]).get_epsilon_for_delta(0.0) == 0.0

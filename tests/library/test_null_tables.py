@@ -71,12 +71,8 @@ def naive_statistics(x, y, family: Family, significance: float) -> list[float]:
 @pytest.mark.usefixtures("few_told_apart")
 def test_statistics_agree_with_a_naive_twin(family, sizes):
     rng = np.random.default_rng(sizes)
-    for mu, decimals, significance in (
-        (0.0, 6, 0.05),
-        (1.0, 0, 0.2),
-        (1.0, 6, 0.05),
-        (6.0, 0, 0.1),
-    ):
+    cases = ((0.0, 6, 0.05), (1.0, 0, 0.2), (1.0, 6, 0.05), (6.0, 0, 0.1))
+    for mu, decimals, significance in cases:
         x, y = (np.round(scores, decimals) for scores in normal_scores(rng, mu, sizes))
         [terms] = terms_of(family, sizes, significance=significance)
         expected = naive_statistics(x, y, family, significance)
@@ -176,16 +172,12 @@ def test_strength_inverts_the_curves(family):
 
 def exact_rank_sum_tail(size: int) -> np.ndarray:
     """P(U >= u) for every u without signal, by counting (the Gaussian binomial coefficients)."""
-    counts = {(0, 0): np.ones(1)}
-    for m, n in itertools.product(range(size + 1), repeat=2):
-        if (m, n) != (0, 0):
-            total = np.zeros(m * n + 1)
-            if m > 0:  # the largest score is of world 0 and beats all n
-                total[n : n + len(counts[m - 1, n])] += counts[m - 1, n]
-            if n > 0:
-                total[: len(counts[m, n - 1])] += counts[m, n - 1]
-            counts[m, n] = total
-    law = counts[size, size] / counts[size, size].sum()
+    counts = np.array([1] + [0] * size**2, object)  # of the product of (1 - x^(n + i)) / (1 - x^i)
+    for i in range(1, size + 1):
+        counts[size + i :] -= counts[: -size - i].copy()
+        for u in range(i, len(counts)):
+            counts[u] += counts[u - i]
+    law = (counts / counts.sum()).astype(float)
     return law[::-1].cumsum()[::-1]
 
 
