@@ -133,14 +133,11 @@ def test_a_pass_may_have_dropped_its_last_batch(sample_rate, num_steps, steps) -
     assert f"in {steps:,} steps at most" in text
 
 
-def test_phases_of_an_engine_are_composed(changed) -> None:
+def test_phases_of_an_engine_are_composed_or_refused(changed) -> None:
     phases = [Phase(*phase) for phase in changed.accountant.history]
     expected = account_phases(phases, delta=DELTA)
     epsilons = epsilons_of(changed, delta=DELTA)
     assert (epsilons.add_remove, epsilons.substitute) == (expected.add_remove, expected.substitute)
-
-
-def test_trainings_that_cannot_be_accounted_are_refused(changed) -> None:
     for asked, options, message in (
         (changed, {"num_steps": 20}, r"noise or sample rate changed in the training \(2 phases"),
         (changed, {"poisson_sampling": False}, "nothing here accounts that"),

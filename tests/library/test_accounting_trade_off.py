@@ -114,14 +114,12 @@ def test_the_accounting_table_has_the_distance_of_each_step() -> None:
     stage = AccountingStage(
         sample_rate=0.0625, record_steps=(25, 500), canary_period=None, delta=1e-5
     )
-    table = upper_bounds(stage, noise_multiplier=1.6773)
-    for steps, distance in zip(stage.record_steps, table["gaussian_distance"], strict=True):
-        expected = gaussian_distance(_curve(num_steps=steps), delta=1e-5)
-        assert distance == pytest.approx(expected, abs=1e-6)
-    other = stage.model_copy(update={"adjacency": Adjacency.ADD_REMOVE})
-    table = upper_bounds(other, noise_multiplier=1.6773)
-    expected = gaussian_distance(_curve("add_remove", num_steps=500), delta=1e-5)
-    assert table["gaussian_distance"].iloc[-1] == pytest.approx(expected, abs=1e-6)
+    for adjacency in (Adjacency.SUBSTITUTE, Adjacency.ADD_REMOVE):
+        own = stage.model_copy(update={"adjacency": adjacency})
+        table = upper_bounds(own, noise_multiplier=1.6773)
+        for steps, distance in zip(stage.record_steps, table["gaussian_distance"], strict=True):
+            expected = gaussian_distance(_curve(adjacency, num_steps=steps), delta=1e-5)
+            assert distance == pytest.approx(expected, abs=1e-6)
     full = upper_bounds(stage.model_copy(update={"sample_rate": 1.0}), noise_multiplier=22.37)
     assert full["gaussian_distance"].tolist() == [0.0, 0.0]
 
