@@ -84,7 +84,11 @@ def test_bad_targets_steps_and_points_of_a_profile_are_named() -> None:
         ({"method": "closed_form"}, "sample_rate=1 only"),
         ({"method": "group_privacy", "adjacency": "add_remove"}, "substitute epsilon only"),
         ({"method": "group_privacy", "adjacency": "zero_out"}, "substitute epsilon only"),
-        ({"method": "group_privacy", "noise_multiplier": 1.0}, "rounding errors are too large"),
+        (
+            {"method": "group_privacy", "delta": 1e-12},
+            "^method='group_privacy' cannot account adjacency='subst.*rounding errors are too large"
+            ".*'pld' or 'prv', which account the substitution itself$",
+        ),
         ({"method": "pld", "delta": 1e-14}, "rounding errors are too large"),
         ({"method": "pld", "noise_multiplier": 0.2}, "underflows"),
         ({"method": "pld", "num_steps": 10**8}, "too wide a grid"),
@@ -100,13 +104,6 @@ def test_refusals_name_the_inputs_and_the_way_out(changes: dict, reason: str) ->
     for name in ("adjacency", "sample_rate", "noise_multiplier", "num_steps", "delta", "method"):
         assert f"{name}=" in message
     assert message.rpartition("; ")[2].startswith(("use method=", "raise "))
-
-
-def test_group_privacy_refuses_in_its_own_name() -> None:
-    with pytest.raises(AccountingError) as refusal:
-        bounds_of(**setting(method="group_privacy", delta=1e-12))
-    assert str(refusal.value).startswith("method='group_privacy' cannot account adjacency='subst")
-    assert str(refusal.value).endswith("'pld' or 'prv', which account the substitution itself")
 
 
 def test_numbers_that_cannot_be_are_refused(monkeypatch) -> None:
@@ -162,7 +159,7 @@ def _noise_of_a_config(**changes: object) -> object:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"noise_multiplier": 0.2}, {"delta": 1e-17}, {"delta": 1e-14, "record_steps": (10**6,)}],
+    [{"noise_multiplier": 0.05}, {"delta": 1e-17}, {"delta": 1e-14, "record_steps": (10**5,)}],
 )
 def test_a_config_that_exact_accountants_refuse_gets_loose_bounds(changes, capsys) -> None:
     table = _bounds_of_a_config(**changes)

@@ -1,18 +1,21 @@
-"""One contract for all accountants: known epsilons, order, and agreement with each other."""
+"""One contract for all accountants: known epsilons, order, agreement, and phases."""
 
 from collections.abc import Callable
 from itertools import product
-from math import sqrt
+from math import isnan, sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 from accounts import bounds_of, noise_for, setting, uppers_of
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import some_of
 
-from dpcanary import account_epsilon, calibrate_noise
-from dpcanary.accounting import gdp_epsilon, gdp_mu
+from dpcanary import account_by_adjacency, account_epsilon, calibrate_noise
+from dpcanary.accounting import Phase, account_phases, gdp_epsilon, gdp_mu
 from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
 from dpcanary.accounting.noise import NoiseStage, noise_of
 from dpcanary.adjacency import Adjacency
@@ -80,16 +83,6 @@ def test_adjacencies_are_ordered(start) -> None:
     assert add_remove == zero_out <= substitute
     assert add_remove < substitute or substitute == 0
     assert substitute <= group * (1 + 1e-3) + 1e-6  # the errors of their grids
-
-
-def test_adjacencies_differ_by_more_than_all_numerical_errors() -> None:
-    kinds = (("add_remove", PLD), ("substitute", PLD), ("substitute", GROUP_PRIVACY))
-    add, substitute, group = (
-        bounds_of(**setting(adjacency=adjacency, num_steps=40), method=method)
-        for adjacency, method in kinds
-    )
-    assert add.upper < substitute.lower
-    assert substitute.upper < group.lower
 
 
 @each_method
@@ -199,3 +192,60 @@ def test_the_noise_of_an_audit_is_calibrated_under_its_adjacency(adjacency) -> N
     shuffled = stage.model_copy(update={"batches_per_pass": 7, "sample_rate": 1 / 7})
     moves = sqrt(5) if adjacency == "add_remove" else SENSITIVITY[adjacency]
     assert noise_of(shuffled) == pytest.approx(moves * exact, rel=1e-3)
+
+
+# Trainings whose noise or sample rate changes
+
+
+@pytest.mark.parametrize(
+    ("noises", "steps", "most"),
+    [
+        pytest.param([12.0, 20.0, 9.0], [30, 50, 1], 1.001, id="few"),
+        # Nearly all noises are just below one that they could be rounded up to.
+        pytest.param(
+            [6.0, *6.0 * 2 ** (np.arange(0.9, 100) / 100), 12.0], [5] * 102, 1.02, id="hundreds"
+        ),
+    ],
+)
+def test_full_batches_are_one_gaussian_mechanism_on_the_safe_side(noises, steps, most) -> None:
+    """Noise of more than 100 phases is rounded, never up."""
+    phases = [Phase(float(noise), 1.0, count) for noise, count in zip(noises, steps, strict=True)]
+    mu = sqrt(sum(phase.num_steps / phase.noise_multiplier**2 for phase in phases))
+    epsilons = account_phases(phases, delta=1e-6)
+    for epsilon, sensitivity in ((epsilons.add_remove, 1), (epsilons.substitute, 2)):
+        exact = gdp_epsilon(mu=sensitivity * mu, delta=1e-6)
+        assert exact - 1e-6 <= epsilon <= most * exact
+    assert isnan(epsilons.group_privacy)
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(0.9, 0.02), (2.0, 0.3)])
+def test_phases_of_the_same_kind_are_one(noise, rate) -> None:
+    mechanism = Mechanism("substitute", sample_rate=rate, num_steps=90, noise_multiplier=noise)
+    whole = account_by_adjacency(mechanism, delta=1e-6)
+    assert account_phases([Phase(noise, rate, 40), Phase(noise, rate, 50)], delta=1e-6) == whole
+    # Two phases that hardly differ are composed.
+    parts = account_phases([Phase(noise, rate, 40), Phase(noise + 1e-9, rate, 50)], delta=1e-6)
+    assert parts.substitute == pytest.approx(whole.substitute, rel=2e-3)
+    assert parts.add_remove == pytest.approx(whole.add_remove, rel=2e-3)
+
+
+def test_phases_lie_between_their_extremes_and_below_renyi() -> None:
+    phases = [Phase(1.1, 0.05, 100), Phase(1.6, 0.02, 200)]
+    epsilon = account_phases(phases, delta=1e-6).add_remove
+    renyi = RdpAccountant()
+    for phase in phases:
+        event = PoissonSampledDpEvent(phase.sample_rate, GaussianDpEvent(phase.noise_multiplier))
+        renyi.compose(event, phase.num_steps)
+        alone = Mechanism("add_remove", **vars(phase))
+        assert account_by_adjacency(alone, delta=1e-6).add_remove < epsilon
+    assert epsilon < renyi.get_epsilon(1e-6)
+
+
+def test_what_is_no_phase_is_refused() -> None:
+    for phases, delta, message in (
+        ([], 1e-6, "empty"),
+        ([Phase(1.0, 1.5, 3)], 1e-6, "sample_rate"),
+        ([Phase(1.0, 0.5, 3)], 2.0, "delta"),
+    ):
+        with pytest.raises(InputError, match=message):
+            account_phases(phases, delta=delta)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from accounts import bounds_of
 from opacus import PrivacyEngine
-from opacus.accountants import PRVAccountant
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -134,14 +133,11 @@ def test_a_pass_may_have_dropped_its_last_batch(sample_rate, num_steps, steps) -
     assert f"in {steps:,} steps at most" in text
 
 
-def test_phases_of_an_engine_are_composed(changed) -> None:
+def test_phases_of_an_engine_are_composed_or_refused(changed) -> None:
     phases = [Phase(*phase) for phase in changed.accountant.history]
     expected = account_phases(phases, delta=DELTA)
     epsilons = epsilons_of(changed, delta=DELTA)
     assert (epsilons.add_remove, epsilons.substitute) == (expected.add_remove, expected.substitute)
-
-
-def test_trainings_that_cannot_be_accounted_are_refused(changed) -> None:
     for asked, options, message in (
         (changed, {"num_steps": 20}, r"noise or sample rate changed in the training \(2 phases"),
         (changed, {"poisson_sampling": False}, "nothing here accounts that"),
@@ -149,14 +145,3 @@ def test_trainings_that_cannot_be_accounted_are_refused(changed) -> None:
     ):
         with pytest.raises(InputError, match=message):
             epsilons_of(asked, delta=DELTA, **options)
-
-
-@pytest.mark.long
-def test_where_the_first_accountant_refuses_the_other_one_accounts() -> None:
-    mechanism = Mechanism("add_remove", sample_rate=1e-3, noise_multiplier=0.6, num_steps=100_000)
-    epsilons = account_by_adjacency(mechanism, delta=DELTA)
-    assert epsilons.method is AccountingMethod.PRV
-    assert math.isnan(epsilons.group_privacy)
-    accountant = PRVAccountant()
-    accountant.history = [(0.6, 1e-3, 100_000)]
-    assert epsilons.add_remove == pytest.approx(accountant.get_epsilon(DELTA), rel=0.02)

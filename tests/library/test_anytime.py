@@ -79,33 +79,6 @@ def test_lines_of_tabulated_curves_that_are_not_symmetric():
 # Bets
 
 
-@pytest.mark.parametrize("theta", [0.0, 0.7, 2.0])
-def test_no_pair_of_laws_that_satisfies_the_curve_gains_by_the_bets(theta):
-    """The expectation of the next factor is exact: it needs the laws' shares at thresholds."""
-    [bets] = process_of(lines_of(GDP, theta), scores(theta + 0.6, 60))._bets
-    assert len(bets.thresholds) > 10
-
-    def expected_factors(share0: np.ndarray, share1: np.ndarray) -> np.ndarray:
-        won = share0 @ bets.gains0 - bets.prices0
-        lost = share1 @ bets.gains1 - bets.prices1
-        return (1 + STAKES * won) * (1 - STAKES * lost)
-
-    best = max(
-        expected_factors(
-            *(ndtr((centre - bets.thresholds) / spread + mean) for mean in (mu, 0.0))
-        ).max()
-        for centre in np.linspace(-3, 3, 25)
-        for spread in (0.2, 1.0, 3.0)
-        for mu in (theta, theta / 2, 0.0)
-    )
-    assert 0.98 < best <= 1 + 1e-12
-    above = expected_factors(ndtr(theta + 0.6 - bets.thresholds), ndtr(-bets.thresholds))
-    assert above.max() > 1.005, "what they are for"
-    # No stake can be lost altogether.
-    extremes = np.random.default_rng(3).choice([-99.0, 99.0, *bets.thresholds], (2, 500))
-    assert bets.factors(*extremes).min() >= 1e-3
-
-
 def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
     """The wealth against one curve after each pair, in plain loops."""
     touching = list(

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ from scipy.stats import beta, binom, norm
 from dpcanary import Mechanism, assess_claim, estimate_epsilon, expected_bound, runs_needed
 from dpcanary.errors import InputError
 from dpcanary.estimation import EpsilonEstimate, estimate_epsilon_at_looks
-from dpcanary.estimation.error_rates import clopper_pearson_upper_table, simultaneous_local_level
+from dpcanary.estimation.error_rates import (
+    clopper_pearson_upper_table,
+    counts_told_apart,
+    simultaneous_local_level,
+)
 from dpcanary.estimation.rules import RULES, ThresholdRule
 from dpcanary.estimation.threshold_rules import _halves
 from dpcanary.gdp import gdp_delta, gdp_epsilon
@@ -170,24 +175,31 @@ def test_what_an_audit_is_expected_to_prove_follows_its_arguments():
 # Naive loops
 
 
+@cache
 def naive_upper(errors: int, trials: int, level: float) -> float:
     return 1.0 if errors == trials else float(beta.ppf(1 - level, errors + 1, trials - errors))
 
 
-def naive_rates(scores0, scores1, threshold: float, level0: float, level1: float):
-    fpr = naive_upper(int(np.sum(scores1 >= threshold)), len(scores1), level1)
-    return fpr, naive_upper(int(np.sum(scores0 < threshold)), len(scores0), level0)
+def naive_rates(scores0, scores1, threshold: float, levels, *, at_all: bool = False):
+    """Bounds on both rates; at all thresholds, those of the next counts that are told apart."""
+    rates = []
+    for wrong, level in zip((scores1 >= threshold, scores0 < threshold), levels[::-1], strict=True):
+        errors, trials = int(np.sum(wrong)), len(wrong)
+        if at_all:
+            errors = next(int(k) for k in counts_told_apart(trials) if k >= errors)
+        rates.append(naive_upper(errors, trials, level))
+    return tuple(rates)
 
 
 def mu_of(fpr: float, fnr: float) -> float:
     return float(norm.ppf(1 - fpr) - norm.ppf(fnr))
 
 
-def naive_epsilon(scores0, scores1, conversion: str, levels: tuple[float, float]) -> float:
+def naive_epsilon(scores0, scores1, conversion: str, levels, *, at_all: bool) -> float:
     """As the authors do it: a loop over all thresholds, with new counts at each."""
     best = 0.0
     for threshold in {*scores0, *scores1, math.inf}:
-        fpr, fnr = naive_rates(scores0, scores1, threshold, *levels)
+        fpr, fnr = naive_rates(scores0, scores1, threshold, levels, at_all=at_all)
         if conversion == "gdp":
             mu = mu_of(fpr, fnr)
             best = max(best, gdp_epsilon(mu=mu, delta=DELTA) if mu > 0 else 0.0)
@@ -199,7 +211,8 @@ def naive_epsilon(scores0, scores1, conversion: str, levels: tuple[float, float]
 
 
 @pytest.mark.parametrize("conversion", ["gdp", "direct"])
-@pytest.mark.parametrize("sizes", [(60, 60), (45, 80)])
+@pytest.mark.parametrize("sizes", [(60, 60), (45, 80), (700, 650)])
+@pytest.mark.usefixtures("few_told_apart")
 def test_equals_a_naive_loop_over_all_thresholds(conversion, sizes):
     rng = np.random.default_rng(3)
     for mu, significance in ((0.0, 0.05), (0.7, 0.1), (2.0, 0.05), (5.0, 0.01)):
@@ -208,14 +221,15 @@ def test_equals_a_naive_loop_over_all_thresholds(conversion, sizes):
         local = [simultaneous_local_level(num_scores=size, level=level) for size in sizes]
         for rule, levels in (("in_sample", (level, level)), ("simultaneous", local)):
             bound = estimated(*scores, rule, conversion=conversion, significance=significance)
-            expected = naive_epsilon(*scores, conversion, levels)
+            at_all = rule == "simultaneous"
+            expected = naive_epsilon(*scores, conversion, levels, at_all=at_all)
             assert bound.epsilon_lower == pytest.approx(expected, abs=1e-9), (rule, mu)
 
 
 def test_fixed_threshold_is_one_clopper_pearson_bound_per_world():
     scores0, scores1 = gaussian_scores(2.0, 400)
     bound = estimated(scores0, scores1[:350], "fixed", significance=0.1, threshold=0.8)
-    rates = naive_rates(scores0, scores1[:350], 0.8, 0.05, 0.05)
+    rates = naive_rates(scores0, scores1[:350], 0.8, (0.05, 0.05))
     assert (bound.fpr_upper, bound.fnr_upper) == pytest.approx(rates)
     assert bound.mu_lower == pytest.approx(mu_of(*rates))
     assert gdp_delta(mu=bound.mu_lower, epsilon=bound.epsilon_lower) == pytest.approx(DELTA)
@@ -237,11 +251,11 @@ def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
     assert sorted([*choosing1, *rest1]) == sorted(scores1)
     bound = estimated(scores0, scores1, "split", significance=0.1, delta=1e-3)
     strengths = {
-        threshold: mu_of(*naive_rates(choosing0, choosing1, threshold, 0.05, 0.05))
+        threshold: mu_of(*naive_rates(choosing0, choosing1, threshold, (0.05, 0.05)))
         for threshold in sorted(choosing0)
     }
     assert bound.threshold == max(strengths, key=strengths.__getitem__)
-    expected = naive_rates(rest0, rest1, bound.threshold, 0.05, 0.05)
+    expected = naive_rates(rest0, rest1, bound.threshold, (0.05, 0.05))
     assert (bound.fpr_upper, bound.fnr_upper) == pytest.approx(expected)
     assert bound.mu_lower == pytest.approx(mu_of(*expected))
 

@@ -14,7 +14,6 @@ from scipy.stats import ks_2samp
 
 from dpcanary import InputError, Mechanism, estimate_epsilon
 from dpcanary.accounting import gdp_mu, trade_off_curve
-from dpcanary.estimation import error_rates
 from dpcanary.estimation.calibration import simulation, statistics, store
 from dpcanary.estimation.calibration.simulation import (
     compute_null_table,
@@ -72,12 +71,8 @@ def naive_statistics(x, y, family: Family, significance: float) -> list[float]:
 @pytest.mark.usefixtures("few_told_apart")
 def test_statistics_agree_with_a_naive_twin(family, sizes):
     rng = np.random.default_rng(sizes)
-    for mu, decimals, significance in (
-        (0.0, 6, 0.05),
-        (1.0, 0, 0.2),
-        (1.0, 6, 0.05),
-        (6.0, 0, 0.1),
-    ):
+    cases = ((0.0, 6, 0.05), (1.0, 0, 0.2), (1.0, 6, 0.05), (6.0, 0, 0.1))
+    for mu, decimals, significance in cases:
         x, y = (np.round(scores, decimals) for scores in normal_scores(rng, mu, sizes))
         [terms] = terms_of(family, sizes, significance=significance)
         expected = naive_statistics(x, y, family, significance)
@@ -177,16 +172,12 @@ def test_strength_inverts_the_curves(family):
 
 def exact_rank_sum_tail(size: int) -> np.ndarray:
     """P(U >= u) for every u without signal, by counting (the Gaussian binomial coefficients)."""
-    counts = {(0, 0): np.ones(1)}
-    for m, n in itertools.product(range(size + 1), repeat=2):
-        if (m, n) != (0, 0):
-            total = np.zeros(m * n + 1)
-            if m > 0:  # the largest score is of world 0 and beats all n
-                total[n : n + len(counts[m - 1, n])] += counts[m - 1, n]
-            if n > 0:
-                total[: len(counts[m, n - 1])] += counts[m, n - 1]
-            counts[m, n] = total
-    law = counts[size, size] / counts[size, size].sum()
+    counts = np.array([1] + [0] * size**2, object)  # of the product of (1 - x^(n + i)) / (1 - x^i)
+    for i in range(1, size + 1):
+        counts[size + i :] -= counts[: -size - i].copy()
+        for u in range(i, len(counts)):
+            counts[u] += counts[u - i]
+    law = (counts / counts.sum()).astype(float)
     return law[::-1].cumsum()[::-1]
 
 
@@ -358,6 +349,13 @@ def test_sizes_of_the_package_are_exact_and_found_without_computing(monkeypatch,
     for sizes in ((4, 4), (63, 63), (64, 64), (200, 230), (1_250, 1_250), (20_000, 17_000)):
         world0, world1 = normal_scores(rng, 2.0, sizes)
         estimate_epsilon(world0_scores=world0, world1_scores=world1, delta=1e-5)
+    # As many pairs as no integer of 32 bits holds.
+    world0, world1 = normal_scores(rng, 1.0, (80_000, 80_000))
+    for rule in ("combined", "simultaneous"):
+        bound = estimate_epsilon(
+            world0_scores=world0, world1_scores=world1, delta=1e-5, threshold_rule=rule
+        )
+        assert 0.96 <= bound.mu_lower <= 1.006
     assert not list(tmp_path.iterdir())
     estimate_epsilon(world0_scores=np.zeros(8), world1_scores=np.zeros(5), delta=1e-5)
     assert list(tmp_path.iterdir())
@@ -407,35 +405,6 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
         assert 0.015 < np.mean(np.array(bounds) > mu + 1e-9) < 0.06, rule
 
 
-@pytest.mark.usefixtures("few_told_apart")
-def test_simultaneous_bounds_of_many_scores_are_those_of_more_errors():
-    x, y = normal_scores(np.random.default_rng(7), 2.0, (700, 650))
-    bound = estimate_epsilon(
-        world0_scores=x, world1_scores=y, delta=1e-5, threshold_rule="simultaneous"
-    )
-
-    def upper(errors: int, num_scores: int) -> float:
-        told_apart = min(k for k in counts_told_apart(num_scores) if k >= errors)
-        level = error_rates.simultaneous_local_level(num_scores=num_scores, level=0.025)
-        table = error_rates.clopper_pearson_upper_table(num_trials=num_scores, level=level)
-        return float(table[told_apart])
-
-    strengths = [-ndtri(upper((y >= t).sum(), 650)) - ndtri(upper((x < t).sum(), 700)) for t in x]
-    assert bound.mu_lower == pytest.approx(max(strengths), rel=1e-9)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mu", [0.0, 1.0])
-def test_a_million_scores_in_each_world(mu, tmp_path, monkeypatch):
-    monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path))
-    world0, world1 = normal_scores(np.random.default_rng(8), mu, (1_000_000, 1_000_000))
-    for rule in ("combined", "simultaneous"):
-        bound = estimate_epsilon(
-            world0_scores=world0, world1_scores=world1, delta=1e-5, threshold_rule=rule
-        )
-        assert mu * 0.985 - 1e-9 <= bound.mu_lower <= mu + 0.006
-
-
 # Families of exact curves
 
 
@@ -482,16 +451,11 @@ def test_epsilons_of_subsampled_curves_are_the_accountants():
         family.epsilon(theta, 1e-11)
 
 
-def test_rule_calibrated_compares_what_rule_in_sample_finds():
-    world0, world1 = normal_scores(np.random.default_rng(4), 1.0, (1290, 1290))
+def test_rule_calibrated_names_the_threshold_of_rule_in_sample():
+    x, y = normal_scores(np.random.default_rng(4), 1.0, (1290, 1290))
     published, calibrated = (
-        estimate_epsilon(
-            world0_scores=world0, world1_scores=world1, delta=1e-5, threshold_rule=rule
-        )
+        estimate_epsilon(world0_scores=x, world1_scores=y, delta=1e-5, threshold_rule=rule)
         for rule in ("in_sample", "calibrated")
     )
-    [terms] = terms_of(GDP, (1290, 1290))
-    scan = observed_statistics(world0, world1, terms)[0]
-    assert scan == pytest.approx(published.mu_lower, rel=1e-6)
     assert calibrated.threshold == published.threshold
     assert calibrated.mu_lower < published.mu_lower

@@ -26,7 +26,9 @@ AUDIT = {
     "record_every": 5,
     "num_runs": 8,
 }
+LABELS = (3, 0, 1)  # of the canaries of three slots
 LOGITS = {**AUDIT, "canary": "mislabeled", "score": "logit_difference", "dataset": "digits"}
+LOGITS |= {"num_slots": len(LABELS)}
 NAMES = {"audit": "a", "canary": "worst_case", "score": "transcript"}
 
 
@@ -155,61 +157,52 @@ def test_scores_are_told_of_the_audit_and_have_a_shape(tmp_path, monkeypatch):
         pooled_of(paths)
 
 
-def logit_shards(
-    folder: Path, stage: ScoringStage, *, runs_per_shard: int, labels: tuple[int, ...] = (3,)
-) -> list[Path]:
-    """A canary file, and shards with the logits of ten classes, the same in each shard.
-
-    There is a canary of each label; the label of their targets is 1.
-    """
+def logit_shards(folder: Path, stage: ScoringStage, *, runs_per_shard: int) -> list[Path]:
+    """A canary file, and shards with the logits of ten classes, the same in each shard."""
     canaries = tuple(
         InputCanary(features=np.zeros(64, np.float32), label=label, target=5 + slot)
-        for slot, label in enumerate(labels)
+        for slot, label in enumerate(LABELS)
     )
     path = folder / "canaries.npz"
-    write_canaries(path, CanarySet(canaries, target_labels=(1,) * len(labels)))
+    write_canaries(path, CanarySet(canaries, target_labels=(1,) * len(LABELS)))
     header = shard(0, 1, settings=stage.runs_settings, inputs=hashes_of({"canaries": path})).header
     step = np.array(stage.record_steps)
     rng = np.random.default_rng(0)
-    logits = rng.normal(size=(runs_per_shard, len(step), len(labels), 2, 10)).astype(np.float32)
+    logits = rng.normal(size=(runs_per_shard, len(step), len(LABELS), 2, 10)).astype(np.float32)
     accuracy = np.full(runs_per_shard, 0.5, np.float32)
     shards = []
     for start in range(0, stage.num_runs * stage.num_repeats, runs_per_shard):
         run = np.arange(start, start + runs_per_shard)
-        world = parity(run)[:, None]
-        if len(labels) > 1:
-            world = rng.integers(0, 2, (runs_per_shard, len(labels)))
+        world = rng.integers(0, 2, (runs_per_shard, len(LABELS)))
         shards.append(Shard(header, run, world.astype(np.uint8), step, logits, accuracy))
     return written(folder, *shards)
 
 
-@pytest.mark.parametrize("labels", [(3,), (3, 0, 1)], ids=["one slot", "three slots"])
-def test_scores_are_those_of_all_runs_at_once(tmp_path, labels):
-    slots = {"num_slots": 3} if len(labels) == 3 else {}
-    stage = stage_of({**LOGITS, "num_runs": 10, "num_repeats": 3, **slots})
-    paths = logit_shards(tmp_path, stage, runs_per_shard=6, labels=labels)
+def test_scores_are_those_of_all_runs_at_once(tmp_path):
+    stage = stage_of({**LOGITS, "num_runs": 10, "num_repeats": 3})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=6)
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     shards = [read_shard(path) for path in paths]
     logits = np.concatenate([part.observation for part in shards]).astype(np.float64)
     context = ScoringContext(0.5, 2.0, stage.record_steps, read_canaries(tmp_path / "canaries.npz"))
     scores = logit_difference(logits, context)  # (runs, steps, slots)
-    expected = scores.reshape(3, 10, 2, len(labels)).transpose(0, 1, 3, 2)
-    world = np.concatenate([part.world for part in shards]).reshape(3, 10, len(labels))
+    expected = scores.reshape(3, 10, 2, len(LABELS)).transpose(0, 1, 3, 2)
+    world = np.concatenate([part.world for part in shards]).reshape(3, 10, len(LABELS))
     np.testing.assert_array_equal(pooled.scores, expected)
     np.testing.assert_array_equal(pooled.world, world)
-    assert pooled.num_slots == len(labels)
+    assert pooled.num_slots == len(LABELS)
 
 
 def test_memory_is_the_scores_and_one_shard(tmp_path, monkeypatch):
-    """For 40,000 runs, whose logits as float64 are twenty times as large as their scores."""
+    """For 20,000 runs, whose logits as float64 are twenty times as large as their scores."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # saves time
-    stage = stage_of({**LOGITS, "num_runs": 40_000})
-    paths = logit_shards(tmp_path, stage, runs_per_shard=200)
+    stage = stage_of({**LOGITS, "num_runs": 20_000})
+    paths = logit_shards(tmp_path, stage, runs_per_shard=100)
     tracemalloc.start()
     pooled = pooled_of(paths, stage, canaries=tmp_path / "canaries.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     size = pooled.scores.nbytes
-    assert size == 40_000 * 2 * 8
-    # The scores, each run's accuracy and world, whether it was seen, and 200 runs' logits.
+    assert size == 20_000 * 2 * len(LABELS) * 8
+    # The scores, each run's accuracy and world, whether it was seen, and 100 runs' logits.
     assert peak < 2.5 * size

@@ -3,18 +3,14 @@
 test_coverage.py is about independent slots.
 """
 
-from functools import partial
-
 import numpy as np
 import pytest
 from sampling import exhaustive
-from scipy.optimize import brentq
-from simulated import DELTA, SIGNIFICANCE, allowed, bound_of_guesses
+from simulated import DELTA, allowed, bound_of_guesses
 
-from dpcanary import estimate_epsilon_one_run
 from dpcanary.estimation.one_run.slots import guess_pairs, guess_slots
 from dpcanary.estimation.rules import RULES
-from dpcanary.gdp import gdp_delta, gdp_epsilon
+from dpcanary.gdp import gdp_epsilon
 
 METHODS = [rule for rule, entry in RULES.items() if entry.guesses]
 ANY_DEPENDENCE = [rule for rule in METHODS if RULES[rule].any_dependence]
@@ -53,29 +49,6 @@ def test_pairs(method, num_audits):
     assert above / num_audits <= allowed(num_audits)
 
 
-NUMBERS = [5, 20, 40, 60, 100, 150, 200]
-
-
-def test_the_best_of_many_numbers_of_guesses_is_valid_if_they_share_the_significance():
-    """Uncorrected, as in published sweeps, it reports leakage in every fourth audit."""
-    rng, num_audits, above, above_uncorrected = np.random.default_rng(19), 200, 0, 0
-    for _ in range(num_audits):
-        pair = rng.standard_normal((2, SLOTS))
-        guesses = [guess_pairs(*pair, num_guesses=number) for number in NUMBERS]
-        best, corrected = (
-            max(bound_of_guesses(own, method="steinke", significance=level).epsilon_lower
-                for own in guesses)
-            for level in (SIGNIFICANCE, SIGNIFICANCE / len(NUMBERS))
-        )  # fmt: skip
-        above, above_uncorrected = above + (corrected > 0), above_uncorrected + (best > 0)
-    assert above / num_audits <= allowed(num_audits) < above_uncorrected / num_audits
-    estimate = estimate_epsilon_one_run(
-        world0_scores=pair[0], world1_scores=pair[1], delta=DELTA, method="steinke",
-        num_guesses=NUMBERS,
-    )  # fmt: skip
-    assert estimate.epsilon_lower == corrected
-
-
 def correlated(mu, correlation):
     """Gaussian noise that the slots share, with the correlation given between any two.
 
@@ -91,31 +64,13 @@ def correlated(mu, correlation):
     return draw, gdp_epsilon(mu=mu * np.sqrt(precision[0, 0]), delta=DELTA)
 
 
-CLEAR, BLURRED = 4.0, 0.1
-
-
-def one_fate(rng, worlds):
-    """A coin that all slots share decides whether all are clear or all are blurred."""
-    return rng.normal((worlds - 0.5) * rng.choice([CLEAR, BLURRED]), 1.0)
-
-
-def truth_of_one_fate() -> float:
-    """The epsilon of a slot: its delta is the mean of those of both fates, as the coin is seen."""
-
-    def excess(epsilon):
-        deltas = [gdp_delta(mu=mu, epsilon=epsilon) for mu in (CLEAR, BLURRED)]
-        return sum(deltas) / 2 - DELTA
-
-    return brentq(excess, 0.1, 100)
-
-
 @each_size
 @pytest.mark.parametrize("method", ANY_DEPENDENCE)
-def test_slots_that_share_noise_or_a_fate(method, num_audits):
-    rate = partial(share_above, num_audits=num_audits, method=method)
+def test_slots_that_share_noise(method, num_audits):
     for correlation in (0.2, 0.8):
-        assert rate(*correlated(1.0, correlation)) <= allowed(num_audits)
-    assert rate(one_fate, truth_of_one_fate(), conversion="direct") <= allowed(num_audits)
+        case = correlated(1.0, correlation)
+        rate = share_above(*case, num_audits=num_audits, method=method)
+        assert rate <= allowed(num_audits)
 
 
 def all_or_nothing(rng, worlds):
