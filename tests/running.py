@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -18,14 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from filelock import FileLock
 from forks import printed_by_fork
+
+from dpcanary.files import read_arrays
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first
+# Seconds that a busy machine may need for what takes no time.
+PATIENCE = 600.0
 PROGRAMS = Path(sys.executable).parent
 COPIED = ("Snakefile", "rules", "scripts", "dpcanary", "profiles", "envs", "report", "config")
 TINY: dict[str, Any] = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
@@ -181,6 +187,29 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
             make(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def wait_for(condition: Callable[[], object], process: "subprocess.Popen | None" = None) -> None:
+    """Returns once a condition holds; an error if the process that would meet it has ended."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert process is None or process.poll() is None, "the process has ended"
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.05)
+
+
+def content_of(path: Path) -> bytes:
+    """What a file holds, without the seconds that it took to make it."""
+    if path.suffix == ".npz":
+        header, arrays = read_arrays(path)
+        header.pop("seconds", None)
+        words = repr(sorted(header.items())).encode()
+        return words + b"".join(arrays[name].tobytes() for name in sorted(arrays))
+    if path.suffix == ".tsv":
+        table = pd.read_csv(path, sep="\t", comment="#")
+        if "seconds" in table:  # the checksum is of the seconds, too
+            return table.drop(columns=["seconds", "checksum"], errors="ignore").to_csv().encode()
+    return path.read_bytes()
 
 
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:

@@ -8,17 +8,12 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
 import pytest
-from running import SNAKEMAKE, TINY, Project, environment
-
-from dpcanary.files import read_arrays
+from running import PATIENCE, SNAKEMAKE, TINY, Project, content_of, environment, wait_for
 
 pytestmark = [
     pytest.mark.long,
@@ -91,7 +86,7 @@ class Experiment:
         return started
 
     def finish(self, running: "subprocess.Popen[bytes]") -> None:
-        assert running.wait(timeout=900) == 0, self.printed.read_text()
+        assert running.wait(timeout=PATIENCE) == 0, self.printed.read_text()
 
     def run(self, *options: str) -> None:
         self.finish(self.start(*options))
@@ -139,17 +134,6 @@ def stop(step: str) -> bool:
     return any(state.startswith("T") for state in states.stdout.split())
 
 
-def wait_until(
-    condition: Callable[[], object], running: "subprocess.Popen[bytes] | None" = None
-) -> None:
-    """Returns as soon as the condition is met; an error when what would meet it has ended."""
-    end = time.monotonic() + 600
-    while not condition():
-        assert running is None or running.poll() is None, "Snakemake ended"
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.1)
-
-
 def is_training(experiment: Experiment, shard: str) -> bool:
     """Whether the program has begun: it tells of its progress."""
     log = experiment.folder / f"results/tiny/logs/train_shard/steps-gradient/{shard}.log"
@@ -157,22 +141,8 @@ def is_training(experiment: Experiment, shard: str) -> bool:
 
 
 def assert_same_results(one: Experiment, two: Experiment, *outputs: str) -> None:
-    """The same bytes, but for the seconds that it took."""
     for output in outputs:
-        first, second = one.folder / output, two.folder / output
-        if first.suffix == ".npz":
-            (header1, arrays1), (header2, arrays2) = read_arrays(first), read_arrays(second)
-            assert {**header1, "seconds": 0} == {**header2, "seconds": 0}, output
-            assert arrays1.keys() == arrays2.keys()
-            for name, array in arrays1.items():
-                np.testing.assert_array_equal(arrays2[name], array, err_msg=output)
-        elif first.suffix == ".tsv":
-            frames = (pd.read_csv(path, sep="\t") for path in (first, second))
-            taken = ["seconds", "checksum"]  # the latter is of the former, too
-            bare = [frame.drop(columns=taken, errors="ignore") for frame in frames]
-            pd.testing.assert_frame_equal(*bare, check_exact=True)
-        else:
-            assert first.read_bytes() == second.read_bytes(), output
+        assert content_of(one.folder / output) == content_of(two.folder / output), output
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,9 +176,9 @@ def late(
         shutil.rmtree(made.folder / old)
     limit = "draw_shard:runtime=attempt"  # in minutes
     running = made.start(*SLURM, "--set-resources", limit)
-    wait_until(lambda: made.jobs("draw_shard", "00001"), running)
+    wait_for(lambda: made.jobs("draw_shard", "00001"), running)
     step = f"{made.jobs('draw_shard', '00001')[0].id}.0"
-    wait_until(lambda: stop(step), running)
+    wait_for(lambda: stop(step), running)
     return made, running
 
 
@@ -217,7 +187,7 @@ def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path)
     other = Experiment(tmp_path / "project", like=local).without(TRAINED[1])
     (other.folder / "results/tiny/logs/train_shard/steps-gradient/00001.log").unlink()
     running = other.start(*SLURM, TRAINED[1])
-    wait_until(lambda: is_training(other, "00001"), running)
+    wait_for(lambda: is_training(other, "00001"), running)
     told("scancel", other.jobs("train_shard")[0].id)
     other.finish(running)
     first, second = other.jobs("train_shard")
@@ -236,7 +206,7 @@ def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
     # With a card each, which profiles/default lends to one job at a time, but not on a cluster.
     cards = ("--set-resources", "train_shard:gpu=1")
     running = other.start(*cards, *SLURM, "--profile", "profiles/slurm-arrays", *TRAINED)
-    wait_until(lambda: any(is_training(other, shard) for shard in SHARDS), running)
+    wait_for(lambda: any(is_training(other, shard) for shard in SHARDS), running)
     told("scancel", other.jobs("train_shard")[1].id)
     other.finish(running)
     first, second, again = other.jobs("train_shard")
@@ -253,13 +223,11 @@ def test_after_a_killed_snakemake_finished_shards_are_not_done_again(local, tmp_
     other = Experiment(tmp_path / "project", like=local).without(*TRAINED)
     running = other.start(*SLURM, "--jobs", "1", *TRAINED)
     half = ["COMPLETED", "RUNNING"]
-    wait_until(lambda: [job.state for job in other.jobs("train_shard")] == half, running)
+    wait_for(lambda: [job.state for job in other.jobs("train_shard")] == half, running)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     told("scancel", "--name", other.slurm_run())
-    wait_until(
-        lambda: {job.state for job in other.jobs("train_shard")} <= {"COMPLETED", "CANCELLED"}
-    )
+    wait_for(lambda: {job.state for job in other.jobs("train_shard")} <= {"COMPLETED", "CANCELLED"})
     kept = other.modified(*TRAINED)
     assert len(kept) == 1
     other.run("--unlock", *SLURM)

@@ -7,21 +7,18 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import study
-from running import SNAKEFILE, looked
+from running import DPCANARY, PATIENCE, ROOT, SNAKEFILE, environment, looked, wait_for
 from sampling import exhaustive
 from study import make, results, run, start
 
 from dpcanary.audits.running import run_config
 from dpcanary.errors import InputError
 from dpcanary.results_lock import locked
-
-# How long a process may take to end: it ends at once, but on a machine that is busy.
-PATIENCE = 300.0
 
 
 @pytest.fixture
@@ -48,15 +45,6 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def wait_for(condition: Callable[[], object], running: "subprocess.Popen[str]") -> None:
-    """Returns once a condition holds; an error if what would meet it has ended."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert running.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.long
@@ -110,12 +98,12 @@ def test_little_memory_is_named(tmp_path, kilobytes):
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1024 * kilobytes, 1024 * kilobytes))
 
-    command = [*study.DPCANARY, "account", "--sample-rate", "0.01", "--noise-multiplier", "0.6"]
+    command = [*DPCANARY, "account", "--sample-rate", "0.01", "--noise-multiplier", "0.6"]
     command += ["--num-steps", "20000", "--delta", "1e-9"]
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env=study.environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
+        env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
         preexec_fn=limit,
         capture_output=True,
         text=True,
@@ -194,7 +182,7 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
         f"import pathlib, time\npathlib.Path({str(packages / 'loads')!r}).touch()\n"
         "time.sleep(600)\n"
     )
-    with start(folder, PYTHONPATH=f"{packages}{os.pathsep}{study.ROOT}") as running:
+    with start(folder, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}") as running:
         wait_for((packages / "loads").exists, running)
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=PATIENCE)  # not the minutes of the import

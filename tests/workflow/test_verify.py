@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from running import DPCANARY, ROOT, TINY, Project, printed_by, shared
-from sampling import some_of
+from sampling import exhaustive, some_of
 
 from dpcanary.audits import verifying
 from dpcanary.audits.verifying import (
@@ -39,15 +39,16 @@ DRAWN = {
     "audits": {
         "drawn": {
             "canary": "worst_case",
-            "target_epsilon": [4.0, 6.0, 8.0],
+            "target_epsilon": [4.0, 6.0, 8.0, 10.0],
             "num_steps": 4,
             "num_runs": 40,
             "sample_rate": 0.5,
             "runs_per_shard": 40,
         }
     },
+    "figures": {"noise": {"kind": "epsilon_by_noise", "sweeps": ["drawn"]}},
 }
-FIRST, SECOND, THIRD = (f"drawn-eps{epsilon}" for epsilon in (4, 6, 8))
+FIRST, SECOND, THIRD, FOURTH = (f"drawn-eps{epsilon}" for epsilon in (4, 6, 8, 10))
 
 
 def by_status(found: Verification, status: str) -> set[str]:
@@ -103,45 +104,58 @@ ALTER: dict[str, Callable[[Path, np.random.Generator], None]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(params=["drawn", exhaustive("finished")])
+def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]]:
+    """Results, and audits that are to be forged, exchanged and left alone."""
+    if request.param == "drawn":
+        experiment, names = request.getfixturevalue("close"), [SECOND, THIRD, FIRST]
+    else:
+        experiment = request.getfixturevalue("finished")
+        names = ["other_rate", "module", "noisy"]
+    return experiment.copy(tmp_path / "copy").results, names
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", some_of([0, 1, 2], 3))
-def test_every_file_that_is_altered_is_found(copy: Project, seed: int) -> None:
+def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed: int) -> None:
     """In one run, since what is made again does not depend on what is there.
 
-    A whole run, in which the forged shard of `other_rate` is found twice: by scores that nobody has
-    altered, and by training it again.
+    The forged shard is found twice: by scores that nobody has altered, and by a replay.
     """
-    results, rng = copy.results, np.random.default_rng(seed)
-    kept = ("experiment.json", "other_rate", "module", "noisy")
+    (results, names), rng = parts, np.random.default_rng(seed)
+    forged, exchanged, own = names
     altered = set()
     for path in derived(results):
-        if not path.stem.startswith(kept) and path.name not in kept:
+        if path.stem not in names and path.name != "experiment.json":
             ALTER[path.suffix](path, rng)
             altered.add(str(path.relative_to(results)))
-    assert len(altered) >= 40
-    forged = results / "shards/other_rate/00000.npz"
-    with np.load(forged) as content:
+    assert {Path(name).parts[0] for name in altered} >= {
+        *("noise", "scores", "estimates", "accounting", "figures", "summary.tsv")
+    }
+    shard = results / f"shards/{forged}/00000.npz"
+    with np.load(shard) as content:
         arrays = dict(content)
     for name in arrays:
         if name != "header" and arrays[name].dtype.kind == "f":
             arrays[name] = arrays[name] * 1.5 + 1
-    np.savez(forged, **arrays)
-    (results / "accounting/module.tsv").unlink()
-    shutil.copy(results / "scores/noisy.npz", results / "scores/module.npz")
-    shutil.copy(results / "noise/noisy.json", results / "noise/older.json")
+    np.savez(shard, **arrays)
+    (results / f"accounting/{exchanged}.tsv").unlink()
+    shutil.copy(results / f"scores/{own}.npz", results / f"scores/{exchanged}.npz")
+    shutil.copy(results / f"noise/{own}.json", results / "noise/older.json")
 
     found = verify_results(results, replay=100, cores=2)
     figures = {name for name in altered if name.startswith("figures/")}
-    assert by_status(found, "missing") == {"accounting/module.tsv"}
+    assert by_status(found, "missing") == {f"accounting/{exchanged}.tsv"}
     assert by_status(found, "not of this config") == {"noise/older.json"}
     # Figures do not say what they were drawn from, and something is stale.
-    assert by_status(found, "stale") == {"scores/module.npz", *figures}
-    by_scores = {"scores/other_rate.npz", "estimates/other_rate.tsv"}
-    by_replay = {"shards/other_rate/00000.npz"}
+    assert by_status(found, "stale") == {f"scores/{exchanged}.npz", *figures}
+    by_scores = {f"scores/{forged}.npz", f"estimates/{forged}.tsv"}
+    by_replay = {f"shards/{forged}/00000.npz"}
     assert by_status(found, "changed") == altered - figures | by_scores | by_replay, str(found)
-    same = {f"{folder}/noisy.{end}" for folder, end in (("scores", "npz"), ("estimates", "tsv"))}
-    trained = {name for name in found.replayed if name not in by_replay}
-    assert by_status(found, "same") >= same | trained | {"experiment.json", "noise/module.json"}
+    same = {f"{folder}/{own}.{end}" for folder, end in (("scores", "npz"), ("estimates", "tsv"))}
+    replayed = {name for name in found.replayed if name not in by_replay}
+    kept = {"experiment.json", f"noise/{exchanged}.json"}
+    assert by_status(found, "same") >= same | replayed | kept
     assert len(found.replayed) == found.num_observed
     assert found.exit_status == 3
     assert json.loads((results / "verified.json").read_text())["exit_status"] == 3
@@ -254,15 +268,16 @@ def test_shards_of_another_audit_or_none_are_refused(close: Project, tmp_path: P
 
 
 @pytest.mark.long
-def test_another_config_makes_every_bound_stale(close: Project, tmp_path: Path) -> None:
+def test_another_config_makes_every_bound_and_figure_stale(close: Project, tmp_path: Path) -> None:
     results = close.copy(tmp_path).results
     resolved = json.loads((results / "experiment.json").read_text())
     resolved["settings"]["significance"] = 0.01
     (results / "experiment.json").write_text(json.dumps(resolved))
     found = verify_results(results, cores=2)
     assert found.exit_status == 5
-    bounds = {f"estimates/{audit}.tsv" for audit in (FIRST, SECOND, THIRD)}
-    assert by_status(found, "stale") == {*bounds, "summary.tsv"}
+    bounds = {f"estimates/{audit}.tsv" for audit in (FIRST, SECOND, THIRD, FOURTH)}
+    figures = {f"figures/noise.{end}" for end in ("pdf", "png", "tsv")}
+    assert by_status(found, "stale") == {*bounds, *figures, "summary.tsv"}
 
 
 # Comparisons of two files
