@@ -189,6 +189,21 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
     return folder
 
 
+def built_package() -> Path:
+    """The wheel of this project."""
+
+    def write(folder: Path) -> None:
+        source = folder / "source"
+        names = (".git", ".venv", "build", "results", "resources", ".snakemake")
+        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*names))
+        pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir"]
+        printed_by([*pip, str(folder), str(source)], folder)
+        shutil.rmtree(source)
+
+    [wheel] = shared("wheel", write).glob("dpcanary-*.whl")
+    return wheel
+
+
 def wait_for(condition: Callable[[], object], process: "subprocess.Popen | None" = None) -> None:
     """Returns once a condition holds; an error if the process that would meet it has ended."""
     end = time.monotonic() + PATIENCE

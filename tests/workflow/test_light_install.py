@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import ROOT
+from running import ROOT, built_package
 
 MOST_BYTES = 400e6
 TRAINING = ("--sample-rate", "0.25", "--num-steps", "200", "--delta", "1e-5")
@@ -24,13 +24,9 @@ pytestmark = pytest.mark.exhaustive
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment with the built package alone, beside files of scores."""
     folder = tmp_path_factory.mktemp("light")
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
-    [wheel] = folder.glob("dpcanary-*.whl")
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip[0] = str(folder / "venv/bin/python")
-    pinned = ["--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip, "install", *pinned, wheel], check=True)
+    pip = [folder / "venv/bin/pip", "--quiet", "install", "--constraint"]
+    subprocess.run([*pip, ROOT / "constraints.txt", built_package()], check=True)
     rng = np.random.default_rng(0)
     scores = {"world0_scores": rng.normal(2, 1, 60), "world1_scores": rng.normal(0, 1, 60)}
     np.savez(folder / "scores.npz", **scores)

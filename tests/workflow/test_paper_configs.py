@@ -30,8 +30,6 @@ PAPER, PUBLISHED = (
 ORIGINAL = [name for name in CONFIGS if not name.startswith("replication/")]
 # What is run in miniature; those of Boglioni et al. are in test_canary_sets.py.
 SMALL = [name for name in ORIGINAL if not name.startswith("boglioni/")]
-# One whole run in CI: its encoder makes features, as in no other experiment of these tests.
-IN_CI = "pradhan/cifar10"
 # Those of thousands of shards take long to plan; of the others, one of each kind of training.
 PLANNED_IN_CI = (
     *("boglioni/cifar10", "cebere/pretrained", "pradhan/sst2"),
@@ -74,7 +72,7 @@ def assert_accepted(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_config_is_read():
-    assert {*PLANNED_IN_CI, IN_CI} <= CONFIGS.keys()
+    assert {*PLANNED_IN_CI} <= CONFIGS.keys()
     for config in CONFIGS.values():
         assert parse_experiment(read_config(config)).audits
 
@@ -94,7 +92,8 @@ def test_it_is_planned_and_programs_take_what_rules_give_them(name, tmp_path, mo
         assert_accepted(words, monkeypatch)
 
 
-@pytest.mark.parametrize("name", [name if name == IN_CI else exhaustive(name) for name in SMALL])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SMALL)
 def test_miniature(name, tmp_path):
     shutil.copytree(shared("encoders", write_encoders), tmp_path, dirs_exist_ok=True)
     content = miniature(yaml.safe_load(CONFIGS[name].read_text()), tmp_path)
