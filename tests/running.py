@@ -5,6 +5,7 @@ of it. Copies are of bytes and not hard links: jobs truncate their logs, and a r
 link would alter the original; a copy takes 0.1 s.
 """
 
+import importlib.util
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -225,6 +227,16 @@ def content_of(path: Path) -> bytes:
         if "seconds" in table:  # the checksum is of the seconds, too
             return table.drop(columns=["seconds", "checksum"], errors="ignore").to_csv().encode()
     return path.read_bytes()
+
+
+def program(path: Path) -> ModuleType:
+    """The module of a job's program."""
+    spec = importlib.util.spec_from_file_location(f"job_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Every config of the papers: a dry run as it is, and the whole of it in miniature."""
 
 import argparse
-import importlib.util
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from miniatures import miniature, write_encoders
-from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, shared
+from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, program, shared
 from sampling import exhaustive
 
 from dpcanary.settings.parsing import parse_experiment, read_config
@@ -54,12 +53,6 @@ def touch_files_of(config: Path, folder: Path) -> None:
 
 def assert_accepted(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The program of a job takes the arguments that the rule gives it."""
-    path = Path(words[0])
-    spec = importlib.util.spec_from_file_location(f"program_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
@@ -68,7 +61,7 @@ def assert_accepted(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_args", stop)
         with pytest.raises(AcceptedError):
-            module.main([*words[1:]])
+            program(Path(words[0])).main([*words[1:]])
 
 
 def test_every_config_is_read():
