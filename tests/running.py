@@ -72,6 +72,23 @@ def printed_by(
     return done.stdout + done.stderr
 
 
+def started(command: Sequence[str], folder: Path, **variables: str) -> "subprocess.Popen[str]":
+    """Starts a command in a session of its own, so that a signal may reach all of it.
+
+    What it prints goes to the file `printed` of the folder.
+    """
+    with (folder / "printed").open("w") as printed:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(**variables),
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
 def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:
     """What Snakemake prints that runs no job; in a fork, which saves the seconds of imports."""
     status, printed = printed_by_fork("snakemake", options, folder, environment(**variables))

@@ -13,7 +13,7 @@ import yaml
 
 # Two programs that are started by themselves use this module.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from running import DPCANARY, content_of, environment, printed_by, shared
+from running import DPCANARY, PATIENCE, content_of, printed_by, shared, started
 
 RUN = [*DPCANARY, "run", "study.yaml", "--cores", "2"]
 CONFIG: dict[str, Any] = {
@@ -62,17 +62,14 @@ def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **op
     return printed
 
 
-def start(folder: Path, command: Sequence[str] = RUN, **variables: str) -> subprocess.Popen[str]:
-    """Starts a command in a session of its own, so that a signal may reach all of it."""
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def start(folder: Path, **variables: str) -> subprocess.Popen[str]:
+    """Starts a study in a session of its own, so that a signal may reach all of it."""
+    return started(RUN, folder, **variables)
+
+
+def printed_at_its_end(running: subprocess.Popen[str], folder: Path) -> str:
+    running.wait(PATIENCE)
+    return (folder / "printed").read_text()
 
 
 def processes_in(folder: Path) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 import study
 from running import DPCANARY, PATIENCE, ROOT, SNAKEFILE, environment, looked, wait_for
 from sampling import exhaustive
-from study import make, results, run, start
+from study import make, printed_at_its_end, results, run, start
 
 from dpcanary.audits.running import run_config
 from dpcanary.errors import InputError
@@ -134,7 +134,7 @@ def test_a_run_that_is_stopped_goes_on(tmp_path):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, number)
                 time.sleep(0.5 if number == signal.SIGSTOP else 0.0)
-        said, _ = running.communicate(timeout=PATIENCE)
+        said = printed_at_its_end(running, folder)
     assert running.returncode == 0, said
     assert results(folder) == expected()
 
@@ -160,7 +160,7 @@ def test_a_run_that_is_asked_to_end_ends_without_a_traceback(tmp_path, number, u
     with start(folder, TMPDIR=str(temporary)) as running:
         wait_for((folder / until).exists, running)
         running.send_signal(number)
-        said, _ = running.communicate(timeout=PATIENCE)
+        said = printed_at_its_end(running, folder)
     assert running.returncode == 130
     assert "Traceback" not in said
     assert "RuleException" not in said
@@ -185,7 +185,7 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     with start(folder, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}") as running:
         wait_for((packages / "loads").exists, running)
         running.send_signal(signal.SIGINT)
-        said, _ = running.communicate(timeout=PATIENCE)  # not the minutes of the import
+        said = printed_at_its_end(running, folder)  # not the minutes of the import
     assert running.returncode == 130
     assert said == ""
 
@@ -201,6 +201,6 @@ def test_a_job_that_hangs_is_ended_and_named(tmp_path):
     text = text.replace("    num_runs: 16", "    model: slow_models:build\n    num_runs: 16")
     (folder / "study.yaml").write_text(text)
     with start(folder, DPCANARY_IDLE_MINUTES="0.1") as running:
-        said, _ = running.communicate(timeout=PATIENCE)
+        said = printed_at_its_end(running, folder)
     assert running.returncode != 0
     assert "neither computed nor read or wrote anything" in said
