@@ -82,6 +82,15 @@ def alter_archive(path: Path, rng: np.random.Generator) -> None:
     np.savez(path, **arrays)
 
 
+def scale_floats(path: Path) -> None:
+    with np.load(path) as content:
+        arrays = dict(content)
+    for name in arrays:
+        if name != "header" and arrays[name].dtype.kind == "f":
+            arrays[name] = arrays[name] * 1.5 + 1
+    np.savez(path, **arrays)
+
+
 def alter_text(path: Path, rng: np.random.Generator) -> None:
     """The first digit of a number."""
     text = path.read_text()
@@ -132,13 +141,7 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
     assert {Path(name).parts[0] for name in altered} >= {
         *("noise", "scores", "estimates", "accounting", "figures", "summary.tsv")
     }
-    shard = results / f"shards/{forged}/00000.npz"
-    with np.load(shard) as content:
-        arrays = dict(content)
-    for name in arrays:
-        if name != "header" and arrays[name].dtype.kind == "f":
-            arrays[name] = arrays[name] * 1.5 + 1
-    np.savez(shard, **arrays)
+    scale_floats(results / f"shards/{forged}/00000.npz")
     (results / f"accounting/{exchanged}.tsv").unlink()
     shutil.copy(results / f"scores/{own}.npz", results / f"scores/{exchanged}.npz")
     shutil.copy(results / f"noise/{own}.json", results / "noise/older.json")
@@ -181,11 +184,7 @@ def test_a_replay_finds_what_no_score_can_show(copy: Project) -> None:
     reference = min((copy.results / "reference").glob("*.npz"))
     shard = copy.results / "shards/other_rate/00000.npz"
     for forged in (reference, shard):
-        with np.load(forged) as content:
-            arrays = dict(content)
-        name = next(name for name in arrays if arrays[name].dtype.kind == "f" and arrays[name].size)
-        arrays[name] = arrays[name] * 1.5
-        np.savez(forged, **arrays)
+        scale_floats(forged)
         # What follows from the file is older now, and made again.
         printed_by(RUN, copy.folder)
     assert verify_results(copy.results, cores=2).exit_status == 0
@@ -212,23 +211,21 @@ def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished
 # The noise of another accountant, and shards that do not fit
 
 
-def drawn(folder: Path, share: float) -> Project:
-    """A finished experiment of which one noise is what another accountant would calibrate."""
-    folder.mkdir(exist_ok=True)
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(DRAWN))
-    noise = folder / f"results/tiny/noise/{FIRST}.json"
-    printed_by([*RUN, "--target", str(noise.relative_to(folder))], folder)
-    values = read_sealed_object(noise)
-    values["noise_multiplier"] *= 1 + share
-    write_sealed_object(noise, values)
-    printed_by(RUN, folder)
-    assert read_sealed_object(noise) == values  # it is what training had
-    return Project(folder)
-
-
 @pytest.fixture(scope="module")
 def close() -> Project:
-    return Project(shared("drawn", lambda folder: drawn(folder, 1e-9)))
+    """A finished experiment of which one noise is what another accountant would calibrate."""
+
+    def write(folder: Path) -> None:
+        (folder / "experiment.yaml").write_text(yaml.safe_dump(DRAWN))
+        noise = folder / f"results/tiny/noise/{FIRST}.json"
+        printed_by([*RUN, "--target", str(noise.relative_to(folder))], folder)
+        values = read_sealed_object(noise)
+        values["noise_multiplier"] *= 1 + 1e-9
+        write_sealed_object(noise, values)
+        printed_by(RUN, folder)
+        assert read_sealed_object(noise) == values  # it is what training had
+
+    return Project(shared("drawn", write))
 
 
 @pytest.mark.long
@@ -245,13 +242,6 @@ def test_noise_that_is_close_is_believed_and_all_after_it_the_same(
     assert "Every number is what its shards give." in str(found)
     assert {path: path.read_bytes() for path in derived(results)} == before
     assert dict(report_of_experiment(results).provenance)["verified"].endswith("1 trained anew")
-
-
-@pytest.mark.exhaustive
-def test_noise_that_is_not_close_is_found(tmp_path: Path) -> None:
-    found = verify_results(drawn(tmp_path, 1e-3).results, cores=2)
-    assert by_status(found, "changed") == {f"noise/{FIRST}.json"}
-    assert found.exit_status == 3
 
 
 @pytest.mark.long
@@ -345,6 +335,7 @@ def test_a_table_is_close_if_all_that_differs_is(
     [
         ({"a": 1.0, "b": "x", "c": 3}, ("", True)),
         ({"a": 1.0 + 1e-12, "b": "x", "c": 3}, ("a differ", True)),
+        ({"a": 1.001, "b": "x", "c": 3}, ("a differ", False)),
         ({"a": 1.1, "b": "x", "c": 4}, ("a, c differ", False)),
         ({"a": 1.0, "b": "y", "c": 3}, ("b differ", False)),
         ({"a": 1.0, "b": "x"}, ("c differ", False)),
