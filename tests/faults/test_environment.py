@@ -139,6 +139,16 @@ def test_a_run_that_is_stopped_goes_on(tmp_path):
     assert results(folder) == expected()
 
 
+def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> str:
+    """What a run prints that gets a signal once a file is there."""
+    with start(folder, **variables) as running:
+        wait_for(after.exists, running)
+        running.send_signal(number)
+        printed = printed_at_its_end(running, folder)
+    assert running.returncode == 130
+    return printed
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "until", "goes_on"),
@@ -157,11 +167,7 @@ def test_a_run_that_is_asked_to_end_ends_without_a_traceback(tmp_path, number, u
     """
     folder, temporary = make(tmp_path / "study"), tmp_path / "temporary"
     temporary.mkdir()
-    with start(folder, TMPDIR=str(temporary)) as running:
-        wait_for((folder / until).exists, running)
-        running.send_signal(number)
-        said = printed_at_its_end(running, folder)
-    assert running.returncode == 130
+    said = interrupted(folder, number, after=folder / until, TMPDIR=str(temporary))
     assert "Traceback" not in said
     assert "RuleException" not in said
     if goes_on:
@@ -180,14 +186,11 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     (packages / package).mkdir(parents=True)
     (packages / package / "__init__.py").write_text(
         f"import pathlib, time\npathlib.Path({str(packages / 'loads')!r}).touch()\n"
-        "time.sleep(600)\n"
+        "time.sleep(3600)\n"
     )
-    with start(folder, PYTHONPATH=f"{packages}{os.pathsep}{ROOT}") as running:
-        wait_for((packages / "loads").exists, running)
-        running.send_signal(signal.SIGINT)
-        said = printed_at_its_end(running, folder)  # not the minutes of the import
-    assert running.returncode == 130
-    assert said == ""
+    variables = {"PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"}
+    # It does not wait for the hour of the import.
+    assert interrupted(folder, signal.SIGINT, after=packages / "loads", **variables) == ""
 
 
 @pytest.mark.exhaustive
@@ -195,7 +198,7 @@ def test_a_job_that_hangs_is_ended_and_named(tmp_path):
     folder = make(tmp_path)
     (folder / "slow_models.py").write_text(
         "import time\nfrom torch import nn\n\n\ndef build():\n"
-        "    time.sleep(600)\n    return nn.Linear(2, 3)\n"
+        "    time.sleep(3600)\n    return nn.Linear(2, 3)\n"
     )
     text = (folder / "study.yaml").read_text()
     text = text.replace("    num_runs: 16", "    model: slow_models:build\n    num_runs: 16")
