@@ -45,11 +45,19 @@ def build_model():
         assert "FAILS" not in os.environ
     return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 3))
 """
+SETTINGS = {
+    "label_column": "species", "model": "my_models:build_model",
+    "canary": ["gradient", "mislabeled"], "num_records": 30, "sample_rate": 0.5,
+    "noise_multiplier": 1.0, "num_steps": 10, "num_runs": 40, "delta": 1e-5, "device": "cpu",
+}  # fmt: skip
 OPTIONS = [
-    *("audit", "--features", "flowers.csv", "--label-column", "species"),
-    *("--model", "my_models:build_model", "--canary", "gradient", "--canary", "mislabeled"),
-    *("--num-records", "30", "--sample-rate", "0.5", "--noise-multiplier", "1.0"),
-    *("--num-steps", "10", "--num-runs", "40", "--delta", "1e-5", "--device", "cpu"),
+    *("audit", "--features", "flowers.csv"),
+    *(
+        word
+        for name, value in SETTINGS.items()
+        for item in (value if isinstance(value, list) else [value])
+        for word in (f"--{name.replace('_', '-')}", str(item))
+    ),
 ]
 COMMAND = [*DPCANARY, *OPTIONS]
 CHROMIUM = shutil.which("chromium")
@@ -127,22 +135,10 @@ def test_a_finished_audit_that_is_called_again_prints_its_results(again, results
     [row] = re.findall("^audit-gradient .*", done.stdout, re.MULTILINE)
     assert re.findall("^audit-gradient .*", (again / "printed.txt").read_text(), re.M) == [row]
     assert "Figures: results/flowers/figures/" in done.stdout
-    told = json.loads(CliRunner().invoke(app, [*OPTIONS, "--json"]).stdout)
-    assert [row["canary"] for row in told["audits"]] == ["gradient", "mislabeled"]
-    found = audit(
-        "flowers.csv",
-        label_column="species",
-        model="my_models:build_model",
-        canary=["gradient", "mislabeled"],
-        num_records=30,
-        sample_rate=0.5,
-        noise_multiplier=1.0,
-        num_steps=10,
-        num_runs=40,
-        delta=1e-5,
-        device="cpu",
-    )
-    pd.testing.assert_frame_equal(found.summary, results.summary)
+    printed = json.loads(CliRunner().invoke(app, [*OPTIONS, "--json"]).stdout)
+    assert [row["canary"] for row in printed["audits"]] == ["gradient", "mislabeled"]
+    from_script = audit("flowers.csv", **SETTINGS)
+    pd.testing.assert_frame_equal(from_script.summary, results.summary)
     assert summary.stat().st_mtime_ns == before
 
 
