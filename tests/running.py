@@ -5,27 +5,35 @@ of it. Copies are of bytes and not hard links: jobs truncate their logs, and a r
 link would alter the original; a copy takes 0.1 s.
 """
 
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from filelock import FileLock
 from forks import printed_by_fork
+
+from dpcanary.files import read_arrays
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]  # as the command: not the folder first
+# Seconds that a busy machine may need for what takes no time.
+PATIENCE = 600.0
 PROGRAMS = Path(sys.executable).parent
 COPIED = ("Snakefile", "rules", "scripts", "dpcanary", "profiles", "envs", "report", "config")
 TINY: dict[str, Any] = yaml.safe_load((ROOT / "tests/workflow/tiny.yaml").read_text())
@@ -62,6 +70,23 @@ def printed_by(
     )
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def started(command: Sequence[str], folder: Path, **variables: str) -> "subprocess.Popen[str]":
+    """Starts a command in a session of its own, so that a signal may reach all of it.
+
+    What it prints goes to the file `printed` of the folder.
+    """
+    with (folder / "printed").open("w") as printed:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment(**variables),
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
 
 def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:
@@ -181,6 +206,54 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
             make(unfinished)
             unfinished.rename(folder)
     return folder
+
+
+def built_package() -> Path:
+    """The wheel of this project."""
+
+    def write(folder: Path) -> None:
+        source = folder / "source"
+        names = (".git", ".venv", "build", "results", "resources", ".snakemake")
+        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*names))
+        pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir"]
+        printed_by([*pip, str(folder), str(source)], folder)
+        shutil.rmtree(source)
+
+    [wheel] = shared("wheel", write).glob("dpcanary-*.whl")
+    return wheel
+
+
+def wait_for(condition: Callable[[], object], process: "subprocess.Popen | None" = None) -> None:
+    """Returns once a condition holds; an error if the process that would meet it has ended."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert process is None or process.poll() is None, "the process has ended"
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.05)
+
+
+def content_of(path: Path) -> bytes:
+    """What a file holds, without the seconds that it took to make it."""
+    if path.suffix == ".npz":
+        header, arrays = read_arrays(path)
+        header.pop("seconds", None)
+        words = repr(sorted(header.items())).encode()
+        return words + b"".join(arrays[name].tobytes() for name in sorted(arrays))
+    if path.suffix == ".tsv":
+        table = pd.read_csv(path, sep="\t", comment="#")
+        if "seconds" in table:  # the checksum is of the seconds, too
+            return table.drop(columns=["seconds", "checksum"], errors="ignore").to_csv().encode()
+    return path.read_bytes()
+
+
+def program(path: Path) -> ModuleType:
+    """The module of a job's program."""
+    spec = importlib.util.spec_from_file_location(f"job_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:

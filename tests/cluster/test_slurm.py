@@ -8,17 +8,12 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
 import pytest
-from running import SNAKEMAKE, TINY, Project, environment
-
-from dpcanary.files import read_arrays
+from running import PATIENCE, SNAKEMAKE, TINY, Project, content_of, started, wait_for
 
 pytestmark = [
     pytest.mark.long,
@@ -51,7 +46,7 @@ SLURM = (
 )
 
 
-STARTED: list["subprocess.Popen[bytes]"] = []
+STARTED: list["subprocess.Popen[str]"] = []
 
 
 class Job(NamedTuple):
@@ -65,40 +60,35 @@ class Job(NamedTuple):
     memory: str
 
 
-class Experiment:
+class Experiment(Project):
     """A copy of the project with a config and maybe results."""
 
-    def __init__(self, folder: Path, *, like: "Experiment | None" = None) -> None:
-        self.folder = folder
-        self.printed = folder / "printed"
-        if like is not None:
-            shutil.copytree(like.folder, folder)  # with compiled loops, which take seconds to make
-        else:
-            Project.new(folder, CONFIG)
+    @property
+    def printed(self) -> str:
+        return (self.folder / "printed").read_text()
 
-    def start(self, *options: str) -> "subprocess.Popen[bytes]":
-        """Snakemake in the background, in a session of its own."""
-        with self.printed.open("wb") as printed:
-            started = subprocess.Popen(
-                [*SNAKEMAKE, *options, "--configfile", "experiment.yaml"],
-                cwd=self.folder,
-                env=environment(),
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        STARTED.append(started)
-        return started
+    def another(self, folder: Path, *, lacks: Sequence[str] = ()) -> "Experiment":
+        """A copy, with the compiled loops, which take seconds to make, and without some outputs."""
+        copy = Experiment(self.copy(folder).folder)
+        for output in lacks:
+            (folder / output).unlink()
+        return copy
 
-    def finish(self, running: "subprocess.Popen[bytes]") -> None:
-        assert running.wait(timeout=900) == 0, self.printed.read_text()
+    def start(self, *options: str) -> "subprocess.Popen[str]":
+        """Snakemake in the background."""
+        command = [*SNAKEMAKE, *options, "--configfile", "experiment.yaml"]
+        STARTED.append(started(command, self.folder))
+        return STARTED[-1]
 
-    def run(self, *options: str) -> None:
+    def finish(self, running: "subprocess.Popen[str]") -> None:
+        assert running.wait(timeout=PATIENCE) == 0, self.printed
+
+    def complete(self, *options: str) -> None:
         self.finish(self.start(*options))
 
     def slurm_run(self) -> str:
         """The name that SLURM's jobs of the last run have, or nothing yet."""
-        found = re.search(r"SLURM run ID: (\S+)", self.printed.read_text())
+        found = re.search(r"SLURM run ID: (\S+)", self.printed)
         return found[1] if found else ""
 
     def jobs(self, rule: str, shard: str = "") -> list[Job]:
@@ -108,11 +98,6 @@ class Experiment:
         every = [Job(*line.split("|")) for line in lines]
         mine = [job for job in every if job.run == self.slurm_run() and f"_{rule}_" in job.comment]
         return [job for job in mine if job.comment.endswith(shard)]
-
-    def without(self, *outputs: str) -> "Experiment":
-        for output in outputs:
-            (self.folder / output).unlink()
-        return self
 
     def modified(self, *outputs: str) -> dict[str, int]:
         """When they were written, of those that exist."""
@@ -139,17 +124,6 @@ def stop(step: str) -> bool:
     return any(state.startswith("T") for state in states.stdout.split())
 
 
-def wait_until(
-    condition: Callable[[], object], running: "subprocess.Popen[bytes] | None" = None
-) -> None:
-    """Returns as soon as the condition is met; an error when what would meet it has ended."""
-    end = time.monotonic() + 600
-    while not condition():
-        assert running is None or running.poll() is None, "Snakemake ended"
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.1)
-
-
 def is_training(experiment: Experiment, shard: str) -> bool:
     """Whether the program has begun: it tells of its progress."""
     log = experiment.folder / f"results/tiny/logs/train_shard/steps-gradient/{shard}.log"
@@ -157,22 +131,8 @@ def is_training(experiment: Experiment, shard: str) -> bool:
 
 
 def assert_same_results(one: Experiment, two: Experiment, *outputs: str) -> None:
-    """The same bytes, but for the seconds that it took."""
     for output in outputs:
-        first, second = one.folder / output, two.folder / output
-        if first.suffix == ".npz":
-            (header1, arrays1), (header2, arrays2) = read_arrays(first), read_arrays(second)
-            assert {**header1, "seconds": 0} == {**header2, "seconds": 0}, output
-            assert arrays1.keys() == arrays2.keys()
-            for name, array in arrays1.items():
-                np.testing.assert_array_equal(arrays2[name], array, err_msg=output)
-        elif first.suffix == ".tsv":
-            frames = (pd.read_csv(path, sep="\t") for path in (first, second))
-            taken = ["seconds", "checksum"]  # the latter is of the former, too
-            bare = [frame.drop(columns=taken, errors="ignore") for frame in frames]
-            pd.testing.assert_frame_equal(*bare, check_exact=True)
-        else:
-            assert first.read_bytes() == second.read_bytes(), output
+        assert content_of(one.folder / output) == content_of(two.folder / output), output
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -188,36 +148,37 @@ def nothing_goes_on() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """The whole experiment, without SLURM."""
-    made = Experiment(tmp_path_factory.mktemp("local") / "project")
-    made.run("--cores", "2")
-    return made
+    folder = tmp_path_factory.mktemp("local") / "project"
+    experiment = Experiment(Project.new(folder, CONFIG).folder)
+    experiment.complete("--cores", "2")
+    return experiment
 
 
 @pytest.fixture(scope="module")
 def late(
     local: Experiment, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Experiment, "subprocess.Popen[bytes]"]:
+) -> tuple[Experiment, "subprocess.Popen[str]"]:
     """The whole experiment on SLURM, with a job that will not end in time; goes on in background.
 
     SLURM's shortest limit is a minute. The job is stopped, so that it takes none of the others'.
     """
-    made = Experiment(tmp_path_factory.mktemp("late") / "project", like=local)
+    experiment = local.another(tmp_path_factory.mktemp("late") / "project")
     for old in ("results", ".snakemake"):
-        shutil.rmtree(made.folder / old)
+        shutil.rmtree(experiment.folder / old)
     limit = "draw_shard:runtime=attempt"  # in minutes
-    running = made.start(*SLURM, "--set-resources", limit)
-    wait_until(lambda: made.jobs("draw_shard", "00001"), running)
-    step = f"{made.jobs('draw_shard', '00001')[0].id}.0"
-    wait_until(lambda: stop(step), running)
-    return made, running
+    running = experiment.start(*SLURM, "--set-resources", limit)
+    wait_for(lambda: experiment.jobs("draw_shard", "00001"), running)
+    step = f"{experiment.jobs('draw_shard', '00001')[0].id}.0"
+    wait_for(lambda: stop(step), running)
+    return experiment, running
 
 
 @pytest.mark.usefixtures("late")
 def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path):
-    other = Experiment(tmp_path / "project", like=local).without(TRAINED[1])
+    other = local.another(tmp_path / "project", lacks=[TRAINED[1]])
     (other.folder / "results/tiny/logs/train_shard/steps-gradient/00001.log").unlink()
     running = other.start(*SLURM, TRAINED[1])
-    wait_until(lambda: is_training(other, "00001"), running)
+    wait_for(lambda: is_training(other, "00001"), running)
     told("scancel", other.jobs("train_shard")[0].id)
     other.finish(running)
     first, second = other.jobs("train_shard")
@@ -231,12 +192,12 @@ def test_a_cancelled_job_is_done_again_with_the_same_randomness(local, tmp_path)
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("late")
 def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
-    other = Experiment(tmp_path / "project", like=local).without(*TRAINED)
+    other = local.another(tmp_path / "project", lacks=TRAINED)
     shutil.rmtree(other.folder / "results/tiny/logs/train_shard")
     # With a card each, which profiles/default lends to one job at a time, but not on a cluster.
     cards = ("--set-resources", "train_shard:gpu=1")
     running = other.start(*cards, *SLURM, "--profile", "profiles/slurm-arrays", *TRAINED)
-    wait_until(lambda: any(is_training(other, shard) for shard in SHARDS), running)
+    wait_for(lambda: any(is_training(other, shard) for shard in SHARDS), running)
     told("scancel", other.jobs("train_shard")[1].id)
     other.finish(running)
     first, second, again = other.jobs("train_shard")
@@ -250,20 +211,18 @@ def test_shards_are_array_jobs_whose_tasks_fail_alone(local, tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("late")
 def test_after_a_killed_snakemake_finished_shards_are_not_done_again(local, tmp_path):
-    other = Experiment(tmp_path / "project", like=local).without(*TRAINED)
+    other = local.another(tmp_path / "project", lacks=TRAINED)
     running = other.start(*SLURM, "--jobs", "1", *TRAINED)
     half = ["COMPLETED", "RUNNING"]
-    wait_until(lambda: [job.state for job in other.jobs("train_shard")] == half, running)
+    wait_for(lambda: [job.state for job in other.jobs("train_shard")] == half, running)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     told("scancel", "--name", other.slurm_run())
-    wait_until(
-        lambda: {job.state for job in other.jobs("train_shard")} <= {"COMPLETED", "CANCELLED"}
-    )
+    wait_for(lambda: {job.state for job in other.jobs("train_shard")} <= {"COMPLETED", "CANCELLED"})
     kept = other.modified(*TRAINED)
     assert len(kept) == 1
-    other.run("--unlock", *SLURM)
-    other.run(*SLURM, *TRAINED)
+    other.complete("--unlock", *SLURM)
+    other.complete(*SLURM, *TRAINED)
     assert len(other.jobs("train_shard")) == 1
     assert other.modified(*kept) == kept
     assert_same_results(local, other, *TRAINED)

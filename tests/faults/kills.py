@@ -44,7 +44,7 @@ def after_kills(folder: Path, *, seed: int, longest: float) -> Killed:
             time.sleep(0.01)
         has_ended = running.poll() is not None
         study.kill_all(folder)
-        running.communicate()
+        running.wait()
         if has_ended:
             break
         kills += 1

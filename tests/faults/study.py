@@ -11,8 +11,10 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
-DPCANARY = [sys.executable, "-P", "-m", "dpcanary"]
+# Two programs that are started by themselves use this module.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from running import DPCANARY, PATIENCE, content_of, printed_by, shared, started
+
 RUN = [*DPCANARY, "run", "study.yaml", "--cores", "2"]
 CONFIG: dict[str, Any] = {
     "experiment": "study",
@@ -53,35 +55,21 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """Of a command: its jobs find this `python`."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **variables}
-
-
-def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **options: Any) -> str:
+def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **options: str) -> str:
     """Runs a command to its end, and returns what it prints, without a traceback."""
-    options = {"env": environment(), **options}
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, **options
-    )
-    said = done.stdout + done.stderr
-    assert (done.returncode != 0) == fails, said
-    assert "Traceback" not in said, said
-    return said
+    printed = printed_by(command, folder, fails=fails, **options)
+    assert "Traceback" not in printed, printed
+    return printed
 
 
-def start(folder: Path, command: Sequence[str] = RUN, **variables: str) -> subprocess.Popen[str]:
-    """Starts a command in a session of its own, so that a signal may reach all of it."""
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def start(folder: Path, **variables: str) -> subprocess.Popen[str]:
+    """Starts a study in a session of its own, so that a signal may reach all of it."""
+    return started(RUN, folder, **variables)
+
+
+def printed_at_its_end(running: subprocess.Popen[str], folder: Path) -> str:
+    running.wait(PATIENCE)
+    return (folder / "printed").read_text()
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -108,31 +96,10 @@ def kill_all(folder: Path) -> None:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """What must not depend on what happened, by name; shards without the seconds that they took."""
-    from dpcanary.files import read_arrays
-
+    """What must not depend on what happened, by name."""
     top = folder / "results/study"
-    found: dict[str, bytes] = {}
-    for path in sorted(top.rglob("*")):
-        name = path.relative_to(top)
-        if not path.is_file() or name.parts[0] not in COMPARED:
-            continue
-        if path.suffix == ".npz":
-            header, arrays = read_arrays(path)
-            header.pop("seconds", None)
-            told = repr(sorted(header.items())).encode()
-            found[str(name)] = told + b"".join(arrays[key].tobytes() for key in sorted(arrays))
-        elif path.suffix == ".tsv" and name.parts[0] in ("estimates",):
-            found[str(name)] = _without_seconds(path)
-        else:
-            found[str(name)] = path.read_bytes()
-    return found
-
-
-def _without_seconds(path: Path) -> bytes:
-    from dpcanary.tables import read_table
-
-    return read_table(path).drop(columns="seconds").to_csv().encode()
+    files = {path.relative_to(top): path for path in sorted(top.rglob("*")) if path.is_file()}
+    return {str(name): content_of(files[name]) for name in files if name.parts[0] in COMPARED}
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -145,12 +112,11 @@ def undisturbed() -> Path:
 
     What it left in the folder for temporary files is in `temporary`.
     """
-    from running import shared  # of the tests; `kills.py` is also a program
 
     def write(folder: Path) -> None:
         start = time.monotonic()
         (folder / "temporary").mkdir()
-        run(make(folder), env=environment(TMPDIR=str(folder / "temporary")))
+        run(make(folder), TMPDIR=str(folder / "temporary"))
         (folder / "seconds.txt").write_text(str(time.monotonic() - start))
 
     return shared("study", write)

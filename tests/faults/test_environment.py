@@ -7,21 +7,18 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import study
-from running import SNAKEFILE, looked
+from running import DPCANARY, PATIENCE, ROOT, SNAKEFILE, environment, looked, wait_for
 from sampling import exhaustive
-from study import make, results, run, start
+from study import make, printed_at_its_end, results, run, start
 
 from dpcanary.audits.running import run_config
 from dpcanary.errors import InputError
 from dpcanary.results_lock import locked
-
-# How long a process may take to end: it ends at once, but on a machine that is busy.
-PATIENCE = 300.0
 
 
 @pytest.fixture
@@ -48,15 +45,6 @@ def mounted(folder: Path, *options: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def wait_for(condition: Callable[[], object], running: "subprocess.Popen[str]") -> None:
-    """Returns once a condition holds; an error if what would meet it has ended."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert running.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.long
@@ -110,12 +98,12 @@ def test_little_memory_is_named(tmp_path, kilobytes):
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1024 * kilobytes, 1024 * kilobytes))
 
-    command = [*study.DPCANARY, "account", "--sample-rate", "0.01", "--noise-multiplier", "0.6"]
+    command = [*DPCANARY, "account", "--sample-rate", "0.01", "--noise-multiplier", "0.6"]
     command += ["--num-steps", "20000", "--delta", "1e-9"]
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env=study.environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
+        env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
         preexec_fn=limit,
         capture_output=True,
         text=True,
@@ -146,9 +134,19 @@ def test_a_run_that_is_stopped_goes_on(tmp_path):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, number)
                 time.sleep(0.5 if number == signal.SIGSTOP else 0.0)
-        said, _ = running.communicate(timeout=PATIENCE)
+        said = printed_at_its_end(running, folder)
     assert running.returncode == 0, said
     assert results(folder) == expected()
+
+
+def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> str:
+    """What a run prints that gets a signal once a file is there."""
+    with start(folder, **variables) as running:
+        wait_for(after.exists, running)
+        running.send_signal(number)
+        printed = printed_at_its_end(running, folder)
+    assert running.returncode == 130
+    return printed
 
 
 @pytest.mark.long
@@ -169,11 +167,7 @@ def test_a_run_that_is_asked_to_end_ends_without_a_traceback(tmp_path, number, u
     """
     folder, temporary = make(tmp_path / "study"), tmp_path / "temporary"
     temporary.mkdir()
-    with start(folder, TMPDIR=str(temporary)) as running:
-        wait_for((folder / until).exists, running)
-        running.send_signal(number)
-        said, _ = running.communicate(timeout=PATIENCE)
-    assert running.returncode == 130
+    said = interrupted(folder, number, after=folder / until, TMPDIR=str(temporary))
     assert "Traceback" not in said
     assert "RuleException" not in said
     if goes_on:
@@ -192,14 +186,11 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     (packages / package).mkdir(parents=True)
     (packages / package / "__init__.py").write_text(
         f"import pathlib, time\npathlib.Path({str(packages / 'loads')!r}).touch()\n"
-        "time.sleep(600)\n"
+        "time.sleep(3600)\n"
     )
-    with start(folder, PYTHONPATH=f"{packages}{os.pathsep}{study.ROOT}") as running:
-        wait_for((packages / "loads").exists, running)
-        running.send_signal(signal.SIGINT)
-        said, _ = running.communicate(timeout=PATIENCE)  # not the minutes of the import
-    assert running.returncode == 130
-    assert said == ""
+    variables = {"PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"}
+    # It does not wait for the hour of the import.
+    assert interrupted(folder, signal.SIGINT, after=packages / "loads", **variables) == ""
 
 
 @pytest.mark.exhaustive
@@ -207,12 +198,12 @@ def test_a_job_that_hangs_is_ended_and_named(tmp_path):
     folder = make(tmp_path)
     (folder / "slow_models.py").write_text(
         "import time\nfrom torch import nn\n\n\ndef build():\n"
-        "    time.sleep(600)\n    return nn.Linear(2, 3)\n"
+        "    time.sleep(3600)\n    return nn.Linear(2, 3)\n"
     )
     text = (folder / "study.yaml").read_text()
     text = text.replace("    num_runs: 16", "    model: slow_models:build\n    num_runs: 16")
     (folder / "study.yaml").write_text(text)
     with start(folder, DPCANARY_IDLE_MINUTES="0.1") as running:
-        said, _ = running.communicate(timeout=PATIENCE)
+        said = printed_at_its_end(running, folder)
     assert running.returncode != 0
     assert "neither computed nor read or wrote anything" in said

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 import typer
 import yaml
-from running import ROOT, environment
+from running import ROOT, environment, printed_by
 
 from dpcanary.cli import app
 from dpcanary.installation import config_named
@@ -92,7 +92,7 @@ def masked(text: str) -> list[str]:
 def test_the_tutorial_runs(tmp_path):
     page = (ROOT / "docs/tutorial.md").read_text()
     [table] = re.findall(r"```python\n((?:.*\n)*?)```", page)
-    subprocess.run([sys.executable, "-c", table], cwd=tmp_path, check=True)
+    printed_by([sys.executable, "-c", table], tmp_path)
     parts = re.findall(r"```console\n\$ (.*)\n((?:.*\n)*?)```", page)
     assert len(parts) >= 4
     for command, expected in parts:
@@ -105,7 +105,4 @@ def test_the_tutorial_runs(tmp_path):
     # What the page says to do next.
     (tmp_path / "study.yaml").write_text((tmp_path / "results/flowers/audit.yaml").read_text())
     assert "    dpcanary run study.yaml" in page
-    subprocess.run(
-        [sys.executable, "-m", "dpcanary", "run", "study.yaml"], cwd=tmp_path, env=environment(),
-        capture_output=True, check=True,
-    )  # fmt: skip
+    printed_by([sys.executable, "-m", "dpcanary", "run", "study.yaml"], tmp_path)

@@ -1,23 +1,21 @@
 """Jobs that are forks of a server end as those with a Python of their own do."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
+from running import PATIENCE, environment, wait_for
 
 from dpcanary.workflow.job_server import IDLE
 from dpcanary.workflow.python import JobServer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="of Linux")
 
-# What a busy machine may need for what takes no time; jobs that do not end last longer.
-PATIENCE = 120.0
-LONG = "time.sleep(3600)"
+LONG = "time.sleep(3600)"  # more than tests wait
 
 # Says whether it is a fork, then does what its arguments say.
 PROGRAM = """\
@@ -55,10 +53,10 @@ class Running:
     def start(self, code: str, program: str = "program.py", **options) -> subprocess.Popen:
         """A shell that execs a job: its process is that of whoever asks."""
         asks = self.shell.replace("{ command", "{ exec")
-        environment = {**os.environ, "PYTHONPATH": f"{self.folder}", **options.pop("env", {})}
+        variables = {"PYTHONPATH": f"{self.folder}", **options.pop("env", {})}
         job = subprocess.Popen(
             ["bash", "-c", f'{asks} python {program} "$0"', code],
-            cwd=self.folder, env=environment, text=True, **options,
+            cwd=self.folder, env=environment(**variables), text=True, **options,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.jobs.append(job)
@@ -112,15 +110,16 @@ def test_a_job_is_a_fork_with_its_folder_arguments_and_streams(running):
     ],
 )
 def test_a_job_ends_as_it_would_alone(running, code, status, err):
-    found, _, message = running.run(code)
-    assert found == status
+    own_status, _, message = running.run(code)
+    assert (own_status, bool(message)) == (status, bool(err))
     assert message.endswith(err)
-    assert bool(message) == bool(err)
 
 
 def test_what_a_program_imports_is_imported_once_and_not_shared(running):
-    told = [running.run("imported.ROWS.append(1); print(len(imported.ROWS))")[1] for _ in range(3)]
-    assert told == ["1\n"] * 3
+    printed = [
+        running.run("imported.ROWS.append(1); print(len(imported.ROWS))")[1] for _ in range(3)
+    ]
+    assert printed == ["1\n"] * 3
     assert (running.folder / "imported.py.imports").read_text() == "1"
 
 
@@ -169,17 +168,11 @@ def started(running, code: str) -> tuple[subprocess.Popen, int]:
     return job, int(job.stdout.readline())
 
 
-def ends(process: int) -> bool:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # also while it is read
-            return True
-        if re.search(r"\) Z ", state):
-            return True
-        time.sleep(0.05)
-    return False
+def has_ended(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -187,7 +180,7 @@ def test_a_signal_is_passed_on(running, number):
     job, process = started(running, LONG)
     job.send_signal(number)
     assert job.wait(PATIENCE) == -number
-    assert ends(process)
+    wait_for(lambda: has_ended(process))
     assert running.is_fork()
 
 
@@ -195,7 +188,7 @@ def test_a_job_whose_shell_is_killed_is_killed(running):
     job, process = started(running, LONG)
     other, _ = started(running, "input(); sys.exit(5)")
     job.kill()
-    assert ends(process)
+    wait_for(lambda: has_ended(process))
     other.communicate("end\n", timeout=PATIENCE)
     assert other.returncode == 5
     assert running.is_fork()
@@ -220,18 +213,14 @@ def test_an_interruption_while_the_server_imports_ends_who_asks_and_starts_no_jo
             "import os, time\nwhile not os.path.exists(__file__ + '.go'): time.sleep(0.01)\n"
         )
     job = running.start(LONG, start_new_session=True)
-    while not (running.folder / "imported.py.imports").exists():
-        assert job.poll() is None
-        time.sleep(0.01)
+    wait_for((running.folder / "imported.py.imports").exists, job)
     os.kill(running.server.process.pid, signal.SIGINT)
     os.killpg(job.pid, signal.SIGINT)
     assert job.wait(PATIENCE) == -signal.SIGINT  # while the server is busy
     (running.folder / "imported.py.go").touch()
     assert running.is_fork()
-    children = Path(
-        f"/proc/{running.server.process.pid}/task/{running.server.process.pid}/children"
-    )
-    assert all(ends(int(child)) for child in children.read_text().split())
+    server = psutil.Process(running.server.process.pid)
+    wait_for(lambda: all(has_ended(child.pid) for child in server.children()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -253,7 +242,7 @@ def test_a_server_that_is_killed_ends_its_jobs_and_stops_no_later_one(running):
     job, process = started(running, LONG)
     running.server.process.kill()
     assert job.wait(PATIENCE) == -signal.SIGKILL
-    assert ends(process)
+    wait_for(lambda: has_ended(process))
     assert running.run("sys.exit(4)")[0] == 4
     assert not running.is_fork()
 
@@ -283,7 +272,7 @@ def impatient(running, monkeypatch):
 def test_a_job_that_hangs_is_ended_and_says_so(impatient, code):
     job, process = started(impatient, code)
     assert job.wait(PATIENCE) == -signal.SIGALRM
-    assert ends(process)
+    wait_for(lambda: has_ended(process))
     assert f"{IDLE} sets how long" in job.stderr.read()
 
 

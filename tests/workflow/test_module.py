@@ -1,13 +1,11 @@
 """The workflow as a module of a user's own Snakefile, from a clone and as an installed package."""
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from running import ROOT, SNAKEMAKE, Plan, printed_by, shared
+from running import ROOT, SNAKEMAKE, Plan, built_package, printed_by, shared
 
 pytestmark = pytest.mark.long
 RUN = ["--cores", "2", "--configfile", "own.yaml"]
@@ -68,36 +66,31 @@ def assert_works(folder: Path, **variables: str) -> None:
     assert not (folder / "results").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_workflow_is_a_module_of_a_users_own(own):
-    """A whole run, because the paths of each rule get the user's prefix."""
     assert_works(own)
 
 
 @pytest.fixture(scope="module")
 def installed() -> Path:
     """The built package, as pip installs it."""
-
-    def write(folder: Path) -> None:
-        pip, source = [sys.executable, "-m", "pip", "--quiet"], folder / "source"
-        ignored = shutil.ignore_patterns(".git", ".venv", "results", "resources", ".snakemake")
-        shutil.copytree(ROOT, source, ignore=ignored)
-        wheel = [*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source)]
-        subprocess.run(wheel, check=True)
-        shutil.rmtree(source)
-        [built] = folder.glob("*.whl")
-        target = str(folder / "installed")
-        subprocess.run([*pip, "install", "--no-deps", "--target", target, built], check=True)
-
-    return shared("wheel", write) / "installed"
+    pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps"]
+    install = [*pip, str(built_package()), "--target"]
+    return shared("installed", lambda folder: printed_by([*install, str(folder)], ROOT))
 
 
-def test_a_built_package_has_the_workflow(own, installed):
-    """A module workflow from an installed wheel, away from any clone."""
-    plan = Plan.of(own, *RUN, PYTHONPATH=str(installed))
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_module_has_the_prefix_and_the_programs_of_its_package(own, installed, is_built):
+    """From a clone, and from an installed wheel, away from any clone."""
+    variables = {"PYTHONPATH": str(installed)} if is_built else {}
+    plan = Plan.of(own, *RUN, **variables)
     assert plan.jobs["privacy_summarise"] >= 1
     programs = {Path(words[0]) for words in plan.commands}
-    assert {path.parent for path in programs} == {installed / "dpcanary/workflow/files/scripts"}
+    files = installed / "dpcanary/workflow/files" if is_built else ROOT
+    assert {path.parent for path in programs} == {files / "scripts"}
     assert all(path.is_file() for path in programs)
+    paths = [word for words in plan.commands for word in words if "results/small/" in word]
+    assert {path.partition("/results/small/")[0] for path in paths if path[0] != "{"} == {"audits"}
 
 
 @pytest.mark.exhaustive

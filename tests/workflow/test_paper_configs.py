@@ -1,7 +1,6 @@
 """Every config of the papers: a dry run as it is, and the whole of it in miniature."""
 
 import argparse
-import importlib.util
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from miniatures import miniature, write_encoders
-from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, shared
+from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, program, shared
 from sampling import exhaustive
 
 from dpcanary.settings.parsing import parse_experiment, read_config
@@ -30,8 +29,6 @@ PAPER, PUBLISHED = (
 ORIGINAL = [name for name in CONFIGS if not name.startswith("replication/")]
 # What is run in miniature; those of Boglioni et al. are in test_canary_sets.py.
 SMALL = [name for name in ORIGINAL if not name.startswith("boglioni/")]
-# One whole run in CI: its encoder makes features, as in no other experiment of these tests.
-IN_CI = "pradhan/cifar10"
 # Those of thousands of shards take long to plan; of the others, one of each kind of training.
 PLANNED_IN_CI = (
     *("boglioni/cifar10", "cebere/pretrained", "pradhan/sst2"),
@@ -56,12 +53,6 @@ def touch_files_of(config: Path, folder: Path) -> None:
 
 def assert_accepted(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The program of a job takes the arguments that the rule gives it."""
-    path = Path(words[0])
-    spec = importlib.util.spec_from_file_location(f"program_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     parse = argparse.ArgumentParser.parse_args
 
     def stop(parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
@@ -70,11 +61,11 @@ def assert_accepted(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_args", stop)
         with pytest.raises(AcceptedError):
-            module.main([*words[1:]])
+            program(Path(words[0])).main([*words[1:]])
 
 
 def test_every_config_is_read():
-    assert {*PLANNED_IN_CI, IN_CI} <= CONFIGS.keys()
+    assert {*PLANNED_IN_CI} <= CONFIGS.keys()
     for config in CONFIGS.values():
         assert parse_experiment(read_config(config)).audits
 
@@ -94,7 +85,8 @@ def test_it_is_planned_and_programs_take_what_rules_give_them(name, tmp_path, mo
         assert_accepted(words, monkeypatch)
 
 
-@pytest.mark.parametrize("name", [name if name == IN_CI else exhaustive(name) for name in SMALL])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SMALL)
 def test_miniature(name, tmp_path):
     shutil.copytree(shared("encoders", write_encoders), tmp_path, dirs_exist_ok=True)
     content = miniature(yaml.safe_load(CONFIGS[name].read_text()), tmp_path)

@@ -2,14 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
-from running import ROOT, SNAKEFILE, SNAKEMAKE, Plan, looked, printed_by, shared
+from running import ROOT, Project, printed_by, shared
 
 import dpcanary
 
@@ -53,28 +51,23 @@ def blocks() -> dict[str, str]:
     return dict(found)
 
 
-OPTIONS = ["--cores", "2", "--snakefile", SNAKEFILE, "--configfile", "mine.yaml"]
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    """A user's folder with the finished experiment, and the package in `installed`.
-
-    A whole run: what the page adds is found by name in every stage.
-    """
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A user's folder, with the package in `installed`, where jobs find it."""
 
     def write(folder: Path) -> None:
+        Project.new(folder, CONFIG)
         source, target = folder / "source", folder / "installed"
         (source / "my_audits").mkdir(parents=True)
         (source / "my_audits/__init__.py").touch()
         for path, text in blocks().items():
             (source / path).write_text(text)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        subprocess.run([*pip, "--target", str(target), str(source)], check=True)
-        (folder / "mine.yaml").write_text(yaml.safe_dump(CONFIG))
-        printed_by([*SNAKEMAKE, *OPTIONS], folder, PYTHONPATH=str(target))
+        printed_by([*pip, "--target", str(target), str(source)], folder)
 
-    return shared("plugins", write)
+    project = Project(shared("plugins", write)).copy(tmp_path / "project")
+    monkeypatch.setenv("PYTHONPATH", str(project.folder / "installed"))
+    return project
 
 
 def test_each_addition_uses_public_names_alone():
@@ -89,53 +82,58 @@ def test_each_addition_uses_public_names_alone():
         assert {*re.findall(r"from dpcanary\.(\S+) import", text)} <= {*dpcanary.__all__}
 
 
-def test_both_adversaries_and_the_rule_give_bounds(folder):
-    summary = pd.read_csv(folder / "results/mine/summary.tsv", sep="\t")
-    assert set(summary["canary"]) == {"mirrored", "last_gradient", "gradient"}
-    valid = summary[summary["threshold_rule"] == "at_zero"]
+def assert_by_the_rule(estimates: pd.DataFrame) -> None:
+    valid = estimates[estimates["threshold_rule"] == "at_zero"]
     assert valid["is_valid"].all()
-    assert not summary.loc[summary["threshold_rule"] == "in_sample", "is_valid"].any()
-    assert (valid["epsilon_lower"] <= valid["epsilon_upper_substitute"]).all()
+    assert not estimates.loc[estimates["threshold_rule"] == "in_sample", "is_valid"].any()
     assert (valid["threshold"] == 0).all()
-    by_gradient = valid[valid["canary"] == "last_gradient"]
-    assert (by_gradient["epsilon_lower"] > 0).any()  # a separation of 4 standard deviations
-    assert set(summary.loc[summary["canary"] == "last_gradient", "model"]) == {"process"}
 
 
-def test_they_are_in_a_figure_with_a_label_and_a_colour(folder):
-    drawn = pd.read_csv(folder / "results/mine/figures/steps.tsv", sep="\t")
-    assert {"mirrored", "last_gradient"} <= set(drawn["canary"].dropna())
-    assert set(drawn["threshold_rule"].dropna()) == {"at_zero", "in_sample"}
-    assert (folder / "results/mine/figures/steps.png").stat().st_size > 10_000
-    command = [sys.executable, "-c", LEGEND, str(folder / "results/mine/summary.tsv")]
-    printed = printed_by(command, ROOT, PYTHONPATH=str(folder / "installed"))
-    told = json.loads(printed.splitlines()[-1])
-    assert {"mirrored record", "last gradient", "gradient"} <= set(told["texts"])
-    assert any("at_zero rule" in text for text in told["texts"])
-    assert len(set(told["colours"].values())) == 3
+def test_jobs_find_an_adversary_and_a_rule_by_their_names(project):
+    """Of an audit that trains nothing: drawn, scored and estimated."""
+    target = "results/mine/estimates/mine-last_gradient.tsv"
+    project.run(target)
+    estimates = pd.read_csv(project.folder / target, sep="\t")
+    assert_by_the_rule(estimates)
+    valid = estimates[estimates["is_valid"]]
+    assert (valid["epsilon_lower"] > 0).any()  # a separation of 4 standard deviations
 
 
-def test_a_change_of_a_function_makes_its_own_canaries_again(folder):
-    installed = folder / "installed"
-    module = installed / "my_audits/mirrored.py"
-    text = module.read_text()
-    module.write_text(text + "\n# edited\n")
-    try:
-        plan = Plan.of(folder, *OPTIONS, PYTHONPATH=str(installed))
-    finally:
-        module.write_text(text)
+@pytest.mark.exhaustive
+def test_both_adversaries_and_the_rule_give_bounds_and_are_in_a_figure(project):
+    """With a label and a colour, and their costs are estimated."""
+    project.run()
+    results = project.folder / "results/mine"
+    summary = pd.read_csv(results / "summary.tsv", sep="\t")
+    assert {*summary["canary"]} == {"mirrored", "last_gradient", "gradient"}
+    assert_by_the_rule(summary)
+    assert {*summary.loc[summary["canary"] == "last_gradient", "model"]} == {"process"}
+    valid = summary[summary["is_valid"]]
+    assert (valid["epsilon_lower"] <= valid["epsilon_upper_substitute"]).all()
+    drawn = pd.read_csv(results / "figures/steps.tsv", sep="\t")
+    assert {"mirrored", "last_gradient"} <= {*drawn["canary"].dropna()}
+    assert {*drawn["threshold_rule"].dropna()} == {"at_zero", "in_sample"}
+    assert (results / "figures/steps.png").stat().st_size > 10_000
+    printed = printed_by([sys.executable, "-c", LEGEND, str(results / "summary.tsv")], ROOT)
+    legend = json.loads(printed.splitlines()[-1])
+    assert {"mirrored record", "last gradient", "gradient"} <= {*legend["texts"]}
+    assert any("at_zero rule" in text for text in legend["texts"])
+    assert len({*legend["colours"].values()}) == 3
+    costs = project.run("estimate_cost")
+    assert "core-hours" in costs
+    assert re.search(r"^craft_canaries +2 ", costs, re.MULTILINE)
+
+
+def test_a_change_of_a_function_makes_its_own_canaries_again(project):
+    project.pretend()
+    with (project.folder / "installed/my_audits/mirrored.py").open("a") as module:
+        module.write("\n# edited\n")
+    plan = project.plan()
     assert plan.outputs("craft_canaries") == {"canaries/mine-mirrored.npz"}
     assert {path.split("/")[1] for path in plan.outputs("train_shard")} == {"mine-mirrored"}
     assert "draw_shard" not in plan.jobs
 
 
-@pytest.mark.exhaustive
-def test_the_costs_of_both_are_estimated(folder):
-    command = [*SNAKEMAKE, *OPTIONS, "estimate_cost"]
-    printed = printed_by(command, folder, PYTHONPATH=str(folder / "installed"))
-    assert "core-hours" in printed
-    assert re.search(r"^craft_canaries +2 ", printed, re.MULTILINE)
-
-
-def test_without_the_package_its_names_are_unknown(folder):
-    assert "unknown name" in looked(folder, *OPTIONS, "--dry-run", fails=True)
+def test_without_the_package_its_names_are_unknown(project, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH")
+    assert "unknown name" in project.looked("--dry-run", fails=True)

@@ -1,17 +1,15 @@
 """Files that are valid but of another audit, or of other settings, never become a number."""
 
-import importlib.util
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
-from running import DPCANARY, ROOT, TINY, Project, printed_by, shared, values_of
+from running import DPCANARY, ROOT, TINY, Project, printed_by, program, shared, values_of
 
 from dpcanary.errors import InputError
 from dpcanary.provenance import Job, listed, origin_of, origins_in
@@ -56,15 +54,6 @@ def job_of(words: list[str]) -> Job:
     return Job.model_validate_json(words[words.index("--job") + 1])
 
 
-def program(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"job_{Path(path).stem}", ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @contextmanager
 def altered(path: Path, content: bytes) -> Iterator[None]:
     """A file with another content while inside."""
@@ -106,7 +95,7 @@ def test_every_input_of_every_job_is_compared(here, jobs):
                 if origins_in(other) != origins_in(file)
             ]
             assert others, f"{name}: the config has only one {kind}"
-            main = programs.setdefault(name, program(words[0])).main
+            main = programs.setdefault(name, program(ROOT / words[0])).main
             with (
                 altered(file, others[0].read_bytes()),
                 pytest.raises(InputError, match=re.escape(file.name)) as error,
@@ -135,7 +124,7 @@ def test_every_job_is_told_what_it_reads(jobs):
 def test_a_summary_takes_no_file_of_other_settings_under_its_name(here, jobs, tmp_path):
     """As of the same config with another delta, or of other data: every name is the same."""
     [words] = [words for words in jobs if "results/tiny/summary.tsv" in words]
-    summarise = program("scripts/summarise.py").main
+    summarise = program(ROOT / "scripts/summarise.py").main
     table = here / "accounting/module.tsv"
     other = read_sealed_table(table).replace(origins_in(table)[0], "accounting/module:0123456789")
     write_sealed_table(tmp_path / "a.tsv", other)

@@ -24,17 +24,11 @@ CONFIG = {
     "allow_not_valid": True,
     "audits": {
         "images": {
-            **AUDIT,
-            "dataset": "images",
-            "canary": ["gradient", "crafted_input"],
-            "target_epsilon": 8.0,
-            "crafting_steps": 2,
+            **AUDIT, "dataset": "images", "canary": ["gradient", "crafted_input"],
+            "target_epsilon": 8.0, "crafting_steps": 2,
         },
         "purchases": {
-            **AUDIT,
-            "dataset": "purchases",
-            "canary": "natural",
-            "noise_multiplier": 2.0,
+            **AUDIT, "dataset": "purchases", "canary": "natural", "noise_multiplier": 2.0
         },
         "drawn": {**AUDIT, "canary": "worst_case", "noise_multiplier": 2.0, "num_runs": 40},
     },
@@ -46,13 +40,11 @@ CONFIG = {
         "trade_off": {"kind": "trade_off", "sweeps": ["images"], "proven": True},
         "profile": {"kind": "privacy_profile", "sweeps": ["images"], "panels": ["model"]},
         "ratio": {
-            "kind": "adjacency_ratio",
-            "sample_rates": [0.5],
-            "num_steps": [4],
+            "kind": "adjacency_ratio", "sample_rates": [0.5], "num_steps": [4],
             "noise_multipliers": [2.0, 3.0],
         },
     },
-}
+}  # fmt: skip
 FIGURES = {"draw_figure"}
 ESTIMATES = {"estimate", "estimate_by_runs", "bound_ceiling", "summarise", *FIGURES}
 SCORES = {"score_runs", *ESTIMATES}
@@ -147,36 +139,31 @@ def test_an_edit_reruns_what_uses_the_names_or_settings(project, path):
 
 
 @pytest.mark.parametrize(
-    ("path", "before", "after", "rules"),
+    ("path", "after", "more", "rules"),
     [
-        (
-            "estimation/rules.py",
-            "RULES: dict[str, Rule] = {",
-            'RULES: dict[str, Rule] = {\n    "new": None,',
-            ESTIMATES,
-        ),
-        ("adversaries/catalogue.py", '"""\n', '"""\n\n# one entry more\n', FIGURES),
+        ("estimation/rules.py", "RULES: dict[str, Rule] = {", '\n    "new": None,', ESTIMATES),
+        ("adversaries/catalogue.py", '"""\n', "\n# one entry more\n", FIGURES),
     ],
 )
-def test_a_new_entry_of_a_catalogue_reruns_what_reads_it(project, path, before, after, rules):
-    edited = text_of(path).replace(before, after, 1)
+def test_a_new_entry_of_a_catalogue_reruns_what_reads_it(project, path, after, more, rules):
+    edited = text_of(path).replace(after, after + more, 1)
     assert {*plan_after(project, path, edited).jobs} == rules
+
+
+KINDS = [
+    ("figures/scores_of_worlds.py", {"histograms"}),
+    ("figures/bounds.py", {"steps", "runs"}),
+    ("figures/trade_off.py", {"trade_off"}),
+    ("figures/set_ups.py", {"profile"}),
+    ("figures/accuracy.py", {"accuracy"}),
+    ("figures/adjacency_ratio.py", {"ratio"}),
+]
 
 
 @pytest.mark.parametrize(
     ("path", "figures"),
     [
-        *some_of(
-            [
-                ("figures/scores_of_worlds.py", {"histograms"}),
-                ("figures/bounds.py", {"steps", "runs"}),
-                ("figures/trade_off.py", {"trade_off"}),
-                ("figures/set_ups.py", {"profile"}),
-                ("figures/accuracy.py", {"accuracy"}),
-                ("figures/adjacency_ratio.py", {"ratio"}),
-            ],
-            every=6,
-        ),
+        *some_of(KINDS, every=6),
         ("figures/layout.py", {*CONFIG["figures"]}),
         ("figures/catalogue.py", set()),
     ],

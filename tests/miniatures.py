@@ -122,7 +122,7 @@ def sst2(folder: Path) -> Path:
     words = ["good", "bad", "film", "plot", "dull", "bright"]
     rng = np.random.default_rng(0)
     path = folder / "SST-2.zip"
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, count in (("train", 120), ("dev", 20)):
             rows = [f"{' '.join(rng.choice(words, 4))} \t{index % 2}" for index in range(count)]
             archive.writestr(f"SST-2/{name}.tsv", "\n".join(["sentence\tlabel", *rows, ""]))

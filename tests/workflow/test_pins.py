@@ -1,0 +1,326 @@
+"""Pins: locks, requirements and documents agree, each has a licence, and pip refuses all else."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from running import ROOT, printed_by
+
+from release.bill_of_materials import (
+    READ_BY_US,
+    canonical,
+    complete,
+    faults,
+    home,
+    licence,
+    locked,
+    table,
+)
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+SUPPORTED = ("3.11", "3.12", "3.13")
+DEBIAN = "3.11.2"  # the oldest that is tried: Debian 12 has it
+LOCKS = {
+    name: ROOT / "locks" / f"{name}.txt"
+    for name in ("build", "dpcanary", "train", "tools", "release")
+}
+NOT_LOCKED = {"torch"}  # docs/install.md
+MAKE = shutil.which("make")
+needs_make = pytest.mark.skipif(MAKE is None, reason="needs make")
+
+
+# Locks
+
+
+def pins(text: str) -> dict[str, str]:
+    """The versions that a file of pins, with hashes or without, has for Linux on x86-64."""
+    machine = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    machine |= {"platform_machine": "x86_64", "implementation_name": "cpython"}
+    machine |= {"platform_python_implementation": "CPython"}
+    environments = [
+        machine | {"python_version": version, "python_full_version": f"{version}.2"}
+        for version in SUPPORTED
+    ]
+    requirements = [
+        Requirement(line.removesuffix("\\").strip())
+        for line in re.findall(r"^[A-Za-z].*", text, re.MULTILINE)
+    ]
+    return {
+        canonical(pin.name): str(pin.specifier)
+        for pin in requirements
+        if pin.marker is None or any(map(pin.marker.evaluate, environments))
+    }
+
+
+def test_pins_are_those_of_the_locks():
+    constrained = pins((ROOT / "constraints.txt").read_text())
+    of_locks: dict[str, str] = {}
+    for name in ("build", "dpcanary", "train", "tools"):
+        of_locks |= pins(LOCKS[name].read_text())
+    assert len(of_locks) > 150
+    for versions in (constrained, of_locks):
+        for name in NOT_LOCKED:
+            versions.pop(name, None)
+    assert constrained == of_locks
+
+
+def test_every_locked_package_has_hashes_and_each_lock_is_a_part_of_the_next():
+    for path in LOCKS.values():
+        hashes = locked(path)
+        assert len(hashes) == len(re.findall("^[^ #]", path.read_text(), re.MULTILINE)) > 5
+        for digests in hashes.values():
+            assert digests
+            assert all(len(digest) == 64 for digest in digests)
+    light, train, tools = (locked(LOCKS[name]).items() for name in ("dpcanary", "train", "tools"))
+    assert light < train < tools
+
+
+def test_locks_have_what_is_declared():
+    groups = PYPROJECT["dependency-groups"]
+    for lock, declared in {
+        "build": groups["build"] + PYPROJECT["build-system"]["requires"],
+        "dpcanary": PROJECT["dependencies"],
+        "train": EXTRAS["figures"] + EXTRAS["train"],
+        "tools": [requirement for extra in EXTRAS.values() for requirement in extra],
+        "release": groups["release"],
+    }.items():
+        versions = dict(locked(LOCKS[lock]).keys())
+        for requirement in map(Requirement, declared):
+            if requirement.name not in NOT_LOCKED | {PROJECT["name"]}:
+                assert versions[canonical(requirement.name)] in requirement.specifier
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, list[str]]:
+    """By lock, how `make` installs from it; and that only PyTorch is installed by its version."""
+    if MAKE is None:
+        pytest.skip("needs make")
+    calls = []
+    for words in (("none/.ready-tools", "VENV=none"), ("none/.ready", "RELEASE=none")):
+        plan = printed_by([MAKE, "--dry-run", *words], ROOT)
+        lines = re.findall(r"^\S+/pip (install .*)$", plan, re.MULTILINE)
+        calls += [*map(shlex.split, lines)]
+    others = [words for words in calls if "--require-hashes" not in words]
+    assert [words[-1] for words in others] == [".", "torch"]
+    assert {"--no-deps", "--no-build-isolation"} <= {*others[0]}
+    return {Path(words[-1]).stem: words[:-1] for words in calls if "--require-hashes" in words}
+
+
+def test_all_locks_are_installed_in_one_way(commands):
+    assert commands.keys() == LOCKS.keys()
+    assert len({tuple(words) for words in commands.values()}) == 1
+
+
+def wheel(folder: Path) -> Path:
+    """The smallest package."""
+    path = folder / "tiny-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {
+            "tiny.py": "",
+            "tiny-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n",
+            "tiny-1.dist-info/WHEEL": (
+                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            ),
+            "tiny-1.dist-info/RECORD": "",
+        }.items():
+            archive.writestr(name, text)
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("entry", "refusal"),
+    [
+        # Files of other machines have hashes, too.
+        ("tiny==1 --hash=sha256:{wrong} --hash=sha256:{right}", None),
+        ("tiny==1 --hash=sha256:{wrong}", "DO NOT MATCH THE HASHES"),
+        ("tiny==1", "Hashes are required"),
+    ],
+)
+def test_pip_refuses_what_is_not_in_the_lock(tmp_path, commands, entry, refusal):
+    right = hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest()
+    lock = tmp_path / "lock.txt"
+    lock.write_text(entry.format(right=right, wrong="0" * 64) + "\n")
+    there = ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "packages")]
+    command = [sys.executable, "-m", "pip", *commands["tools"], str(lock), *there]
+    printed = printed_by(command, tmp_path, fails=bool(refusal), PIP_CONFIG_FILE=os.devnull)
+    assert (tmp_path / "packages/tiny.py").exists() == (refusal is None), printed
+    assert (refusal or "") in printed
+
+
+# Versions of Python
+
+
+def test_pins_are_for_all_supported_versions():
+    pinned = pins((ROOT / "constraints.txt").read_text())
+    installed = [
+        package
+        for package in distributions()
+        if pinned.get(canonical(package.name)) == f"=={package.version}"
+    ]
+    assert len(installed) > 100
+    refusing = [
+        (package.name, version)
+        for package in installed
+        for version in (*SUPPORTED, DEBIAN)
+        if version not in SpecifierSet(package.metadata.get("Requires-Python") or "")
+    ]
+    assert refusing == []
+
+
+def test_documents_and_package_agree():
+    first, last = (int(version.split(".")[1]) for version in (SUPPORTED[0], SUPPORTED[-1]))
+    assert PROJECT["requires-python"] == f">=3.{first},<3.{last + 1}"
+    python = "Programming Language :: Python :: "
+    stated = [text.removeprefix(python) for text in PROJECT["classifiers"] if python in text]
+    assert stated == [*SUPPORTED]
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"(3, {first}) <= sys.version_info < (3, {last + 1})" in makefile
+    words = f"Python {', '.join(SUPPORTED[:-1])} or {SUPPORTED[-1]}"
+    for text in (makefile, *map(Path.read_text, [ROOT / "README.md", ROOT / "docs/install.md"])):
+        assert words in text
+
+
+WORKS = f'exec "{sys.executable}" "$@"'
+SHIM = "echo 'python3.11: command not found' >&2; exit 127"  # of a version that is not chosen
+OTHER_VERSION = "exit 1"
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("programs", "chosen"),
+    [
+        ({"python3.11": WORKS, "python3": WORKS}, "python3.11"),
+        ({"python3.11": SHIM, "python3": WORKS}, "python3"),
+        ({"python3": OTHER_VERSION, "python3.13": WORKS}, "python3.13"),
+        ({}, None),
+        ({"python3.11": SHIM, "python3": OTHER_VERSION}, None),
+    ],
+)
+def test_make_takes_a_python_that_runs_and_is_supported(tmp_path, programs, chosen):
+    """For a new environment, with only these programs on the path; or says that it needs one."""
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = tmp_path / "environment"
+    options = ["--dry-run"] if chosen else []
+    done = subprocess.run(
+        [str(MAKE), *options, f"VENV={environment}", f"{environment}/.ready"],
+        cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if chosen:
+        assert f"{chosen} -m venv {environment}\n" in done.stdout
+    else:
+        assert done.returncode == 2
+        needs = "error: dpcanary needs Python 3.11, 3.12 or 3.13; set PYTHON="
+        assert done.stderr.startswith(needs)
+        assert not environment.exists()
+
+
+# The bill of materials
+
+MIT = [{"license": {"id": "MIT"}}]
+
+
+def component(name: str, **others: object) -> dict[str, object]:
+    return {"name": name, "version": "1", "purl": f"pkg:pypi/{name}@1", **others}
+
+
+@pytest.mark.parametrize(
+    ("licences", "words"),
+    [
+        (MIT, "MIT"),
+        ([{"expression": "MIT OR Apache-2.0"}], "MIT OR Apache-2.0"),
+        ([{"license": {"name": "License :: OSI Approved :: BSD License"}}], "BSD License"),
+        ([*MIT, {"license": {"name": "License :: OSI Approved :: MIT License"}}], "MIT"),
+        ([{"license": {"name": "Ours\n\nCopyright"}}], "Ours"),
+        ([], ""),
+    ],
+)
+def test_licence_in_words(licences, words):
+    assert licence(component("a", licenses=licences)) == words
+
+
+def test_home_page():
+    said = "from packaging metadata Project-URL: Source"
+    references = [
+        {"type": "issue-tracker", "url": "issues"},
+        {"type": "other", "url": "source", "comment": said},
+        {"type": "other", "url": "other"},
+    ]
+    assert home(component("a", externalReferences=references)) == "source"
+    references.append({"type": "website", "url": "website"})
+    assert home(component("a", externalReferences=references)) == "website"
+    assert home(component("a")) == ""
+
+
+def test_a_bill_is_completed():
+    parts = [component("A_b", licenses=MIT), component("PySocks"), component("torch", licenses=MIT)]
+    bill = {"components": parts}
+    hashes = {("a-b", "1"): ["00", "01"], ("pysocks", "1"): ["02"]}
+    complete(bill, hashes, {"a-b", "torch"})
+    assert [*faults(bill)] == []
+    assert [part["scope"] for part in bill["components"]] == ["required", "optional", "required"]
+    [files] = bill["components"][0]["externalReferences"]
+    assert [entry["content"] for entry in files["hashes"]] == ["00", "01"]
+    assert "pysocks\t1\tBSD-3-Clause\toptional\t\n" in table(bill)
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        (component("pytest"), "pytest 1: states no licence"),
+        (component("pytest", licenses=[{"license": {"name": "UNKNOWN"}}]), "states no licence"),
+        (component("other", licenses=MIT), "other 1: is not in the locks"),
+        (component("pytest", licenses=MIT) | {"version": "2"}, "pytest 2: is not in the locks"),
+    ],
+)
+def test_what_a_bill_lacks_is_said(part, fault):
+    bill = complete({"components": [part]}, {("pytest", "1"): ["00"]}, set())
+    [message] = faults(bill)
+    assert fault in message
+
+
+PARTS = [LOCKS[name] for name in ("build", "dpcanary", "tools")]
+
+
+def test_licences_that_we_read_are_of_pins():
+    """An exception for what is not installed any more would go unnoticed."""
+    assert READ_BY_US.keys() <= {name for name, _ in locked(*PARTS)}
+
+
+@pytest.mark.exhaustive
+@needs_make
+def test_what_is_installed_has_licences_and_hashes(tmp_path):
+    """The command itself validates the bill, and says what it lacks."""
+    installed = f"--assume-old={sys.prefix}/.ready-tools"
+    places = [f"RELEASE={tmp_path}/release", f"VENV={sys.prefix}", f"DIST={tmp_path}"]
+    printed_by([str(MAKE), installed, *places, "sbom"], ROOT)
+    bill = json.loads((tmp_path / "sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    parts = {(canonical(part["name"]), part["version"]): part for part in bill["components"]}
+    rows = [line.split("\t") for line in (tmp_path / "licences.tsv").read_text().splitlines()]
+    licences = {(name, version): words for name, version, words, *_ in rows[1:]}
+    pinned = locked(*PARTS)
+    both = {(canonical(package.name), package.version) for package in distributions()} & {*pinned}
+    assert len(both) > 100
+    for pin in both:
+        assert licences[pin]
+        assert parts[pin]["purl"] == f"pkg:pypi/{pin[0]}@{pin[1]}"
+        [files] = [part for part in parts[pin]["externalReferences"] if "hashes" in part]
+        assert [entry["content"] for entry in files["hashes"]] == pinned[pin]
+        assert {entry["alg"] for entry in files["hashes"]} == {"SHA-256"}
