@@ -413,6 +413,7 @@ class Training:
     canaries: Sequence[Canary]
     dpsgd: DPSGD
     seed: int
+    halves: bool = False
 
     @property
     def batch_size(self) -> float:
@@ -420,12 +421,16 @@ class Training:
         return self.dpsgd.batch_size or self.dpsgd.sample_rate * len(self.records)
 
     def worlds(self, run: int) -> list[int]:
-        """The parity of the run with one slot; with several, the highest bit of a word per slot."""
+        """The parity of the run with one slot; with several, the highest bit of a word per slot.
+
+        In halves, the slots of the smaller words are in world 0.
+        """
         if len(self.canaries) == 1:
             return [run % 2]
         words = np.empty((1, len(self.canaries)), np.uint32)
         philox.random_words(words, philox_key(seed=self.seed), 0, np.array([run]), WORLDS)
-        return [int(word) // 2**31 for word in words[0]]
+        least = sorted(words[0])[len(self.canaries) // 2] if self.halves else 2**31
+        return [int(word >= least) for word in words[0]]
 
     def batch(self, run: int, step: int) -> list[Entry]:
         """The records of a run's step, with what the run's world has in place of the targets."""

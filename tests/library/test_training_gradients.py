@@ -33,7 +33,6 @@ from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
@@ -45,7 +44,7 @@ from dpcanary.training.models import convnet, resnet18
 from dpcanary.training.modules import layer_rules, module_path
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.runs import accuracy_of
-from dpcanary.training.settings import Initialisation, Loss, Sampling
+from dpcanary.training.settings import Loss
 from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")
@@ -393,46 +392,6 @@ def test_a_run_has_the_same_bits_in_any_company(name: str) -> None:
         rows = batch.rows.flip(0) if batch.rows.dim() == 2 else batch.rows
         backwards = Batch(rows, batch.weights.flip(0))
         assert torch.equal(sums_of(path, parameters.flip(0), backwards, 0.5).flip(0), whole)
-
-
-@pytest.mark.parametrize(
-    ("name", "sampling"),
-    [("tanh", "fixed"), ("relu", "lists"), ("one of everything", "weights"), ("uneven", "fixed")],
-)
-def test_trained_models_do_not_depend_on_blocks_threads_or_order(name: str, sampling: str) -> None:
-    """To the last bit."""
-    features = MODELS[name].features(40).numpy()
-    records = Records(features, np.arange(40) % 3)
-    dpsgd = DPSGD(
-        noise_multiplier=0.5,
-        max_grad_norm=0.4,
-        learning_rate=0.3,
-        record_steps=(4,),
-        sample_rate={"fixed": 1.0, "lists": 0.4, "weights": 0.9}[sampling],
-        sampling=Sampling.FIXED if sampling == "fixed" else Sampling.POISSON,
-        batch_size=9 if sampling == "fixed" else None,
-        canary_period=2 if sampling == "fixed" else None,
-    )
-
-    def trained(runs: Sequence[int], **how: int) -> np.ndarray:
-        result = train_ensemble(
-            module=MODELS[name].module(3),
-            records=records,
-            canary=InputCanary(-records.features[2], 1, target=2),
-            dpsgd=dpsgd,
-            runs=runs,
-            seed=5,
-            initialisation=Initialisation.PER_RUN,
-            keep_parameters=True,
-            **how,
-        )
-        assert result.parameters is not None
-        return result.parameters
-
-    whole = trained(range(12))
-    assert np.array_equal(trained(range(12), runs_at_once=5, num_threads=2), whole)
-    assert np.array_equal(trained(range(11, -1, -1), runs_at_once=3), whole[::-1])
-    assert np.array_equal(trained([7, 10], runs_at_once=1), whole[[7, 10]])
 
 
 # --- which path --------------------------------------------------------------------------------
