@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from opacus.layers import DPMultiheadAttention
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -110,6 +111,12 @@ def changes_in_place(net: Net, x: Tensor) -> Tensor:
     y = net.norm(net.second(x))
     y += x
     return net.head(torch.tanh(y.mul_(2.0)).mean(dim=(2, 3)))
+
+
+def twice(net: Net, x: Tensor) -> Tensor:
+    """Calls one convolution twice, beside layers that have rules and one that has none."""
+    x = torch.tanh(net.norm(net.first(x)))
+    return net.head(net.scale(net.shared(torch.tanh(net.shared(x)))).mean(dim=(2, 3)))
 
 
 def mean_of_embeddings(net: Net, tokens: Tensor) -> Tensor:
@@ -294,6 +301,12 @@ MODELS = {
         queries=lambda: Linear(8, 8),
         attention=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
+    "attention of Opacus": net(
+        lambda net, x: net.head(net.attention(x, x, x)[0].mean(dim=1)),
+        (5, 8),
+        8,
+        attention=lambda: DPMultiheadAttention(8, 2, batch_first=True),
+    ),
     "scale": Model(headed(lambda: Linear(6, 6), Scale), (6,)),
     # A parameter of its own makes it one unit. Nothing uses the other one.
     "own parameter": net(
@@ -312,6 +325,15 @@ MODELS = {
         norm=lambda: nn.LayerNorm(6),
         conv=lambda: nn.Conv1d(1, 1, 3, padding=1),
         unused=lambda: Linear(2, 2),
+    ),
+    "twice": net(
+        twice,
+        (3, 6, 6),
+        4,
+        first=lambda: Conv(3, 4, 3, padding=1),
+        norm=lambda: nn.GroupNorm(2, 4, eps=0.3),
+        shared=lambda: Conv(4, 4, 3, padding=1, bias=False),
+        scale=Scale,
     ),
     # Also uses the embedding's weight without calling the embedding.
     "another's weight": net(

@@ -20,6 +20,7 @@ DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
     "scale": None,
     "transposed": None,
     "recurs": None,
+    "twice": None,
     "PReLU": None,
     "LSTM": None,
     "own parameter": ("",),
