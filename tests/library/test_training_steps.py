@@ -63,9 +63,10 @@ class Case:
             return False
         if self.noise == "unclipped" and self.kind != "input":
             return False  # gradients of canaries are as long as clipped ones
-        # Otherwise hidden layers have no gradient, and gradients of biases cancel to rounding.
-        is_still = self.noise != "0.7" and self.initialisation is Initialisation.ZEROS
-        if is_still and not self.model.startswith("linear"):
+        # At zeros, hidden layers have no gradient, and those of biases cancel to rounding. Adam's
+        # steps of rounding are as long as others.
+        is_still = self.initialisation is Initialisation.ZEROS or self.optimizer is Optimizer.ADAM
+        if self.noise != "0.7" and is_still and not self.model.startswith("linear"):
             return False
         # Where linear heads are trained in the span of their records.
         rotated = self.optimizer is not Optimizer.ADAM and self.kind != "direction"
