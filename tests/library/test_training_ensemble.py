@@ -1,4 +1,4 @@
-"""Ensembles: division into blocks and threads, divergence, the rest of the process, and memory."""
+"""Ensembles: blocks and threads, divergence, the rest of the process, memory, and arguments."""
 
 import logging
 import threading
@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 from one_record_at_a_time import MODELS, Training
+from opacus import GradSampleModule
 from torch import Tensor, nn
 
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
@@ -24,9 +25,10 @@ from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.gradients.linear import LinearPath
+from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.plan import Plan
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.settings import Initialisation, Optimizer, Sampling
+from dpcanary.training.settings import Initialisation, InitialWeights, Optimizer, Sampling
 
 N, NUM_FEATURES, NUM_STEPS, SEED, TARGET = 24, 6, 9, 11, 4
 SETTINGS = DPSGD(
@@ -474,3 +476,215 @@ def test_free_memory_is_within_the_limits_of_all_control_groups(
     (folder / "memory.current").write_text(f"{used}\n")
     (folder / "memory.stat").write_text(f"anon 3\ninactive_file {cached}\n")
     assert runs_module.free_bytes(torch.device("cpu")) == expected
+
+
+# --- arguments: refusals -----------------------------------------------------------------------
+
+FEATURES, LABELS = RECORDS.features, RECORDS.labels
+IMAGES = Records(np.random.default_rng(1).standard_normal((N, 2, 6, 6), np.float32), LABELS)
+BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_period": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "adm"}, r"^unknown optimizer 'adm': did you mean 'adam'\?$"),
+        ({"optimizer": torch.optim.SGD}, r"^unknown optimizer .*: known: sgd, momentum, adam$"),
+        ({"adjacency": "replace"}, r"'replace': known: add_remove, zero_out, substitute$"),
+        ({"loss": nn.MSELoss()}, r"MSELoss\(\): known: cross_entropy, binary_cross_entropy$"),
+        ({"sampling": "possion"}, r"^unknown sampling 'possion': did you mean 'poisson'\?$"),
+        ({"max_grad_norm": 0}, r"^max_grad_norm is 0; it must be a finite number above 0$"),
+        ({"max_grad_norm": float("nan")}, r"^max_grad_norm is nan; .* finite number above 0$"),
+        ({"learning_rate": -0.1}, r"^learning_rate is -0.1; it must be a finite number above 0$"),
+        ({"learning_rate": "0.1"}, r"^learning_rate is '0.1'; it must be a finite number above 0$"),
+        ({"record_steps": (3, 1)}, r"^record_steps must ascend from 1; they are \(3, 1\)$"),
+        ({"record_steps": (2, 2)}, "record_steps must ascend from 1"),
+        ({"record_steps": ()}, "record_steps must ascend from 1"),
+        ({"record_steps": (0, 1)}, r"^record_steps is 0; .* whole number of at least 1$"),
+        ({"record_steps": (1.5,)}, r"^record_steps is 1.5; .* whole number of at least 1$"),
+        ({"sample_rate": 0.0}, r"^sample_rate is 0.0; .* above 0 and at most 1$"),
+        ({"sample_rate": 1.5}, r"^sample_rate is 1.5; .* above 0 and at most 1$"),
+        ({"noise_multiplier": -1.0}, r"^noise_multiplier is -1.0; .* of at least 0$"),
+        ({"noise_multiplier": float("nan")}, r"^noise_multiplier is nan; .* finite number"),
+        ({"momentum": 1.0}, r"^momentum is 1.0; .* of at least 0 and below 1$"),
+        ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
+        (
+            {"batch_size": 10},
+            r"^sampling poisson has no batch_size or canary_period: batches have no fixed size;"
+            r" give sample_rate = batch size / number of records, or sampling='fixed'$",
+        ),
+        ({"canary_period": 2}, r"^sampling poisson has no batch_size or canary_period"),
+        (BY_EPOCH | {"batch_size": None}, r"^sampling fixed needs batch_size and canary_period$"),
+        (
+            BY_EPOCH | {"canary_period": None},
+            r"^sampling fixed needs batch_size and canary_period$",
+        ),
+        (BY_EPOCH | {"batch_size": 0}, "^batch_size is 0; it must be a whole number of at"),
+        (BY_EPOCH | {"canary_period": 0}, "^canary_period is 0; it must be a whole number of at"),
+        (BY_EPOCH | {"sample_rate": 0.5}, "^sampling fixed has no sample_rate; leave it at 1$"),
+    ],
+)
+def test_a_mechanism_s_settings_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(SETTINGS, **changes)
+
+
+def with_feature(value: float) -> Records:
+    features = FEATURES.copy()
+    features[13, 2] = value
+    return Records(features, LABELS)
+
+
+COUNTED_FROM_1 = Records(FEATURES, LABELS + 1)
+NOT_FINITE = r"^records: a feature is NaN or infinite; repair or drop such records$"
+ONE_OUTPUT = "^a model of one output needs loss binary_cross_entropy and two classes$"
+BAD_RATE = r"^learning_rate\(2\) is %s; it must be a finite number of at least 0$"
+BINARY = replace(SETTINGS, loss="binary_cross_entropy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"initialisation": "fixd"}, r"^unknown initialisation 'fixd': did you mean 'fixed'\?$"),
+        ({"initial_weights": "xavir"}, r"^unknown initial weights 'xavir': did you mean 'xavier'"),
+        ({"observe": "logit"}, r"^unknown observation 'logit': did you mean 'logits'\?$"),
+        ({"observe": "change"}, r"^observe='change' is not for a InputCanary$"),
+        ({"worlds": "coin"}, r"^unknown world assignment 'coin': did you mean 'coins'\?$"),
+        ({"worlds": "halves"}, r"^worlds halves needs an even number of slots; there are 1$"),
+        ({"device": "gpu"}, r"^unknown device 'gpu': give cpu, cuda or auto$"),
+        ({"device": "mps"}, r"^device 'mps' is not supported: give cpu, cuda or auto$"),
+        ({"seed": -1}, r"^seed is -1; .* whole number of at least 0$"),
+        ({"seed": 0.5}, r"^seed is 0.5; .* whole number of at least 0$"),
+        ({"seed": "0"}, r"^seed is '0'; .* whole number of at least 0$"),
+        ({"num_threads": 0}, r"^num_threads is 0; .* whole number of at least 1$"),
+        ({"runs_at_once": 0}, r"^runs_at_once is 0; .* whole number of at least 1$"),
+        ({"runs": [0, 1, 5, 2, 5]}, r"^run 5 is given twice: it would be the same model again$"),
+        ({"runs": range(0, 8, 2)}, r"^all runs are in world 0, .* in world 1; give runs of both$"),
+        ({"runs": [3, 1]}, r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
+        ({"runs": 0}, r"^runs must be indices from 0 to 4294967294, and at least one$"),
+        ({"runs": [-1, 0]}, r"^runs must be indices from 0 .*, and at least one$"),
+        ({"runs": [0, 2**32 - 1]}, r"^runs must be indices from 0 .*, and at least one$"),
+        ({"runs": 1.5}, r"^runs must be a number of runs, or their indices; not 1\.5$"),
+        ({"module": nn.Linear}, r"^module must be a Module, not type "),
+        ({"records": FEATURES}, r"^records must be a Records, not ndarray "),
+        ({"dpsgd": 1.0}, r"^dpsgd must be a DPSGD, not float 1\.0$"),
+        ({"canary": 3}, r"^canary must be a \w+, not int 3$"),
+        ({"canary": [CANARIES["input"], CANARIES["coordinate"]]}, "must be of one type; these are"),
+        ({"canary": GradientCanary(7, N)}, "^canary: target is 24, and there are 24 records$"),
+        # With an additional output, no other check would notice.
+        (
+            {"module": nn.Linear(6, 4), "records": COUNTED_FROM_1, "test_records": None},
+            r"^no record has label 0; labels are counted from 0: subtract 1$",
+        ),
+        ({"records": with_feature(np.nan)}, NOT_FINITE),
+        ({"test_records": with_feature(np.inf)}, NOT_FINITE),
+        ({"test_records": IMAGES}, r"^test_records: features of shape \(2, 6, 6\), .* have \(6,\)"),
+        ({"records": Records(np.array(["a", "b"]), [0, 1])}, "features are texts; encode them"),
+        ({"records": RECORDS[:0]}, r"^there are no records$"),
+        ({"records": Records([], [])}, r"^there are no records$"),
+        ({"module": nn.Linear(7, 3)}, r"^the model takes 7 features, the records have 6$"),
+        ({"module": nn.Linear(6, 1), "records": Records(FEATURES, LABELS % 2)}, ONE_OUTPUT),
+        ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
+        ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
+        ({"canary": InputCanary(FEATURES[0], 3, 4)}, "has 3 outputs, the .* canaries 4 classes"),
+        *(
+            (
+                {"dpsgd": replace(SETTINGS, learning_rate=[0.1, 0.0, rate].__getitem__)},
+                BAD_RATE % rate,
+            )
+            for rate in (-0.1, float("nan"), float("inf"))
+        ),
+    ],
+)
+def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train(**({"runs": 8} | changes))
+
+
+# --- arguments: effects ------------------------------------------------------------------------
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    given = {"module": LINEAR, "records": RECORDS, "dpsgd": SETTINGS, "seed": 5}
+    for canary, observe in (("coordinate", "change"), ("direction", "change_and_length")):
+        known = given | {"canary": CANARIES[canary], "runs": 6}
+        result = train_ensemble(**known)
+        options = {"initialisation": "fixed", "worlds": "alternate", "observe": observe}
+        spelled_out = train_ensemble(**known, **options, device="cpu", rotate=True)
+        assert result.observations.tobytes() == spelled_out.observations.tobytes()
+        assert result.parameters is None
+        assert np.isnan(result.test_accuracy).all()
+    one_step = replace(SETTINGS, record_steps=6)
+    assert one_step == replace(SETTINGS, record_steps=(6,))
+
+
+@pytest.mark.parametrize("weights", InitialWeights)
+def test_runs_draw_their_own_start_by_seed_index_and_name(weights: InitialWeights) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    still, runs = replace(SETTINGS, learning_rate=lambda step: 0.0), [3, 8]
+    options = {"initialisation": "per_run", "initial_weights": weights}
+    result = train(runs, module=module, dpsgd=still, seed=5, **options)
+    expected = initial_parameters(
+        module, Initialisation.PER_RUN, seed=5, runs=runs, weights=weights
+    )
+    np.testing.assert_allclose(result.parameters, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "runs", [np.int64(8), [*range(8)], np.arange(8), (run for run in range(8))]
+)
+def test_runs_are_a_number_or_indices(runs: Any) -> None:
+    result = train(runs)
+    assert result.runs.tolist() == [*range(8)]
+    assert result.worlds.tolist() == [[0], [1]] * 4
+    assert_same_bits(result, train(8))
+
+
+def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> None:
+    known = {"records": COUNTED_FROM_1, "test_records": RECORDS, "module": nn.Linear(6, 4)}
+    assert np.isfinite(train(2, **known).observations).all()
+    few = Records(FEATURES, LABELS % 2)
+    known = {"records": few, "test_records": few, "module": nn.Linear(6, 1), "dpsgd": BINARY}
+    assert np.isfinite(train(2, canary=InputCanary(FEATURES[0], 1, 4), **known).observations).all()
+
+
+@pytest.mark.parametrize(
+    ("records", "model", "rate"),
+    [
+        (Records(torch.from_numpy(FEATURES), torch.from_numpy(LABELS)), "linear 6", 0.5),
+        (Records(FEATURES.tolist(), LABELS.tolist()), "no bias", 1.0),
+        (Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8)), "tanh", 0.5),
+    ],
+    ids=["tensors", "lists", "other types"],
+)
+def test_records_of_other_types_are_trained_on_alike(records, model, rate):
+    known = {"module": MODELS[model].module(3), "dpsgd": replace(SETTINGS, sample_rate=rate)}
+    result = train(4, records=records, test_records=records, initialisation="fixed", **known)
+    expected = train(4, records=RECORDS, test_records=RECORDS, initialisation="fixed", **known)
+    assert_same_bits(result, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "initialisation"),
+    [("linear 6", "fixed"), ("few positions", "per_run"), ("relu first", "fixed")],
+)
+def test_opacus_modules_are_unwrapped(name: str, initialisation: str) -> None:
+    """Also modules that Opacus has used, and that remain in use afterwards."""
+    features, labels = MODELS[name].features(N), torch.from_numpy(LABELS)
+    known = {"records": Records(features.numpy(), LABELS), "test_records": None}
+    known |= {"canary": CANARIES["coordinate"], "initialisation": initialisation}
+    wrapped = GradSampleModule(MODELS[name].module(3))
+    expected = train(4, module=MODELS[name].module(3), **known)
+    assert_same_bits(train(4, module=wrapped, **known), expected)
+    gradients = []
+    for _ in range(2):
+        wrapped.zero_grad()
+        nn.functional.cross_entropy(wrapped(features), labels).backward()
+        gradients.append([parameter.grad_sample.clone() for parameter in wrapped.parameters()])
+        assert_same_bits(train(4, module=wrapped, **known), expected)
+    for before, after in zip(*gradients, strict=True):
+        assert len(before) == N
+        assert torch.equal(before, after)
+    wrapped(features)  # without asking for a gradient
+    assert_same_bits(train(4, module=wrapped, **known), expected)

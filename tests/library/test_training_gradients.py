@@ -29,7 +29,6 @@ from one_record_at_a_time import (
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
-from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
@@ -45,7 +44,6 @@ from dpcanary.training.modules import layer_rules, module_path
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.runs import accuracy_of
 from dpcanary.training.settings import Loss
-from dpcanary.training.slots import table_of
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
@@ -499,25 +497,6 @@ def test_records_of_another_shape_are_refused(
     table = RecordTable(torch.zeros(4, *shape), torch.arange(4) % 3, num_canaries=1)
     with pytest.raises(InputError, match=message):
         path_chosen(module, table)
-
-
-def test_the_table_holds_the_records_then_the_canaries_then_the_null_record() -> None:
-    records = Records(np.ones((4, 2), np.float32), np.full(4, 2))
-    first, second = (
-        InputCanary(np.array(features, np.float32), label, target)
-        for features, label, target in (([5.0, 6.0], 1, 1), ([7.0, 8.0], 2, 3))
-    )
-    gradients = DirectionCanary(np.zeros(0, np.float32), 1), GradientCanary(0, 1)
-    for canaries, features, labels in (
-        ([first], [[5.0, 6.0]], [1]),
-        ([second, first], [[7.0, 8.0], [5.0, 6.0]], [2, 1]),
-        *(([canary], [], []) for canary in gradients),  # such a canary adds no record
-    ):
-        table = table_of(records, canaries, CPU)
-        assert table.features.tolist() == [[1.0, 1.0]] * 4 + features + [[1.0, 1.0]]
-        assert table.labels.tolist() == [2, 2, 2, 2, *labels, 0]
-        assert (table.num_private, table.num_canaries) == (4, len(labels))
-        assert table.null == 4 + len(labels)
 
 
 @pytest.mark.parametrize(
