@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -440,42 +441,30 @@ def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(sizes) == 20
 
 
-@pytest.mark.parametrize(
-    ("limit", "used", "cached", "expected"),
-    [
-        ("max", 5, 0, 1_000),
-        ("700", 300, 0, 400),
-        ("700", 600, 500, 600),  # inactive pages of files count as free
-        ("200", 300, 0, 0),
-        ("5000", 300, 0, 1_000),
-    ],
-)
-@pytest.mark.parametrize("limited", ["slurm/job_7/step_0", "slurm/job_7", ""])
 def test_free_memory_is_within_the_limits_of_all_control_groups(
-    limited: str,
-    limit: str,
-    used: int,
-    cached: int,
-    expected: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Free:
-        available = 1_000
-
-    membership = tmp_path / "membership"
-    monkeypatch.setattr(psutil, "virtual_memory", Free)
+    membership, device = tmp_path / "membership", torch.device("cpu")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000))
     monkeypatch.setattr(runs_module, "_CGROUP", tmp_path)
     monkeypatch.setattr(runs_module, "_MEMBERSHIP", membership)
-    assert runs_module.free_bytes(torch.device("cpu")) == 1_000  # without control groups
+    assert runs_module.free_bytes(device) == 1_000  # without control groups
     membership.write_text("4:memory:/old\n0::/slurm/job_7/step_0\n")
-    assert runs_module.free_bytes(torch.device("cpu")) == 1_000  # no group counts memory
-    folder = tmp_path / limited
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(f"anon 3\ninactive_file {cached}\n")
-    assert runs_module.free_bytes(torch.device("cpu")) == expected
+    folder = tmp_path / "slurm/job_7/step_0"
+    folder.mkdir(parents=True)
+    assert runs_module.free_bytes(device) == 1_000  # no group counts memory
+    for limited in (folder, *folder.parents[:3]):
+        for limit, used, cached, expected in (
+            ("max", 5, 0, 1_000),
+            ("700", 300, 0, 400),
+            ("700", 600, 500, 600),  # inactive pages of files count as free
+            ("200", 300, 0, 0),
+            ("5000", 300, 0, 1_000),
+        ):
+            (limited / "memory.max").write_text(f"{limit}\n")
+            (limited / "memory.current").write_text(f"{used}\n")
+            (limited / "memory.stat").write_text(f"anon 3\ninactive_file {cached}\n")
+            assert runs_module.free_bytes(device) == expected
 
 
 # --- arguments: refusals -----------------------------------------------------------------------
