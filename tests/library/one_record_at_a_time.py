@@ -206,6 +206,9 @@ MODELS = {
     "tanh": Model(perceptron(6, 9, nn.Tanh, 4, nn.Tanh), (6,), PERCEPTRON),
     "relu": Model(perceptron(9, 7, ReLU, 5, ReLU), (9,), PERCEPTRON),
     "three kinds": Model(perceptron(4, 6, nn.Tanh, 5, nn.Sigmoid, 7, ReLU), (4,), PERCEPTRON),
+    # The compiled pass takes 16 numbers at a time, and widths up to 64.
+    "16 at a time": Model(perceptron(15, 16, nn.Tanh, 17, nn.Sigmoid), (15,), PERCEPTRON),
+    "widest": Model(perceptron(64, 64, nn.Tanh, 63, ReLU), (64,), PERCEPTRON),
     "wide": Model(perceptron(65, 5, nn.Tanh), (65,), PERCEPTRON[1:]),
     "convnet": Model(convnet, (3, 32, 32), CONVOLUTIONAL),
     "relu first": Model(

@@ -286,6 +286,21 @@ def test_batches_that_do_not_fit_are_split(
     assert_contract(name, "sigmoid 3", device=device, count=78 if name == "tanh" else 13)
 
 
+@pytest.mark.parametrize(
+    ("name", "outputs", "records"),
+    [
+        ("tanh", "softmax 10", 256),
+        ("16 at a time", "sigmoid 3", 255),
+        ("relu", "softmax 3", 257),
+        ("three kinds", "sigmoid 1", 530),
+    ],
+)
+def test_the_compiled_pass_takes_256_records_at_a_time(
+    name: str, outputs: str, records: int
+) -> None:
+    assert_contract(name, outputs, device="cpu", count=records - 1)  # beside one canary
+
+
 def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
