@@ -95,7 +95,7 @@ def masked_attention(net: Net, x: Tensor) -> Tensor:
         net.queries(x), x, x, attn_mask=later, key_padding_mask=padded
     )
     logits = net.head(attended.mean(dim=1))
-    return logits + weights.sum(dim=1)[:, : logits.shape[1]]
+    return logits + weights.sum(dim=1)[:, torch.arange(logits.shape[1]) % 5]
 
 
 def three_calls(net: Net, x: Tensor) -> Tensor:
