@@ -25,7 +25,7 @@ from dpcanary.training.slots import slots_of, table_of
 
 CPU = torch.device("cpu")
 N, NUM_PARAMETERS, SEED = 23, 9, 11
-TARGETS = (4, 17, 9)  # of the first slot, the second and the third
+TARGETS = (4, N - 1, 9)  # of the first slot, the second and the third; one is the last record
 NUM_ROWS = N + len(TARGETS) + 1  # records, input canaries and the null record, at most
 POISSON = DPSGD(
     noise_multiplier=1.0, max_grad_norm=2.5, learning_rate=1.0, record_steps=(1,), sample_rate=0.3
