@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from opacus.layers import DPMultiheadAttention
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -94,7 +95,7 @@ def masked_attention(net: Net, x: Tensor) -> Tensor:
         net.queries(x), x, x, attn_mask=later, key_padding_mask=padded
     )
     logits = net.head(attended.mean(dim=1))
-    return logits + weights.sum(dim=1)[:, : logits.shape[1]]
+    return logits + weights.sum(dim=1)[:, torch.arange(logits.shape[1]) % 5]
 
 
 def three_calls(net: Net, x: Tensor) -> Tensor:
@@ -110,6 +111,12 @@ def changes_in_place(net: Net, x: Tensor) -> Tensor:
     y = net.norm(net.second(x))
     y += x
     return net.head(torch.tanh(y.mul_(2.0)).mean(dim=(2, 3)))
+
+
+def twice(net: Net, x: Tensor) -> Tensor:
+    """Calls one convolution twice, beside layers that have rules and one that has none."""
+    x = torch.tanh(net.norm(net.first(x)))
+    return net.head(net.scale(net.shared(torch.tanh(net.shared(x)))).mean(dim=(2, 3)))
 
 
 def mean_of_embeddings(net: Net, tokens: Tensor) -> Tensor:
@@ -199,6 +206,9 @@ MODELS = {
     "tanh": Model(perceptron(6, 9, nn.Tanh, 4, nn.Tanh), (6,), PERCEPTRON),
     "relu": Model(perceptron(9, 7, ReLU, 5, ReLU), (9,), PERCEPTRON),
     "three kinds": Model(perceptron(4, 6, nn.Tanh, 5, nn.Sigmoid, 7, ReLU), (4,), PERCEPTRON),
+    # The compiled pass takes 16 numbers at a time, and widths up to 64.
+    "16 at a time": Model(perceptron(15, 16, nn.Tanh, 17, nn.Sigmoid), (15,), PERCEPTRON),
+    "widest": Model(perceptron(64, 64, nn.Tanh, 63, ReLU), (64,), PERCEPTRON),
     "wide": Model(perceptron(65, 5, nn.Tanh), (65,), PERCEPTRON[1:]),
     "convnet": Model(convnet, (3, 32, 32), CONVOLUTIONAL),
     "relu first": Model(
@@ -294,6 +304,12 @@ MODELS = {
         queries=lambda: Linear(8, 8),
         attention=lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     ),
+    "attention of Opacus": net(
+        lambda net, x: net.head(net.attention(x, x, x)[0].mean(dim=1)),
+        (5, 8),
+        8,
+        attention=lambda: DPMultiheadAttention(8, 2, batch_first=True),
+    ),
     "scale": Model(headed(lambda: Linear(6, 6), Scale), (6,)),
     # A parameter of its own makes it one unit. Nothing uses the other one.
     "own parameter": net(
@@ -312,6 +328,15 @@ MODELS = {
         norm=lambda: nn.LayerNorm(6),
         conv=lambda: nn.Conv1d(1, 1, 3, padding=1),
         unused=lambda: Linear(2, 2),
+    ),
+    "twice": net(
+        twice,
+        (3, 6, 6),
+        4,
+        first=lambda: Conv(3, 4, 3, padding=1),
+        norm=lambda: nn.GroupNorm(2, 4, eps=0.3),
+        shared=lambda: Conv(4, 4, 3, padding=1, bias=False),
+        scale=Scale,
     ),
     # Also uses the embedding's weight without calling the embedding.
     "another's weight": net(
@@ -413,6 +438,7 @@ class Training:
     canaries: Sequence[Canary]
     dpsgd: DPSGD
     seed: int
+    halves: bool = False
 
     @property
     def batch_size(self) -> float:
@@ -420,12 +446,16 @@ class Training:
         return self.dpsgd.batch_size or self.dpsgd.sample_rate * len(self.records)
 
     def worlds(self, run: int) -> list[int]:
-        """The parity of the run with one slot; with several, the highest bit of a word per slot."""
+        """The parity of the run with one slot; with several, the highest bit of a word per slot.
+
+        In halves, the slots of the smaller words are in world 0.
+        """
         if len(self.canaries) == 1:
             return [run % 2]
         words = np.empty((1, len(self.canaries)), np.uint32)
         philox.random_words(words, philox_key(seed=self.seed), 0, np.array([run]), WORLDS)
-        return [int(word) // 2**31 for word in words[0]]
+        least = sorted(words[0])[len(self.canaries) // 2] if self.halves else 2**31
+        return [int(word >= least) for word in words[0]]
 
     def batch(self, run: int, step: int) -> list[Entry]:
         """The records of a run's step, with what the run's world has in place of the targets."""

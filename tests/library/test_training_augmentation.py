@@ -1,14 +1,23 @@
 """Views of images: what they are, how they are drawn, and gradients that average over them."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from one_record_at_a_time import (
+    CROSS_ENTROPY,
+    MODELS,
+    Model,
+    clipped_sum,
+    parameters_of,
+    plain_gradients,
+    table_for,
+)
+from torch import nn
 
 from dpcanary.canaries import GradientCanary
 from dpcanary.errors import InputError
@@ -17,11 +26,11 @@ from dpcanary.records import Records
 from dpcanary.training.augmentation import Views, augmented, check_augmented
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.gradients.gradient_path import Batch, RecordTable
+from dpcanary.training.gradients.gradient_path import Batch
 from dpcanary.training.kernels.philox import random_words
 from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.residual_networks import resnet9, wrn16_4
-from dpcanary.training.settings import Loss, Purpose
+from dpcanary.training.settings import Purpose
 
 RECORDS, VIEWS, SIDE = 5, 3, 12
 
@@ -67,79 +76,40 @@ def test_views_are_words_of_their_own_purpose_by_seed_run_step_and_row_alone(
     assert np.array_equal(views.at(step, rows_of_runs), expected)
 
 
-class Scale(nn.Module):
-    """A layer for which there is no rule."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.linspace(0.5, 2.0, 4))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images * self.factor[:, None, None]
+NETWORKS = {
+    "twice": MODELS["twice"],
+    "resnet9": Model(partial(resnet9, width=2), (3, 32, 32)),
+    "wrn16_4": Model(wrn16_4, (3, 8, 8)),
+}
 
 
-class Shared(nn.Module):
-    """Calls one convolution twice, beside layers that have rules and one that has none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 4, 3, padding=1)
-        self.norm = nn.GroupNorm(2, 4, eps=0.3)
-        self.shared = nn.Conv2d(4, 4, 3, padding=1, bias=False)
-        self.odd = Scale()
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        hidden = torch.tanh(self.norm(self.first(images)))
-        hidden = self.odd(self.shared(torch.tanh(self.shared(hidden))))
-        return self.head(hidden.mean(dim=(2, 3)))
-
-
-def averaged(module: nn.Module, row: Tensor, views: Tensor, labels: Tensor) -> Tensor:
-    """Each record's gradient of its mean loss over views, shape (n, parameters), by autograd."""
-    vector_to_parameters(row, module.parameters())
-    gradients = []
-    for record, label in enumerate(labels):
-        outputs = module(views[:, record])
-        loss = nn.functional.cross_entropy(outputs, label.expand(len(outputs)))
-        parts = torch.autograd.grad(loss, [*module.parameters()])
-        gradients.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(gradients)
-
-
-@pytest.mark.parametrize("vectorise", [False, True], ids=["in turns", "together"])
 @pytest.mark.parametrize(
     ("name", "is_clipped"),
-    [("shared", False), ("shared", True), ("resnet9", True), ("wrn16_4", True)],
+    [("twice", False), ("twice", True), ("resnet9", True), ("wrn16_4", True)],
 )
-def test_gradients_are_averaged_over_views_before_they_are_clipped(name, is_clipped, vectorise):
+def test_gradients_are_averaged_over_views_before_they_are_clipped(name, is_clipped):
     """With a norm between those of the records; the sum over views is VIEWS as long."""
-    torch.manual_seed(0)
-    module = {"shared": Shared(), "resnet9": resnet9(3, width=2), "wrn16_4": wrn16_4(3)}[name]
-    side = 32 if name == "resnet9" else SIDE
-    images = torch.randn(RECORDS + 1, 3, side, side)
-    table = RecordTable(images, torch.randint(0, 3, (RECORDS + 1,)), 0)
-    known = {"vectorise_runs": vectorise, "multiplicity": VIEWS}
-    path = ModulePath(module, table, Loss.CROSS_ENTROPY, **known)
-    assert path.vectorises == vectorise
-    row = parameters_to_vector(module.parameters()).detach()
-    parameters = torch.stack([row, 0.9 * row])
-    rows, weights = torch.tensor([4, 0, 2]), torch.tensor([[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]])
-    drawn = Views(VIEWS, RECORDS + 1, seed=3, runs=torch.arange(2)).at(0, rows)
-    module.double()
-    each = [
-        averaged(module, p.double(), augmented(images[rows], d).double(), table.labels[rows])
-        for p, d in zip(parameters, drawn, strict=True)
-    ]
-    module.float()
-    norms = [gradients.norm(dim=1) for gradients in each]
-    clip = float(norms[0].mean()) if is_clipped else math.inf
-    assert not is_clipped or norms[0].min() < 0.99 * clip < 1.01 * clip < norms[0].max()
-    found = torch.empty_like(parameters)
-    path.clipped_sums(parameters, Batch(rows, weights, drawn), clip, found)
-    for run in range(2):
-        expected = ((clip / norms[run]).clamp(max=1.0) * weights[run]) @ each[run]
-        assert (found[run] - expected).norm() <= 1e-5 * expected.norm()
+    module, table = NETWORKS[name].module(3), table_for(NETWORKS[name], 3, count=RECORDS)
+    parameters = parameters_of(module, 2, spread=0.01)
+    rows, weights = torch.tensor([4, 0]), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    drawn = Views(VIEWS, len(table.features), seed=3, runs=torch.arange(2)).at(0, rows)
+    each = []
+    for row, of_run in zip(parameters, drawn, strict=True):
+        views = augmented(table.features[rows], of_run)
+        records = [*zip(views.flatten(0, 1), table.labels[rows].repeat(VIEWS), strict=True)]
+        gradients = plain_gradients(module, row, records, CROSS_ENTROPY)
+        each.append(gradients.unflatten(0, (VIEWS, len(rows))).mean(dim=0))
+    norms = each[0].norm(dim=1)
+    clip = float(norms.mean()) if is_clipped else math.inf
+    assert not is_clipped or norms.min() < 0.99 * clip < 1.01 * clip < norms.max()
+    for vectorise in (False, True):
+        known = {"vectorise_runs": vectorise, "multiplicity": VIEWS}
+        path, sums = ModulePath(module, table, CROSS_ENTROPY, **known), torch.empty_like(parameters)
+        assert path.vectorises == vectorise
+        path.clipped_sums(parameters, Batch(rows, weights, drawn), clip, sums)
+        for run in range(2):
+            expected = clipped_sum(each[run], weights[run], clip)
+            assert (sums[run] - expected).norm() <= 1e-5 * expected.norm()
 
 
 def test_an_ensemble_trains_on_views_whatever_the_shards():

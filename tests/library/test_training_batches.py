@@ -25,7 +25,7 @@ from dpcanary.training.slots import slots_of, table_of
 
 CPU = torch.device("cpu")
 N, NUM_PARAMETERS, SEED = 23, 9, 11
-TARGETS = (4, 17, 9)  # of the first slot, the second and the third
+TARGETS = (4, N - 1, 9)  # of the first slot, the second and the third; one is the last record
 NUM_ROWS = N + len(TARGETS) + 1  # records, input canaries and the null record, at most
 POISSON = DPSGD(
     noise_multiplier=1.0, max_grad_norm=2.5, learning_rate=1.0, record_steps=(1,), sample_rate=0.3
@@ -40,11 +40,8 @@ CANARIES: dict[str, list[Canary]] = {
         for k, t in enumerate(TARGETS)
     ],
 }
-every_canary = pytest.mark.parametrize("kind", CANARIES)
-every_adjacency = pytest.mark.parametrize("adjacency", list(Adjacency))
 lists_of_runs = st.lists(st.integers(0, 2**32 - 2), min_size=2, max_size=6, unique=True)
 seeds = st.integers(0, 2**40)
-numbers_of_slots = st.integers(1, 3)
 
 
 def slots_for(canaries: Sequence[Canary], dpsgd: DPSGD) -> Any:
@@ -85,30 +82,11 @@ def members(batch: Batch) -> NDArray[np.float64]:
     return counts
 
 
-def expected_members(
-    ordinary: NDArray[np.float64],
-    inserted: NDArray[np.float64],
-    worlds: NDArray[np.int64],
-    kind: str,
-    adjacency: Adjacency,
-) -> NDArray[np.float64]:
-    """What each run trains on: ordinary records, and what the world has in the slots that enter."""
-    expected = np.pad(ordinary, [(0, 0), (0, NUM_ROWS - N)])
-    targets = list(TARGETS[: worlds.shape[1]])
-    canary_rows = slice(N, N + len(targets))
-    if kind == "input" and adjacency is Adjacency.SUBSTITUTE:
-        expected[:, targets] += inserted * (worlds == 0)
-        expected[:, canary_rows] = inserted * (worlds == 1)
-    elif kind == "input":
-        expected[:, canary_rows] = inserted * (worlds == 0)
-    return expected
-
-
-@every_canary
-@every_adjacency
+@pytest.mark.parametrize("kind", CANARIES)
+@pytest.mark.parametrize("adjacency", list(Adjacency))
 @settings(max_examples=30)
 @given(
-    num_slots=numbers_of_slots,
+    num_slots=st.integers(1, 3),
     rate=st.sampled_from([0.05, 0.3, 0.9, 1.0]),
     runs=lists_of_runs,
     step=st.integers(0, 2**32 - 1),
@@ -126,7 +104,11 @@ def test_poisson_batches_hold_the_sampled_records_that_the_world_trains_on(
     targets, worlds = list(TARGETS[:num_slots]), worlds_for(runs, num_slots)
     others = mask.copy()
     others[:, targets] = 0.0
-    expected = expected_members(others, mask[:, targets], worlds, kind, adjacency)
+    expected = np.pad(others, [(0, 0), (0, NUM_ROWS - N)])
+    if kind == "input":
+        substitute, canary_rows = adjacency is Adjacency.SUBSTITUTE, slice(N, N + num_slots)
+        expected[:, canary_rows] = mask[:, targets] * (worlds == (1 if substitute else 0))
+        expected[:, targets] = mask[:, targets] * (worlds == 0) * substitute
     by_list = batches_for(runs, **known, shared=False)
     rows_on_device, inserted_on_device = by_list._on_device(step)
     null = by_list.table.null
@@ -178,45 +160,14 @@ def test_known_batches_cut_the_order_of_their_epoch(records, batch_size, seed, p
         assert np.array_equal(np.concatenate(pieces), expected)
 
 
-@every_canary
-@every_adjacency
-@settings(max_examples=20)
-@given(
-    num_slots=numbers_of_slots,
-    runs=lists_of_runs,
-    seed=seeds,
-    batch_size=st.integers(1, N - 3),
-    period=st.integers(1, 4),
-    first=st.integers(0, 100),
-)
-def test_fixed_batches_are_known_and_the_world_s_slots_enter_every_kth(
-    kind, adjacency, num_slots, runs, seed, batch_size, period, first
-):
-    """Under `substitute` the targets are in their slots alone; else slots are additional."""
-    dpsgd = replace(FIXED, adjacency=adjacency, batch_size=batch_size, canary_period=period)
-    source = batches_for(runs, kind=kind, dpsgd=dpsgd, num_slots=num_slots, seed=seed)
-    apart = TARGETS[:num_slots] if adjacency is Adjacency.SUBSTITUTE else ()
-    others = np.array([record for record in range(N) if record not in apart])
-    purpose = Purpose.FIXED_BATCHES
-    known = KnownBatches(others, batch_size=batch_size, seed=seed, purpose=purpose)
-    worlds = worlds_for(runs, num_slots)
-    for step in range(first, first + 5):
-        batch, inserted = source.at(step)
-        comes_in = (step + 1) % period == 0
-        assert torch.equal(inserted, torch.full(worlds.shape, float(comes_in)))
-        ordinary = np.zeros((len(runs), N))
-        ordinary[:, known.at(step)] = 1.0
-        expected = expected_members(ordinary, inserted.numpy(), worlds, kind, adjacency)
-        assert np.array_equal(members(batch), expected)
-        # Where no record comes in, one row of weights is expanded to all runs.
-        assert (batch.weights.stride(0) == 0) != (comes_in and kind == "input")
-
-
 def test_a_fixed_batch_holds_all_other_records_at_most() -> None:
     add_remove = replace(FIXED, adjacency=Adjacency.ADD_REMOVE)
     for dpsgd, count in ((FIXED, N - 1), (add_remove, N)):
-        whole = batches_for([1], kind="input", dpsgd=replace(dpsgd, batch_size=count))
-        assert members(whole.at(0)[0]).sum() == count
+        whole = batches_for([1, 2], kind="input", dpsgd=replace(dpsgd, batch_size=count))
+        assert members(whole.at(0)[0]).sum() == 2 * count
+        # Where no record comes in, one row of weights is expanded to all runs.
+        strides = [whole.at(step)[0].weights.stride(0) for step in range(3)]
+        assert [stride == 0 for stride in strides] == [True, True, False]
         with pytest.raises(InputError, match=rf"^batch_size {count + 1} is more than the {count} "):
             batches_for([1], kind="input", dpsgd=replace(dpsgd, batch_size=count + 1))
 

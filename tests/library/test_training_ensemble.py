@@ -1,92 +1,71 @@
-"""Ensemble training against a plain loop over runs, steps and records; divergence."""
+"""Ensembles: blocks and threads, divergence, the rest of the process, memory, and arguments."""
 
-import math
-from collections.abc import Callable, Sequence
+import logging
+import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
-from numpy.typing import NDArray
+from one_record_at_a_time import MODELS, Training
+from opacus import GradSampleModule
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.utils import parameters_to_vector
 
-from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
-from dpcanary.randomness import philox_key
 from dpcanary.records import Records
-from dpcanary.training.batches import KnownBatches
+from dpcanary.training import runs as runs_module
+from dpcanary.training.block import Block
 from dpcanary.training.dpsgd import DPSGD
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.gradients.choose import basis_of, path_of
-from dpcanary.training.kernels import philox
-from dpcanary.training.noise import Noise
+from dpcanary.training.gradients.gradient_path import Batch
+from dpcanary.training.gradients.linear import LinearPath
+from dpcanary.training.initialisation import initial_parameters
+from dpcanary.training.plan import Plan
 from dpcanary.training.runs import EnsembleResult
-from dpcanary.training.settings import (
-    Initialisation,
-    Loss,
-    Optimizer,
-    Purpose,
-    Sampling,
-    WorldAssignment,
-)
-from dpcanary.training.slots import assigned_worlds, slots_of, table_of
+from dpcanary.training.settings import Initialisation, InitialWeights, Optimizer, Sampling
 
-CPU = torch.device("cpu")
-N, NUM_FEATURES, SEED = 24, 6, 11
-TARGETS = (4, 17, 9)  # of the first slot, the second and the third
-MOMENTUM = 0.7
-Vector = NDArray[np.float64]
+N, NUM_FEATURES, NUM_STEPS, SEED, TARGET = 24, 6, 9, 11, 4
 SETTINGS = DPSGD(
     noise_multiplier=0.7,
     max_grad_norm=1.3,
     learning_rate=0.8,
-    record_steps=(1, 3, 6),
+    record_steps=(1, 4, NUM_STEPS),
     sample_rate=0.3,
 )
 LINEAR = nn.Linear(NUM_FEATURES, 3)
+PERCEPTRON = nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def some_records(num_features: int = NUM_FEATURES, num_classes: int = 3) -> tuple[Records, Records]:
-    """Private and test records of classes that a linear head can mostly separate."""
+def some_records(num_features: int = NUM_FEATURES) -> tuple[Records, Records]:
+    """Private and test records of three classes that a linear head can mostly separate."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, num_classes, N + 40)
-    centres = rng.normal(size=(num_classes, num_features))
-    features = (centres[labels] + rng.normal(size=(len(labels), num_features))).astype(np.float32)
+    labels = rng.integers(0, 3, N + 40)
+    features = rng.normal(size=(3, num_features))[labels]
+    features = (features + rng.normal(size=features.shape)).astype(np.float32)
     return Records(features[:N], labels[:N]), Records(features[N:], labels[N:])
 
 
 RECORDS, TEST_RECORDS = some_records()
+CRAFTED = np.linspace(-2.0, 2.0, NUM_FEATURES, dtype=np.float32)
+CANARIES: dict[str, Canary] = {
+    "input": InputCanary(CRAFTED, int(RECORDS.labels[TARGET] + 1) % 3, TARGET),
+    "coordinate": GradientCanary(coordinate=9, target=TARGET),
+    "direction": DirectionCanary(np.full(21, 0.25, np.float32), target=TARGET),
+}
+SLOTS = [  # their targets are in no order
+    replace(CANARIES["input"], target=target, features=factor * CRAFTED)
+    for target, factor in ((9, 1.0), (2, -1.0), (17, 0.5))
+]
 
 
-def canary_of(
-    kind: str,
-    records: Records,
-    num_parameters: int,
-    norm: float = SETTINGS.max_grad_norm,
-    slot: int = 0,
-) -> Canary:
-    target = TARGETS[slot]
-    if kind == "input":
-        features = np.linspace(-2.0, 2.0, records.features.shape[1], dtype=np.float32)
-        features = features ** (slot + 1)  # independent of the other slots' features
-        return InputCanary(features, int(records.labels[target] + 1) % records.num_classes, target)
-    if kind == "coordinate":
-        return GradientCanary([num_parameters // 2 + 1, 1, num_parameters - 1][slot], target)
-    gradient = np.random.default_rng(1 + slot).normal(size=num_parameters)
-    gradient *= 0.8 * norm / np.linalg.norm(gradient)
-    return DirectionCanary(gradient.astype(np.float32), target)
-
-
-CANARIES = {kind: canary_of(kind, RECORDS, 21) for kind in ("input", "coordinate", "direction")}
-
-
-def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
+def train(runs: Any, **changes: Any) -> EnsembleResult:
     arguments = {
         "module": LINEAR,
         "records": RECORDS,
@@ -100,331 +79,110 @@ def train(runs: Sequence[int], **changes: Any) -> EnsembleResult:
     return train_ensemble(runs=runs, **(arguments | changes))
 
 
-# --- a plain loop ------------------------------------------------------------------------------
+def assert_same_bits(
+    result: EnsembleResult, whole: EnsembleResult, order: Any = slice(None)
+) -> None:
+    for name in ("runs", "worlds", "observations", "test_accuracy", "parameters"):
+        assert getattr(result, name).tobytes() == getattr(whole, name)[order].tobytes()
 
 
-CHOICES = {
-    "model": ("linear", "rotated", "tanh", "relu", "norms"),
-    "optimizer": (*Optimizer,),
-    "batches": ("0.3", "0.9", "1.0", "fixed"),
-    "adjacency": (*Adjacency,),
-    "canary": ("input", "coordinate", "direction"),
-    "outputs": ("softmax 3", "sigmoid 1", "sigmoid 3"),
-    "initialisation": (*Initialisation,),
-    "rate": ("constant", "falling"),
-    "worlds": ("1 alternate", "2 halves", "3 coins"),
-    "privacy": ("private", "no noise", "no clipping"),
+def assert_close(result: EnsembleResult, whole: EnsembleResult, order: Sequence[int]) -> None:
+    """Equal up to rounding, relative to the largest number."""
+    assert np.array_equal(result.runs, whole.runs[order])
+    assert np.array_equal(result.worlds, whole.worlds[order])
+    for name in ("observations", "parameters"):
+        expected = getattr(whole, name)
+        atol = 1e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(getattr(result, name), expected[order], rtol=0, atol=atol)
+    # Rounding may change the prediction for a record on a decision boundary, hardly for two.
+    difference = np.abs(result.test_accuracy - whole.test_accuracy[order])
+    assert difference.max() <= 1.01 / len(TEST_RECORDS)
+    assert np.mean(difference > 0) < 0.02
+
+
+# --- blocks and threads ------------------------------------------------------------------------
+
+
+LISTS = replace(SETTINGS, max_grad_norm=0.4)
+FIXED = replace(LISTS, sample_rate=1.0, sampling=Sampling.FIXED, batch_size=7, canary_period=2)
+WAYS = {
+    "linear": {"canary": SLOTS},
+    "Adam": {
+        "module": PERCEPTRON,
+        "initialisation": Initialisation.FIXED,
+        "dpsgd": replace(FIXED, optimizer=Optimizer.ADAM, learning_rate=0.05),
+    },
 }
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-class Case(SimpleNamespace):
-    """One of the choices of each; `rotated` is a linear head with more features than records."""
-
-    @property
-    def is_possible(self) -> bool:
-        impossible = (
-            self.model == "rotated" and self.optimizer is Optimizer.ADAM,
-            self.model == "rotated" and self.canary == "direction",
-            # Norms whose factors start at zero have no gradient.
-            self.model == "norms" and self.initialisation is Initialisation.ZEROS,
-            # Gradients of canaries are as long as clipped ones.
-            self.privacy == "no clipping" and self.canary != "input",
-        )
-        return not any(impossible)
-
-    @property
-    def start(self) -> Initialisation:
-        return Initialisation.ZEROS if self.model == "rotated" else self.initialisation
-
-    @property
-    def num_outputs(self) -> int:
-        return int(self.outputs[-1])
-
-    @property
-    def num_slots(self) -> int:
-        return int(self.worlds[0])
-
-    def records(self) -> tuple[Records, Records]:
-        return some_records(40 if self.model == "rotated" else 6, max(2, self.num_outputs))
-
-    def module(self) -> nn.Module:
-        width, outputs = self.records()[0].features.shape[1], self.num_outputs
-        if self.model in ("linear", "rotated"):
-            return nn.Linear(width, outputs)
-        if self.model == "norms":  # no path of its own; an `eps` that counts
-            norms = nn.LayerNorm(8, eps=0.3), nn.GroupNorm(2, 8, eps=0.2), nn.RMSNorm(8, eps=0.3)
-            return nn.Sequential(nn.Linear(width, 8), *norms, nn.Tanh(), nn.Linear(8, outputs))
-        activation = nn.ReLU if self.model == "relu" else nn.Tanh
-        widths = pairwise([width, 5, 4, outputs])
-        return nn.Sequential(
-            *[part for ins, outs in widths for part in (nn.Linear(ins, outs), activation())][:-1]
-        )
-
-    def mechanism(self) -> DPSGD:
-        fixed = self.batches == "fixed"
-        # With Adam, the length of a step is about the rate and hardly depends on the gradient.
-        scale = 0.1 if self.optimizer is Optimizer.ADAM else 0.8
-        # Clips some records and not others. The gradients of a perceptron have similar norms.
-        norms = {"norms": (1.7, 0.8, 0.6), "tanh": (0.85, 0.55, 0.4), "relu": (0.85, 0.55, 0.4)}
-        which = ("softmax 3", "sigmoid 1", "sigmoid 3").index(self.outputs)
-        norm = norms.get(self.model, (1.3, 1.3, 1.3))[which]
-        return replace(
-            SETTINGS,
-            noise_multiplier=0.7 if self.privacy == "private" else 0.0,
-            max_grad_norm=math.inf if self.privacy == "no clipping" else norm,
-            learning_rate=scale if self.rate == "constant" else lambda t: scale * (1 - t / 9) ** 2,
-            sample_rate=1.0 if fixed else float(self.batches),
-            sampling=Sampling.FIXED if fixed else Sampling.POISSON,
-            batch_size=5 if fixed else None,
-            canary_period=2 if fixed else None,
-            adjacency=self.adjacency,
-            optimizer=self.optimizer,
-            momentum=MOMENTUM,
-            loss=Loss.BINARY_CROSS_ENTROPY if "sigmoid" in self.outputs else Loss.CROSS_ENTROPY,
-        )
+@every_way
+def test_another_division_into_blocks_changes_rounding_alone(way: dict) -> None:
+    """The same blocks give the same bits."""
+    everyone = list(range(80))
+    whole = train(everyone, **way)
+    assert len(whole.observations) == len(whole.test_accuracy) == 80
+    for runs_at_once in (1, 7):
+        assert_close(train(everyone, runs_at_once=runs_at_once, **way), whole, everyone)
+    assert_close(train(everyone[50:], **way), whole, everyone[50:])
+    backwards = everyone[::-1]
+    in_threads = train(backwards, runs_at_once=9, num_threads=3, **way)
+    assert_close(in_threads, whole, backwards)
+    assert_same_bits(in_threads, train(np.array(backwards), runs_at_once=9, **way))
+    # Neighbours differ, so the comparisons above are meaningful.
+    spread = np.abs(np.diff(whole.observations[:, -1], axis=0))
+    assert np.median(spread) > 0.005 * np.abs(whole.observations).max()
 
 
-def covering_cases() -> list[Case]:
-    """A few cases, chosen greedily, such that every possible pair of choices occurs in one."""
-    rng = np.random.default_rng(0)
-    drawn = [tuple(of[rng.integers(len(of))] for of in CHOICES.values()) for _ in range(3_000)]
-    cases = {each: Case(**dict(zip(CHOICES, each, strict=True))) for each in drawn}
-    pairs = {each: {*combinations(enumerate(each), 2)} for each in drawn if cases[each].is_possible}
-    missing, chosen = set().union(*pairs.values()), []
-    while missing:
-        best = max(pairs, key=lambda each: len(pairs[each] & missing))
-        missing -= pairs[best]
-        chosen.append(cases[best])
-    return chosen
+@pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.parametrize(
+    ("name", "dpsgd"),
+    [
+        ("tanh", FIXED),
+        ("relu", LISTS),
+        ("one of everything", replace(LISTS, sample_rate=0.9)),  # weights
+        ("uneven", FIXED),
+    ],
+)
+def test_compiled_passes_give_a_run_the_same_bits_in_any_block_thread_and_order(
+    name: str, dpsgd: DPSGD
+) -> None:
+    features = MODELS[name].features(40).numpy()
+    everyone = Records(features, np.arange(40) % 3)
+    way = {
+        "module": MODELS[name].module(3),
+        "records": everyone[:N],
+        "test_records": everyone[N:],
+        "canary": InputCanary(-features[TARGET], 1, TARGET),
+        "dpsgd": dpsgd,
+        "initialisation": Initialisation.PER_RUN,
+    }
+    whole = train(range(12), **way)
+    assert len(np.unique(whole.parameters, axis=0)) == 12
+    assert_same_bits(train(range(12), runs_at_once=5, num_threads=2, **way), whole)
+    assert_same_bits(train(range(11, -1, -1), runs_at_once=3, **way), whole, slice(None, None, -1))
+    assert_same_bits(train([7, 10], runs_at_once=1, **way), whole, [7, 10])
 
 
-CASES = covering_cases()
+def test_every_run_index_has_draws_of_its_own() -> None:
+    runs = [0, 1, 2**31, 2**31 + 1, 2**32 - 3, 2**32 - 2]
+    result = train(runs).observations[:, -1].reshape(len(runs), -1)
+    assert len(np.unique(result, axis=0)) == len(runs)
 
 
-class PlainLoss:
-    """A module and its loss in double precision, as functions of a flat vector of parameters."""
-
-    def __init__(self, case: Case, module: nn.Module) -> None:
-        self.module, self.loss = module.double(), case.mechanism().loss
-        self.named = dict(module.named_parameters())
-        self.each = vmap(grad(self.of_record), (None, 0, 0))
-
-    def logits(self, theta: Tensor, features: Tensor) -> Tensor:
-        parts = theta.split([parameter.numel() for parameter in self.named.values()])
-        shaped = zip(self.named.items(), parts, strict=True)
-        given = {name: part.view_as(parameter) for (name, parameter), part in shaped}
-        return functional_call(self.module, given, (features,))
-
-    def of_record(self, theta: Tensor, features: Tensor, label: Tensor) -> Tensor:
-        logits = self.logits(theta, features[None])
-        if self.loss is Loss.CROSS_ENTROPY:
-            return nn.functional.cross_entropy(logits, label[None])
-        outputs = logits.shape[1]
-        aims = label[None, None] if outputs == 1 else label == torch.arange(outputs)[None]
-        return nn.functional.binary_cross_entropy_with_logits(logits, aims.double())
-
-    def gradients(self, theta: Vector, records: Sequence[tuple[Any, int]]) -> Vector:
-        """Of some records, shape (n, parameters)."""
-        if not records:
-            return np.zeros((0, len(theta)))
-        features = torch.from_numpy(np.stack([features for features, _ in records])).double()
-        labels = torch.tensor([int(label) for _, label in records])
-        return self.each(torch.from_numpy(theta), features, labels).numpy()
+def test_parameters_are_kept_only_if_asked_for() -> None:
+    without = train(range(3), keep_parameters=False, test_records=None)
+    assert without.parameters is None
+    assert np.isnan(without.test_accuracy).all()  # without test records
+    assert without.observations.tobytes() == train(range(3)).observations.tobytes()
 
 
-def plain_start(case: Case, module: nn.Module, run: int) -> Vector:
-    """Zeros, the module's parameters, or those of a module made after setting the run's seed."""
-    if case.start is Initialisation.PER_RUN:
-        key = np.random.SeedSequence(SEED, spawn_key=(6, run))
-        with torch.random.fork_rng():
-            torch.manual_seed(int(np.random.Generator(np.random.SFC64(key)).integers(2**31 - 1)))
-            module = case.module()
-    start = parameters_to_vector(module.parameters()).detach().double().numpy()
-    return start * (case.start is not Initialisation.ZEROS)
-
-
-def plain_batch(
-    case: Case, run: int, step: int, targets: Sequence[int]
-) -> tuple[list[int], list[bool]]:
-    """The batch of a step without the targets, and whether each slot takes part in the step."""
-    if case.batches == "fixed":
-        apart = targets if case.adjacency is Adjacency.SUBSTITUTE else ()
-        known = KnownBatches(np.delete(np.arange(N), apart), batch_size=5, seed=SEED)
-        return known.at(step).tolist(), [step % 2 == 1 for _ in targets]
-    mask = np.empty((1, N), np.float32)
-    threshold = np.uint64(round(float(case.batches) * 2**32))
-    philox.sample_mask(mask, threshold, philox_key(seed=SEED), step, np.array([run]), 2)
-    sampled = np.flatnonzero(mask[0]).tolist()
-    return [record for record in sampled if record not in targets], [t in sampled for t in targets]
-
-
-def plain_inserted(
-    case: Case, canary: Canary, world: int, gradients: Callable[[Sequence[Any]], Vector]
-) -> Vector:
-    """What a slot adds to the sum of a batch that it takes part in, shape (1 or 0, parameters)."""
-    substitute = case.adjacency is Adjacency.SUBSTITUTE
-    if isinstance(canary, InputCanary):
-        records, _ = case.records()
-        target = (records.features[canary.target], records.labels[canary.target])
-        crafted = [(canary.features, canary.label)]
-        return gradients(([[target], crafted] if substitute else [crafted, []])[world])
-    sign = 1.0 if world == 0 else -1.0 if substitute else 0.0
-    if isinstance(canary, DirectionCanary):
-        return sign * canary.gradient.astype(np.float64)[None]
-    width = gradients([]).shape[1]
-    return sign * case.mechanism().max_grad_norm * np.eye(width)[[canary.coordinate]]
-
-
-def plain_observed(canary: Canary, case: Case, plain: PlainLoss, theta: Vector, start: Vector):
-    """What is kept of a model for one slot."""
-    change = theta - start
-    if isinstance(canary, InputCanary):
-        pair = np.stack([case.records()[0].features[canary.target], canary.features])
-        return plain.logits(torch.from_numpy(theta), torch.from_numpy(pair).double()).detach()
-    if isinstance(canary, GradientCanary):
-        return change[canary.coordinate]
-    direction = canary.gradient / np.linalg.norm(canary.gradient.astype(np.float64))
-    return np.array([change @ direction, np.linalg.norm(change)])
-
-
-def plain_run(
-    case: Case,
-    plain: PlainLoss,
-    canaries: Sequence[Canary],
-    start: Vector,
-    run: int,
-    worlds: Sequence[int],
-    noise_at: Callable[[int], Vector],
-) -> tuple[list[list[Any]], Vector, list[float]]:
-    """One run with an optimiser of PyTorch's: observations, final parameters, gradient norms."""
-    dpsgd, (records, _) = case.mechanism(), case.records()
-    targets = [canary.target for canary in canaries]
-    parameter = torch.tensor(start, requires_grad=True)
-    theta = parameter.detach().numpy()
-    optimizer = {
-        Optimizer.SGD: lambda: torch.optim.SGD([parameter]),
-        Optimizer.MOMENTUM: lambda: torch.optim.SGD([parameter], momentum=MOMENTUM),
-        Optimizer.ADAM: lambda: torch.optim.Adam([parameter]),
-    }[dpsgd.optimizer]()
-    size = 5 if case.batches == "fixed" else float(case.batches) * N
-    seen: list[list[Any]] = []
-    norms: list[float] = []
-
-    def clipped(some: Sequence[Any]) -> Vector:
-        each = plain.gradients(theta, some)
-        lengths = np.linalg.norm(each, axis=1, keepdims=True)
-        norms.extend(lengths.ravel())
-        return each / np.maximum(1.0, lengths / dpsgd.max_grad_norm)
-
-    for step in range(6):
-        batch, places = plain_batch(case, run, step, targets)
-        total = clipped([(records.features[i], records.labels[i]) for i in batch]).sum(axis=0)
-        for canary, world, is_in in zip(canaries, worlds, places, strict=True):
-            if is_in:
-                total = total + plain_inserted(case, canary, world, clipped).sum(axis=0)
-        if dpsgd.noise_multiplier:
-            total = total + 0.7 * dpsgd.max_grad_norm * noise_at(step)
-        parameter.grad = torch.from_numpy(total / size)
-        optimizer.param_groups[0]["lr"] = dpsgd.learning_rate_at(step)
-        optimizer.step()
-        if step + 1 in dpsgd.record_steps:
-            seen.append([plain_observed(each, case, plain, theta, start) for each in canaries])
-    return seen, theta, norms
-
-
-def plain_missing(case: Case, canaries: Sequence[Canary], drawn: Vector) -> Vector:
-    """Noise of a rotated head outside its span: `drawn`, scaled, without its part in the span."""
-    (records, _), dpsgd = case.records(), case.mechanism()
-    inputs = [canary.features for canary in canaries if isinstance(canary, InputCanary)]
-    rows = np.stack([*records.features, *inputs]).astype(np.float64)
-    vectors, outputs = np.column_stack([rows, np.ones(len(rows))]), case.num_outputs
-    width = vectors.shape[1]
-    for canary in canaries:
-        if isinstance(canary, GradientCanary):
-            is_bias = canary.coordinate >= outputs * (width - 1)
-            column = width - 1 if is_bias else canary.coordinate % (width - 1)
-            vectors = np.vstack([vectors, np.eye(width)[column]])
-    decay = MOMENTUM if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-    # Each step's noise also moves later steps, decayed.
-    moved = [
-        sum(dpsgd.learning_rate_at(t) * decay ** (t - drawn_at) for t in range(drawn_at, 6))
-        for drawn_at in range(6)
-    ]
-    size = 5 if case.batches == "fixed" else float(case.batches) * N
-    weight, bias = drawn[:-outputs].reshape(outputs, -1), drawn[-outputs:]
-    matrix = np.column_stack([weight, bias])
-    matrix = matrix - matrix @ np.linalg.pinv(vectors) @ vectors
-    parts = np.concatenate([matrix[:, :-1].ravel(), matrix[:, -1]])
-    return parts * math.sqrt(np.sum(np.square(moved))) * 0.7 * dpsgd.max_grad_norm / size
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, vars(case).values())))
-def test_equals_a_loop_over_runs_steps_and_records(case: Case) -> None:
-    (records, test_records), dpsgd = case.records(), case.mechanism()
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        module, plain = case.module(), PlainLoss(case, case.module())
-    count = sum(parameter.numel() for parameter in module.parameters())
-    norm = dpsgd.max_grad_norm
-    canaries = [canary_of(case.canary, records, count, norm, k) for k in range(case.num_slots)]
-    runs = [6, 7, 1_000_003]
-    result = train(
-        runs,
-        canary=canaries if case.num_slots > 1 else canaries[0],
-        records=records,
-        test_records=test_records,
-        dpsgd=dpsgd,
-        module=module,
-        initialisation=case.start,
-        worlds="halves" if case.worlds == "2 halves" else None,
-    )
-    assert result.parameters is not None
-    assert result.runs.tolist() == runs
-    # Worlds, as Poisson samples and known batches, are checked against plain draws by themselves.
-    assignment = WorldAssignment(case.worlds.split()[1])
-    all_worlds = assigned_worlds(
-        assignment, runs=np.array(runs), num_slots=case.num_slots, seed=SEED
-    ).tolist()
-    assert result.worlds.tolist() == all_worlds
-    # The noise of a run is drawn in the layout of its path. A rotated path draws it in the span.
-    table, known = table_of(records, canaries, CPU), {"dpsgd": dpsgd}
-    slots = slots_of(canaries, records=records, num_parameters=count, **known)
-    basis = basis_of(module, table, slots, initialisation=case.start, **known)
-    basis = basis if case.model == "rotated" else None
-    paths = {b is None: path_of(module, table, basis=b, **known) for b in (basis, None)}
-
-    def drawn(run: int, step: int, purpose: Purpose, rotated: bool) -> Vector:
-        path = paths[not rotated]
-        out, one_run = torch.zeros(1, path.num_parameters), torch.tensor([run])
-        Noise(seed=SEED).add(out, factor=0.0, scale=1.0, runs=one_run, step=step, purpose=purpose)
-        return path.decode(out)[0].double().numpy()
-
-    all_norms: list[float] = []
-    for row, run in enumerate(runs):
-        start = plain_start(case, module, run)
-
-        def noise_at(step: int, run=run) -> Vector:
-            return drawn(run, step, Purpose.NOISE, basis is not None)
-
-        seen, theta, norms = plain_run(case, plain, canaries, start, run, all_worlds[row], noise_at)
-        assert not np.allclose(start, theta)
-        if basis is not None and dpsgd.noise_multiplier:
-            at_end = drawn(run, 6, Purpose.OUT_OF_SPAN, False)
-            theta = theta + plain_missing(case, canaries, at_end)
-        observed = np.array([[np.asarray(each) for each in of_step] for of_step in seen])
-        size = max(float(np.abs(theta).max()), float(np.abs(observed).max()))
-        np.testing.assert_allclose(result.parameters[row], theta, rtol=0, atol=2e-5 * size)
-        np.testing.assert_allclose(result.observations[row], observed, rtol=0, atol=2e-5 * size)
-        features = torch.from_numpy(test_records.features).double()
-        logits = plain.logits(torch.from_numpy(theta), features).detach().numpy()
-        predicted = logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0
-        right = np.mean(predicted == test_records.labels)
-        assert result.test_accuracy[row] == pytest.approx(right, abs=1e-6)
-        all_norms += norms
-    if dpsgd.max_grad_norm < math.inf and (
-        case.model in ("linear", "rotated") or case.start is not Initialisation.ZEROS
-    ):
-        assert 0.02 < np.mean(np.array(all_norms) > dpsgd.max_grad_norm) < 0.98
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_progress_counts_model_steps(num_threads: int) -> None:
+    done: list[int] = []
+    train(range(10), runs_at_once=4, num_threads=num_threads, on_progress=done.append)
+    assert sum(done) == 10 * NUM_STEPS
+    assert sorted(set(done)) == [2, 4]
 
 
 # --- divergence --------------------------------------------------------------------------------
@@ -441,33 +199,34 @@ def test_divergence_names_the_first_run_and_its_step(kind: str) -> None:
         sample_rate=0.02,
         record_steps=(1, 4, 9, 40),
     )
-    records, runs, first = replace(RECORDS, features=50.0 * RECORDS.features), range(20, 60), {}
-    case = Case(**vars(CASES[0]) | {"batches": "0.02"})
-    for run in runs:
-        batches = [plain_batch(case, run, step, TARGETS[:1]) for step in range(40)]
-        is_empty = [batch == ([], [False]) for batch in batches]
-        first[run] = is_empty.index(False) + 1 if False in is_empty else 41
+    records, runs = replace(RECORDS, features=50.0 * RECORDS.features), range(20, 60)
+    known = {"records": records, "dpsgd": dpsgd, "seed": SEED}
+    training = Training(module=LINEAR, canaries=[CANARIES[kind]], **known)
+    first = {
+        run: next((step + 1 for step in range(40) if training.batch(run, step)), 41) for run in runs
+    }
     assert len({*first.values()}) > 3
     for these in (runs, [run for run in runs if first[run] > 1]):
         seen_at = next(t for t in dpsgd.record_steps if any(first[run] <= t for run in these))
         culprit = next(run for run in these if first[run] <= seen_at)
         message = rf"^run {culprit} diverged at step {first[culprit]}: its parameters are not"
         with pytest.raises(InputError, match=message + r" finite; lower learning_rate \(3e\+38\)"):
-            train(these, canary=CANARIES[kind], dpsgd=dpsgd, records=records)
+            train(these, canary=CANARIES[kind], **known)
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer"),
-    [("linear", "adam"), ("rotated", "momentum"), ("tanh", "sgd"), ("relu", "momentum")],
+    ("name", "optimizer"),
+    [("linear 6", "adam"), ("linear 33", "momentum"), ("tanh", "sgd"), ("relu", "momentum")],
 )
-def test_divergence_names_the_rate_of_the_step_that_broke_it(model: str, optimizer: str) -> None:
+def test_divergence_names_the_rate_of_the_step_that_broke_it(name: str, optimizer: str) -> None:
     """Steps 1 to 4 are harmless. The rate of step 5 exceeds the range of float32."""
-    case = Case(**vars(CASES[0]) | {"model": model, "outputs": "softmax 3"})
+    features = MODELS[name].features(N).numpy()
+    records, canary = Records(features, RECORDS.labels), InputCanary(-features[TARGET], 1, TARGET)
     schedule = {"learning_rate": lambda step: 1e39 if step >= 4 else 0.1}
-    dpsgd, records = replace(SETTINGS, optimizer=optimizer, **schedule), case.records()[0]
-    known = {"records": records, "test_records": None, "module": case.module()}
+    dpsgd = replace(SETTINGS, optimizer=optimizer, **schedule)
+    known = {"records": records, "test_records": None, "module": MODELS[name].module(3)}
     with pytest.raises(InputError, match=r"^run 8 diverged at step 5: .* learning_rate \(1e\+39\)"):
-        train([8, 9], canary=canary_of("input", records, 0), dpsgd=dpsgd, **known)
+        train([8, 9], canary=canary, dpsgd=dpsgd, **known)
 
 
 @pytest.mark.parametrize(
@@ -480,3 +239,439 @@ def test_records_without_a_gradient_and_no_test_records(rate, test_records):
     result = train(range(4), records=records, dpsgd=dpsgd, test_records=test_records)
     assert np.isfinite(result.observations).all()
     assert np.isnan(result.test_accuracy).all()
+
+
+# --- the rest of the process -------------------------------------------------------------------
+
+
+@every_way
+def test_global_random_states_and_threads_are_left_alone_and_do_not_matter(way: dict) -> None:
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    kind, key, *rest = np.random.get_state()  # noqa: NPY002
+    first = train(range(12), runs_at_once=5, num_threads=3, **way)
+    kind_after, key_after, *rest_after = np.random.get_state()  # noqa: NPY002
+    assert torch.equal(before, torch.get_rng_state())
+    assert (kind, rest) == (kind_after, rest_after)
+    assert np.array_equal(key, key_after)
+    assert torch.get_num_threads() == threads
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    seen: set[int] = set()
+    try:
+        torch.set_num_threads(2)
+        second = train(
+            range(12),
+            runs_at_once=5,
+            num_threads=2,
+            on_progress=lambda done: seen.add(torch.get_num_threads()),
+            **way,
+        )
+        assert torch.get_num_threads() == 2
+        with pytest.raises(InputError, match="coordinate is 1000000, and there are 21 parameters"):
+            train([0, 1], canary=GradientCanary(10**6, TARGET))
+        diverging = replace(SETTINGS, learning_rate=1e39)
+        with pytest.raises(InputError, match=r"^run 0 diverged"):
+            train([0, 1], module=PERCEPTRON, dpsgd=diverging, canary=CANARIES["coordinate"])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert_same_bits(first, second)
+    assert seen == {1}  # each worker uses one thread
+
+
+def test_initial_parameters_are_drawn_by_one_thread_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They use PyTorch's one generator, also when a run that diverged is trained again."""
+    drawing, most, lock = 0, 0, threading.Lock()
+    draw = nn.Linear.reset_parameters
+
+    def slowly(layer: nn.Linear) -> None:
+        nonlocal drawing, most
+        with lock:
+            drawing += 1
+            most = max(most, drawing)
+        time.sleep(0.02)
+        with lock:
+            drawing -= 1
+        draw(layer)
+
+    monkeypatch.setattr(nn.Linear, "reset_parameters", slowly)
+    dpsgd = replace(SETTINGS, learning_rate=1e39)
+    per_run = {"module": PERCEPTRON, "initialisation": Initialisation.PER_RUN, "dpsgd": dpsgd}
+    with pytest.raises(InputError, match=r"diverged at step 1:"):
+        train(range(8), runs_at_once=1, num_threads=2, **per_run)
+    assert most == 1
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+FAILURE = MemoryError()
+
+
+def fail_above(
+    monkeypatch: pytest.MonkeyPatch, most: int, failure: Exception, *, after: int = 0
+) -> None:
+    """Makes gradient sums of more than `most` runs fail, after a number of steps."""
+    sums, done = LinearPath.clipped_sums, {}
+
+    def scarce(
+        self: LinearPath, parameters: Tensor, batch: Batch, max_grad_norm: float, out: Tensor
+    ) -> None:
+        key = (threading.get_ident(), parameters.data_ptr(), len(parameters))
+        done[key] = done.get(key, 0) + 1
+        if len(parameters) > most and done[key] > after:
+            raise failure
+        sums(self, parameters, batch, max_grad_norm, out)
+
+    monkeypatch.setattr(LinearPath, "clipped_sums", scarce)
+
+
+@pytest.mark.parametrize(
+    ("most", "num_threads", "failure"),
+    [
+        (3, 1, torch.OutOfMemoryError("CUDA out of memory")),
+        (1, 3, FAILURE),
+        (3, 3, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")),
+        (1, 1, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
+    ],
+)
+def test_runs_that_do_not_fit_are_halved(
+    *,
+    most: int,
+    num_threads: int,
+    failure: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs = range(5, 24)
+    expected = train(runs, canary=CANARIES["coordinate"])
+    fail_above(monkeypatch, most, failure, after=2)
+    done: list[int] = []
+    with caplog.at_level(logging.WARNING, "dpcanary"):
+        result = train(
+            runs,
+            canary=CANARIES["coordinate"],
+            runs_at_once=12,
+            num_threads=num_threads,
+            on_progress=done.append,
+        )
+    assert_close(result, expected, range(len(runs)))
+    # Each block subtracts its failed steps, so the sum never falls below 0.
+    assert sum(done) == len(runs) * NUM_STEPS
+    assert min(done) < 0
+    assert (np.cumsum(done) >= 0).all()
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "out of memory with 12 runs at once: trying 6" in warnings
+    assert "out of memory with 6 runs at once: trying 3" in warnings
+    assert ("out of memory with 3 runs at once: trying 1" in warnings) == (most == 1)
+
+
+def test_models_that_fit_only_in_part_are_halved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory runs out before the first step, or after the last."""
+    expected = train(range(8))
+
+    class Scarce(Block):
+        def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
+            if len(runs) > 4:
+                raise FAILURE
+            super().__init__(plan, runs)
+
+    monkeypatch.setattr(runs_module, "Block", Scarce)
+    accuracy_of, done = runs_module.accuracy_of, []
+
+    def scarce(path: object, parameters: Tensor, records: Records) -> object:
+        if len(parameters) > 2:
+            raise FAILURE
+        return accuracy_of(path, parameters, records)
+
+    monkeypatch.setattr(runs_module, "accuracy_of", scarce)
+    result = train(range(8), runs_at_once=8, on_progress=done.append)
+    assert_close(result, expected, range(8))
+    assert sum(done) == 8 * NUM_STEPS
+    assert done.count(-4 * NUM_STEPS) == 2
+
+
+def test_one_run_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_above(monkeypatch, 0, FAILURE)
+    done: list[int] = []
+    with pytest.raises(InputError, match=r"^one run alone does not fit in the memory of cpu: use"):
+        train(range(5), on_progress=done.append)
+    assert sum(done) == 0
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_above(monkeypatch, 3, RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        train(range(5))
+
+
+def test_blocks_fit_are_fast_and_share_the_work() -> None:
+    def fitting(**changed: int | None) -> int:
+        usual = {"bytes_per_run": 100, "free": 10_000, "num_workers": 1, "num_runs": 1_000}
+        return runs_module.runs_that_fit(**{**usual, "together": None, **changed})
+
+    assert fitting() == 50  # half of the free memory
+    assert fitting(num_workers=4) == 12  # each worker has a quarter of that
+    assert fitting(together=16) == 16
+    assert fitting(num_runs=7) == 7
+    assert fitting(num_runs=7, num_workers=2) == 4  # rounded up: two blocks instead of three
+    assert fitting(bytes_per_run=10**6) == 1
+    assert fitting(free=0) == fitting(free=-(10**9)) == 1
+    assert fitting(num_runs=0) == 1
+
+
+def test_blocks_are_as_large_as_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run needs sums and parameters; Adam and observed lengths need two more tensors each."""
+    sizes: list[int] = []
+
+    class Counted(Block):
+        def __init__(self, plan: Plan, runs: Sequence[int]) -> None:
+            sizes.append(len(runs))
+            super().__init__(plan, runs)
+
+    monkeypatch.setattr(runs_module, "Block", Counted)
+    adam = replace(SETTINGS, optimizer=Optimizer.ADAM)
+    cases = ((SETTINGS, "input", 2), (adam, "input", 4), (SETTINGS, "direction", 4))
+    for dpsgd, kind, tensors in cases:
+        least, sizes[:] = 4 * 48 * tensors, []  # a tensor has 48 numbers, padded
+        monkeypatch.setattr(runs_module, "free_bytes", lambda device, least=least: 2 * 10 * least)
+        train(range(20), dpsgd=dpsgd, canary=CANARIES[kind])
+        assert 4 <= max(sizes) <= 10
+        assert sum(sizes) == 20
+
+
+def test_free_memory_is_within_the_limits_of_all_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    membership, device = tmp_path / "membership", torch.device("cpu")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000))
+    monkeypatch.setattr(runs_module, "_CGROUP", tmp_path)
+    monkeypatch.setattr(runs_module, "_MEMBERSHIP", membership)
+    assert runs_module.free_bytes(device) == 1_000  # without control groups
+    membership.write_text("4:memory:/old\n0::/slurm/job_7/step_0\n")
+    folder = tmp_path / "slurm/job_7/step_0"
+    folder.mkdir(parents=True)
+    assert runs_module.free_bytes(device) == 1_000  # no group counts memory
+    for limited in (folder, *folder.parents[:3]):
+        for limit, used, cached, expected in (
+            ("max", 5, 0, 1_000),
+            ("700", 300, 0, 400),
+            ("700", 600, 500, 600),  # inactive pages of files count as free
+            ("200", 300, 0, 0),
+            ("5000", 300, 0, 1_000),
+        ):
+            (limited / "memory.max").write_text(f"{limit}\n")
+            (limited / "memory.current").write_text(f"{used}\n")
+            (limited / "memory.stat").write_text(f"anon 3\ninactive_file {cached}\n")
+            assert runs_module.free_bytes(device) == expected
+
+
+# --- arguments: refusals -----------------------------------------------------------------------
+
+FEATURES, LABELS = RECORDS.features, RECORDS.labels
+IMAGES = Records(np.random.default_rng(1).standard_normal((N, 2, 6, 6), np.float32), LABELS)
+BY_EPOCH = {"sample_rate": 1.0, "sampling": "fixed", "batch_size": 5, "canary_period": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "adm"}, r"^unknown optimizer 'adm': did you mean 'adam'\?$"),
+        ({"optimizer": torch.optim.SGD}, r"^unknown optimizer .*: known: sgd, momentum, adam$"),
+        ({"adjacency": "replace"}, r"'replace': known: add_remove, zero_out, substitute$"),
+        ({"loss": nn.MSELoss()}, r"MSELoss\(\): known: cross_entropy, binary_cross_entropy$"),
+        ({"sampling": "possion"}, r"^unknown sampling 'possion': did you mean 'poisson'\?$"),
+        ({"max_grad_norm": 0}, r"^max_grad_norm is 0; it must be a finite number above 0$"),
+        ({"max_grad_norm": float("nan")}, r"^max_grad_norm is nan; .* finite number above 0$"),
+        ({"learning_rate": -0.1}, r"^learning_rate is -0.1; it must be a finite number above 0$"),
+        ({"learning_rate": "0.1"}, r"^learning_rate is '0.1'; it must be a finite number above 0$"),
+        ({"record_steps": (3, 1)}, r"^record_steps must ascend from 1; they are \(3, 1\)$"),
+        ({"record_steps": (2, 2)}, "record_steps must ascend from 1"),
+        ({"record_steps": ()}, "record_steps must ascend from 1"),
+        ({"record_steps": (0, 1)}, r"^record_steps is 0; .* whole number of at least 1$"),
+        ({"record_steps": (1.5,)}, r"^record_steps is 1.5; .* whole number of at least 1$"),
+        ({"sample_rate": 0.0}, r"^sample_rate is 0.0; .* above 0 and at most 1$"),
+        ({"sample_rate": 1.5}, r"^sample_rate is 1.5; .* above 0 and at most 1$"),
+        ({"noise_multiplier": -1.0}, r"^noise_multiplier is -1.0; .* of at least 0$"),
+        ({"noise_multiplier": float("nan")}, r"^noise_multiplier is nan; .* finite number"),
+        ({"momentum": 1.0}, r"^momentum is 1.0; .* of at least 0 and below 1$"),
+        ({"momentum": -0.1}, r"^momentum is -0.1; .* of at least 0 and below 1$"),
+        (
+            {"batch_size": 10},
+            r"^sampling poisson has no batch_size or canary_period: batches have no fixed size;"
+            r" give sample_rate = batch size / number of records, or sampling='fixed'$",
+        ),
+        ({"canary_period": 2}, r"^sampling poisson has no batch_size or canary_period"),
+        (BY_EPOCH | {"batch_size": None}, r"^sampling fixed needs batch_size and canary_period$"),
+        (
+            BY_EPOCH | {"canary_period": None},
+            r"^sampling fixed needs batch_size and canary_period$",
+        ),
+        (BY_EPOCH | {"batch_size": 0}, "^batch_size is 0; it must be a whole number of at"),
+        (BY_EPOCH | {"canary_period": 0}, "^canary_period is 0; it must be a whole number of at"),
+        (BY_EPOCH | {"sample_rate": 0.5}, "^sampling fixed has no sample_rate; leave it at 1$"),
+    ],
+)
+def test_a_mechanism_s_settings_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(SETTINGS, **changes)
+
+
+def with_feature(value: float) -> Records:
+    features = FEATURES.copy()
+    features[13, 2] = value
+    return Records(features, LABELS)
+
+
+COUNTED_FROM_1 = Records(FEATURES, LABELS + 1)
+NOT_FINITE = r"^records: a feature is NaN or infinite; repair or drop such records$"
+ONE_OUTPUT = "^a model of one output needs loss binary_cross_entropy and two classes$"
+BAD_RATE = r"^learning_rate\(2\) is %s; it must be a finite number of at least 0$"
+BINARY = replace(SETTINGS, loss="binary_cross_entropy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"initialisation": "fixd"}, r"^unknown initialisation 'fixd': did you mean 'fixed'\?$"),
+        ({"initial_weights": "xavir"}, r"^unknown initial weights 'xavir': did you mean 'xavier'"),
+        ({"observe": "logit"}, r"^unknown observation 'logit': did you mean 'logits'\?$"),
+        ({"observe": "change"}, r"^observe='change' is not for a InputCanary$"),
+        ({"worlds": "coin"}, r"^unknown world assignment 'coin': did you mean 'coins'\?$"),
+        ({"worlds": "halves"}, r"^worlds halves needs an even number of slots; there are 1$"),
+        ({"device": "gpu"}, r"^unknown device 'gpu': give cpu, cuda or auto$"),
+        ({"device": "mps"}, r"^device 'mps' is not supported: give cpu, cuda or auto$"),
+        ({"seed": -1}, r"^seed is -1; .* whole number of at least 0$"),
+        ({"seed": 0.5}, r"^seed is 0.5; .* whole number of at least 0$"),
+        ({"seed": "0"}, r"^seed is '0'; .* whole number of at least 0$"),
+        ({"num_threads": 0}, r"^num_threads is 0; .* whole number of at least 1$"),
+        ({"runs_at_once": 0}, r"^runs_at_once is 0; .* whole number of at least 1$"),
+        ({"runs": [0, 1, 5, 2, 5]}, r"^run 5 is given twice: it would be the same model again$"),
+        ({"runs": range(0, 8, 2)}, r"^all runs are in world 0, .* in world 1; give runs of both$"),
+        ({"runs": [3, 1]}, r"^all runs are in world 1, .* odd ones in world 1; give runs of both$"),
+        ({"runs": 0}, r"^runs must be indices from 0 to 4294967294, and at least one$"),
+        ({"runs": [-1, 0]}, r"^runs must be indices from 0 .*, and at least one$"),
+        ({"runs": [0, 2**32 - 1]}, r"^runs must be indices from 0 .*, and at least one$"),
+        ({"runs": 1.5}, r"^runs must be a number of runs, or their indices; not 1\.5$"),
+        ({"module": nn.Linear}, r"^module must be a Module, not type "),
+        ({"records": FEATURES}, r"^records must be a Records, not ndarray "),
+        ({"dpsgd": 1.0}, r"^dpsgd must be a DPSGD, not float 1\.0$"),
+        ({"canary": 3}, r"^canary must be a \w+, not int 3$"),
+        ({"canary": [CANARIES["input"], CANARIES["coordinate"]]}, "must be of one type; these are"),
+        # With an additional output, no other check would notice.
+        (
+            {"module": nn.Linear(6, 4), "records": COUNTED_FROM_1, "test_records": None},
+            r"^no record has label 0; labels are counted from 0: subtract 1$",
+        ),
+        ({"records": with_feature(np.nan)}, NOT_FINITE),
+        ({"test_records": with_feature(np.inf)}, NOT_FINITE),
+        ({"test_records": IMAGES}, r"^test_records: features of shape \(2, 6, 6\), .* have \(6,\)"),
+        ({"records": Records(np.array(["a", "b"]), [0, 1])}, "features are texts; encode them"),
+        ({"records": RECORDS[:0]}, r"^there are no records$"),
+        ({"records": Records([], [])}, r"^there are no records$"),
+        ({"module": nn.Linear(6, 1), "records": Records(FEATURES, LABELS % 2)}, ONE_OUTPUT),
+        ({"module": nn.Linear(6, 1), "dpsgd": BINARY}, ONE_OUTPUT),
+        ({"module": nn.Linear(6, 2)}, "has 2 outputs, the records and canaries 3 classes"),
+        ({"canary": InputCanary(FEATURES[0], 3, 4)}, "has 3 outputs, the .* canaries 4 classes"),
+        *(
+            (
+                {"dpsgd": replace(SETTINGS, learning_rate=[0.1, 0.0, rate].__getitem__)},
+                BAD_RATE % rate,
+            )
+            for rate in (-0.1, float("nan"), float("inf"))
+        ),
+    ],
+)
+def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train(**({"runs": 8} | changes))
+
+
+# --- arguments: effects ------------------------------------------------------------------------
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    given = {"module": LINEAR, "records": RECORDS, "dpsgd": SETTINGS, "seed": 5}
+    for canary, observe in (("coordinate", "change"), ("direction", "change_and_length")):
+        known = given | {"canary": CANARIES[canary], "runs": 6}
+        result = train_ensemble(**known)
+        options = {"initialisation": "fixed", "worlds": "alternate", "observe": observe}
+        spelled_out = train_ensemble(**known, **options, device="cpu", rotate=True)
+        assert result.observations.tobytes() == spelled_out.observations.tobytes()
+        assert result.parameters is None
+        assert np.isnan(result.test_accuracy).all()
+    one_step = replace(SETTINGS, record_steps=6)
+    assert one_step == replace(SETTINGS, record_steps=(6,))
+
+
+@pytest.mark.parametrize("weights", InitialWeights)
+def test_runs_draw_their_own_start_by_seed_index_and_name(weights: InitialWeights) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    still, runs = replace(SETTINGS, learning_rate=lambda step: 0.0), [3, 8]
+    options = {"initialisation": "per_run", "initial_weights": weights}
+    result = train(runs, module=module, dpsgd=still, seed=5, **options)
+    expected = initial_parameters(
+        module, Initialisation.PER_RUN, seed=5, runs=runs, weights=weights
+    )
+    np.testing.assert_allclose(result.parameters, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "runs", [np.int64(8), [*range(8)], np.arange(8), (run for run in range(8))]
+)
+def test_runs_are_a_number_or_indices(runs: Any) -> None:
+    result = train(runs)
+    assert result.runs.tolist() == [*range(8)]
+    assert result.worlds.tolist() == [[0], [1]] * 4
+    assert_same_bits(result, train(8))
+
+
+def test_a_class_may_have_test_records_alone_and_two_classes_one_output() -> None:
+    known = {"records": COUNTED_FROM_1, "test_records": RECORDS, "module": nn.Linear(6, 4)}
+    assert np.isfinite(train(2, **known).observations).all()
+    few = Records(FEATURES, LABELS % 2)
+    known = {"records": few, "test_records": few, "module": nn.Linear(6, 1), "dpsgd": BINARY}
+    assert np.isfinite(train(2, canary=InputCanary(FEATURES[0], 1, 4), **known).observations).all()
+
+
+@pytest.mark.parametrize(
+    ("records", "model", "rate"),
+    [
+        (Records(torch.from_numpy(FEATURES), torch.from_numpy(LABELS)), "linear 6", 0.5),
+        (Records(FEATURES.tolist(), LABELS.tolist()), "no bias", 1.0),
+        (Records(FEATURES.astype(np.float64), LABELS.astype(np.uint8)), "tanh", 0.5),
+    ],
+    ids=["tensors", "lists", "other types"],
+)
+def test_records_of_other_types_are_trained_on_alike(records, model, rate):
+    known = {"module": MODELS[model].module(3), "dpsgd": replace(SETTINGS, sample_rate=rate)}
+    result = train(4, records=records, test_records=records, initialisation="fixed", **known)
+    expected = train(4, records=RECORDS, test_records=RECORDS, initialisation="fixed", **known)
+    assert_same_bits(result, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "initialisation"),
+    [("linear 6", "fixed"), ("few positions", "per_run"), ("relu first", "fixed")],
+)
+def test_opacus_modules_are_unwrapped(name: str, initialisation: str) -> None:
+    """Also modules that Opacus has used, and that remain in use afterwards."""
+    features, labels = MODELS[name].features(N), torch.from_numpy(LABELS)
+    known = {"records": Records(features.numpy(), LABELS), "test_records": None}
+    known |= {"canary": CANARIES["coordinate"], "initialisation": initialisation}
+    wrapped = GradSampleModule(MODELS[name].module(3))
+    expected = train(4, module=MODELS[name].module(3), **known)
+    assert_same_bits(train(4, module=wrapped, **known), expected)
+    gradients = []
+    for _ in range(2):
+        wrapped.zero_grad()
+        nn.functional.cross_entropy(wrapped(features), labels).backward()
+        gradients.append([parameter.grad_sample.clone() for parameter in wrapped.parameters()])
+        assert_same_bits(train(4, module=wrapped, **known), expected)
+    for before, after in zip(*gradients, strict=True):
+        assert len(before) == N
+        assert torch.equal(before, after)
+    wrapped(features)  # without asking for a gradient
+    assert_same_bits(train(4, module=wrapped, **known), expected)

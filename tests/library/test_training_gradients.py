@@ -1,7 +1,8 @@
-"""Every gradient path, and whole trainings, against one record at a time in double precision."""
+"""Every gradient path against one record at a time in double precision, and paths of modules."""
 
 import copy
 import math
+import resource
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,7 @@ from one_record_at_a_time import (
     Linear,
     Pool,
     ReLU,
+    Scale,
     clipped_sum,
     parameters_of,
     perceptron,
@@ -28,12 +30,12 @@ from one_record_at_a_time import (
 )
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from dpcanary.canaries import DirectionCanary, GradientCanary, InputCanary
 from dpcanary.errors import InputError
 from dpcanary.records import Records
 from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients import convolutional
 from dpcanary.training.gradients import perceptron as perceptron_path
 from dpcanary.training.gradients.choose import path_of
@@ -44,9 +46,9 @@ from dpcanary.training.gradients.perceptron import DenseLayers, PerceptronPath, 
 from dpcanary.training.models import convnet, resnet18
 from dpcanary.training.modules import layer_rules, module_path
 from dpcanary.training.modules.module_path import ModulePath
+from dpcanary.training.modules.units import keep_freed_memory, prepared
 from dpcanary.training.runs import accuracy_of
-from dpcanary.training.settings import Initialisation, Loss, Sampling
-from dpcanary.training.slots import table_of
+from dpcanary.training.settings import Loss
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
@@ -284,6 +286,21 @@ def test_batches_that_do_not_fit_are_split(
     assert_contract(name, "sigmoid 3", device=device, count=78 if name == "tanh" else 13)
 
 
+@pytest.mark.parametrize(
+    ("name", "outputs", "records"),
+    [
+        ("tanh", "softmax 10", 256),
+        ("16 at a time", "sigmoid 3", 255),
+        ("relu", "softmax 3", 257),
+        ("three kinds", "sigmoid 1", 530),
+    ],
+)
+def test_the_compiled_pass_takes_256_records_at_a_time(
+    name: str, outputs: str, records: int
+) -> None:
+    assert_contract(name, outputs, device="cpu", count=records - 1)  # beside one canary
+
+
 def test_a_perceptron_computes_64_records_at_once_if_memory_is_scarce(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -372,67 +389,42 @@ def test_a_pixel_that_is_not_a_number_reaches_the_sums() -> None:
 # --- bits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tanh", "three kinds", "convnet", "uneven"])
-def test_a_run_has_the_same_bits_in_any_company(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "path_name"),
+    [
+        ("tanh", "small perceptron"),
+        ("three kinds", "small perceptron"),
+        ("convnet", "convolutional"),
+        ("uneven", "convolutional"),
+        ("convnet", "module in turns"),
+    ],
+)
+def test_a_run_has_the_same_bits_in_any_company(name: str, path_name: str) -> None:
     """Among other runs, in another place, in another thread, and beside records of weight 0."""
-    module, table = MODELS[name].module(3), table_for(MODELS[name], 3, count=300)
-    path, parameters = path_chosen(module, table), parameters_of(module, 5)
-    for batch in batches_from(table, (270, 290, 0, 100, 301)).values():
+    is_compiled = path_name != "module in turns"
+    count, repetitions = (300, 1) if is_compiled else (8, 4)
+    module, table = MODELS[name].module(3), table_for(MODELS[name], 3, count=count)
+    path = path_named(path_name, module, table, CROSS_ENTROPY)
+    parameters, sizes = parameters_of(module, 5), (0.9, 0.95, 0.0, 0.3, 1.0)
+    for batch in batches_from(table, [int(size * table.null) for size in sizes]).values():
         whole = sums_of(path, parameters, batch, 0.5)
 
         def alone(run: int, batch: Batch = batch) -> Tensor:
             rows, weights = batch.rows, batch.weights[run : run + 1]
             if rows.dim() == 2:
+                rows = rows[run : run + 1]
+            if rows.dim() == 2 and is_compiled:
                 size = max(1, int(weights.sum()))
-                rows, weights = rows[run : run + 1, :size], weights[:, :size]
+                rows, weights = rows[:, :size], weights[:, :size]
             own = parameters[run : run + 1].clone()  # aligned otherwise than in the block
             return sums_of(path, own, Batch(rows, weights), 0.5)[0]
 
         with ThreadPoolExecutor(3) as threads:
-            assert torch.equal(torch.stack([*threads.map(alone, range(5))]), whole)
+            repeated = torch.stack([*threads.map(alone, [*range(5)] * repetitions)])
+        assert torch.equal(repeated, whole.repeat(repetitions, 1))
         rows = batch.rows.flip(0) if batch.rows.dim() == 2 else batch.rows
         backwards = Batch(rows, batch.weights.flip(0))
         assert torch.equal(sums_of(path, parameters.flip(0), backwards, 0.5).flip(0), whole)
-
-
-@pytest.mark.parametrize(
-    ("name", "sampling"),
-    [("tanh", "fixed"), ("relu", "lists"), ("one of everything", "weights"), ("uneven", "fixed")],
-)
-def test_trained_models_do_not_depend_on_blocks_threads_or_order(name: str, sampling: str) -> None:
-    """To the last bit."""
-    features = MODELS[name].features(40).numpy()
-    records = Records(features, np.arange(40) % 3)
-    dpsgd = DPSGD(
-        noise_multiplier=0.5,
-        max_grad_norm=0.4,
-        learning_rate=0.3,
-        record_steps=(4,),
-        sample_rate={"fixed": 1.0, "lists": 0.4, "weights": 0.9}[sampling],
-        sampling=Sampling.FIXED if sampling == "fixed" else Sampling.POISSON,
-        batch_size=9 if sampling == "fixed" else None,
-        canary_period=2 if sampling == "fixed" else None,
-    )
-
-    def trained(runs: Sequence[int], **how: int) -> np.ndarray:
-        result = train_ensemble(
-            module=MODELS[name].module(3),
-            records=records,
-            canary=InputCanary(-records.features[2], 1, target=2),
-            dpsgd=dpsgd,
-            runs=runs,
-            seed=5,
-            initialisation=Initialisation.PER_RUN,
-            keep_parameters=True,
-            **how,
-        )
-        assert result.parameters is not None
-        return result.parameters
-
-    whole = trained(range(12))
-    assert np.array_equal(trained(range(12), runs_at_once=5, num_threads=2), whole)
-    assert np.array_equal(trained(range(11, -1, -1), runs_at_once=3), whole[::-1])
-    assert np.array_equal(trained([7, 10], runs_at_once=1), whole[[7, 10]])
 
 
 # --- which path --------------------------------------------------------------------------------
@@ -542,25 +534,6 @@ def test_records_of_another_shape_are_refused(
         path_chosen(module, table)
 
 
-def test_the_table_holds_the_records_then_the_canaries_then_the_null_record() -> None:
-    records = Records(np.ones((4, 2), np.float32), np.full(4, 2))
-    first, second = (
-        InputCanary(np.array(features, np.float32), label, target)
-        for features, label, target in (([5.0, 6.0], 1, 1), ([7.0, 8.0], 2, 3))
-    )
-    gradients = DirectionCanary(np.zeros(0, np.float32), 1), GradientCanary(0, 1)
-    for canaries, features, labels in (
-        ([first], [[5.0, 6.0]], [1]),
-        ([second, first], [[7.0, 8.0], [5.0, 6.0]], [2, 1]),
-        *(([canary], [], []) for canary in gradients),  # such a canary adds no record
-    ):
-        table = table_of(records, canaries, CPU)
-        assert table.features.tolist() == [[1.0, 1.0]] * 4 + features + [[1.0, 1.0]]
-        assert table.labels.tolist() == [2, 2, 2, 2, *labels, 0]
-        assert (table.num_private, table.num_canaries) == (4, len(labels))
-        assert table.null == 4 + len(labels)
-
-
 @pytest.mark.parametrize(
     ("name", "num_outputs"), [("linear 15", 3), ("tanh", 1), ("relu first", 1), ("in place", 3)]
 )
@@ -580,3 +553,125 @@ def test_accuracy_is_the_share_of_test_records_that_are_classified_correctly(
         predicted = logits.argmax(axis=1) if num_outputs > 1 else logits[:, 0] > 0
         assert accuracy[run] == pytest.approx(np.mean(predicted == labels), abs=1.5 / count)
     assert accuracy.std() > 0
+
+
+# --- units of modules --------------------------------------------------------------------------
+
+# Models in which a unit without a rule is differentiated; their units, or None if these are layers.
+DIFFERENTIATED: dict[str, tuple[str, ...] | None] = {
+    "scale": None,
+    "transposed": None,
+    "recurs": None,
+    "twice": None,
+    "PReLU": None,
+    "LSTM": None,
+    "own parameter": ("",),
+    "another's weight": ("",),
+    "merges": ("",),
+}
+
+
+def path_for(name: str, *, vectorise: bool = False) -> tuple[nn.Module, ModulePath]:
+    module = MODELS[name].module(3)
+    table = table_for(MODELS[name], 3)
+    return module, ModulePath(module, table, CROSS_ENTROPY, vectorise_runs=vectorise)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].paths[0] != "linear"])
+def test_layers_are_units(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this test, a wrong rule could go unnoticed, as the parent replaces the layer."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a layer has no rule")
+
+    if name not in DIFFERENTIATED:
+        monkeypatch.setattr("dpcanary.training.modules.layer_rules.any_layer", refused)
+    module, path = path_for(name)
+    layers = tuple(
+        name
+        for name, layer in prepared(module).named_modules()
+        if any(parameter is not None for parameter in layer._parameters.values())
+    )
+    assert path.unit_names == (DIFFERENTIATED.get(name) or layers)
+
+
+def test_the_users_module_is_not_changed() -> None:
+    module = MODELS["norms"].module(3)
+    before = [copy.deepcopy(parameter) for parameter in module.parameters()]
+    table, rows = table_for(MODELS["norms"], 3), parameters_of(module, 2)
+    path = ModulePath(module, table, CROSS_ENTROPY, vectorise_runs=False)
+    path.clipped_sums(rows, Batch(torch.arange(4), torch.ones(2, 4)), 1.0, torch.empty_like(rows))
+    for parameter, old in zip(module.parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+        assert parameter.requires_grad
+        assert parameter.grad is None
+    assert module[2].inplace
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
+
+
+class Largest(TorchDispatchMode):
+    """Records the size of the largest tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.numbers = max([self.numbers, *sizes])
+        return result
+
+
+class Squashed(Scale):
+    """A large layer that has no rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.linspace(-0.1, 0.1, 512 * 512).view(512, 512))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.tanh(self.factor)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(512, 512), Squashed()], ids=["rule", "no rule"])
+def test_no_tensor_holds_records_times_parameters(
+    layer: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tensor is near the size of all 20 gradients."""
+    monkeypatch.setattr("dpcanary.training.modules.layer_rules._CPU_BYTES", 1 << 21)
+    module = nn.Sequential(layer, nn.Tanh(), nn.Linear(512, 2))
+    features = torch.randn(20, 512, generator=torch.Generator().manual_seed(0))
+    table = RecordTable(features, torch.arange(20) % 2, num_canaries=1)
+    path = ModulePath(module, table, CROSS_ENTROPY, vectorise_runs=False)
+    parameters = parameters_of(module, 1)
+    with Largest() as largest:
+        batch = Batch(torch.arange(20), torch.ones(1, 20))
+        path.clipped_sums(parameters, batch, 1.0, torch.empty_like(parameters))
+    assert 512 * 512 <= largest.numbers <= 3 * path.num_parameters
+
+
+def test_freed_memory_is_kept() -> None:
+    """Without the setting, each of the tensors would take 2048 new pages."""
+    if not keep_freed_memory():
+        pytest.skip("another C library")
+
+    def pages() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(20):
+            torch.zeros(1 << 21)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    pages()
+    assert pages() < 2048
+
+
+def test_bytes_of_a_run() -> None:
+    _, alone = path_for("convnet")
+    assert alone.bytes_per_run(128) == 4 * alone.num_parameters  # the sums
+    _, together = path_for("convnet", vectorise=True)
+    growth = together.bytes_per_run(129) - together.bytes_per_run(128)
+    # At least twice the layers' inputs and outputs, but not all parameters of every record.
+    assert 2 * 4 * (3072 + 4704 + 1176 + 1600 + 400) < growth < 4 * together.num_parameters * 4
+    assert (alone.runs_together, together.runs_together) == (1, None)

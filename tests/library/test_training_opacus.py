@@ -1,28 +1,29 @@
-"""Clipped sums and ensemble training against Opacus, on the same batches and the same noise."""
+"""Trainings against Opacus, on the same batches and noise; steps against PyTorch's optimisers."""
 
 import copy
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from one_record_at_a_time import BINARY, MODELS, Entry, Training, parameters_of, table_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_record_at_a_time import BINARY, MODELS, Training
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer, optimizer
-from opacus.validators import ModuleValidator
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.canaries import InputCanary
 from dpcanary.records import Records
-from dpcanary.training.dpsgd import DPSGD
+from dpcanary.training.dpsgd import DPSGD, Stepping, state_tensors
 from dpcanary.training.ensemble import train_ensemble
-from dpcanary.training.gradients.gradient_path import Batch
-from dpcanary.training.modules.module_path import ModulePath
 from dpcanary.training.noise import Noise
-from dpcanary.training.settings import Loss, Optimizer
+from dpcanary.training.settings import Optimizer
 
 # The input of a single nn.Linear needs no gradient, so PyTorch warns; Opacus's hooks still work.
 pytestmark = [
@@ -39,45 +40,6 @@ SETTINGS = DPSGD(
     sample_rate=0.25,
     momentum=0.7,
 )
-
-
-class OpacusModel:
-    """A module under Opacus's GradSampleModule and DPOptimizer."""
-
-    def __init__(self, module: nn.Module, dpsgd: DPSGD, batch_size: float) -> None:
-        self.inner = copy.deepcopy(module)
-        self.module = GradSampleModule(self.inner)
-        is_softmax = dpsgd.loss is Loss.CROSS_ENTROPY
-        self.loss = nn.CrossEntropyLoss() if is_softmax else nn.BCEWithLogitsLoss()
-        parameters, rate = self.inner.parameters(), dpsgd.learning_rate_at(0)
-        if dpsgd.optimizer is Optimizer.ADAM:
-            descent = torch.optim.Adam(parameters, lr=rate)
-        else:
-            momentum = dpsgd.momentum if dpsgd.optimizer is Optimizer.MOMENTUM else 0.0
-            descent = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
-        self.optimizer = DPOptimizer(
-            descent,
-            noise_multiplier=dpsgd.noise_multiplier,
-            max_grad_norm=dpsgd.max_grad_norm,
-            expected_batch_size=batch_size,
-        )
-
-    @property
-    def parameters(self) -> NDArray[np.float32]:
-        return parameters_to_vector(self.inner.parameters()).detach().numpy()
-
-    def step(self, batch: list[Entry], shape: tuple[int, ...]) -> Tensor:
-        """One step; returns the norms of the batch's gradients."""
-        self.optimizer.zero_grad()
-        features = torch.stack([torch.zeros(shape), *(entry[0] for entry in batch)])[1:]
-        labels = torch.tensor([entry[1] for entry in batch], dtype=torch.int64)
-        if isinstance(self.loss, nn.BCEWithLogitsLoss):
-            labels = nn.functional.one_hot(labels, NUM_CLASSES).float()
-        self.loss(self.module(features), labels).backward()
-        parameters = [*self.inner.parameters()]
-        norms = torch.cat([p.grad_sample.flatten(1) for p in parameters], dim=1).norm(dim=1)
-        self.optimizer.step()
-        return norms
 
 
 @pytest.fixture
@@ -116,48 +78,83 @@ def test_runs_equal_opacus(
     known = {"module": module, "records": records, "dpsgd": dpsgd, "seed": SEED}
     result = train_ensemble(canary=canaries, runs=RUNS, keep_parameters=True, **known)
     training = Training(canaries=canaries, **known)
+    descent = {
+        Optimizer.ADAM: torch.optim.Adam,
+        Optimizer.MOMENTUM: partial(torch.optim.SGD, momentum=dpsgd.momentum),
+        Optimizer.SGD: torch.optim.SGD,
+    }[dpsgd.optimizer]
+    loss = nn.BCEWithLogitsLoss() if dpsgd.loss is BINARY else nn.CrossEntropyLoss()
     norms, sizes = [], []
     for row, run in enumerate(RUNS):
-        theirs = OpacusModel(module, dpsgd, training.batch_size)
+        wrapped = GradSampleModule(copy.deepcopy(module))
+        parameters = [*wrapped.parameters()]
+        theirs = DPOptimizer(
+            descent(parameters, lr=dpsgd.learning_rate_at(0)),
+            noise_multiplier=dpsgd.noise_multiplier,
+            max_grad_norm=dpsgd.max_grad_norm,
+            expected_batch_size=training.batch_size,
+        )
         for step in range(dpsgd.record_steps[-1]):
             noise, runs = torch.zeros(1, result.parameters.shape[1]), torch.tensor([run])
             Noise(seed=SEED).add(noise, factor=0.0, scale=1.0, runs=runs, step=step)
             opacus_noise[:] = [noise[0]]
             batch = training.batch(run, step)
-            norms += theirs.step(batch, features.shape[1:]).tolist()
+            inputs = torch.stack([torch.zeros(features.shape[1:]), *(x for x, *_ in batch)])[1:]
+            labels = torch.tensor([label for _, label, _ in batch], dtype=torch.int64)
+            if dpsgd.loss is BINARY:
+                labels = nn.functional.one_hot(labels, NUM_CLASSES).float()
+            theirs.zero_grad()
+            loss(wrapped(inputs), labels).backward()
+            gradients = torch.cat([p.grad_sample.flatten(1) for p in parameters], dim=1)
+            norms += gradients.norm(dim=1).tolist()
             sizes.append(len(batch))
+            theirs.step()
+        expected = parameters_to_vector(parameters).detach().numpy()
         # A parameter near 0 is a sum of larger terms that cancel.
-        error = np.abs(result.parameters[row] - theirs.parameters).max()
-        assert error <= 1e-5 * np.abs(theirs.parameters).max()
+        error = np.abs(result.parameters[row] - expected).max()
+        assert error <= 1e-5 * np.abs(expected).max()
     assert 0.02 < np.mean(np.array(norms) > dpsgd.max_grad_norm) < 0.98
     assert (min(sizes) == 0) == (dpsgd.sample_rate == 0.02)
 
 
-@pytest.mark.parametrize("name", ["convnet", "transformer"])
-def test_clipped_sums_of_modules_equal_opacus(name: str) -> None:
-    # Opacus has an attention of its own.
-    module = ModuleValidator.fix(MODELS[name].module(NUM_CLASSES))
-    table = table_for(MODELS[name], NUM_CLASSES)
-    rows = torch.arange(8)
-    parameters = parameters_of(module, 1)
-    vector_to_parameters(parameters[0], module.parameters())
-    wrapped = GradSampleModule(module, loss_reduction="sum")
-    nn.CrossEntropyLoss(reduction="sum")(
-        wrapped(table.features[rows]), table.labels[rows]
-    ).backward()
-    per_record = torch.cat([p.grad_sample.flatten(1) for p in module.parameters()], dim=1)
-    norm = 0.99 * float(per_record.norm(dim=1).median())
-    theirs = DPOptimizer(
-        torch.optim.SGD(module.parameters(), lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=norm,
-        expected_batch_size=len(rows),
-        loss_reduction="sum",
-    )
-    theirs.clip_and_accumulate()
-    expected = torch.cat([p.summed_grad.flatten() for p in module.parameters()])
-    plain = ModuleValidator.fix(MODELS[name].module(NUM_CLASSES))
-    path = ModulePath(plain, table, Loss.CROSS_ENTROPY, vectorise_runs=False)
-    out = torch.empty_like(parameters)
-    path.clipped_sums(parameters, Batch(rows, torch.ones(1, len(rows))), norm, out)
-    assert (out[0] - expected).norm() <= 1e-5 * expected.norm()
+@pytest.mark.parametrize("optimizer", Optimizer)
+@settings(max_examples=20)
+@given(
+    rates=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8),
+    momentum=st.sampled_from([0.0, 0.3, 0.7, 0.99]),
+    fused=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_steps_are_those_of_pytorchs_classes(optimizer, rates, momentum, fused, seed):
+    """Bit for bit, at learning rates that change, and with as much state as is counted."""
+    draws = torch.Generator().manual_seed(seed)
+    parameters, twin = torch.randn(3, 101, generator=draws), torch.zeros(3, 101, requires_grad=True)
+    twin.data.copy_(parameters)
+    theirs = {
+        Optimizer.SGD: lambda: torch.optim.SGD([twin], fused=fused),
+        Optimizer.MOMENTUM: lambda: torch.optim.SGD([twin], momentum=momentum, fused=fused),
+        Optimizer.ADAM: lambda: torch.optim.Adam([twin], fused=fused),
+    }[optimizer]()
+    stepping = Stepping(optimizer, parameters, momentum=momentum, fused=fused)
+    for step, rate in enumerate(rates):
+        gradients = torch.randn(3, 101, generator=draws) * 10.0 ** (step - 4)
+        twin.grad, theirs.param_groups[0]["lr"] = gradients.clone(), rate
+        stepping.step(gradients, rate)
+        theirs.step()
+        assert torch.equal(parameters, twin)
+    kept = [state for state in theirs.state[twin].values() if state is not None and state.dim() > 0]
+    assert len(kept) == state_tensors(optimizer) or momentum == 0.0
+
+
+@pytest.mark.long
+def test_a_training_loads_no_compiler():
+    """PyTorch's takes a second; its optimisers would load it."""
+    code = """
+import sys, torch
+from dpcanary.training import DPSGD, GradientCanary, Records, train_ensemble
+train_ensemble(module=torch.nn.Linear(3, 2), records=Records([[1.0, 2, 3]] * 4, [0, 1, 0, 1]),
+               canary=GradientCanary(0, 0), dpsgd=DPSGD(1.0, 1.0, 0.1, 2), runs=4, seed=0)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from one_record_at_a_time import DEVICES
-from scipy import stats
+from test_training_draws import plain_row_of_words
 
 from dpcanary.randomness import philox_key
 from dpcanary.training.kernels import philox
@@ -29,7 +29,6 @@ from triton.compiler import ASTSource
 SOURCE = Path(philox.__file__).with_name("philox_cuda.py")
 KEY = philox_key(seed=11)
 RUNS = torch.tensor([4097, 0, 2**31 + 5])
-WIDTHS = [1, 2, 3, 5, 64, 1000, 7690]
 
 
 def loaded(name: str) -> ModuleType:
@@ -66,91 +65,36 @@ def kernels(device: str, interpreted: ModuleType, compiled: ModuleType) -> Modul
     return interpreted if device == "cpu" else compiled
 
 
-def add_standard(kernels: ModuleType, out: torch.Tensor, *, step: int = 0) -> None:
-    """Adds the standard normals of runs 0, 1, ..."""
-    runs, purpose = torch.arange(len(out), device=out.device), Purpose.NOISE
-    kernels.add_normals(out, factor=1.0, scale=1.0, key=KEY, step=step, runs=runs, purpose=purpose)
-
-
-def reference_words(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
-    """Philox4x32-10 as its authors define it, in Python's integers."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        high_0, low_0 = divmod(0xD2511F53 * c[0], 2**32)
-        high_1, low_1 = divmod(0xCD9E8D57 * c[2], 2**32)
-        c = [high_1 ^ c[1] ^ k[0], low_1, high_0 ^ c[3] ^ k[1], low_0]
-        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
-    return c
-
-
-def test_the_reference_is_philox():
-    """The known answer from the authors' library."""
-    expected = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    assert reference_words((0, 0, 0, 0), (0, 0)) == expected
-
-
-@pytest.mark.parametrize("width", [1, 5, 4500])
-def test_words_are_philox_bit_for_bit(kernels, device, width):
-    """A record is sampled if the threshold is just above its word, but not if it equals it."""
-    blocks, key, step = -(-width // 4), (int(KEY[0]), int(KEY[1])), 2**31 + 3
-    runs = RUNS.to(device)
-    for position in {0, width // 2, width - 1}:
-        block, word = position % blocks, position // blocks
-        for index, run in enumerate(RUNS.tolist()):
-            drawn = reference_words((block, step, run, Purpose.BATCHES.value), key)[word]
-            for threshold, sampled in ((drawn, 0.0), (drawn + 1, 1.0)):
-                mask = torch.full((len(runs), width), torch.nan, device=device)
-                there = {"key": KEY, "step": step, "runs": runs, "purpose": Purpose.BATCHES}
-                kernels.sample_mask(mask, threshold=threshold, **there)
-                assert mask[index, position].item() == sampled
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_masks_and_normals_are_the_hosts(kernels, device, width):
-    """Of each width, with some of the thresholds, factors, steps and purposes."""
-    runs, rng = RUNS.to(device), np.random.default_rng(width)
-    for threshold in rng.permutation([0, 1, 2**26, 2**31, 2**31 + 5, 2**32 - 1, 2**32])[:3]:
-        host = torch.full((len(RUNS), width), torch.nan)
-        drawn = host.to(device, copy=True)
-        purpose, step = Purpose.BATCHES, 16
-        philox.sample_mask(host.numpy(), np.uint64(threshold), KEY, step, RUNS.numpy(), 2)
-        kernels.sample_mask(
-            drawn, threshold=int(threshold), key=KEY, step=step, runs=runs, purpose=purpose
-        )
-        assert torch.equal(drawn.cpu(), host)
-        assert threshold not in (0, 2**32) or bool((host == threshold / 2**32).all())
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 64, 1000, 4500])
+def test_samples_are_words_below_the_threshold_and_normals_the_hosts(kernels, device, width):
+    """Not the word that equals it. Of each width, with some of the factors, steps and purposes."""
+    runs, step = RUNS.to(device), 2**31 + 3
+    rows = [plain_row_of_words(width, key=KEY, step=step, run=r, purpose=2) for r in RUNS.tolist()]
+    words = np.stack(rows)
+    drawn = int(words[width % 3, width // 2])
+    for threshold in (0, drawn, drawn + 1, 2**32):
+        mask = torch.full((len(RUNS), width), torch.nan, device=device)
+        there = {"key": KEY, "step": step, "runs": runs, "purpose": Purpose.BATCHES}
+        kernels.sample_mask(mask, threshold=threshold, **there)
+        assert np.array_equal(mask.cpu().numpy(), (words < threshold).astype(np.float32))
     for purpose, step in ((Purpose.NOISE, 0), (Purpose.OUT_OF_SPAN, 70001)):
         factor, scale = ((0.0, 1.0), (-0.7, 1.3))[(step + width) % 2]
         host = torch.linspace(-2, 2, len(RUNS) * width).reshape(len(RUNS), width)
-        drawn = host.to(device, copy=True)
+        values = host.to(device, copy=True)
         f, s = np.float32(factor), np.float32(scale)
         philox.add_normals(host.numpy(), f, s, KEY, step, RUNS.numpy(), purpose.value)
-        kernels.add_normals(
-            drawn, factor=factor, scale=scale, key=KEY, step=step, runs=runs, purpose=purpose
-        )
-        torch.testing.assert_close(drawn.cpu(), host, rtol=1e-6, atol=2e-6)
+        there = {"key": KEY, "step": step, "runs": runs, "purpose": purpose}
+        kernels.add_normals(values, factor=factor, scale=scale, **there)
+        torch.testing.assert_close(values.cpu(), host, rtol=1e-6, atol=2e-6)
 
 
-def test_normals_are_standard_and_independent(kernels, device):
-    """In each quarter of a row, and across quarters, since a pair shares its radius and angle."""
-    drawn = torch.zeros(2, 2**16, device=device)
-    add_standard(kernels, drawn, step=1)
-    quarters = drawn.cpu().numpy().reshape(2, 4, -1).swapaxes(0, 1).reshape(4, -1)
-    for quarter in quarters:
-        assert stats.kstest(quarter, "norm").pvalue > 1e-4
-    for function in (np.sign, np.abs, np.square, lambda x: x):
-        correlation = np.corrcoef(function(quarters))[np.triu_indices(4, 1)]
-        assert np.abs(correlation).max() < 4.5 / np.sqrt(quarters.shape[1])
-
-
-def test_no_runs_and_no_records(kernels, device):
+def test_there_may_be_no_runs_or_records_but_rows_have_no_gaps(kernels, device):
+    known = {"factor": 1.0, "scale": 1.0, "key": KEY, "step": 0, "purpose": Purpose.NOISE}
     for shape in ((0, 5), (2, 0)):
-        add_standard(kernels, torch.zeros(shape, device=device))
-
-
-def test_rows_with_gaps_are_refused(interpreted):
+        runs = torch.arange(shape[0], device=device)
+        kernels.add_normals(torch.zeros(shape, device=device), runs=runs, **known)
     with pytest.raises(AssertionError, match="rows"):
-        add_standard(interpreted, torch.zeros(2, 6)[:, :5])
+        kernels.add_normals(torch.zeros(2, 6)[:, :5], runs=torch.arange(2), **known)
 
 
 @pytest.mark.parametrize(("tile", "num_warps"), [(32, 1), (512, 4)])

@@ -4,7 +4,6 @@ That their runs have the noise of the mechanism, also outside of the span, is te
 test_training_steps.py.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,36 +13,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from test_training_ensemble import SETTINGS, TARGET, N, some_records, train
 from torch import nn
 
 from dpcanary.canaries import Canary, DirectionCanary, GradientCanary, InputCanary
 from dpcanary.observations import Observation
-from dpcanary.records import Records
-from dpcanary.training.dpsgd import DPSGD
-from dpcanary.training.ensemble import train_ensemble
 from dpcanary.training.gradients.linear import spanning_basis
 from dpcanary.training.runs import EnsembleResult
 from dpcanary.training.settings import Initialisation, Optimizer
 
-N, NUM_FEATURES, NUM_CLASSES, TARGET, SEED = 20, 48, 3, 4, 11
+NUM_FEATURES, NUM_CLASSES = 48, 3
 WIDTH = NUM_FEATURES + 1
-SETTINGS = DPSGD(
-    noise_multiplier=0.7,
-    max_grad_norm=1.3,
-    learning_rate=0.8,
-    record_steps=(1, 4, 8),
-    sample_rate=0.4,
-)
-
-
-def some_records(num_features: int = NUM_FEATURES) -> tuple[Records, Records]:
-    """Private records, and test records."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, NUM_CLASSES, N + 60)
-    centres = rng.normal(0.0, 0.3, (NUM_CLASSES, num_features))
-    features = centres[labels] + rng.normal(size=(len(labels), num_features))
-    everyone = Records(features.astype(np.float32), labels)
-    return everyone[:N], everyone[N:]
+HEAD = nn.Linear(NUM_FEATURES, NUM_CLASSES)
+HIDDEN = nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.Tanh(), nn.Linear(4, NUM_CLASSES))
+RECORDS, TEST_RECORDS = some_records(NUM_FEATURES)
 
 
 def canaries_of(num_features: int) -> dict[str, list[Canary]]:
@@ -61,36 +44,26 @@ def canaries_of(num_features: int) -> dict[str, list[Canary]]:
     }
 
 
-RECORDS, TEST_RECORDS = some_records()
 CANARIES = canaries_of(NUM_FEATURES)
-INPUT = CANARIES["input"][0]
 
 
-def train(runs: Sequence[int], **changed: Any) -> EnsembleResult:
+def plain_and_rotated(runs: range, **changed: Any) -> tuple[EnsembleResult, EnsembleResult, bool]:
+    """Runs without and with rotation, and whether their bits differ: the basis draws other noise.
+
+    Unless told otherwise, of a linear head of the records, with the canary "input".
+    """
     records = changed.get("records", RECORDS)
-    arguments = {
-        "module": nn.Linear(records.features.shape[1], NUM_CLASSES),
-        "records": records,
-        "canary": INPUT,
-        "dpsgd": SETTINGS,
-        "seed": SEED,
-        "test_records": TEST_RECORDS,
-        "initialisation": Initialisation.ZEROS,
-        "keep_parameters": True,
-    }
-    return train_ensemble(runs=runs, **(arguments | changed))
-
-
-def same_bits(first: EnsembleResult, second: EnsembleResult) -> bool:
-    return first.observations.tobytes() == second.observations.tobytes()
-
-
-# --- when the basis is used --------------------------------------------------------------------
+    known = {"module": nn.Linear(records.features.shape[1], NUM_CLASSES), "records": records}
+    known |= {"test_records": TEST_RECORDS, "canary": CANARIES["input"]}
+    plain, rotated = (train(runs, rotate=rotate, **known | changed) for rotate in (False, True))
+    return plain, rotated, not np.array_equal(plain.observations, rotated.observations)
 
 
 def is_used(**changed: Any) -> bool:
-    """A run in the basis draws other noise, so its bits differ."""
-    return not same_bits(*(train(range(4), rotate=rotate, **changed) for rotate in (False, True)))
+    return plain_and_rotated(range(4), **changed)[2]
+
+
+# --- when the basis is used --------------------------------------------------------------------
 
 
 def direction(touched: int) -> DirectionCanary:
@@ -98,10 +71,6 @@ def direction(touched: int) -> DirectionCanary:
     gradient = np.zeros(NUM_CLASSES * WIDTH, np.float32)
     gradient[: touched * NUM_FEATURES] = 0.05
     return DirectionCanary(gradient, TARGET)
-
-
-HEAD = nn.Linear(NUM_FEATURES, NUM_CLASSES)
-HIDDEN = nn.Sequential(nn.Linear(NUM_FEATURES, 4), nn.Tanh(), nn.Linear(4, NUM_CLASSES))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +136,17 @@ def test_the_basis_is_orthonormal_and_spans_the_records(
     torch.testing.assert_close(vectors @ basis @ basis.T, vectors, rtol=0, atol=1e-5)
 
 
+def test_repeated_records_add_no_direction_that_rounding_chooses() -> None:
+    vectors = torch.randn(10, 40, generator=torch.Generator().manual_seed(0))
+    vectors[7] = vectors[2]
+    moved = vectors.clone()
+    moved[7] += 1e-7
+    basis, again = spanning_basis(vectors), spanning_basis(moved)
+    assert basis is not None
+    assert basis.shape == (40, 9)
+    torch.testing.assert_close(again, basis, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
 @pytest.mark.parametrize(
     "rows",
@@ -178,11 +158,9 @@ def test_linearly_dependent_records_change_nothing(
 ) -> None:
     records = replace(RECORDS, features=RECORDS.features[rows])
     dpsgd = replace(SETTINGS, noise_multiplier=0.0)
-    plain, rotated = (
-        train(range(6), rotate=rotate, canary=canary, dpsgd=dpsgd, records=records)
-        for rotate in (False, True)
-    )
-    assert not same_bits(plain, rotated)  # so the basis was used
+    known = {"canary": canary, "dpsgd": dpsgd, "records": records}
+    plain, rotated, used = plain_and_rotated(range(6), **known)
+    assert used
     assert np.array_equal(plain.test_accuracy, rotated.test_accuracy)
     for name in ("observations", "parameters"):
         expected = getattr(plain, name)
