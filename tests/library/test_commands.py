@@ -236,8 +236,8 @@ def test_a_delta_of_at_least_one_over_the_records_gets_a_warning(command):
 def written(tmp_path):
     """Writes a table into a file of scores and returns its path."""
 
-    def write(table: pd.DataFrame | dict[str, list[Any]], name: str = "scores.csv") -> str:
-        path, table = tmp_path / name, pd.DataFrame(table)
+    def write(table: pd.DataFrame, name: str = "scores.csv") -> str:
+        path = tmp_path / name
         if path.suffix == ".parquet":
             table.to_parquet(path)
         elif path.suffix == ".npz":
@@ -281,10 +281,8 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     path, rng = tmp_path / "audit.npz", np.random.default_rng(0)
     world = rng.integers(0, 2, (2, 40, 3)).astype(np.uint8)
     scores = rng.normal(size=(2, 40, 3, 2)) + 3.0 * (1 - world[..., None]) * np.array([0.0, 1.0])
-    header = {
-        "audit": "a", "canary": "c", "score": "s", "sample_rate": 1.0, "noise_multiplier": 1.0,
-        "batch_size": None, "seconds": 1.0,
-    }  # fmt: skip
+    names = {"audit": "a", "canary": "c", "score": "s", "batch_size": None}
+    header = names | dict.fromkeys(("sample_rate", "noise_multiplier", "seconds"), 1.0)
     accuracy = np.ones((2, 40), np.float32)
     write_scores(path, AuditScores(header, np.array([5, 10]), scores, world, accuracy))
     last, of_world = scores[0, :, :, 1], world[0]

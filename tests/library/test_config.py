@@ -898,9 +898,8 @@ def test_config_files_are_checked_by_a_program(tmp_path, capsys):
     good, wrong = tmp_path / "good.yaml", tmp_path / "wrong.yaml"
     good.write_text(yaml.safe_dump(config(sample_rate=[0.5, 1.0])))
     wrong.write_text(good.read_text().replace("num_steps", "num_stesp"))
-    with pytest.raises(
-        InputError, match=r"audit steps-q0\.5: unknown key 'num_stesp'; did you mea"
-    ):
+    message = r"audit steps-q0\.5: unknown key 'num_stesp'; did you mea"
+    with pytest.raises(InputError, match=message):
         parsing.main([str(good), str(wrong)])
     assert capsys.readouterr().out == f"{good}: 2 audits\n"
 
