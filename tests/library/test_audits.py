@@ -29,12 +29,9 @@ from dpcanary.training.settings import TrainingStage
 DIGITS = audited_data(read_source("digits"), source="digits")
 SHARED = {"delta": 1e-5}
 KEYS = {
-    "canary": ["gradient", "natural"],
-    "sample_rate": 0.5,
-    "num_steps": 60,
-    "noise_multiplier": 5.0,
-    "num_runs": 40,
-}
+    "canary": ["gradient", "natural"], "sample_rate": 0.5, "num_steps": 60,
+    "noise_multiplier": 5.0, "num_runs": 40,
+}  # fmt: skip
 
 
 def table(tmp_path: Path, counts: dict[str, int]) -> str:
@@ -46,7 +43,7 @@ def table(tmp_path: Path, counts: dict[str, int]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("counts", "wanted", "expected"),
+    ("counts", "num_records", "expected"),
     [
         ({"x": 30, "y": 31}, None, (30, True)),
         ({"x": 5, "y": 55}, None, (30, False)),
@@ -54,10 +51,10 @@ def table(tmp_path: Path, counts: dict[str, int]) -> str:
         ({"x": 30, "y": 30}, 11, (11, False)),
     ],
 )
-def test_half_of_the_records_are_private(tmp_path, counts, wanted, expected):
+def test_half_of_the_records_are_private(tmp_path, counts, num_records, expected):
     source = table(tmp_path, counts)
     found = read_source(source, label_column="kind")
-    data = audited_data(found, source=source, label_column="kind", num_records=wanted)
+    data = audited_data(found, source=source, label_column="kind", num_records=num_records)
     assert (data.num_records, data.balanced) == expected
     assert f"{sum(counts.values())} records x 3 features, 2 classes (x, y)" in data.described
     config = config_of(data, name=name_of(source), shared=SHARED, keys=KEYS)
@@ -118,15 +115,19 @@ def test_arrays_are_written_once(tmp_path):
         np.testing.assert_array_equal(written.labels, arrays[1])
 
 
-def test_mistakes_in_a_call_are_named(tmp_path):
-    with pytest.raises(InputError, match="give features and labels as arrays, or the path"):
-        dpcanary.audit(np.zeros((3, 2)), delta=1e-5, num_steps=3)
-    with pytest.raises(InputError, match=r"name '\.\./out' must match"):
-        dpcanary.audit(
-            np.zeros((9, 2)), [0, 1, 2] * 3, delta=1e-5, num_steps=3, name="../out", folder=tmp_path
-        )
-    with pytest.raises(InputError, match="unknown key 'nose_multiplier'; did you mean"):
-        dpcanary.audit("digits", delta=1e-5, num_steps=3, nose_multiplier=1.0, folder=tmp_path)
+def test_mistakes_in_a_call_are_named(tmp_path, monkeypatch):
+    arrays = (np.zeros((9, 2)), [0, 1, 2] * 3)
+    for data, keys, message in [
+        (arrays[:1], {}, "give features and labels as arrays, or the path"),
+        (arrays, {"name": "../out"}, r"name '\.\./out' must match"),
+        (["digits"], {"nose_multiplier": 1.0}, "unknown key 'nose_multiplier'; did you mean"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            dpcanary.audit(*data, delta=1e-5, num_steps=3, folder=tmp_path, **keys)
+    monkeypatch.chdir(tmp_path)
+    command = ["audit", "--features", "digits", "--delta", "1e-5", "--num-steps", "5"]
+    with pytest.raises(InputError, match="--model none:at_all: there is no function"):
+        CliRunner().invoke(app, [*command, "--model", "none:at_all"], catch_exceptions=False)
     assert not [*tmp_path.iterdir()]
 
 
@@ -160,8 +161,8 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     folder = tmp_path / "results/mine"
     folder.mkdir(parents=True)
     (folder / ".lock").symlink_to(precious)
-    told = r"\.lock cannot be made: .*it is a link; remove it"
-    with pytest.raises(InputError, match=told), locked(folder):
+    message = r"\.lock cannot be made: .*it is a link; remove it"
+    with pytest.raises(InputError, match=message), locked(folder):
         pass
     assert precious.read_text() == "a year of work"
 
@@ -176,14 +177,6 @@ def test_a_new_study_can_be_run_and_nothing_is_overwritten(tmp_path, monkeypatch
     assert written == {"config.yaml", "config.schema.json", "README.md", ".gitignore"}
     with pytest.raises(InputError, match=r"already has config\.yaml"):
         run.invoke(app, ["init", "study"], catch_exceptions=False)
-
-
-def test_a_wrong_model_is_said_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    command = ["audit", "--features", "digits", "--delta", "1e-5", "--num-steps", "5"]
-    with pytest.raises(InputError, match="--model none:at_all: there is no function"):
-        CliRunner().invoke(app, [*command, "--model", "none:at_all"], catch_exceptions=False)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_a_script_beside_the_clone_imports_the_package(tmp_path):
@@ -256,19 +249,15 @@ def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     minutes = re.search(r"100 models: about ([\d.]+) min", said)[1]
     assert float(minutes) == pytest.approx(100 * 5 / 2 / 60, abs=1.0)
     # As `dpcanary estimate` of scores that never err.
-    bound = estimate_epsilon(
-        world0_scores=np.full(50, 1.0),
-        world1_scores=np.full(50, 0.0),
-        delta=1e-5,
-        significance=0.1,
-        threshold_rule="combined",
-    ).epsilon_lower
-    told = re.search(
+    world0_scores, world1_scores = np.full(50, 1.0), np.full(50, 0.0)
+    known = {"delta": 1e-5, "significance": 0.1, "threshold_rule": "combined"}
+    bound = estimate_epsilon(world0_scores=world0_scores, world1_scores=world1_scores, **known)
+    proven = re.search(
         r"100 models prove an epsilon of ([\d.]+) at delta 1e-05.*rule combined, conversion gdp,"
         r" significance 0\.1",
         said,
     )
-    assert float(told[1]) == pytest.approx(bound, abs=0.01)
+    assert float(proven[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
     assert "--quick" not in said
 
 

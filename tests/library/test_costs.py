@@ -1,12 +1,13 @@
-"""Costs: shapes and sizes against real splits and files, probes against direct timings."""
+"""Costs: shapes and sizes against real files, probes against direct timings, jobs against plans."""
 
 import json
+import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from accounts import bounds_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import TINY, Project
 
 from dpcanary import Mechanism, runs_needed
 from dpcanary.adversaries.adversary import Score
@@ -45,16 +47,9 @@ ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 DIGITS = Shape(num_records=100, num_auxiliary=848, num_test=849, features=(64,), num_classes=10)
 AUDIT = {
-    "canary": "gradient",
-    "dataset": "d",
-    "sample_rate": 0.5,
-    "noise_multiplier": 2.0,
-    "num_steps": 20,
-    "num_runs": 40,
-    "num_repeats": 3,
-    "record_every": 10,
-    "runs_per_shard": 50,
-}
+    "canary": "gradient", "dataset": "d", "sample_rate": 0.5, "noise_multiplier": 2.0,
+    "num_steps": 20, "num_runs": 40, "num_repeats": 3, "record_every": 10, "runs_per_shard": 50,
+}  # fmt: skip
 DRAWN = {"canary": "worst_case", "dataset": None}
 
 
@@ -62,20 +57,13 @@ def experiment(
     *, figures: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, **sweeps: Any
 ) -> Experiment:
     """Sweeps by their difference from `AUDIT`; None drops a key."""
-    told = {name: {**AUDIT, **changes} for name, changes in sweeps.items()}
-    return parse_experiment(
-        {
-            "experiment": "costs",
-            "delta": 1e-5,
-            "datasets": {"d": {"source": "digits", "num_records": 100}},
-            "audits": {
-                name: {key: value for key, value in sweep.items() if value is not None}
-                for name, sweep in told.items()
-            },
-            "figures": figures or {},
-            **(settings or {}),
-        }
-    )
+    audits = {
+        name: {key: value for key, value in (AUDIT | changes).items() if value is not None}
+        for name, changes in sweeps.items()
+    }
+    datasets = {"d": {"source": "digits", "num_records": 100}}
+    config = {"experiment": "costs", "delta": 1e-5, "datasets": datasets, "audits": audits}
+    return parse_experiment(config | {"figures": figures or {}} | (settings or {}))
 
 
 def table_of(of: Experiment, *, shape: Shape = DIGITS, device: str = "cpu") -> pd.DataFrame:
@@ -148,10 +136,6 @@ def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
     texts = encoded("sentence-transformers/all-MiniLM-L6-v2", source="sst2")
     assert (texts.features, texts.num_classes) == ((384,), 2)
     assert encoded("some/unknown").features == (768,)
-
-
-def test_datasets_whose_shape_cannot_be_known_are_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     for source, message in (("none.npz", "does not exist"), ("sst2", "needs an encoder")):
         with pytest.raises(InputError, match=message):
             shape_of(Dataset(source=source, num_records=5), folder=None)
@@ -172,15 +156,9 @@ def trained_shard(of: Experiment, runs: int) -> Shard:
         canaries = [GradientCanary(slot, slot) for slot in slots]
     else:
         canaries = [InputCanary(private.features[slot], 0, slot) for slot in slots]
-    return train_shard(
-        stage,
-        data=Split(private, private[:0], test),
-        canaries=canaries,
-        noise_multiplier=2.0,
-        runs=range(runs),
-        inputs={"data": "0" * 64, "canaries": "0" * 64},
-        device=CPU,
-    )
+    data, inputs = Split(private, private[:0], test), {"data": "0" * 64, "canaries": "0" * 64}
+    options = {"noise_multiplier": 2.0, "runs": range(runs), "inputs": inputs, "device": CPU}
+    return train_shard(stage, data=data, canaries=canaries, **options)
 
 
 def real_shard(of: Experiment, runs: int) -> Shard:
@@ -234,35 +212,16 @@ def test_sizes_of_datasets_and_scores_are_those_of_real_files(tmp_path):
     assert listed == pytest.approx(size, rel=0.02)
     for slots in (1, 4):
         of = experiment(a={"num_runs": 2000, "num_repeats": 5, "num_slots": slots})
-        scores = AuditScores(
-            header={},
-            step=np.array([10, 20]),
-            scores=np.zeros((5, 2000, slots, 2)),
-            world=np.zeros((5, 2000, slots), np.uint8),
-            test_accuracy=np.zeros((5, 2000), np.float32),
+        worlds, accuracy = np.zeros((5, 2000, slots), np.uint8), np.zeros((5, 2000), np.float32)
+        scores = np.zeros((5, 2000, slots, 2))
+        write_scores(
+            tmp_path / "s.npz", AuditScores({}, np.array([10, 20]), scores, worlds, accuracy)
         )
-        write_scores(tmp_path / "s.npz", scores)
         size = (tmp_path / "s.npz").stat().st_size
         assert size < bytes_of("score_runs", of) < size + 15_000
 
 
 # Counts
-
-
-def test_jobs_count_models_and_are_of_programs_that_there_are():
-    """The program's tests compare the number of jobs of each rule with Snakemake's plan."""
-    of = experiment(trained={"canary": ["gradient", "natural"]}, drawn=DRAWN)
-    table = table_of(of)
-    trained = table[table["models"] > 0]
-    assert [*zip(trained["rule"], trained["sweep"], trained["jobs"], strict=True)] == [
-        ("train_shard", "trained", 3)  # 120 runs of an audit, 50 a shard
-    ] * 2
-    assert {*trained["models"]} == {120}
-    assert {*trained["model-steps"]} == {120 * 20}
-    assert {*table["sweep"]} == {"trained", "drawn", "(shared)"}
-    assert {*table["audits"].dropna()} == {*of.audits}
-    programs = {*table["rule"]} - {"resolve_config"}  # Snakemake's own process does it
-    assert all((ROOT / "scripts" / f"{name}.py").exists() for name in programs)
 
 
 def test_audits_that_share_runs_make_them_once(monkeypatch):
@@ -277,10 +236,13 @@ def test_audits_that_share_runs_make_them_once(monkeypatch):
 
 def test_units_of_jobs_are_proportional_to_runs_steps_and_candidates():
     def units(rule: str, **changes: Any) -> list[tuple[float, ...]]:
-        return [row["units"] for row in rows_of(rule, experiment(a=changes))]
+        rows = rows_of(rule, experiment(a=changes))
+        counted = [(row["jobs"], row["models"], row["model-steps"]) for row in rows]
+        assert counted == ([row["units"] for row in rows] if rule == "train_shard" else [(1, 0, 0)])
+        return [row["units"] for row in rows]
 
     assert units("train_reference") == [(1, 20)]
-    assert units("train_shard") == [(3, 120, 2400)]
+    assert units("train_shard", canary=["gradient", "natural"]) == [(3, 120, 2400)] * 2
     assert units("train_shard", num_runs=80) == [(5, 240, 4800)]
     assert units("train_shard", num_steps=40) == [(3, 120, 4800)]
     assert units("craft_canaries") == [(1, 20)]
@@ -356,13 +318,9 @@ def test_convolutions_are_timed_on_smaller_batches(batch):
     assert (probe.factor, probe.shape.num_records) == (1, 80)
 
 
-@cache
-def training_stage() -> TrainingStage:
-    return experiment(a={}).stage(TrainingStage, audit="a")
-
-
 def fake_probe(work: Callable[[Probe], Seconds], **options: Any) -> Probe:
-    return replace(Probe(work, training_stage(), DIGITS, factor=1.0, device="cpu"), **options)
+    stage = experiment(a={}).stage(TrainingStage, audit="a")
+    return replace(Probe(work, stage, DIGITS, factor=1.0, device="cpu"), **options)
 
 
 def one_second(probe: Probe) -> Seconds:
@@ -380,7 +338,7 @@ TIMES = st.floats(0, 2) | st.sampled_from([0.0, 1e-6, 0.002])
 @settings(max_examples=50)
 def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor):
     """Whatever a task needs to load first, once, and for each unit of a smaller batch."""
-    now, calls = 0.0, 0
+    probe, now, calls = fake_probe(one_second, factor=factor), 0.0, 0
 
     def task(units: int) -> None:
         nonlocal now, calls
@@ -389,7 +347,7 @@ def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Probe, "now", lambda probe: now)
-        found = fake_probe(one_second, factor=factor).seconds_per_unit(task)
+        found = probe.seconds_per_unit(task)
     assert found == pytest.approx((once, factor * each), rel=1e-3, abs=1e-8)
     assert calls < 2 * 15  # each number of units is timed twice
 
@@ -404,12 +362,13 @@ def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor):
 @settings(max_examples=50)
 def test_seconds_of_training_against_a_made_up_clock(job, model, step, factor, num_test):
     """Batches of the job are some times as large as those that are timed, or its test records."""
+    shape = replace(DIGITS, num_test=num_test)
+    probe = fake_probe(probes._train, factor=factor, runs=50, shape=shape)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            probes, "_seconds", lambda probe, runs, steps: job + runs * (model + steps * step)
+            probes, "_seconds", lambda _, runs, steps: job + runs * (model + steps * step)
         )
-        shape = replace(DIGITS, num_test=num_test)
-        seconds = fake_probe(probes._train, factor=factor, runs=50, shape=shape).measure()
+        seconds = probe.measure()
     expected = (job, model * max(1, num_test / 512), step * factor)
     assert seconds == pytest.approx(expected, rel=1e-3, abs=1e-8)
 
@@ -438,8 +397,8 @@ def test_equal_probes_are_measured_once(device, asked, workers, monkeypatch):
     ("rule", "changes"),
     [
         ("train_shard", {"num_runs": 64, "num_repeats": 1, "runs_per_shard": 64, "num_steps": 200}),
-        ("craft_canaries", {"canary": "crafted_input", "crafting_steps": 500}),
-        ("craft_canaries", {"canary": "gradient", "num_steps": 2000}),
+        ("craft_canaries", {"canary": "crafted_input", "crafting_steps": 200}),
+        ("craft_canaries", {"canary": "gradient", "num_steps": 1000}),
         ("craft_canaries", {"canary": "mislabeled"}),
     ],
 )
@@ -500,31 +459,21 @@ def row_of(rule: str, seconds: float, *, jobs: int = 1, **more: Any) -> dict[str
     """Jobs of a rule that take some seconds each, half of which a probe measures."""
     probe = fake_probe(one_second, device=more.pop("device", "cpu"))
     half = jobs * seconds / 2
-    return {
-        "sweep": "(shared)",
-        "audits": None,
-        "rule": rule,
-        "jobs": jobs,
-        "models": 0,
-        "model-steps": 0,
-        "seconds": half,
-        "disk": 1_000_000,
-        "probe": probe,
-        "units": (half, 7),
-        **more,
-    }
+    counts = {"jobs": jobs, "models": 0, "model-steps": 0, "seconds": half, "disk": 1_000_000}
+    of = {"sweep": "(shared)", "audits": None, "rule": rule}
+    return of | counts | {"probe": probe, "units": (half, 7, 5)} | more
+
+
+def as_if_measured(probes: Any, *, num_workers: int, on_progress: Any) -> dict[Probe, Seconds]:
+    """As if the first unit of each probe took a second, and the others no time."""
+    on_progress(len(probes))
+    units = {probe: 3 if isinstance(probe.stage, TrainingStage) else 2 for probe in probes}
+    return {probe: (1.0, *[0.0] * (units[probe] - 1)) for probe in probes}
 
 
 def costs(*rows: dict[str, Any]) -> pd.DataFrame:
-    """Their costs if each probe measures a second for its first unit and none for others."""
-
-    def found(
-        probes: Collection[Probe], *, num_workers: int, on_progress: object
-    ) -> dict[Probe, Seconds]:
-        return {probe: (1.0, 0.0) for probe in probes}
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "measured", found)
+        patch.setattr(report, "measured", as_if_measured)
         return probed_costs(pd.DataFrame(rows), num_workers=1)
 
 
@@ -543,17 +492,17 @@ def lines_of(text: str) -> dict[str, list[str]]:
 
 
 def test_tables_name_units_and_add_up():
-    known: dict[str, Any] = {"jobs": 40, "models": 40, "model-steps": 12_345}
-    known |= {"sweep": "mine", "audits": "a"}
+    known = {"jobs": 40, "models": 40, "model-steps": 12_345, "sweep": "mine", "audits": "a"}
     train, summary = row_of("train_shard", 3600.0, **known), row_of("summarise", 36.0)
     text = text_of(costs(train, summary), num_cores=2, notes=["A note."])
-    lines = lines_of(text)
-    columns = "audits jobs models model-steps GPU-hours core-hours disk"
-    assert lines["audits"] == columns.split()
-    assert lines["mine"] == ["mine", "1", "40", "40", "12,345", "0", "40", "1", "MB"]
-    assert lines["total"] == ["total", "1", "41", "40", "12,345", "0", "40", "2", "MB"]
-    assert lines["train_shard"][1:] == lines["mine"][1:]
-    assert lines["summarise"] == ["summarise", "-", "1", "-", "-", "0", "0.01", "1", "MB"]
+    for row in (
+        "audits jobs models model-steps GPU-hours core-hours disk",
+        "mine 1 40 40 12,345 0 40 1 MB",
+        "total 1 41 40 12,345 0 40 2 MB",
+        "train_shard 1 40 40 12,345 0 40 1 MB",
+        "summarise - 1 - - 0 0.01 1 MB",
+    ):
+        assert row.split() == lines_of(text)[row.split()[0]]
     assert "In all 40 core-hours and 2 MB of disk: about 21 h with 2 cores" in text
     assert text.endswith("A note.")
     on_gpu = costs(row_of("train_shard", 3600.0, device="cuda", **known), summary)
@@ -562,10 +511,9 @@ def test_tables_name_units_and_add_up():
     assert lines_of(text)["total"][5:7] == ["40", "0.01"]
     # Jobs without a probe cost their constants, also in an experiment that trains nothing.
     constant = summary | {"probe": None, "units": None, "seconds": 36.0}
-    listed = costs(constant, row_of("train_shard", 72.0))
-    assert [*listed["core-hours"]] == pytest.approx([0.01, 0.02])
-    assert listed["GPU-hours"].sum() == 0
-    assert [*costs(constant)["core-hours"]] == pytest.approx([0.01])
+    for rows, hours in (((constant,), [0.01]), ((constant, row_of("a", 72.0)), [0.01, 0.02])):
+        assert [*costs(*rows)["core-hours"]] == pytest.approx(hours)
+        assert costs(*rows)["GPU-hours"].sum() == 0
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -597,18 +545,22 @@ def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
 
 def test_notes_say_what_is_missing():
     of = parse_experiment(read_config(ROOT / "config/pradhan/cifar10.yaml"))
+
+    def notes(of: Experiment, device: str) -> str:
+        return "\n".join(notes_of(JobList(of, folder=None, device=device)))
+
     encoder = "google/vit-base-patch16-224-in21k"
-    notes = "\n".join(notes_of(JobList(of, folder=None, device="cpu")))
-    assert "device is auto, but PyTorch finds no GPU" in notes
-    assert f"encoding 60,000 records by {encoder}" in notes
-    assert f"Dataset cifar10: {encoder} is assumed to give 768 features." in notes
-    notes = "\n".join(notes_of(JobList(of, folder=None, device="cuda")))
-    assert "One job at a time has the GPU" in notes
-    assert "finds no GPU" not in notes
-    notes = "\n".join(notes_of(JobList(experiment(a={}), folder=None, device="cpu")))
-    assert "GPU" not in notes
-    assert "encoding" not in notes
-    assert "Only training and crafting are timed" in notes
+    for note in (
+        "device is auto, but PyTorch finds no GPU",
+        f"encoding 60,000 records by {encoder}",
+        f"Dataset cifar10: {encoder} is assumed to give 768 features.",
+    ):
+        assert note in notes(of, "cpu")
+    assert "One job at a time has the GPU" in notes(of, "cuda")
+    assert "finds no GPU" not in notes(of, "cuda")
+    plain = notes(experiment(a={}), "cpu")
+    assert "Only training and crafting are timed" in plain
+    assert not {"GPU", "encoding"} & {*plain.split()}
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto", "cuda"])
@@ -617,6 +569,65 @@ def test_models_are_timed_where_they_will_be_trained(device, has_gpu, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     expected = "cuda" if has_gpu and device != "cpu" else "cpu"
     assert report.timed_on(device) == expected
+
+
+# As a user gets them
+
+
+def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch, capsys):
+    figures = TINY["figures"] | {
+        "accuracy": {"kind": "test_accuracy", "sweeps": ["module"]},
+        "by_rate": {
+            "kind": "epsilon_by_setting", "sweeps": ["module", "slots"], "setting": "learning_rate",
+        },
+    }  # fmt: skip
+    slots = {"canary": ["gradient", "natural"], "num_slots": 3, "runs_per_shard": 15}
+    audits = TINY["audits"] | {"slots": TINY["audits"]["other_rate"] | slots}
+    config = TINY | {"figures": figures, "audits": audits}
+    project = Project.new(tmp_path / "project", config)
+    monkeypatch.chdir(project.folder)
+    of = parse_experiment(config)
+    listed = JobList(of, folder=None, device="cpu").table
+    assert listed.groupby("rule")["jobs"].sum().to_dict() == project.plan().jobs
+    monkeypatch.setattr("dpcanary.costs.report.measured", as_if_measured)
+    Path("experiment.json").write_text(of.to_json())
+    program = run_path(str(ROOT / "scripts/estimate_cost.py"))["main"]
+    program(["--experiment", "experiment.json", "--cores", "4"])
+    printed = capsys.readouterr()
+    rows = lines_of(printed.out)
+    assert {*of.sweeps, "(shared)", "total"} <= rows.keys()
+    models = sum(audit.total_runs for audit in of.audits.values() if audit.is_trained)
+    assert (rows["total"][1], rows["total"][3]) == (str(len(of.audits)), f"{models:,}")
+    shards = listed[listed["rule"] == "train_shard"][["jobs", "seconds"]].sum()
+    assert shards["seconds"] >= shards["jobs"]  # the starts of the jobs, and then a set-up each
+    hours = f"{(shards['seconds'] + shards['jobs']) / 3600:.2g}"
+    assert rows["train_shard"][2:7:4] == [f"{shards['jobs']:.0f}", hours]
+    assert "with 4 cores" in printed.out
+    assert "Not counted" in printed.out
+    assert "probe" in printed.err
+    with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
+        program(["--experiment", "experiment.yaml"])
+
+
+@pytest.mark.long
+def test_the_rule_probes_and_prints(tmp_path):
+    grid = {
+        "canary": ["worst_case", "gradient"], "dataset": "digits", "sample_rate": 1.0,
+        "noise_multiplier": 2.0, "num_steps": 10, "num_runs": 40,
+    }  # fmt: skip
+    datasets = {"digits": {"source": "digits", "num_records": 100}}
+    config = {"experiment": "tiny", "delta": 1e-5, "datasets": datasets, "audits": {"grid": grid}}
+    project = Project.new(tmp_path / "project", config)
+    printed = project.run("estimate_cost")
+    total = re.search(r"^total +2 +(\d+) +40 +400 +0 +(\S+) +", printed, re.MULTILINE)
+    assert total is not None, printed
+    jobs = 4 + 5 + 6  # config, dataset, reference and summary; five rules an audit, and a canary
+    assert int(total[1]) == jobs
+    assert 1 < 3600 * float(total[2]) < 300
+    assert "with 2 cores" in printed
+    log = (project.results / "logs/estimate_cost.log").read_text()
+    assert re.search(r"100%.* 3\.00/3\.00 .*probe", log), log
+    assert not (project.results / "shards").exists()
 
 
 # Plans of audits

@@ -116,9 +116,8 @@ def test_the_error_is_explained_of_other_packages_alone():
         "'matplotlib', which is not installed here: pip install 'dpcanary[figures]'"
     )
     require("numpy", "json")
-    with pytest.raises(
-        ModuleNotFoundError, match=r"'nothing_like_it'.*pip install nothing_like_it"
-    ):
+    lacking = r"'nothing_like_it'.*pip install nothing_like_it"
+    with pytest.raises(ModuleNotFoundError, match=lacking):
         require("numpy", "nothing_like_it")
 
 
@@ -127,10 +126,8 @@ def test_the_error_is_explained_of_other_packages_alone():
 def test_one_run_is_estimated_without_numba_to_the_same_number(monkeypatch, guesses, conversion):
     def bound() -> float:
         methods._compiled_recursion.cache_clear()
-        found = epsilon_of_guesses(
-            Guesses(*guesses), delta=1e-6, significance=0.1, conversion=conversion
-        )
-        return found.epsilon_lower
+        level = {"delta": 1e-6, "significance": 0.1, "conversion": conversion}
+        return epsilon_of_guesses(Guesses(*guesses), **level).epsilon_lower
 
     compiled = bound()
     monkeypatch.setattr(methods, "is_installed", lambda package: False)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from dpcanary.audits.preflight import check_before, check_experiment, needs_check
 from dpcanary.cli import app
+from dpcanary.devices import chosen_device
 from dpcanary.errors import InputError
 from dpcanary.files import write_text
 from dpcanary.settings.parsing import parse_experiment
@@ -16,16 +17,13 @@ from dpcanary.settings.parsing import parse_experiment
 DIGITS = {"source": "digits", "num_records": 100}
 
 
-def config(dataset=DIGITS, **changes):
-    settings = {key: changes.pop(key) for key in ("device",) if key in changes}
+def config(dataset=DIGITS, device="cpu", **changes):
     audit = {
         "dataset": "data", "canary": "gradient", "sample_rate": 1.0, "noise_multiplier": 2.0,
         "num_steps": 5, "num_runs": 8,
     }  # fmt: skip
-    return {
-        "experiment": "e", "delta": 1e-5, "datasets": {"data": dataset}, **settings,
-        "audits": {"one": {**audit, **changes}},
-    }  # fmt: skip
+    shared = {"experiment": "e", "delta": 1e-5, "device": device}
+    return shared | {"datasets": {"data": dataset}, "audits": {"one": audit | changes}}
 
 
 def refused(dataset=DIGITS, **changes) -> str:
@@ -57,15 +55,15 @@ def test_counts_that_do_not_fit(changes, message):
     assert message in refused({**DIGITS, **changes})
 
 
-@pytest.mark.parametrize("source", ["digits", "cifar10", "purchase100_synthetic", "sst2"])
-def test_counts_that_fit(source):
-    dataset = {"source": source, "num_records": 100}
-    if source == "sst2":
-        dataset["encoder"] = "sentence-transformers/all-MiniLM-L6-v2"
-    elif source == "purchase100_synthetic":
-        dataset["max_records"] = 400
-    model = {"model": "convnet"} if source == "cifar10" else {}
-    check_experiment(parse_experiment(config(dataset, **model)), device_is_here=False)
+def test_counts_that_fit():
+    for source, keys, model in [
+        ("digits", {}, "linear"),
+        ("cifar10", {}, "convnet"),
+        ("purchase100_synthetic", {"max_records": 400}, "linear"),
+        ("sst2", {"encoder": "sentence-transformers/all-MiniLM-L6-v2"}, "linear"),
+    ]:
+        checked = config({"source": source, "num_records": 100, **keys}, model=model)
+        check_experiment(parse_experiment(checked), device_is_here=False)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +88,20 @@ def test_a_model_is_looked_at_on_each_of_its_datasets():
         check_experiment(parse_experiment(one), device_is_here=True)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_here():
+def test_a_device_that_is_not_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "PyTorch finds no GPU" in refused(device="cuda")
     experiment = parse_experiment(config(device="cuda"))
     check_experiment(experiment, device_is_here=False)  # the nodes of a cluster may have one
+    with pytest.raises(InputError, match="set device to cpu or auto"):
+        chosen_device("cuda")
+    assert chosen_device("auto").type == "cpu"
 
 
 def test_a_dataset_of_one_class(tmp_path):
     path = tmp_path / "one.npz"
     np.savez(path, features=np.zeros((10, 3)), labels=np.zeros(10, dtype=int))
-    said = refused({"source": str(path), "num_records": 4})
-    assert "all records have the same label; training needs at least two classes" in said
+    assert "all records have the same label" in refused({"source": str(path), "num_records": 4})
 
 
 def test_a_process_of_its_own_tells_the_error(tmp_path):
@@ -124,7 +124,7 @@ def test_what_was_begun_is_not_looked_at_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--model", "normalised_models:build", "--cost"), "BatchNorm1d"),
         (("--device", "cuda"), "PyTorch finds no GPU"),
@@ -132,10 +132,9 @@ def test_what_was_begun_is_not_looked_at_again(tmp_path):
     ids=["model", "device"],
 )
 def test_the_command_says_so_before_it_times_or_starts_anything(
-    options, told, tmp_path, monkeypatch
+    options, message, tmp_path, monkeypatch
 ):
-    if "cuda" in options and torch.cuda.is_available():
-        pytest.skip("this machine has one")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "normalised_models.py").write_text(
         "from torch import nn\n\n\ndef build():\n"
         "    return nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10))\n"
@@ -148,8 +147,5 @@ def test_the_command_says_so_before_it_times_or_starts_anything(
     monkeypatch.setattr("dpcanary.costs.report.measured", never)
     monkeypatch.setattr("dpcanary.audits.running._status", never)
     command = ["audit", "--features", "digits", "--target-epsilon", "10", "--delta", "1e-5"]
-    done = CliRunner().invoke(app, [*command, "--num-steps", "20", *options])
-    assert done.exit_code == 1
-    assert isinstance(done.exception, InputError)
-    assert told in str(done.exception)
-    assert "Ahead" not in done.output
+    with pytest.raises(InputError, match=message):
+        CliRunner().invoke(app, [*command, "--num-steps", "20", *options], catch_exceptions=False)

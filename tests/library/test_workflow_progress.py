@@ -1,9 +1,14 @@
-"""The progress of a run: what is counted, and the time that is said to be left."""
+"""The progress of a run: what is counted, the time left, and Snakemake's messages in our words."""
 
 import heapq
+import logging
+import signal
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpcanary.workflow.progress import (
     LONG_RULES,
@@ -13,18 +18,17 @@ from dpcanary.workflow.progress import (
     make_display,
     told,
 )
+from snakemake_logger_plugin_dpcanary import LogHandler
 
 RULES = Path(__file__).parents[2] / "rules"
 
 
 def simulated(jobs: list[tuple[str, float]], cores: int) -> list[tuple[float, float | None]]:
     """Runs jobs in this order on some cores; at each end, the time that is left, and as told."""
-    progress, counts = WorkflowProgress(), {}
-    for rule, _ in jobs:
-        counts[rule] = counts.get(rule, 0) + 1
-    progress.plan(counts, 0.0)
+    progress = WorkflowProgress()
+    progress.plan(Counter(rule for rule, _ in jobs), 0.0)
     running: list[tuple[float, int]] = []
-    ends, told_left, pending = [], [], [*enumerate(jobs)]
+    ends, estimates, pending = [], [], [*enumerate(jobs)]
     now = 0.0
     while pending or running:
         while pending and len(running) < cores:
@@ -34,22 +38,18 @@ def simulated(jobs: list[tuple[str, float]], cores: int) -> list[tuple[float, fl
         now, number = heapq.heappop(running)
         progress.finish(number, now)
         ends.append(now)
-        told_left.append(progress.seconds_left(now))
+        estimates.append(progress.seconds_left(now))
     assert progress.finished == progress.total == len(jobs)
-    return [(ends[-1] - end, left) for end, left in zip(ends, told_left, strict=True)]
+    return [(ends[-1] - end, left) for end, left in zip(ends, estimates, strict=True)]
 
 
-@pytest.mark.parametrize("cores", [1, 4])
-def test_the_time_left_is_right_if_jobs_of_a_rule_take_the_same_time(cores):
-    jobs = [("train_shard", 60.0)] * 24 + [("score_runs", 2.0)] * 24
-    for left, told_left in simulated(jobs, cores):
-        assert told_left == pytest.approx(left, abs=0.1 * left + 4)
-
-
-def test_the_time_left_follows_each_rule():
-    jobs = [("train_shard", 60.0), ("score_runs", 2.0)] * 20
-    for left, told_left in simulated(jobs, 1)[2:]:
-        assert told_left == pytest.approx(left, abs=1e-6)
+def test_the_time_left_is_right_if_jobs_of_a_rule_take_the_same_time():
+    one_after_the_other = [("train_shard", 60.0)] * 24 + [("score_runs", 2.0)] * 24
+    for cores in (1, 4):
+        for left, estimate in simulated(one_after_the_other, cores):
+            assert estimate == pytest.approx(left, abs=0.1 * left + 4)
+    for left, estimate in simulated([("train_shard", 60.0), ("score_runs", 2.0)] * 20, 1)[2:]:
+        assert estimate == pytest.approx(left, abs=1e-6)  # each rule has its own time
 
 
 def test_every_long_rule_is_one_of_the_workflow():
@@ -155,3 +155,70 @@ def test_the_bar_names_jobs_and_times(capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "0/2 jobs" in shown
     assert "Training [bold]" in shown
+
+
+# Messages of Snakemake
+
+COMMAND = 'RuleException:\nCalledProcessError in file "/x/rules/training.smk", line 64:\nCommand'
+
+
+@pytest.fixture
+def handler():
+    before = signal.getsignal(signal.SIGINT)
+    raises = logging.raiseExceptions
+    # A shell that runs the tests in the background has the signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    plugin = LogHandler(SimpleNamespace(dryrun=False, show_failed_logs=False), None)
+    yield plugin
+    plugin.close()
+    signal.signal(signal.SIGINT, before)
+    logging.raiseExceptions = raises
+
+
+def error(text: str, **values: object) -> logging.LogRecord:
+    record = logging.LogRecord("snakemake", logging.ERROR, "", 0, text, (), None)
+    vars(record).update({"event": LogEvent.ERROR, **values})
+    return record
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "MissingRuleException:\nNo rule to produce nope (if you use input functions make sure"
+            " that they don't raise unexpected exceptions).",
+            "error: nothing makes nope: --target takes a rule (all, list_audits, estimate_cost) or"
+            " a file of the results, as results/<name>/summary.tsv\n",
+        ),
+        (
+            "WorkflowError in file \"/x/rules/common.smk\", line 41:\nthere is no package 'p' here"
+            '\n  File "/x/rules/common.smk", line 48, in <module>',
+            "error: there is no package 'p' here\n",
+        ),
+        (
+            'MissingInputException in rule prepare_dataset in file "/x/rules/data.smk", line 9:\n'
+            "Missing input files for rule prepare_dataset:\n    output: results/e/data.npz\n"
+            "    affected files:\n        mine.csv",
+            "error: files are missing, from which rule prepare_dataset makes others:\n"
+            "        mine.csv\n",
+        ),
+        (f"{COMMAND} 'python train.py' returned non-zero exit status 1.", ""),
+        ("Something else", "Something else\n"),
+    ],
+)
+def test_messages_are_in_our_words(handler, capsys, text, expected):
+    handler.emit(error(text))
+    assert capsys.readouterr().err == expected
+
+
+def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp_path):
+    """Also if they had no time to write a log."""
+    log = tmp_path / "job.log"
+    log.touch()
+    failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(log)]}
+    handler.emit(error("Error in rule train_shard", **failed))
+    assert "Error in rule train_shard" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    handler.emit(error("Error in rule train_shard", **failed))
+    assert "Error in rule" not in capsys.readouterr().err
