@@ -5,13 +5,12 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping
 from math import ceil, inf, nan
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
 from dpcanary.accounting.mechanism import Mechanism
-from dpcanary.accounting.phases import Phase
 from dpcanary.accounting.shuffled_mechanism import (
     ShuffledMechanism,
     batches_of_pass,
@@ -21,6 +20,9 @@ from dpcanary.adjacency import Adjacency
 from dpcanary.checks import large_delta
 from dpcanary.fields import Flag, metadata_of
 from dpcanary.settings.audit import Audit
+
+if TYPE_CHECKING:  # it loads slowly
+    from dpcanary.accounting.phases import Phase
 
 _TRAINING = "The training"
 
@@ -135,8 +137,10 @@ def noise_of(noise_multiplier: float | None) -> float:
     return noise_multiplier
 
 
-def phases_of(texts: list[str], **others: object) -> list[Phase]:
+def phases_of(texts: list[str], **others: object) -> list["Phase"]:
     """The phases that options describe; the `others` are options that must not be given."""
+    from dpcanary.accounting.phases import Phase
+
     given = [name for name, value in others.items() if value is not None]
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
