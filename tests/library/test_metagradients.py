@@ -1,4 +1,4 @@
-"""Metagradients against one graph of a whole training, and canaries by metagradient descent."""
+"""Metagradients against one graph of a whole training, and canaries of metagradient descent."""
 
 import copy
 from collections.abc import Callable
@@ -7,18 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from by_hand import start_of
+from by_hand import CPU, crafting_for, start_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad
+from tqdm import tqdm
 
+from dpcanary.adversaries.catalogue import adversary
+from dpcanary.adversaries.crafting import craft_canaries
+from dpcanary.adversaries.input import flipped_labels
 from dpcanary.adversaries.metagradient import (
     Metastep,
     OptimisedCanaries,
+    descent_of,
     drawn_training,
     optimise_canaries,
+    optimised_canaries,
 )
+from dpcanary.adversaries.settings import MetagradientSettings, MetagradientStage
+from dpcanary.canaries import CanarySet
 from dpcanary.errors import InputError
 from dpcanary.metagradients.reverse import (
     Metagradient,
@@ -36,7 +44,10 @@ from dpcanary.metagradients.training import (
     shuffled_batches,
     trained,
 )
-from dpcanary.records import Records
+from dpcanary.records import Records, Split
+from dpcanary.settings import products as shared
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.settings import Initialisation
@@ -102,17 +113,6 @@ def plain_objective(task: Task, weights: dict[str, Tensor], canaries: Tensor) ->
     return torch.tensor(signs).to(losses) @ losses
 
 
-def difference(training: Training, pixels: Tensor, direction: Tensor, h: float = 1e-3) -> float:
-    """The central difference of fourth order of the objective along a direction."""
-
-    def value(at: Tensor) -> float:
-        weights = training.task.named(trained(training, at))
-        return float(plain_objective(training.task, weights, at))
-
-    minus2, minus1, plus1, plus2 = (value(pixels + k * h * direction) for k in (-2, -1, 1, 2))
-    return (8 * (plus1 - minus1) - (plus2 - minus2)) / (12 * h)
-
-
 # --- against automatic differentiation ----------------------------------------------------------
 
 
@@ -163,50 +163,34 @@ def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> 
     torch.testing.assert_close(trained(training, pixels), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_differences_along_random_directions_agree() -> None:
-    """A sum over all pixels, so that no share of any canary or step is left out."""
-    training, pixels = training_of(**NESTEROV)
-    own = gradient_of(training, pixels)
-    for seed in range(3):
-        direction = torch.from_numpy(np.random.default_rng(seed).normal(size=pixels.shape))
-        expected = difference(training, pixels, direction)
-        assert float((own.gradient * direction).sum()) == pytest.approx(expected, rel=1e-6)
-
-
-def test_canaries_that_are_out_have_a_direct_part_alone_and_others_have_both() -> None:
+def test_an_objective_may_be_of_the_model_or_of_the_pixels_alone() -> None:
     training, pixels = training_of(**OPTIMISERS["momentum"])
-    direct = pixels.clone().requires_grad_()
-    loss_gap_objective(training.task, INSERTED)(trained(training, pixels), direct).backward()
-    own = gradient_of(training, pixels).gradient
+    gap, model = loss_gap_objective(training.task, INSERTED), trained(training, pixels)
+    direct = gradient_of(training, pixels, objective=lambda p, z: gap(model, z)).gradient
+    through = gradient_of(training, pixels, objective=lambda p, z: gap(p, pixels)).gradient
+    whole = gradient_of(training, pixels).gradient
+    torch.testing.assert_close(direct + through, whole, rtol=1e-9, atol=1e-12)
     out = np.setdiff1d(np.arange(NUM_CANARIES), INSERTED)
-    torch.testing.assert_close(own[out], direct.grad[out], rtol=1e-12, atol=0)
-    through = (own - direct.grad)[INSERTED]
-    assert (through.flatten(1).norm(dim=1) > 0.1 * own[INSERTED].flatten(1).norm(dim=1)).all()
-    # An objective may lack either part.
-    weights = torch.linspace(-1, 1, len(training.start), dtype=torch.float64)
-    of_model = gradient_of(training, pixels, objective=lambda p, z: weights @ p).gradient
-    step = torch.zeros_like(pixels)
-    step[0, 0, 1, 2] = 1e-5
-    change = float(weights @ (trained(training, pixels + step) - trained(training, pixels - step)))
-    assert float(of_model[0, 0, 1, 2]) == pytest.approx(change / 2e-5, rel=1e-6)
+    assert not through[out].any()
+    shares = (part[INSERTED].flatten(1).norm(dim=1) for part in (through, 0.1 * whole))
+    assert torch.gt(*shares).all()
     of_pixels = gradient_of(training, pixels, objective=lambda p, z: z.sum()).gradient
     assert torch.equal(of_pixels, torch.ones_like(pixels))
 
 
 def test_single_precision_of_a_residual_network() -> None:
-    """ResNet-9 in miniature against itself in double precision."""
+    """ResNet-9 in miniature against automatic differentiation in double precision."""
     options = {"shape": (3, 32, 32), "num_steps": 4, **NESTEROV}
     torch.manual_seed(0)
     module = resnet9(3, width=4)
     double, pixels = training_of(copy.deepcopy(module), **options)
     single, _ = training_of(module, dtype=torch.float32, **options)
-    expected, own = gradient_of(double, pixels), gradient_of(single, pixels.float())
-    assert own.value == pytest.approx(expected.value, rel=1e-4)
-    error = (own.gradient.double() - expected.gradient).norm() / expected.gradient.norm()
+    expected, of_double = unrolled(double, pixels), gradient_of(double, pixels)
+    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
+    of_single = gradient_of(single, pixels.float())
+    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
+    error = (of_single.gradient.double() - expected).norm() / expected.norm()
     assert 0 < float(error) < 1e-3
-    direction = torch.from_numpy(np.random.default_rng(0).normal(size=pixels.shape))
-    slope = difference(double, pixels, direction, h=1e-5)
-    assert float((expected.gradient * direction).sum()) == pytest.approx(slope, rel=1e-4)
 
 
 # --- memory and batches -------------------------------------------------------------------------
@@ -386,23 +370,22 @@ def test_training_is_smooth_at_small_steps() -> None:
     """Along random signs, against the agreement of parameters, computed plainly."""
     task = Task(module=net_of_four().double(), records=DATA, canary_labels=CANARIES.labels)
     training, inserted = drawn_training(task, descent=DESCENT, batch_size=22, seed=0, index=0)
-    pixels, at = task.pixels(CANARIES.features), {}
+    pixels, objective = task.pixels(CANARIES.features), loss_gap_objective(task, inserted)
     direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], pixels.shape))
-    for step in (1e-4, 0.5):
-        objective = loss_gap_objective(task, inserted)
-        at[step] = smoothness(training, pixels, direction, step, objective)
+
+    def at(step: float) -> Smoothness:
+        own = smoothness(training, pixels, direction, step, objective)
         z0, z1, z2 = (trained(training, pixels + k * step * direction).numpy() for k in range(3))
         signs = np.sign(z1 - z0) * np.sign(z2 - z1)
         agreement = np.average(signs, weights=np.abs(z2 - z0))
-        assert at[step].parameter_signs == pytest.approx(agreement, abs=1e-9)
-    small, large = at.values()
-    assert small.gradient_cosine > 0.9999
-    assert small.gradient_signs > 0.999
-    assert small.parameter_signs > 0.99
+        assert own.parameter_signs == pytest.approx(agreement, abs=1e-9)
+        return own
+
+    small, large = at(1e-4), at(0.5)
+    assert small.gradient_cosine > max(0.9999, large.gradient_cosine)
+    assert small.gradient_signs > max(0.999, large.gradient_signs / 0.99)
+    assert small.parameter_signs > max(0.99, large.parameter_signs)
     assert small.predicted_change == pytest.approx(small.change, rel=1e-2)
-    assert large.gradient_cosine < small.gradient_cosine
-    assert large.gradient_signs < 0.99 * small.gradient_signs
-    assert large.parameter_signs < small.parameter_signs
 
 
 def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
@@ -417,6 +400,142 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     assert quadratic.gradient_signs == pytest.approx(0.5)
     assert quadratic.predicted_change == pytest.approx(-3.0 * 2 * 4 * 36)
     assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
+
+
+# --- the canary set of Boglioni et al. ----------------------------------------------------------
+
+OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
+PHOTOS = Records(
+    np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2).astype(np.float32),
+    np.arange(12) % 3,
+)
+FLAT = Records(np.zeros((12, 64), np.float32), PHOTOS.labels)
+
+
+def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
+    options = MetagradientSettings.model_validate(OPTIONS | changes, strict=False)
+    stage = MetagradientStage(seed=3, num_slots=4, metagradient=options)
+    bar = tqdm(disable=True)
+    return optimised_canaries(stage, private=private, device=CPU, progress=lambda total, unit: bar)
+
+
+def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
+    audit = {
+        "canary": "metagradient",
+        "adjacency": "add_remove",
+        "dataset": "images",
+        "model": "convnet",
+        "sample_rate": 1.0,
+        "noise_multiplier": 1.0,
+        "num_steps": 4,
+        "num_runs": 4,
+        "num_slots": 4,
+        "seed": 3,
+        "metagradient": OPTIONS,
+        **changes,
+    }
+    used = {key: value for key, value in audit.items() if value is not None}
+    return parse_experiment(
+        {
+            "experiment": "test",
+            "delta": 1e-5,
+            "datasets": {"images": {"source": "cifar10", "num_records": 12}},
+            "audits": {"one": used},
+            "figures": figures or {},
+        }
+    )
+
+
+def test_they_have_the_targets_and_other_labels_of_mislabeled_canaries() -> None:
+    """So that trainings with different sets and the same seed are pairs."""
+    split = Split(PHOTOS, PHOTOS[:0], PHOTOS[:0])
+    mislabeled = flipped_labels(crafting_for(split, model="convnet", num_slots=4, seed=3))
+    own = canary_set(start="other_label")
+    targets = [canary.target for canary in mislabeled]
+    assert [canary.target for canary in own.canaries] == targets
+    assert own.labels == tuple(canary.label for canary in mislabeled)
+    assert own.target_labels == tuple(PHOTOS.labels[targets])
+
+
+def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit() -> None:
+    canaries = canary_set(num_metasteps=1)
+    least, most = (getattr(PHOTOS.features, name)(axis=(0, 2, 3)) for name in ("min", "max"))
+    for canary, label in zip(canaries.canaries, canaries.target_labels, strict=True):
+        pixels = canary.features.T
+        moved = np.abs(pixels - PHOTOS.features[canary.target].T)
+        whole = np.isclose(moved, 0.2, atol=1e-6)
+        assert (whole | (pixels == least) | (pixels == most) | (moved == 0)).all()
+        assert whole.mean() > 0.8
+        assert canary.label == label
+        assert (least <= pixels).all()
+        assert (most >= pixels).all()
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    rates = descent_of(MetagradientSettings(num_steps=10, learning_rate=2.0)).learning_rates
+    expected = [2 / 3, 4 / 3, 2, 2, 12 / 7, 10 / 7, 8 / 7, 6 / 7, 4 / 7, 2 / 7]
+    np.testing.assert_allclose(rates, expected)
+
+
+def test_audits_of_other_trainings_share_optimised_canaries() -> None:
+    """They depend on data, seed, slots and their own settings, and on nothing else."""
+
+    def name(**changes: object) -> str:
+        [job] = shared.optimised_canaries(experiment(**changes)).audits
+        return job
+
+    assert name() == name(learning_rate=0.5, noise_multiplier=0.0, model="resnet9", width=4)
+    options = OPTIONS | {"num_metasteps": 3}
+    others = [name(seed=4), name(num_slots=6), name(metagradient=options)]
+    assert len({name(), *others}) == 4
+    assert shared.optimised_canaries(experiment(canary="loss", metagradient=None)).audits == {}
+    assert adversary("metagradient").uses_optimised
+
+
+OF_RECORDS = {"canary": ["random_record", "loss"], "metagradient": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_slots": 3}, "num_slots must be even, not 3"),
+        (
+            {"canary": "random_record", "adjacency": "substitute", "metagradient": None},
+            "audits adjacency add_remove and zero_out, not substitute",
+        ),
+        (
+            {"canary": "gradient", "metagradient": None, "augmentation_multiplicity": 2},
+            "canary gradient is no image and has no views",
+        ),
+        ({"canary": "loss"}, r"metagradient: its canary, .* do not use this key"),
+        ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
+        ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
+        ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
+        ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
+        ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
+        ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
+        (OF_RECORDS | {"kind": "canary_sets", "seed": None}, "give them the same seed"),
+        (
+            OF_RECORDS | {"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"},
+            "need score loss",
+        ),
+        (
+            OF_RECORDS | {"kind": "privacy_profile", "noise_multiplier": 0.0},
+            "trains without privacy, which k",
+        ),
+        (
+            OF_RECORDS | {"kind": "epsilon_by_noise", "noise_multiplier": [0.0, 1.0]},
+            "trains without privacy",
+        ),
+    ],
+)
+def test_configs_that_contradict_the_canaries_are_refused(changes: dict, message: str) -> None:
+    """With a figure of a kind, also what the figure cannot show."""
+    assert experiment(augmentation_multiplicity=2).audits["one"].augmentation_multiplicity == 2
+    audit = {key: value for key, value in changes.items() if key != "kind"}
+    figures = {"f": {"kind": changes["kind"], "sweeps": ["one"]}} if "kind" in changes else {}
+    with pytest.raises(InputError, match=message):
+        experiment(figures=figures, **audit)
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -448,19 +567,11 @@ def draw_of(labels: np.ndarray, batch_size: int) -> object:
     return drawn_training(task(labels=labels), descent=RATE, batch_size=batch_size, seed=0, index=0)
 
 
-class Explosive(nn.Module):
-    """Its loss grows without bound along training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3, 16, dtype=torch.float64))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return (features.flatten(1) @ self.weight.T) ** 3
-
-
-EXPLOSIVE = of(Explosive(), rate=1e3)
-LATE = Training(EXPLOSIVE.task, EXPLOSIVE.start * 1e3, (BATCH,), Descent((1e308,)))
+EXPLOSIVE = of(rate=1e308)
+LATE = Training(SMALL.task, SMALL.start, (BATCH,), Descent((1e308,), weight_decay=1e3))
+WITHOUT_FILE = crafting_for(
+    Split(PHOTOS, PHOTOS, PHOTOS), function=adversary("metagradient").function, model="convnet"
+)
 DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(16, 3)).double()
 BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 3)).double()
 TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double()
@@ -502,6 +613,8 @@ def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> No
         (lambda: task(labels=np.array([0, 3])), "labels of the canaries are 0 to 3"),
         (lambda: task(labels=NO), "there are 6 records and 0 canaries"),
         (lambda: task(records=DAMAGED), "features of the records are not all finite"),
+        (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
+        (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
         (lambda: draw_of(LABELS[:3], 2), "3 canaries cannot be split into halves"),
         (lambda: draw_of(LABELS, 9), "batch_size 9 is more than the 6 records and 2 inserted"),
         (lambda: draw_of(LABELS, 0), "batch_size is 0"),
