@@ -14,6 +14,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dpcanary.adversaries.crafting import Crafting
 from dpcanary.adversaries.settings import CraftingStage
 from dpcanary.records import Records, Split
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.models import descent_of
 from dpcanary.training.simulation import train_reference
 
@@ -46,6 +48,19 @@ def crafting_for(data: Split, *, noise: float | None = None, **settings: object)
     }
     stage = CraftingStage.model_validate_json(json.dumps(known | settings))
     return Crafting(stage, data, None, CPU, noise)
+
+
+def experiment_of(audit: dict, *, figures: dict | None = None, **dataset: object) -> Experiment:
+    """An experiment with one audit, named `a`."""
+    return parse_experiment(
+        {
+            "experiment": "e",
+            "delta": 1e-5,
+            "datasets": {"d": dataset},
+            "audits": {"a": {"dataset": "d", "seed": 11, **audit}},
+            "figures": figures or {},
+        }
+    )
 
 
 def with_reference(crafting: Crafting) -> Crafting:

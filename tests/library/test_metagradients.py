@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from by_hand import CPU, crafting_for, start_of
+from by_hand import CPU, crafting_for, experiment_of, start_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -47,147 +47,171 @@ from dpcanary.metagradients.training import (
 from dpcanary.records import Records, Split
 from dpcanary.settings import products as shared
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.parsing import parse_experiment
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.settings import Initialisation
 
-NUM_RECORDS, NUM_CANARIES, NUM_STEPS = 14, 6, 12
-INSERTED = np.array([0, 2, 5])
-NESTEROV = {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05}
+SHAPE = (1, 6, 6)
+MOMENTUM = {"momentum": 0.8, "weight_decay": 0.02}
+NESTEROV = {**MOMENTUM, "nesterov": True}
 OPTIMISERS = {
     "plain": {},
     "decay": {"weight_decay": 0.05},
-    "momentum": {"momentum": 0.8, "weight_decay": 0.05},
+    "momentum": MOMENTUM,
     "nesterov": NESTEROV,
 }
-each_optimiser = pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
 
 
-def net(*, side: int = 4, channels: int = 4, num_classes: int = 3) -> nn.Module:
-    """For images of one channel. It is smooth, so that finite differences have no kinks."""
+def net() -> nn.Module:
+    """For images of one channel. It is smooth."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, channels, 3, padding=1),
-        nn.GroupNorm(channels // 2, channels),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.GroupNorm(4, 8),
         nn.GELU(),
         nn.AvgPool2d(2),
         nn.Flatten(),
-        nn.Linear(channels * (side // 2) ** 2, num_classes),
+        nn.Linear(72, 4),
     )
 
 
-def training_of(
+def records(count: int, *, seed: int) -> Records:
+    """Records whose classes have means of their own."""
+    means = np.random.default_rng(5).uniform(-0.5, 0.5, (4, *SHAPE))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, count)
+    noise = rng.uniform(-0.5, 0.5, (count, *SHAPE))
+    return Records((means[labels] + noise).astype(np.float32), labels)
+
+
+DATA, CANARIES = records(80, seed=0), records(16, seed=1)
+PIXELS = torch.from_numpy(CANARIES.features).double()
+PHOTOS = Records(
+    np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2).astype(np.float32),
+    np.arange(12) % 3,
+)
+
+
+def task_of(
     module: nn.Module | None = None,
     *,
-    shape: tuple[int, ...] = (1, 4, 4),
-    dtype: torch.dtype = torch.float64,
-    num_steps: int = NUM_STEPS,
+    records: Records = DATA,
+    labels: np.ndarray = CANARIES.labels,
+) -> Task:
+    """By default, in double precision."""
+    return Task(module=module or net().double(), records=records, canary_labels=labels)
+
+
+def drawn(
+    task: Task | None = None,
+    *,
+    num_steps: int = 24,
+    batch_size: int = 22,
+    seed: int = 0,
+    index: int = 0,
     **optimiser: object,
-) -> tuple[Training, Tensor]:
-    """A training, and the pixels of its canaries; half of these are in."""
-    rng = np.random.default_rng(0)
-    module = (module or net()).to(dtype)
-    records = Records(rng.normal(size=(NUM_RECORDS, *shape)), rng.integers(0, 3, NUM_RECORDS))
-    task = Task(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
-    counts = {"num_records": NUM_RECORDS, "batch_size": 5, "num_steps": num_steps}
-    batches = shuffled_batches(**counts, inserted=INSERTED, stream=rng)
-    descent = Descent(tuple(np.linspace(0.4, 0.1, num_steps)), **optimiser)
-    start = nn.utils.parameters_to_vector(module.parameters())
-    pixels = torch.from_numpy(rng.normal(size=(NUM_CANARIES, *shape))).to(dtype)
-    return Training(task, start, batches, descent), pixels
+) -> tuple[Training, np.ndarray]:
+    """A training, and the indices of the canaries that are in."""
+    descent = Descent(tuple(np.linspace(0.4, 0.2, num_steps)), **optimiser)
+    known = {"batch_size": batch_size, "seed": seed, "index": index}
+    return drawn_training(task or task_of(), descent=descent, **known)
 
 
-def gradient_of(training: Training, pixels: Tensor, **changes: object) -> Metagradient:
-    objective = loss_gap_objective(training.task, INSERTED)
-    return metagradient(
-        **{"training": training, "pixels": pixels, "objective": objective, **changes}
-    )
+def inserted_in(training: Training) -> np.ndarray:
+    return np.unique(np.concatenate([batch.canaries for batch in training.batches]))
 
 
-def plain_objective(task: Task, weights: dict[str, Tensor], canaries: Tensor) -> Tensor:
-    """Equation 3 of the paper."""
-    outputs = functional_call(task.module, weights, (canaries,))
-    losses = nn.functional.cross_entropy(outputs, task.canary_labels, reduction="none")
-    signs = [1.0 if index in INSERTED else -1.0 for index in range(NUM_CANARIES)]
-    return torch.tensor(signs).to(losses) @ losses
+def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object) -> Metagradient:
+    objective = loss_gap_objective(training.task, inserted_in(training))
+    known = {"training": training, "pixels": pixels, "objective": objective}
+    return metagradient(**known | changes)
 
 
 # --- against automatic differentiation ----------------------------------------------------------
 
 
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
-    """The derivative by automatic differentiation of the whole training, written plainly."""
-    task, descent = training.task, training.descent
+    """The derivative by automatic differentiation of the whole training, written plainly.
 
-    def loss_of(parameters: dict[str, Tensor], canaries: Tensor, batch: Batch) -> Tensor:
+    The objective is Equation 3 of the paper.
+    """
+    task, descent = training.task, training.descent
+    signs = -torch.ones(len(pixels)).to(pixels)
+    signs[inserted_in(training)] = 1.0
+
+    def losses(parameters: dict[str, Tensor], features: Tensor, labels: Tensor) -> Tensor:
+        outputs = functional_call(task.module, parameters, (features,))
+        return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    def mean_loss(parameters: dict[str, Tensor], canaries: Tensor, batch: Batch) -> Tensor:
         features = torch.cat([task.features[batch.records], canaries[batch.canaries]])
         labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
-        outputs = functional_call(task.module, parameters, (features,))
-        return nn.functional.cross_entropy(outputs, labels)
+        return losses(parameters, features, labels).mean()
 
     def outcome(canaries: Tensor) -> Tensor:
         weights = task.named(training.start)
-        buffers: dict[str, Tensor] = {}
+        buffers: dict[str, Tensor | float] = dict.fromkeys(weights, 0.0)
         for rate, batch in zip(descent.learning_rates, training.batches, strict=True):
-            slopes = grad(loss_of)(weights, canaries, batch)
+            slopes = grad(mean_loss)(weights, canaries, batch)
             for name, weight in weights.items():
                 slope = slopes[name] + descent.weight_decay * weight
-                if descent.momentum:
-                    before = buffers.get(name)
-                    after = slope if before is None else descent.momentum * before + slope
-                    buffers[name] = after
-                    slope = slope + descent.momentum * after if descent.nesterov else after
-                weights = {**weights, name: weight - rate * slope}
-        return plain_objective(task, weights, canaries)
+                buffers[name] = slope + descent.momentum * buffers[name]
+                move = (
+                    slope + descent.momentum * buffers[name] if descent.nesterov else buffers[name]
+                )
+                weights = weights | {name: weight - rate * move}
+        return signs @ losses(weights, canaries, task.canary_labels)
 
     return grad(outcome)(pixels)
 
 
-@each_optimiser
+@pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> None:
-    training, pixels = training_of(**optimiser)
-    torch.testing.assert_close(
-        gradient_of(training, pixels).gradient, unrolled(training, pixels), rtol=1e-9, atol=1e-12
-    )
+    training, _ = drawn(num_steps=12, **optimiser)
+    expected = unrolled(training, PIXELS)
+    torch.testing.assert_close(gradient_of(training).gradient, expected, rtol=1e-9, atol=1e-12)
     task, module = training.task, copy.deepcopy(training.task.module)
+    nn.utils.vector_to_parameters(training.start.clone(), module.parameters())
     sgd = torch.optim.SGD(module.parameters(), lr=1.0, **optimiser)
     for rate, batch in zip(training.descent.learning_rates, training.batches, strict=True):
         sgd.param_groups[0]["lr"] = rate
         sgd.zero_grad()
-        features = torch.cat([task.features[batch.records], pixels[batch.canaries]])
+        features = torch.cat([task.features[batch.records], PIXELS[batch.canaries]])
         labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
     expected = torch.from_numpy(start_of(module))
-    torch.testing.assert_close(trained(training, pixels), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(trained(training, PIXELS), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_an_objective_may_be_of_the_model_or_of_the_pixels_alone() -> None:
-    training, pixels = training_of(**OPTIMISERS["momentum"])
-    gap, model = loss_gap_objective(training.task, INSERTED), trained(training, pixels)
-    direct = gradient_of(training, pixels, objective=lambda p, z: gap(model, z)).gradient
-    through = gradient_of(training, pixels, objective=lambda p, z: gap(p, pixels)).gradient
-    whole = gradient_of(training, pixels).gradient
+    training, inserted = drawn(num_steps=12, **MOMENTUM)
+    gap, model = loss_gap_objective(training.task, inserted), trained(training, PIXELS)
+    direct = gradient_of(training, objective=lambda p, z: gap(model, z)).gradient
+    through = gradient_of(training, objective=lambda p, z: gap(p, PIXELS)).gradient
+    whole = gradient_of(training).gradient
     torch.testing.assert_close(direct + through, whole, rtol=1e-9, atol=1e-12)
-    out = np.setdiff1d(np.arange(NUM_CANARIES), INSERTED)
-    assert not through[out].any()
-    shares = (part[INSERTED].flatten(1).norm(dim=1) for part in (through, 0.1 * whole))
+    assert not through[np.setdiff1d(np.arange(len(PIXELS)), inserted)].any()
+    shares = (part[inserted].flatten(1).norm(dim=1) for part in (through, 0.1 * whole))
     assert torch.gt(*shares).all()
-    of_pixels = gradient_of(training, pixels, objective=lambda p, z: z.sum()).gradient
-    assert torch.equal(of_pixels, torch.ones_like(pixels))
 
 
 def test_single_precision_of_a_residual_network() -> None:
     """ResNet-9 in miniature against automatic differentiation in double precision."""
-    options = {"shape": (3, 32, 32), "num_steps": 4, **NESTEROV}
     torch.manual_seed(0)
-    module = resnet9(3, width=4)
-    double, pixels = training_of(copy.deepcopy(module), **options)
-    single, _ = training_of(module, dtype=torch.float32, **options)
-    expected, of_double = unrolled(double, pixels), gradient_of(double, pixels)
+    single, double = (
+        drawn(
+            task_of(resnet9(3, width=4).to(dtype), records=PHOTOS[:8], labels=PHOTOS.labels[8:]),
+            batch_size=5,
+            num_steps=4,
+            **NESTEROV,
+        )[0]
+        for dtype in (torch.float32, torch.float64)
+    )
+    pixels = torch.from_numpy(PHOTOS.features[8:])
+    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
     torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
-    of_single = gradient_of(single, pixels.float())
+    of_single = gradient_of(replace(single, start=double.start), pixels)
     assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
     error = (of_single.gradient.double() - expected).norm() / expected.norm()
     assert 0 < float(error) < 1e-3
@@ -197,10 +221,10 @@ def test_single_precision_of_a_residual_network() -> None:
 
 
 def test_memory_and_repetition_change_nothing() -> None:
-    training, pixels = training_of(dtype=torch.float32, **NESTEROV)
-    before, start = pixels.clone(), training.start.clone()
+    training, _ = drawn(task_of(net()), num_steps=12, **NESTEROV)
+    pixels, start = PIXELS.float(), training.start.clone()
     full = gradient_of(training, pixels)
-    assert torch.equal(pixels, before)
+    assert torch.equal(pixels, PIXELS.float())
     again = replace(training, start=start)
     start.zero_()  # a training has a copy of its own
     vector = 4 * len(start)
@@ -248,32 +272,13 @@ def test_every_epoch_has_every_record_once() -> None:
 
 # --- metagradient descent -----------------------------------------------------------------------
 
-SHAPE = (1, 6, 6)
-DESCENT = Descent((0.3,) * 24, momentum=0.8, weight_decay=1e-3)
-
-
-def net_of_four() -> nn.Module:
-    return net(side=6, channels=8, num_classes=4)
-
-
-def records(count: int, *, seed: int) -> Records:
-    """Records whose classes have means of their own."""
-    means = np.random.default_rng(5).uniform(-0.5, 0.5, (4, *SHAPE))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 4, count)
-    noise = rng.uniform(-0.5, 0.5, (count, *SHAPE))
-    return Records((means[labels] + noise).astype(np.float32), labels)
-
-
-DATA, CANARIES = records(80, seed=0), records(16, seed=1)
-
 
 def optimised(**changes: object) -> OptimisedCanaries:
     arguments = {
-        "module": net_of_four(),
+        "module": net(),
         "records": DATA,
         "canaries": CANARIES,
-        "descent": DESCENT,
+        "descent": drawn(**MOMENTUM)[0].descent,
         "batch_size": 22,
         "step_size": 0.04,
         "num_metasteps": 2,
@@ -281,14 +286,10 @@ def optimised(**changes: object) -> OptimisedCanaries:
         "lower": -1.0,
         "upper": 1.0,
     }
-    return optimise_canaries(**{**arguments, **changes})
+    return optimise_canaries(**arguments | changes)
 
 
-TASK = Task(module=net_of_four(), records=DATA, canary_labels=CANARIES.labels)
-
-
-def draw(index: int = 0, *, seed: int = 0) -> tuple[Training, np.ndarray]:
-    return drawn_training(TASK, descent=DESCENT, batch_size=22, seed=seed, index=index)
+TASK = task_of(net())
 
 
 def gap_of(training: Training, canaries: Records, inserted: np.ndarray) -> float:
@@ -301,26 +302,25 @@ def gap_of(training: Training, canaries: Records, inserted: np.ndarray) -> float
 def test_the_gap_grows() -> None:
     """Each new split, start and order is trained on both sets of canaries."""
     own = optimised(num_metasteps=12)
-    draws = [draw(index, seed=99) for index in range(8)]
+    draws = [drawn(TASK, index=index, seed=99, **MOMENTUM) for index in range(8)]
     differences = [gap_of(a, own.canaries, b) - gap_of(a, CANARIES, b) for a, b in draws]
     mean, error = np.mean(differences), np.std(differences, ddof=1) / np.sqrt(8)
     assert mean > 5 * error > 0
     assert mean > 0.5
     gaps = [step.loss_gap for step in own.metasteps]
     assert np.mean(gaps[-3:]) > np.mean(gaps[:3]) + 0.5
-    first, inserted = draw(seed=3)
+    first, inserted = drawn(TASK, seed=3, **MOMENTUM)
     assert gaps[0] == pytest.approx(gap_of(first, CANARIES, inserted), rel=1e-5)
 
 
 def test_a_seeded_descent_is_identical_and_leaves_the_module_alone() -> None:
     seen: list[Metastep] = []
-    module, state = net_of_four(), torch.random.get_rng_state()
+    module, state = net(), torch.random.get_rng_state()
     before = start_of(module)
     one = optimised(module=module, progress=seen.append)
     np.testing.assert_array_equal(start_of(module), before)
     assert torch.equal(torch.random.get_rng_state(), state)
-    own = Task(module=module, records=DATA, canary_labels=CANARIES.labels)
-    assert own.module is not module  # which may move to another device
+    assert task_of(module).module is not module  # which may move to another device
     assert [step.index for step in seen] == [0, 1]
     assert tuple(seen) == one.metasteps
     two = optimised(memory_budget=14 * 4 * len(before))
@@ -331,11 +331,11 @@ def test_a_seeded_descent_is_identical_and_leaves_the_module_alone() -> None:
 
 
 def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
-    (first, first_half), *others = draws = [draw(0), draw(1), draw(0, seed=1)]
+    (first, first_half), *others = draws = [drawn(), drawn(index=1), drawn(seed=1)]
     for training, inserted in draws:
-        assert len(inserted) == len(set(inserted)) == 8
-        assert set(np.concatenate([batch.canaries for batch in training.batches])) == set(inserted)
-    again, again_half = draw(0)
+        assert len(inserted) == 8
+        assert np.array_equal(inserted_in(training), inserted)
+    again, again_half = drawn()
     assert torch.equal(again.start, first.start)
     np.testing.assert_array_equal(again_half, first_half)
     for other, inserted in others:
@@ -343,12 +343,11 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
         assert not np.array_equal(inserted, first_half)
         assert not np.array_equal(other.batches[0].records[:5], first.batches[0].records[:5])
     # Models start elsewhere than those of an audit with the same seed.
-    starts = initial_parameters(net_of_four(), Initialisation.PER_RUN, seed=1, runs=[0, 1, 2])
-    assert not any(torch.equal(others[1][0].start, start) for start in starts)
-    counts = np.zeros(16)
-    for index in range(200):
-        counts[draw(index)[1]] += 1
-    assert np.abs(counts - 100).max() < 4.5 * np.sqrt(200 / 4)
+    starts = initial_parameters(TASK.module, Initialisation.PER_RUN, seed=1, runs=[0, 1, 2])
+    of_seed_1 = drawn(TASK, seed=1)[0].start
+    assert not any(torch.equal(of_seed_1, start) for start in starts)
+    halves = np.concatenate([drawn(TASK, index=index)[1] for index in range(200)])
+    assert np.abs(np.bincount(halves, minlength=16) - 100).max() < 4.5 * np.sqrt(200 / 4)
 
 
 # --- smoothness ---------------------------------------------------------------------------------
@@ -362,21 +361,19 @@ def smoothness(
         pixels=pixels,
         direction=direction,
         step_size=step_size,
-        objective=objective or loss_gap_objective(training.task, INSERTED),
+        objective=objective or loss_gap_objective(training.task, inserted_in(training)),
     )
 
 
 def test_training_is_smooth_at_small_steps() -> None:
     """Along random signs, against the agreement of parameters, computed plainly."""
-    task = Task(module=net_of_four().double(), records=DATA, canary_labels=CANARIES.labels)
-    training, inserted = drawn_training(task, descent=DESCENT, batch_size=22, seed=0, index=0)
-    pixels, objective = task.pixels(CANARIES.features), loss_gap_objective(task, inserted)
-    direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], pixels.shape))
+    training, _ = drawn(**MOMENTUM)
+    direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], PIXELS.shape))
 
     def at(step: float) -> Smoothness:
-        own = smoothness(training, pixels, direction, step, objective)
-        z0, z1, z2 = (trained(training, pixels + k * step * direction).numpy() for k in range(3))
+        z0, z1, z2 = (trained(training, PIXELS + k * step * direction).numpy() for k in range(3))
         signs = np.sign(z1 - z0) * np.sign(z2 - z1)
+        own = smoothness(training, PIXELS, direction, step)
         agreement = np.average(signs, weights=np.abs(z2 - z0))
         assert own.parameter_signs == pytest.approx(agreement, abs=1e-9)
         return own
@@ -390,10 +387,10 @@ def test_training_is_smooth_at_small_steps() -> None:
 
 def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     """The objective is the sum of squares of pixels, whatever was trained."""
-    pixels = torch.ones(16, *SHAPE)
-    direction = torch.zeros_like(pixels)
+    pixels, direction = torch.ones(16, *SHAPE), torch.zeros(16, *SHAPE)
     direction[:4] = -1.0
-    quadratic = smoothness(draw()[0], pixels, direction, 3.0, lambda p, z: z.square().sum())
+    training, _ = drawn(TASK, num_steps=2)
+    quadratic = smoothness(training, pixels, direction, 3.0, lambda p, z: z.square().sum())
     # Derivatives are 2 everywhere, and at the second place -4 for a quarter of the canaries.
     expected = (0.75 * 2 - 0.25 * 4) / np.sqrt(0.75 * 4 + 4)
     assert quadratic.gradient_cosine == pytest.approx(expected)
@@ -405,11 +402,6 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
 # --- the canary set of Boglioni et al. ----------------------------------------------------------
 
 OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
-PHOTOS = Records(
-    np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2).astype(np.float32),
-    np.arange(12) % 3,
-)
-FLAT = Records(np.zeros((12, 64), np.float32), PHOTOS.labels)
 
 
 def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
@@ -423,27 +415,16 @@ def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
     audit = {
         "canary": "metagradient",
         "adjacency": "add_remove",
-        "dataset": "images",
         "model": "convnet",
         "sample_rate": 1.0,
         "noise_multiplier": 1.0,
         "num_steps": 4,
         "num_runs": 4,
         "num_slots": 4,
-        "seed": 3,
-        "metagradient": OPTIONS,
+        **({} if "canary" in changes else {"metagradient": OPTIONS}),
         **changes,
     }
-    used = {key: value for key, value in audit.items() if value is not None}
-    return parse_experiment(
-        {
-            "experiment": "test",
-            "delta": 1e-5,
-            "datasets": {"images": {"source": "cifar10", "num_records": 12}},
-            "audits": {"one": used},
-            "figures": figures or {},
-        }
-    )
+    return experiment_of(audit, figures=figures, source="cifar10", num_records=12)
 
 
 def test_they_have_the_targets_and_other_labels_of_mislabeled_canaries() -> None:
@@ -484,140 +465,131 @@ def test_audits_of_other_trainings_share_optimised_canaries() -> None:
         [job] = shared.optimised_canaries(experiment(**changes)).audits
         return job
 
-    assert name() == name(learning_rate=0.5, noise_multiplier=0.0, model="resnet9", width=4)
+    other_training = {"learning_rate": 0.5, "noise_multiplier": 0.0, "model": "resnet9", "width": 4}
+    assert name() == name(**other_training, augmentation_multiplicity=2)
     options = OPTIONS | {"num_metasteps": 3}
     others = [name(seed=4), name(num_slots=6), name(metagradient=options)]
     assert len({name(), *others}) == 4
-    assert shared.optimised_canaries(experiment(canary="loss", metagradient=None)).audits == {}
+    assert shared.optimised_canaries(experiment(canary="loss")).audits == {}
     assert adversary("metagradient").uses_optimised
 
 
-OF_RECORDS = {"canary": ["random_record", "loss"], "metagradient": None}
+UNUSED = {"canary": "loss", "metagradient": OPTIONS}
+OF_RECORDS = {"canary": ["random_record", "loss"]}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num_slots": 3}, "num_slots must be even, not 3"),
-        (
-            {"canary": "random_record", "adjacency": "substitute", "metagradient": None},
-            "audits adjacency add_remove and zero_out, not substitute",
-        ),
-        (
-            {"canary": "gradient", "metagradient": None, "augmentation_multiplicity": 2},
-            "canary gradient is no image and has no views",
-        ),
-        ({"canary": "loss"}, r"metagradient: its canary, .* do not use this key"),
+        ({"canary": "random_record", "adjacency": "substitute"}, "add_remove and zero_out, not"),
+        ({"canary": "gradient", "augmentation_multiplicity": 2}, "gradient is no image and has no"),
+        (UNUSED, r"metagradient: its canary, .* do not use this key"),
         ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
         ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
         ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
         ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
         ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
         ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
-        (OF_RECORDS | {"kind": "canary_sets", "seed": None}, "give them the same seed"),
-        (
-            OF_RECORDS | {"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"},
-            "need score loss",
-        ),
-        (
-            OF_RECORDS | {"kind": "privacy_profile", "noise_multiplier": 0.0},
-            "trains without privacy, which k",
-        ),
-        (
-            OF_RECORDS | {"kind": "epsilon_by_noise", "noise_multiplier": [0.0, 1.0]},
-            "trains without privacy",
-        ),
+        ({"kind": "canary_sets", **OF_RECORDS, "seed": None}, "give them the same seed"),
+        ({"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"}, "need score loss"),
+        ({"kind": "privacy_profile", **OF_RECORDS, "noise_multiplier": 0.0}, "trains without priv"),
+        ({"kind": "epsilon_by_noise", **OF_RECORDS, "noise_multiplier": [0.0, 1.0]}, "without pri"),
     ],
 )
 def test_configs_that_contradict_the_canaries_are_refused(changes: dict, message: str) -> None:
     """With a figure of a kind, also what the figure cannot show."""
-    assert experiment(augmentation_multiplicity=2).audits["one"].augmentation_multiplicity == 2
     audit = {key: value for key, value in changes.items() if key != "kind"}
-    figures = {"f": {"kind": changes["kind"], "sweeps": ["one"]}} if "kind" in changes else {}
+    figures = {"f": {"kind": changes["kind"], "sweeps": ["a"]}} if "kind" in changes else {}
     with pytest.raises(InputError, match=message):
         experiment(figures=figures, **audit)
 
 
 # --- what is refused ----------------------------------------------------------------------------
 
-NO, NUM_BYTES = np.array([], np.int64), 8 * 99  # of the parameters of `net`
-SMALL, PIXELS = training_of(num_steps=20, momentum=0.5)
-BATCH, RATE = SMALL.batches[0], Descent((0.1,))
-IMAGES = Records(np.random.default_rng(0).normal(size=(6, 1, 4, 4)), [0, 1, 2, 0, 1, 2])
-DAMAGED = Records(np.where(IMAGES.features > 1, np.inf, IMAGES.features), IMAGES.labels)
-LABELS = np.array([0, 1, 2, 1])
-
-
-def task(module: nn.Module | None = None, *, records=IMAGES, labels=LABELS) -> Task:
-    return Task(module=module or net().double(), records=records, canary_labels=labels)
+NO, NUM_BYTES = np.array([], np.int64), 8 * 388  # of the parameters of `net`
+SMALL, _ = drawn(num_steps=20, momentum=0.5)
+BATCH, LINEAR = SMALL.batches[0], nn.Linear(36, 4).double()
+DAMAGED = Records(np.where(DATA.features > 0.9, np.inf, DATA.features), DATA.labels)
 
 
 def of(module: nn.Module | None = None, rate: float = 0.1, last: Batch = BATCH) -> Training:
     """Twenty steps, which start from the module's parameters."""
-    own = SMALL.task if module is None else training_of(module)[0].task
-    start = nn.utils.parameters_to_vector(own.module.parameters())
-    return Training(own, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
-
-
-def gradient(training: Training = SMALL, pixels: Tensor = PIXELS, **changes: object) -> Tensor:
-    return gradient_of(training, pixels, **changes).gradient
-
-
-def draw_of(labels: np.ndarray, batch_size: int) -> object:
-    return drawn_training(task(labels=labels), descent=RATE, batch_size=batch_size, seed=0, index=0)
+    task = task_of(module)
+    start = nn.utils.parameters_to_vector(task.module.parameters())
+    return Training(task, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
 
 
 EXPLOSIVE = of(rate=1e308)
 LATE = Training(SMALL.task, SMALL.start, (BATCH,), Descent((1e308,), weight_decay=1e3))
+FLAT = Records(np.zeros((12, 64), np.float32), PHOTOS.labels)
 WITHOUT_FILE = crafting_for(
     Split(PHOTOS, PHOTOS, PHOTOS), function=adversary("metagradient").function, model="convnet"
 )
-DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(16, 3)).double()
-BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 3)).double()
-TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double()
+DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Flatten(), LINEAR)
+BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), LINEAR).double()
+TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
 
 
 def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> None:
-    gradient(of(copy.deepcopy(DROPOUT).eval()))
-    gradient(memory_budget=11 * NUM_BYTES)
+    gradient_of(of(copy.deepcopy(DROPOUT).eval()))
+    gradient_of(SMALL, memory_budget=11 * NUM_BYTES)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: gradient(EXPLOSIVE), r"diverged: the loss at step \d+ of 20 is .*lower the lea"),
+        (
+            lambda: gradient_of(EXPLOSIVE),
+            r"diverged: the loss at step \d+ of 20 is .*lower the lea",
+        ),
         (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
-        (lambda: gradient(LATE), "parameters after step 1 of 1 are not finite"),
-        (lambda: gradient(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
-        (lambda: gradient(memory_budget=0), "memory_budget is 0"),
-        (lambda: gradient(memory_budget=5 * NUM_BYTES + 1), "holds 5 .* needs at least 11"),
-        (lambda: gradient(pixels=PIXELS[:3]), r"\(3, 1, 4, 4\); 6 canaries .* shape \(1, 4, 4\)"),
-        (lambda: gradient(pixels=PIXELS[..., :3]), r"need shape \(6, 1, 4, 4\)"),
-        (lambda: gradient(pixels=PIXELS * np.nan), "not all finite; remove nan"),
-        (lambda: gradient(objective=lambda p, z: z.flatten()), r"shape \(96,\); it must be one"),
-        (lambda: gradient(objective=lambda p, z: torch.tensor(1.0)), "one number that depends on"),
-        (lambda: gradient(objective=lambda p, z: (0 * z).sqrt().sum()), "gradient is not finite"),
+        (lambda: gradient_of(LATE), "parameters after step 1 of 1 are not finite"),
+        (lambda: gradient_of(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
+        (lambda: gradient_of(SMALL, memory_budget=0), "memory_budget is 0"),
+        (
+            lambda: gradient_of(SMALL, memory_budget=5 * NUM_BYTES + 1),
+            "holds 5 .* needs at least 11",
+        ),
+        (lambda: gradient_of(SMALL, PIXELS[:3]), r"\(3, 1, 6, 6\); 16 canaries .* \(1, 6, 6\)"),
+        (lambda: gradient_of(SMALL, PIXELS[..., :3]), r"need shape \(16, 1, 6, 6\)"),
+        (lambda: gradient_of(SMALL, PIXELS * np.nan), "not all finite; remove nan"),
+        (
+            lambda: gradient_of(SMALL, objective=lambda p, z: z.flatten()),
+            r"shape \(576,\); it must be one",
+        ),
+        (
+            lambda: gradient_of(SMALL, objective=lambda p, z: torch.tensor(1.0)),
+            "one number that depends on",
+        ),
+        (
+            lambda: gradient_of(SMALL, objective=lambda p, z: (0 * z).sqrt().sum()),
+            "gradient is not finite",
+        ),
         (lambda: Descent(()), "learning_rates is empty"),
         (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
         (lambda: Descent((float("nan"),)), "the learning rate of step 1 is nan"),
         (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
         (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
         (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
-        (lambda: replace(SMALL, descent=RATE), "20 batches and 1 learning rates"),
-        (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(98,\); the module has 99 parameters"),
+        (lambda: replace(SMALL, descent=Descent((0.1,))), "20 batches and 1 learning rates"),
+        (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(387,\); the module has 388 parameters"),
         (lambda: of(last=Batch(NO, NO)), "the batch of step 20 is empty"),
-        (lambda: of(last=Batch(np.array([14]), NO)), "record 14 to 14; there are 0 to 13"),
-        (lambda: of(last=Batch(NO, np.array([-1, 6]))), "canary -1 to 6; there are 0 to 5"),
-        (lambda: task(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
-        (lambda: task(TWO_LABELS), r"of the records are 0 to 2; .* for 0 to 1"),
-        (lambda: task(labels=np.array([0, 3])), "labels of the canaries are 0 to 3"),
-        (lambda: task(labels=NO), "there are 6 records and 0 canaries"),
-        (lambda: task(records=DAMAGED), "features of the records are not all finite"),
+        (lambda: of(last=Batch(np.array([80]), NO)), "record 80 to 80; there are 0 to 79"),
+        (lambda: of(last=Batch(NO, np.array([-1, 16]))), "canary -1 to 16; there are 0 to 15"),
+        (lambda: task_of(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
+        (lambda: task_of(TWO_LABELS), r"of the records are 0 to 3; .* for 0 to 1"),
+        (lambda: task_of(labels=np.array([0, 4])), "labels of the canaries are 0 to 4"),
+        (lambda: task_of(labels=NO), "there are 80 records and 0 canaries"),
+        (lambda: task_of(records=DAMAGED), "features of the records are not all finite"),
         (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
         (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
-        (lambda: draw_of(LABELS[:3], 2), "3 canaries cannot be split into halves"),
-        (lambda: draw_of(LABELS, 9), "batch_size 9 is more than the 6 records and 2 inserted"),
-        (lambda: draw_of(LABELS, 0), "batch_size is 0"),
+        (
+            lambda: drawn(task_of(labels=CANARIES.labels[:3])),
+            "3 canaries cannot be split into halves",
+        ),
+        (lambda: drawn(batch_size=89), "batch_size 89 is more than the 80 records and 8 inserted"),
+        (lambda: drawn(batch_size=0), "batch_size is 0"),
         (lambda: optimised(step_size=0.0), "step_size is 0.0"),
         (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
         (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
