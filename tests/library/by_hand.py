@@ -57,7 +57,7 @@ def experiment_of(audit: dict, *, figures: dict | None = None, **dataset: object
             "experiment": "e",
             "delta": 1e-5,
             "datasets": {"d": dataset},
-            "audits": {"a": {"dataset": "d", "seed": 11, **audit}},
+            "audits": {"a": {"seed": 11, **audit}},
             "figures": figures or {},
         }
     )
