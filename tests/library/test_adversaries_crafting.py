@@ -251,7 +251,6 @@ DIVERGED = Reference(np.full(125, np.nan), np.zeros(NUM_RECORDS))
         (crafted_by(f"{__name__}:no_list"), "no_list returned None; it must return a list of can"),
         (crafted_by(f"{__name__}:numbers"), "numbers returned 1; it must return a list of canar"),
         (crafted_by(f"{__name__}:nothing"), "there is no function '.*:nothing'"),
-        (crafted_by("no.such.module:craft"), "there is no function 'no.such.mod.*installed here"),
         (lambda own: mislabeled(changed(own, num_slots=41)), "41 is more than the 40 private rec"),
         (
             lambda own: natural(changed(with_data(own, auxiliary=AUXILIARY[:7]), num_slots=8)),
