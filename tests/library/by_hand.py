@@ -1,7 +1,9 @@
-"""What tests compare gradients and trainings with: one record at a time, by autograd."""
+"""What tests compare gradients and trainings with, record by record; and what canaries need."""
 
 import copy
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,9 +11,68 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpcanary.records import Records
+from dpcanary.adversaries.crafting import Crafting
+from dpcanary.adversaries.settings import CraftingStage
+from dpcanary.records import Records, Split
+from dpcanary.settings.experiment import Experiment
+from dpcanary.settings.parsing import parse_experiment
+from dpcanary.training.models import descent_of
+from dpcanary.training.simulation import train_reference
 
 Floats = NDArray[np.float64]
+CPU = torch.device("cpu")
+
+
+def overlapping_classes(count: int, num_features: int, num_classes: int) -> Records:
+    """Records of Gaussian classes, each as wide as their means are apart."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, num_classes, count)
+    features = rng.normal(size=(num_classes, num_features))[labels]
+    features += rng.normal(size=(count, num_features))
+    return Records(features.astype(np.float32), labels)
+
+
+def crafting_for(data: Split, *, noise: float | None = None, **settings: object) -> Crafting:
+    """What canaries are made from, without a reference model."""
+    known = {
+        "function": "x:y",
+        "num_slots": 1,
+        "drift_steps": [],
+        "is_private": True,
+        "model": "mlp",
+        "model_seed": 7,
+        "hidden_sizes": [4],
+        "initialisation": "fixed",
+        "num_steps": 12,
+        "seed": 6,
+    }
+    stage = CraftingStage.model_validate_json(json.dumps(known | settings))
+    return Crafting(stage, data, None, CPU, noise)
+
+
+def experiment_of(audit: dict, *, figures: dict | None = None, **dataset: object) -> Experiment:
+    """An experiment with one audit, named `a`."""
+    return parse_experiment(
+        {
+            "experiment": "e",
+            "delta": 1e-5,
+            "datasets": {"d": dataset},
+            "audits": {"a": {"seed": 11, **audit}},
+            "figures": figures or {},
+        }
+    )
+
+
+def with_reference(crafting: Crafting) -> Crafting:
+    """Trains the reference model."""
+    reference = train_reference(
+        module=crafting.module,
+        records=crafting.data.private,
+        dpsgd=descent_of(crafting.stage),
+        initialisation=crafting.stage.initialisation,
+        device=CPU,
+    )
+    return replace(crafting, reference=reference)
 
 
 def start_of(module: nn.Module) -> Floats:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
+from by_hand import CPU, Floats, experiment_of, overlapping_classes, with_reference
 
 from dpcanary.accounting.epsilon import privacy_profile
 from dpcanary.accounting.mechanism import Mechanism
@@ -30,19 +29,14 @@ from dpcanary.gdp import gdp_delta
 from dpcanary.observations import hashes_of, read_shard, write_shard
 from dpcanary.plugins import function_named
 from dpcanary.randomness import generator
-from dpcanary.records import Records, Split
+from dpcanary.records import Split
 from dpcanary.scoring.pooling import pool_scores
 from dpcanary.scoring.score_file import AuditScores
 from dpcanary.scoring.settings import ScoringStage
 from dpcanary.settings.experiment import Experiment
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.training.models import descent_of, module_of
 from dpcanary.training.settings import TrainingStage
 from dpcanary.training.shard import train_shard
-from dpcanary.training.simulation import train_reference
 
-Floats = NDArray[np.float64]
-CPU = torch.device("cpu")
 NUM_RECORDS, NUM_FEATURES, NUM_CLASSES = 30, 5, 3
 CLIP, RATE, NOISE, NUM_STEPS = 0.6, 0.8, 0.01, 16
 TRAINED = [entry for entry in BUILT_IN.values() if entry.is_trained]
@@ -72,58 +66,36 @@ KNOWN = {
 }
 
 
-def some_data() -> Split:
-    rng = np.random.default_rng(5)
-    labels = rng.integers(0, NUM_CLASSES, 50)
-    features = rng.normal(size=(50, NUM_FEATURES)) + 2 * np.eye(NUM_CLASSES, NUM_FEATURES)[labels]
-    records = Records(features.astype(np.float32), labels)
-    private = records[:NUM_RECORDS]
-    return Split(private, records[NUM_RECORDS:], private[:5])
+RECORDS = overlapping_classes(50, NUM_FEATURES, NUM_CLASSES)
+PRIVATE = RECORDS[:NUM_RECORDS]
+DATA = Split(PRIVATE, RECORDS[NUM_RECORDS:], PRIVATE[:5])
 
 
-DATA = some_data()
-
-
-def experiment_of(entry: Adversary, adjacency: Adjacency, **changes: object) -> Experiment:
-    """An experiment whose audit is named `a`."""
+def experiment_for(entry: Adversary, adjacency: Adjacency, **changes: object) -> Experiment:
     of_training = {"dataset": "d", "learning_rate": RATE, "max_grad_norm": CLIP, "num_runs": 6}
     audit = {
         "canary": entry.name,
         "adjacency": adjacency,
         "noise_multiplier": NOISE,
         "num_steps": NUM_STEPS,
-        "seed": 11,
         **{key: OWN_KEYS[key] for key in entry.settings if key in OWN_KEYS},
         **(of_training if entry.is_trained else {}),
         **changes,
     }
-    return parse_experiment(
-        {
-            "experiment": "e",
-            "delta": 1e-5,
-            "datasets": {"d": {"source": "digits", "num_records": NUM_RECORDS}},
-            "audits": {"a": audit},
-        }
-    )
+    return experiment_of(audit, source="digits", num_records=NUM_RECORDS)
 
 
 def crafting_of(experiment: Experiment) -> Crafting:
     entry = experiment.audits["a"].adversary
-    stage = experiment.stage(CraftingStage, audit="a")
-    reference, optimised = None, None
-    if entry.uses_reference:
-        known = {"initialisation": stage.initialisation, "device": CPU}
-        module = module_of(stage, shape=(NUM_FEATURES,), num_classes=NUM_CLASSES)
-        reference = train_reference(
-            module=module, records=DATA.private, dpsgd=descent_of(stage), **known
-        )
+    stage, optimised = experiment.stage(CraftingStage, audit="a"), None
     if entry.uses_optimised:  # stands for images that a job of its own has optimised
-        targets = drawn_targets(DATA.private, seed=stage.seed, count=stage.num_slots)
+        targets = drawn_targets(PRIVATE, seed=stage.seed, count=stage.num_slots)
         optimised = CanarySet(
             tuple(InputCanary(-target.features, target.label, target.index) for target in targets),
             tuple(target.label for target in targets),
         )
-    return Crafting(stage, DATA, reference, CPU, NOISE, optimised)
+    crafting = Crafting(stage, DATA, None, CPU, NOISE, optimised)
+    return with_reference(crafting) if entry.uses_reference else crafting
 
 
 def assert_same(canaries: CanarySet, others: CanarySet, **without: object) -> None:
@@ -150,7 +122,7 @@ def test_canaries_follow_from_settings_and_seed(
     """Each slot has a target of its own, and fewer slots have the first of the same canaries."""
 
     def crafting(**changes: object) -> Crafting:
-        return crafting_of(experiment_of(entry, adjacency, **SAMPLED, **changes))
+        return crafting_of(experiment_for(entry, adjacency, **SAMPLED, **changes))
 
     of_six = crafting(num_slots=6)
     made = craft_canaries(of_six)
@@ -163,12 +135,12 @@ def test_canaries_follow_from_settings_and_seed(
     if entry.uses_reference:
         order = np.argsort(of_six.reference.mean_confidence, kind="stable")
     assert [canary.target for canary in made.canaries] == order[:6].tolist()
-    assert made.target_labels == tuple(DATA.private.labels[order[:6]])
+    assert made.target_labels == tuple(PRIVATE.labels[order[:6]])
     first = CanarySet(made.canaries[:2], made.target_labels[:2])
     # Their drift is that of a training without the targets of all slots.
     assert_same(craft_canaries(crafting(num_slots=2)), first, drift=())
 
-    real = [*DATA.private.features, *DATA.auxiliary.features]
+    real = [*PRIVATE.features, *DATA.auxiliary.features]
     for canary in made.canaries:
         assert isinstance(canary, InputCanary) == (entry.inserts is Inserts.RECORD)
         if isinstance(canary, InputCanary):
@@ -193,7 +165,7 @@ def test_the_cost_of_crafting_can_be_measured(
     entry: Adversary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpcanary.costs.probes.BUDGET", 0.01)
-    experiment = experiment_of(entry, entry.adjacencies[0], **SAMPLED, num_slots=2)
+    experiment = experiment_for(entry, entry.adjacencies[0], **SAMPLED, num_slots=2)
     stage = experiment.stage(CraftingStage, audit="a")
     assert stage.function == entry.function
     shape = Shape(30, num_auxiliary=9, num_test=2, features=(NUM_FEATURES,), num_classes=3)
@@ -246,10 +218,10 @@ def test_scores_of_trainings_with_little_noise_are_higher_in_world_0(
 ) -> None:
     changes = {"score": score}
     if score == "value":  # where a run started is not known: many are needed to see the worlds
-        changes |= {"initialisation": "per_run", "num_runs": 64}
+        changes |= {"initialisation": "per_run", "num_runs": 256}
     if entry.uses_optimised:
         changes |= {"num_slots": 2, "num_runs": 12}
-    scores = scores_of_trainings(experiment_of(entry, adjacency, **batches | changes), tmp_path)
+    scores = scores_of_trainings(experiment_for(entry, adjacency, **batches | changes), tmp_path)
     if score == "coordinate":
         # After the first insertion, the worlds differ by the sensitivity of the gradient.
         world0, world1 = scores.of_worlds(repeat=0, step=0)
@@ -304,7 +276,7 @@ def test_a_process_is_drawn_run_by_run_and_scored_by_its_likelihood(
     sigma, count, epsilon = 1.1, 20_480, 0.4
     changes = {"score": score, "num_runs": count, "num_steps": 4, "record_every": 2}
     experiment, of_other_seed = (
-        experiment_of(entry, adjacency, noise_multiplier=sigma, **changes, **way, seed=seed)
+        experiment_for(entry, adjacency, noise_multiplier=sigma, **changes, **way, seed=seed)
         for seed in (11, 12)
     )
     scores = pooled(experiment, [0, count], sigma, tmp_path)

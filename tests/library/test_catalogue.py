@@ -106,11 +106,8 @@ def test_an_entry_that_cannot_be_used_is_refused(changes, message):
 
 
 def test_an_entry_says_in_what_the_worlds_differ():
-    expected = {
-        "random_record": "a real record",
-        "crafted_input": "a crafted record",
-        "gradient": "a crafted gradient",
-        "worst_case": "a crafted process",
-        "natural": "another real record",
-    }
-    assert {name: adversary(name).difference_in_words for name in expected} == expected
+    assert adversary("random_record").difference_in_words == "a real record"
+    assert adversary("natural").difference_in_words == "another real record"
+    assert adversary("crafted_input").difference_in_words == "a crafted record"
+    assert adversary("gradient").difference_in_words == "a crafted gradient"
+    assert adversary("worst_case").difference_in_words == "a crafted process"

@@ -1,4 +1,4 @@
-"""Metagradients against one graph of a whole training, and canaries by metagradient descent."""
+"""Metagradients against one graph of a whole training, and canaries of metagradient descent."""
 
 import copy
 from collections.abc import Callable
@@ -7,18 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from by_hand import start_of
+from by_hand import CPU, crafting_for, experiment_of, start_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad
+from tqdm import tqdm
 
+from dpcanary.adversaries.catalogue import adversary
+from dpcanary.adversaries.crafting import craft_canaries
+from dpcanary.adversaries.input import flipped_labels
 from dpcanary.adversaries.metagradient import (
     Metastep,
     OptimisedCanaries,
+    descent_of,
     drawn_training,
     optimise_canaries,
+    optimised_canaries,
 )
+from dpcanary.adversaries.settings import MetagradientSettings, MetagradientStage
+from dpcanary.canaries import CanarySet
 from dpcanary.errors import InputError
 from dpcanary.metagradients.reverse import (
     Metagradient,
@@ -36,187 +44,187 @@ from dpcanary.metagradients.training import (
     shuffled_batches,
     trained,
 )
-from dpcanary.records import Records
+from dpcanary.records import Records, Split
+from dpcanary.settings import products as shared
+from dpcanary.settings.experiment import Experiment
 from dpcanary.training.initialisation import initial_parameters
 from dpcanary.training.residual_networks import resnet9
 from dpcanary.training.settings import Initialisation
 
-NUM_RECORDS, NUM_CANARIES, NUM_STEPS = 14, 6, 12
-INSERTED = np.array([0, 2, 5])
-NESTEROV = {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05}
+SHAPE = (1, 6, 6)
+MOMENTUM = {"momentum": 0.8, "weight_decay": 0.02}
+NESTEROV = {**MOMENTUM, "nesterov": True}
 OPTIMISERS = {
     "plain": {},
     "decay": {"weight_decay": 0.05},
-    "momentum": {"momentum": 0.8, "weight_decay": 0.05},
+    "momentum": MOMENTUM,
     "nesterov": NESTEROV,
 }
-each_optimiser = pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
 
 
-def net(*, side: int = 4, channels: int = 4, num_classes: int = 3) -> nn.Module:
-    """For images of one channel. It is smooth, so that finite differences have no kinks."""
+def net() -> nn.Module:
+    """For images of one channel. It is smooth."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, channels, 3, padding=1),
-        nn.GroupNorm(channels // 2, channels),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.GroupNorm(4, 8),
         nn.GELU(),
         nn.AvgPool2d(2),
         nn.Flatten(),
-        nn.Linear(channels * (side // 2) ** 2, num_classes),
+        nn.Linear(72, 4),
     )
 
 
-def training_of(
+def records(count: int, *, seed: int) -> Records:
+    """Records whose classes have means of their own."""
+    means = np.random.default_rng(5).uniform(-0.5, 0.5, (4, *SHAPE))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, count)
+    noise = rng.uniform(-0.5, 0.5, (count, *SHAPE))
+    return Records((means[labels] + noise).astype(np.float32), labels)
+
+
+DATA, CANARIES = records(80, seed=0), records(16, seed=1)
+PIXELS = torch.from_numpy(CANARIES.features).double()
+SCALES = np.array([1.0, 0.5, 1.5])[:, None, None]  # channels have ranges of their own
+PHOTOS = Records(
+    (np.random.default_rng(0).normal(size=(12, 3, 32, 32)).clip(-2, 2) * SCALES).astype(np.float32),
+    np.arange(12) % 3,
+)
+
+
+def task_of(
     module: nn.Module | None = None,
     *,
-    shape: tuple[int, ...] = (1, 4, 4),
-    dtype: torch.dtype = torch.float64,
-    num_steps: int = NUM_STEPS,
+    records: Records = DATA,
+    labels: np.ndarray = CANARIES.labels,
+) -> Task:
+    """By default, in double precision."""
+    return Task(module=module or net().double(), records=records, canary_labels=labels)
+
+
+def drawn(
+    task: Task | None = None,
+    *,
+    num_steps: int = 24,
+    batch_size: int = 22,
+    seed: int = 0,
+    index: int = 0,
     **optimiser: object,
-) -> tuple[Training, Tensor]:
-    """A training, and the pixels of its canaries; half of these are in."""
-    rng = np.random.default_rng(0)
-    module = (module or net()).to(dtype)
-    records = Records(rng.normal(size=(NUM_RECORDS, *shape)), rng.integers(0, 3, NUM_RECORDS))
-    task = Task(module=module, records=records, canary_labels=rng.integers(0, 3, NUM_CANARIES))
-    counts = {"num_records": NUM_RECORDS, "batch_size": 5, "num_steps": num_steps}
-    batches = shuffled_batches(**counts, inserted=INSERTED, stream=rng)
-    descent = Descent(tuple(np.linspace(0.4, 0.1, num_steps)), **optimiser)
-    start = nn.utils.parameters_to_vector(module.parameters())
-    pixels = torch.from_numpy(rng.normal(size=(NUM_CANARIES, *shape))).to(dtype)
-    return Training(task, start, batches, descent), pixels
+) -> tuple[Training, np.ndarray]:
+    """A training, and the indices of the canaries that are in."""
+    descent = Descent(tuple(np.linspace(0.4, 0.2, num_steps)), **optimiser)
+    known = {"batch_size": batch_size, "seed": seed, "index": index}
+    return drawn_training(task or task_of(), descent=descent, **known)
 
 
-def gradient_of(training: Training, pixels: Tensor, **changes: object) -> Metagradient:
-    objective = loss_gap_objective(training.task, INSERTED)
-    return metagradient(
-        **{"training": training, "pixels": pixels, "objective": objective, **changes}
-    )
+def inserted_in(training: Training) -> np.ndarray:
+    return np.unique(np.concatenate([batch.canaries for batch in training.batches]))
 
 
-def plain_objective(task: Task, weights: dict[str, Tensor], canaries: Tensor) -> Tensor:
-    """Equation 3 of the paper."""
-    outputs = functional_call(task.module, weights, (canaries,))
-    losses = nn.functional.cross_entropy(outputs, task.canary_labels, reduction="none")
-    signs = [1.0 if index in INSERTED else -1.0 for index in range(NUM_CANARIES)]
-    return torch.tensor(signs).to(losses) @ losses
-
-
-def difference(training: Training, pixels: Tensor, direction: Tensor, h: float = 1e-3) -> float:
-    """The central difference of fourth order of the objective along a direction."""
-
-    def value(at: Tensor) -> float:
-        weights = training.task.named(trained(training, at))
-        return float(plain_objective(training.task, weights, at))
-
-    minus2, minus1, plus1, plus2 = (value(pixels + k * h * direction) for k in (-2, -1, 1, 2))
-    return (8 * (plus1 - minus1) - (plus2 - minus2)) / (12 * h)
+def gradient_of(training: Training, pixels: Tensor = PIXELS, **changes: object) -> Metagradient:
+    objective = loss_gap_objective(training.task, inserted_in(training))
+    known = {"training": training, "pixels": pixels, "objective": objective}
+    return metagradient(**known | changes)
 
 
 # --- against automatic differentiation ----------------------------------------------------------
 
 
 def unrolled(training: Training, pixels: Tensor) -> Tensor:
-    """The derivative by automatic differentiation of the whole training, written plainly."""
-    task, descent = training.task, training.descent
+    """The derivative by automatic differentiation of the whole training, written plainly.
 
-    def loss_of(parameters: dict[str, Tensor], canaries: Tensor, batch: Batch) -> Tensor:
+    The objective is Equation 3 of the paper.
+    """
+    task, descent = training.task, training.descent
+    signs = -torch.ones(len(pixels)).to(pixels)
+    signs[inserted_in(training)] = 1.0
+
+    def losses(parameters: dict[str, Tensor], features: Tensor, labels: Tensor) -> Tensor:
+        outputs = functional_call(task.module, parameters, (features,))
+        return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    def mean_loss(parameters: dict[str, Tensor], canaries: Tensor, batch: Batch) -> Tensor:
         features = torch.cat([task.features[batch.records], canaries[batch.canaries]])
         labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
-        outputs = functional_call(task.module, parameters, (features,))
-        return nn.functional.cross_entropy(outputs, labels)
+        return losses(parameters, features, labels).mean()
 
     def outcome(canaries: Tensor) -> Tensor:
         weights = task.named(training.start)
-        buffers: dict[str, Tensor] = {}
+        buffers: dict[str, Tensor | float] = dict.fromkeys(weights, 0.0)
         for rate, batch in zip(descent.learning_rates, training.batches, strict=True):
-            slopes = grad(loss_of)(weights, canaries, batch)
+            slopes = grad(mean_loss)(weights, canaries, batch)
             for name, weight in weights.items():
                 slope = slopes[name] + descent.weight_decay * weight
-                if descent.momentum:
-                    before = buffers.get(name)
-                    after = slope if before is None else descent.momentum * before + slope
-                    buffers[name] = after
-                    slope = slope + descent.momentum * after if descent.nesterov else after
-                weights = {**weights, name: weight - rate * slope}
-        return plain_objective(task, weights, canaries)
+                buffers[name] = slope + descent.momentum * buffers[name]
+                nesterov = slope + descent.momentum * buffers[name]
+                move = nesterov if descent.nesterov else buffers[name]
+                weights = weights | {name: weight - rate * move}
+        return signs @ losses(weights, canaries, task.canary_labels)
 
     return grad(outcome)(pixels)
 
 
-@each_optimiser
+@pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_training_and_its_metagradient_are_those_of_pytorch(optimiser: dict) -> None:
-    training, pixels = training_of(**optimiser)
-    torch.testing.assert_close(
-        gradient_of(training, pixels).gradient, unrolled(training, pixels), rtol=1e-9, atol=1e-12
-    )
+    training, _ = drawn(num_steps=12, **optimiser)
+    expected = unrolled(training, PIXELS)
+    torch.testing.assert_close(gradient_of(training).gradient, expected, rtol=1e-9, atol=1e-12)
     task, module = training.task, copy.deepcopy(training.task.module)
+    nn.utils.vector_to_parameters(training.start.clone(), module.parameters())
     sgd = torch.optim.SGD(module.parameters(), lr=1.0, **optimiser)
     for rate, batch in zip(training.descent.learning_rates, training.batches, strict=True):
         sgd.param_groups[0]["lr"] = rate
         sgd.zero_grad()
-        features = torch.cat([task.features[batch.records], pixels[batch.canaries]])
+        features = torch.cat([task.features[batch.records], PIXELS[batch.canaries]])
         labels = torch.cat([task.labels[batch.records], task.canary_labels[batch.canaries]])
         nn.functional.cross_entropy(module(features), labels).backward()
         sgd.step()
     expected = torch.from_numpy(start_of(module))
-    torch.testing.assert_close(trained(training, pixels), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(trained(training, PIXELS), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_differences_along_random_directions_agree() -> None:
-    """A sum over all pixels, so that no share of any canary or step is left out."""
-    training, pixels = training_of(**NESTEROV)
-    own = gradient_of(training, pixels)
-    for seed in range(3):
-        direction = torch.from_numpy(np.random.default_rng(seed).normal(size=pixels.shape))
-        expected = difference(training, pixels, direction)
-        assert float((own.gradient * direction).sum()) == pytest.approx(expected, rel=1e-6)
-
-
-def test_canaries_that_are_out_have_a_direct_part_alone_and_others_have_both() -> None:
-    training, pixels = training_of(**OPTIMISERS["momentum"])
-    direct = pixels.clone().requires_grad_()
-    loss_gap_objective(training.task, INSERTED)(trained(training, pixels), direct).backward()
-    own = gradient_of(training, pixels).gradient
-    out = np.setdiff1d(np.arange(NUM_CANARIES), INSERTED)
-    torch.testing.assert_close(own[out], direct.grad[out], rtol=1e-12, atol=0)
-    through = (own - direct.grad)[INSERTED]
-    assert (through.flatten(1).norm(dim=1) > 0.1 * own[INSERTED].flatten(1).norm(dim=1)).all()
-    # An objective may lack either part.
-    weights = torch.linspace(-1, 1, len(training.start), dtype=torch.float64)
-    of_model = gradient_of(training, pixels, objective=lambda p, z: weights @ p).gradient
-    step = torch.zeros_like(pixels)
-    step[0, 0, 1, 2] = 1e-5
-    change = float(weights @ (trained(training, pixels + step) - trained(training, pixels - step)))
-    assert float(of_model[0, 0, 1, 2]) == pytest.approx(change / 2e-5, rel=1e-6)
-    of_pixels = gradient_of(training, pixels, objective=lambda p, z: z.sum()).gradient
-    assert torch.equal(of_pixels, torch.ones_like(pixels))
+def test_an_objective_may_be_of_the_model_or_of_the_pixels_alone() -> None:
+    training, inserted = drawn(num_steps=12, **MOMENTUM)
+    gap, model = loss_gap_objective(training.task, inserted), trained(training, PIXELS)
+    direct = gradient_of(training, objective=lambda p, z: gap(model, z)).gradient
+    through = gradient_of(training, objective=lambda p, z: gap(p, PIXELS)).gradient
+    whole = gradient_of(training).gradient
+    torch.testing.assert_close(direct + through, whole, rtol=1e-9, atol=1e-12)
+    assert not through[np.setdiff1d(np.arange(len(PIXELS)), inserted)].any()
+    shares = (part[inserted].flatten(1).norm(dim=1) for part in (through, 0.1 * whole))
+    assert torch.gt(*shares).all()
 
 
 def test_single_precision_of_a_residual_network() -> None:
-    """ResNet-9 in miniature against itself in double precision."""
-    options = {"shape": (3, 32, 32), "num_steps": 4, **NESTEROV}
+    """ResNet-9 in miniature against automatic differentiation in double precision."""
     torch.manual_seed(0)
-    module = resnet9(3, width=4)
-    double, pixels = training_of(copy.deepcopy(module), **options)
-    single, _ = training_of(module, dtype=torch.float32, **options)
-    expected, own = gradient_of(double, pixels), gradient_of(single, pixels.float())
-    assert own.value == pytest.approx(expected.value, rel=1e-4)
-    error = (own.gradient.double() - expected.gradient).norm() / expected.gradient.norm()
+    single, double = (
+        drawn(
+            task_of(resnet9(3, width=4).to(dtype), records=PHOTOS[:8], labels=PHOTOS.labels[8:]),
+            batch_size=5,
+            num_steps=4,
+            **NESTEROV,
+        )[0]
+        for dtype in (torch.float32, torch.float64)
+    )
+    pixels = torch.from_numpy(PHOTOS.features[8:])
+    expected, of_double = unrolled(double, pixels.double()), gradient_of(double, pixels.double())
+    torch.testing.assert_close(of_double.gradient, expected, rtol=1e-7, atol=1e-10)
+    of_single = gradient_of(replace(single, start=double.start), pixels)
+    assert of_single.value == pytest.approx(of_double.value, rel=1e-4)
+    error = (of_single.gradient.double() - expected).norm() / expected.norm()
     assert 0 < float(error) < 1e-3
-    direction = torch.from_numpy(np.random.default_rng(0).normal(size=pixels.shape))
-    slope = difference(double, pixels, direction, h=1e-5)
-    assert float((expected.gradient * direction).sum()) == pytest.approx(slope, rel=1e-4)
 
 
 # --- memory and batches -------------------------------------------------------------------------
 
 
 def test_memory_and_repetition_change_nothing() -> None:
-    training, pixels = training_of(dtype=torch.float32, **NESTEROV)
-    before, start = pixels.clone(), training.start.clone()
+    training, _ = drawn(task_of(net()), num_steps=12, **NESTEROV)
+    pixels, start = PIXELS.float(), training.start.clone()
     full = gradient_of(training, pixels)
-    assert torch.equal(pixels, before)
+    assert torch.equal(pixels, PIXELS.float())
     again = replace(training, start=start)
     start.zero_()  # a training has a copy of its own
     vector = 4 * len(start)
@@ -264,94 +272,64 @@ def test_every_epoch_has_every_record_once() -> None:
 
 # --- metagradient descent -----------------------------------------------------------------------
 
-SHAPE = (1, 6, 6)
-DESCENT = Descent((0.3,) * 24, momentum=0.8, weight_decay=1e-3)
 
-
-def net_of_four() -> nn.Module:
-    return net(side=6, channels=8, num_classes=4)
-
-
-def records(count: int, *, seed: int) -> Records:
-    """Records whose classes have means of their own."""
-    means = np.random.default_rng(5).uniform(-0.5, 0.5, (4, *SHAPE))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 4, count)
-    noise = rng.uniform(-0.5, 0.5, (count, *SHAPE))
-    return Records((means[labels] + noise).astype(np.float32), labels)
-
-
-DATA, CANARIES = records(80, seed=0), records(16, seed=1)
+LOWER = float(CANARIES.features.min())
 
 
 def optimised(**changes: object) -> OptimisedCanaries:
     arguments = {
-        "module": net_of_four(),
+        "module": net(),
         "records": DATA,
         "canaries": CANARIES,
-        "descent": DESCENT,
+        "descent": drawn(**MOMENTUM)[0].descent,
         "batch_size": 22,
-        "step_size": 0.04,
+        "step_size": 0.3,
         "num_metasteps": 2,
         "seed": 3,
-        "lower": -1.0,
+        "lower": LOWER,
         "upper": 1.0,
     }
-    return optimise_canaries(**{**arguments, **changes})
+    return optimise_canaries(**arguments | changes)
 
 
-TASK = Task(module=net_of_four(), records=DATA, canary_labels=CANARIES.labels)
+TASK = task_of(net())
 
 
-def draw(index: int = 0, *, seed: int = 0) -> tuple[Training, np.ndarray]:
-    return drawn_training(TASK, descent=DESCENT, batch_size=22, seed=seed, index=index)
+def test_a_metastep_moves_every_pixel_against_the_sign_of_its_metagradient() -> None:
+    """Its loss gap is the mean loss of the canaries that are out minus that of those in."""
+    own, pixels = optimised(), PIXELS.float()
+    for step in own.metasteps:
+        training, inserted = drawn(TASK, seed=3, index=step.index, **MOMENTUM)
+        losses = TASK.losses(trained(training, pixels), pixels, TASK.canary_labels).numpy()
+        gap = np.delete(losses, inserted).mean() - losses[inserted].mean()
+        assert step.loss_gap == pytest.approx(gap, rel=1e-5)
+        pixels = (pixels - 0.3 * gradient_of(training, pixels).gradient.sign()).clamp(LOWER, 1.0)
+    np.testing.assert_array_equal(own.canaries.features, pixels.numpy())
+    assert (own.canaries.features == LOWER).any()
+    assert len(own.metasteps) == 2
 
 
-def gap_of(training: Training, canaries: Records, inserted: np.ndarray) -> float:
-    """Mean loss of the canaries that are out minus that of those that are in, after training."""
-    pixels = torch.from_numpy(canaries.features)
-    losses = TASK.losses(trained(training, pixels), pixels, TASK.canary_labels).numpy()
-    return np.delete(losses, inserted).mean() - losses[inserted].mean()
-
-
-def test_the_gap_grows() -> None:
-    """Each new split, start and order is trained on both sets of canaries."""
-    own = optimised(num_metasteps=12)
-    draws = [draw(index, seed=99) for index in range(8)]
-    differences = [gap_of(a, own.canaries, b) - gap_of(a, CANARIES, b) for a, b in draws]
-    mean, error = np.mean(differences), np.std(differences, ddof=1) / np.sqrt(8)
-    assert mean > 5 * error > 0
-    assert mean > 0.5
-    gaps = [step.loss_gap for step in own.metasteps]
-    assert np.mean(gaps[-3:]) > np.mean(gaps[:3]) + 0.5
-    first, inserted = draw(seed=3)
-    assert gaps[0] == pytest.approx(gap_of(first, CANARIES, inserted), rel=1e-5)
-
-
-def test_a_seeded_descent_is_identical_and_leaves_the_module_alone() -> None:
+def test_a_descent_leaves_the_module_and_the_global_stream_alone_whatever_its_memory() -> None:
     seen: list[Metastep] = []
-    module, state = net_of_four(), torch.random.get_rng_state()
+    module, state = net(), torch.random.get_rng_state()
     before = start_of(module)
     one = optimised(module=module, progress=seen.append)
     np.testing.assert_array_equal(start_of(module), before)
     assert torch.equal(torch.random.get_rng_state(), state)
-    own = Task(module=module, records=DATA, canary_labels=CANARIES.labels)
-    assert own.module is not module  # which may move to another device
-    assert [step.index for step in seen] == [0, 1]
+    assert task_of(module).module is not module  # which may move to another device
     assert tuple(seen) == one.metasteps
     two = optimised(memory_budget=14 * 4 * len(before))
     np.testing.assert_array_equal(one.canaries.features, two.canaries.features)
     assert two.metasteps[0].num_replayed > 0 == one.metasteps[0].num_replayed
     assert one.metasteps[1].loss_gap == two.metasteps[1].loss_gap
-    assert not np.array_equal(one.canaries.features, optimised(seed=4).canaries.features)
 
 
 def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
-    (first, first_half), *others = draws = [draw(0), draw(1), draw(0, seed=1)]
+    (first, first_half), *others = draws = [drawn(), drawn(index=1), drawn(seed=1)]
     for training, inserted in draws:
-        assert len(inserted) == len(set(inserted)) == 8
-        assert set(np.concatenate([batch.canaries for batch in training.batches])) == set(inserted)
-    again, again_half = draw(0)
+        assert len(inserted) == 8
+        assert np.array_equal(inserted_in(training), inserted)
+    again, again_half = drawn()
     assert torch.equal(again.start, first.start)
     np.testing.assert_array_equal(again_half, first_half)
     for other, inserted in others:
@@ -359,12 +337,11 @@ def test_metasteps_draw_a_half_a_start_and_an_order_of_their_own() -> None:
         assert not np.array_equal(inserted, first_half)
         assert not np.array_equal(other.batches[0].records[:5], first.batches[0].records[:5])
     # Models start elsewhere than those of an audit with the same seed.
-    starts = initial_parameters(net_of_four(), Initialisation.PER_RUN, seed=1, runs=[0, 1, 2])
-    assert not any(torch.equal(others[1][0].start, start) for start in starts)
-    counts = np.zeros(16)
-    for index in range(200):
-        counts[draw(index)[1]] += 1
-    assert np.abs(counts - 100).max() < 4.5 * np.sqrt(200 / 4)
+    starts = initial_parameters(TASK.module, Initialisation.PER_RUN, seed=1, runs=[0, 1, 2])
+    of_seed_1 = drawn(TASK, seed=1)[0].start
+    assert not any(torch.equal(of_seed_1, start) for start in starts)
+    halves = np.concatenate([drawn(TASK, index=index)[1] for index in range(200)])
+    assert np.abs(np.bincount(halves, minlength=16) - 100).max() < 4.5 * np.sqrt(200 / 4)
 
 
 # --- smoothness ---------------------------------------------------------------------------------
@@ -378,39 +355,36 @@ def smoothness(
         pixels=pixels,
         direction=direction,
         step_size=step_size,
-        objective=objective or loss_gap_objective(training.task, INSERTED),
+        objective=objective or loss_gap_objective(training.task, inserted_in(training)),
     )
 
 
 def test_training_is_smooth_at_small_steps() -> None:
     """Along random signs, against the agreement of parameters, computed plainly."""
-    task = Task(module=net_of_four().double(), records=DATA, canary_labels=CANARIES.labels)
-    training, inserted = drawn_training(task, descent=DESCENT, batch_size=22, seed=0, index=0)
-    pixels, at = task.pixels(CANARIES.features), {}
-    direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], pixels.shape))
-    for step in (1e-4, 0.5):
-        objective = loss_gap_objective(task, inserted)
-        at[step] = smoothness(training, pixels, direction, step, objective)
-        z0, z1, z2 = (trained(training, pixels + k * step * direction).numpy() for k in range(3))
+    training, _ = drawn(**MOMENTUM)
+    direction = torch.from_numpy(np.random.default_rng(2).choice([-1.0, 1.0], PIXELS.shape))
+
+    def at(step: float) -> Smoothness:
+        z0, z1, z2 = (trained(training, PIXELS + k * step * direction).numpy() for k in range(3))
         signs = np.sign(z1 - z0) * np.sign(z2 - z1)
+        own = smoothness(training, PIXELS, direction, step)
         agreement = np.average(signs, weights=np.abs(z2 - z0))
-        assert at[step].parameter_signs == pytest.approx(agreement, abs=1e-9)
-    small, large = at.values()
-    assert small.gradient_cosine > 0.9999
-    assert small.gradient_signs > 0.999
-    assert small.parameter_signs > 0.99
+        assert own.parameter_signs == pytest.approx(agreement, abs=1e-9)
+        return own
+
+    small, large = at(1e-4), at(0.5)
+    assert small.gradient_cosine > max(0.9999, large.gradient_cosine)
+    assert small.gradient_signs > max(0.999, large.gradient_signs / 0.99)
+    assert small.parameter_signs > max(0.99, large.parameter_signs)
     assert small.predicted_change == pytest.approx(small.change, rel=1e-2)
-    assert large.gradient_cosine < small.gradient_cosine
-    assert large.gradient_signs < 0.99 * small.gradient_signs
-    assert large.parameter_signs < small.parameter_signs
 
 
 def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     """The objective is the sum of squares of pixels, whatever was trained."""
-    pixels = torch.ones(16, *SHAPE)
-    direction = torch.zeros_like(pixels)
+    pixels, direction = torch.ones(16, *SHAPE), torch.zeros(16, *SHAPE)
     direction[:4] = -1.0
-    quadratic = smoothness(draw()[0], pixels, direction, 3.0, lambda p, z: z.square().sum())
+    training, _ = drawn(TASK, num_steps=2)
+    quadratic = smoothness(training, pixels, direction, 3.0, lambda p, z: z.square().sum())
     # Derivatives are 2 everywhere, and at the second place -4 for a quarter of the canaries.
     expected = (0.75 * 2 - 0.25 * 4) / np.sqrt(0.75 * 4 + 4)
     assert quadratic.gradient_cosine == pytest.approx(expected)
@@ -419,92 +393,198 @@ def test_a_quadratic_of_the_pixels_has_a_known_smoothness() -> None:
     assert quadratic.change == pytest.approx((4 - 1) * 4 * 36)
 
 
+# --- the canary set of Boglioni et al. ----------------------------------------------------------
+
+OPTIONS = {"num_metasteps": 2, "num_steps": 3, "batch_size": 5, "width": 2, "step_size": 0.2}
+
+
+def canary_set(private: Records = PHOTOS, **changes: object) -> CanarySet:
+    options = MetagradientSettings.model_validate(OPTIONS | changes, strict=False)
+    stage = MetagradientStage(seed=4, num_slots=4, metagradient=options)
+    bar = tqdm(disable=True)
+    return optimised_canaries(stage, private=private, device=CPU, progress=lambda total, unit: bar)
+
+
+def experiment(*, figures: dict | None = None, **changes: object) -> Experiment:
+    audit = {
+        "canary": "metagradient",
+        "dataset": "d",
+        "adjacency": "add_remove",
+        "model": "convnet",
+        "sample_rate": 1.0,
+        "noise_multiplier": 1.0,
+        "num_steps": 4,
+        "num_runs": 4,
+        "num_slots": 4,
+        **({} if "canary" in changes else {"metagradient": OPTIONS}),
+        **changes,
+    }
+    return experiment_of(audit, figures=figures, source="cifar10", num_records=12)
+
+
+def test_they_have_the_targets_and_other_labels_of_mislabeled_canaries() -> None:
+    """So that trainings with different sets and the same seed are pairs."""
+    split = Split(PHOTOS, PHOTOS[:0], PHOTOS[:0])
+    mislabeled = flipped_labels(crafting_for(split, model="convnet", num_slots=4, seed=4))
+    own = canary_set(start="other_label")
+    targets = [canary.target for canary in mislabeled]
+    assert [canary.target for canary in own.canaries] == targets
+    assert own.labels == tuple(canary.label for canary in mislabeled)
+    assert own.target_labels == tuple(PHOTOS.labels[targets])
+
+
+def test_every_metastep_moves_pixels_by_a_step_or_to_the_limit() -> None:
+    canaries = canary_set(num_metasteps=1)
+    least, most = (getattr(PHOTOS.features, name)(axis=(0, 2, 3)) for name in ("min", "max"))
+    for canary, label in zip(canaries.canaries, canaries.target_labels, strict=True):
+        pixels = canary.features.T
+        moved = np.abs(pixels - PHOTOS.features[canary.target].T)
+        whole = np.isclose(moved, 0.2, atol=1e-6)
+        assert (whole | (pixels == least) | (pixels == most) | (moved == 0)).all()
+        assert whole.mean() > 0.8
+        assert canary.label == label
+        assert (least <= pixels).all()
+        assert (most >= pixels).all()
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    rates = descent_of(MetagradientSettings(num_steps=10, learning_rate=2.0)).learning_rates
+    expected = [2 / 3, 4 / 3, 2, 2, 12 / 7, 10 / 7, 8 / 7, 6 / 7, 4 / 7, 2 / 7]
+    np.testing.assert_allclose(rates, expected)
+
+
+def test_audits_of_other_trainings_share_optimised_canaries() -> None:
+    """They depend on data, seed, slots and their own settings, and on nothing else."""
+
+    def name(**changes: object) -> str:
+        [job] = shared.optimised_canaries(experiment(**changes)).audits
+        return job
+
+    other_training = {"learning_rate": 0.5, "noise_multiplier": 0.0, "model": "resnet9", "width": 4}
+    assert name() == name(**other_training, augmentation_multiplicity=2)
+    options = OPTIONS | {"num_metasteps": 3}
+    others = [name(seed=4), name(num_slots=6), name(metagradient=options)]
+    assert len({name(), *others}) == 4
+    assert shared.optimised_canaries(experiment(canary="loss")).audits == {}
+    assert adversary("metagradient").uses_optimised
+
+
+UNUSED = {"canary": "loss", "metagradient": OPTIONS}
+OF_RECORDS = {"canary": ["random_record", "loss"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_slots": 3}, "num_slots must be even, not 3"),
+        ({"canary": "random_record", "adjacency": "substitute"}, "add_remove and zero_out, not"),
+        ({"canary": "gradient", "augmentation_multiplicity": 2}, "gradient is no image and has no"),
+        (UNUSED, r"metagradient: its canary, .* do not use this key"),
+        ({"metagradient": {"num_metastep": 3}}, "key 'metagradient.num_metastep'; did you mean"),
+        ({"metagradient": {"step_size": 0}}, r"step_size: .* greater than 0 \(got 0\)"),
+        ({"metagradient": {"start": "labels"}}, "metagradient.start: unknown name"),
+        ({"metagradient": {"width": 3}}, "metagradient.width: .* multiple of 2"),
+        ({"metagradient": {"batch_size": 11}}, "batch_size: 11 must be at most the 10 records"),
+        ({"metagradient": [OPTIONS, OPTIONS]}, "cannot be a list; write a sweep for each"),
+        ({"kind": "canary_sets", **OF_RECORDS, "seed": None}, "give them the same seed"),
+        ({"kind": "canary_sets", "canary": ["loss"], "score": "gradient_norm"}, "need score loss"),
+        ({"kind": "privacy_profile", **OF_RECORDS, "noise_multiplier": 0.0}, "trains without priv"),
+        ({"kind": "epsilon_by_noise", **OF_RECORDS, "noise_multiplier": [0.0, 1.0]}, "without pri"),
+    ],
+)
+def test_configs_that_contradict_the_canaries_are_refused(changes: dict, message: str) -> None:
+    """With a figure of a kind, also what the figure cannot show."""
+    audit = {key: value for key, value in changes.items() if key != "kind"}
+    figures = {"f": {"kind": changes["kind"], "sweeps": ["a"]}} if "kind" in changes else {}
+    with pytest.raises(InputError, match=message):
+        experiment(figures=figures, **audit)
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
-NO, NUM_BYTES = np.array([], np.int64), 8 * 99  # of the parameters of `net`
-SMALL, PIXELS = training_of(num_steps=20, momentum=0.5)
-BATCH, RATE = SMALL.batches[0], Descent((0.1,))
-IMAGES = Records(np.random.default_rng(0).normal(size=(6, 1, 4, 4)), [0, 1, 2, 0, 1, 2])
-DAMAGED = Records(np.where(IMAGES.features > 1, np.inf, IMAGES.features), IMAGES.labels)
-LABELS = np.array([0, 1, 2, 1])
-
-
-def task(module: nn.Module | None = None, *, records=IMAGES, labels=LABELS) -> Task:
-    return Task(module=module or net().double(), records=records, canary_labels=labels)
+NO, NUM_BYTES = np.array([], np.int64), 8 * 388  # of the parameters of `net`
+SMALL, _ = drawn(num_steps=20, momentum=0.5)
+BATCH, LINEAR = SMALL.batches[0], nn.Linear(36, 4).double()
+DAMAGED = Records(np.where(DATA.features > 0.9, np.inf, DATA.features), DATA.labels)
 
 
 def of(module: nn.Module | None = None, rate: float = 0.1, last: Batch = BATCH) -> Training:
     """Twenty steps, which start from the module's parameters."""
-    own = SMALL.task if module is None else training_of(module)[0].task
-    start = nn.utils.parameters_to_vector(own.module.parameters())
-    return Training(own, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
+    task = task_of(module)
+    start = nn.utils.parameters_to_vector(task.module.parameters())
+    return Training(task, start, (BATCH,) * 19 + (last,), Descent((rate,) * 20, momentum=0.5))
 
 
-def gradient(training: Training = SMALL, pixels: Tensor = PIXELS, **changes: object) -> Tensor:
-    return gradient_of(training, pixels, **changes).gradient
-
-
-def draw_of(labels: np.ndarray, batch_size: int) -> object:
-    return drawn_training(task(labels=labels), descent=RATE, batch_size=batch_size, seed=0, index=0)
-
-
-class Explosive(nn.Module):
-    """Its loss grows without bound along training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3, 16, dtype=torch.float64))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return (features.flatten(1) @ self.weight.T) ** 3
-
-
-EXPLOSIVE = of(Explosive(), rate=1e3)
-LATE = Training(EXPLOSIVE.task, EXPLOSIVE.start * 1e3, (BATCH,), Descent((1e308,)))
-DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(16, 3)).double()
-BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(16, 3)).double()
-TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double()
+EXPLOSIVE = of(rate=1e308)
+LATE = Training(SMALL.task, SMALL.start, (BATCH,), Descent((1e308,), weight_decay=1e3))
+FLAT = Records(np.zeros((12, 64), np.float32), PHOTOS.labels)
+WITHOUT_FILE = crafting_for(
+    Split(PHOTOS, PHOTOS, PHOTOS), function=adversary("metagradient").function, model="convnet"
+)
+DROPOUT = nn.Sequential(nn.Dropout(0.5), nn.Flatten(), LINEAR)
+BATCH_NORM = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), LINEAR).double()
+TWO_LABELS = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double()
 
 
 def test_layers_that_draw_nothing_and_memory_that_is_enough_are_accepted() -> None:
-    gradient(of(copy.deepcopy(DROPOUT).eval()))
-    gradient(memory_budget=11 * NUM_BYTES)
+    gradient_of(of(copy.deepcopy(DROPOUT).eval()))
+    gradient_of(SMALL, memory_budget=11 * NUM_BYTES)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: gradient(EXPLOSIVE), r"diverged: the loss at step \d+ of 20 is .*lower the lea"),
+        (
+            lambda: gradient_of(EXPLOSIVE),
+            r"diverged: the loss at step \d+ of 20 is .*lower the lea",
+        ),
         (lambda: trained(EXPLOSIVE, PIXELS), r"diverged: the loss at step \d+ of 20 is .*lower"),
-        (lambda: gradient(LATE), "parameters after step 1 of 1 are not finite"),
-        (lambda: gradient(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
-        (lambda: gradient(memory_budget=0), "memory_budget is 0"),
-        (lambda: gradient(memory_budget=5 * NUM_BYTES + 1), "holds 5 .* needs at least 11"),
-        (lambda: gradient(pixels=PIXELS[:3]), r"\(3, 1, 4, 4\); 6 canaries .* shape \(1, 4, 4\)"),
-        (lambda: gradient(pixels=PIXELS[..., :3]), r"need shape \(6, 1, 4, 4\)"),
-        (lambda: gradient(pixels=PIXELS * np.nan), "not all finite; remove nan"),
-        (lambda: gradient(objective=lambda p, z: z.flatten()), r"shape \(96,\); it must be one"),
-        (lambda: gradient(objective=lambda p, z: torch.tensor(1.0)), "one number that depends on"),
-        (lambda: gradient(objective=lambda p, z: (0 * z).sqrt().sum()), "gradient is not finite"),
+        (lambda: gradient_of(LATE), "parameters after step 1 of 1 are not finite"),
+        (lambda: gradient_of(of(DROPOUT)), r"step 20 of 20 had loss .* as dropout does"),
+        (lambda: gradient_of(SMALL, memory_budget=0), "memory_budget is 0"),
+        (
+            lambda: gradient_of(SMALL, memory_budget=5 * NUM_BYTES + 1),
+            "holds 5 .* needs at least 11",
+        ),
+        (lambda: gradient_of(SMALL, PIXELS[:3]), r"\(3, 1, 6, 6\); 16 canaries .* \(1, 6, 6\)"),
+        (lambda: gradient_of(SMALL, PIXELS[..., :3]), r"need shape \(16, 1, 6, 6\)"),
+        (lambda: gradient_of(SMALL, PIXELS * np.nan), "not all finite; remove nan"),
+        (
+            lambda: gradient_of(SMALL, objective=lambda p, z: z.flatten()),
+            r"shape \(576,\); it must be one",
+        ),
+        (
+            lambda: gradient_of(SMALL, objective=lambda p, z: torch.tensor(1.0)),
+            "one number that depends on",
+        ),
+        (
+            lambda: gradient_of(SMALL, objective=lambda p, z: (0 * z).sqrt().sum()),
+            "gradient is not finite",
+        ),
         (lambda: Descent(()), "learning_rates is empty"),
         (lambda: Descent((0.1, -1.0)), "the learning rate of step 2 is -1.0"),
         (lambda: Descent((float("nan"),)), "the learning rate of step 1 is nan"),
         (lambda: Descent((0.1,), momentum=1.0), "momentum is 1.0"),
         (lambda: Descent((0.1,), weight_decay=-1.0), "weight_decay is -1.0"),
         (lambda: Descent((0.1,), nesterov=True), "nesterov is on without momentum"),
-        (lambda: replace(SMALL, descent=RATE), "20 batches and 1 learning rates"),
-        (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(98,\); the module has 99 parameters"),
+        (lambda: replace(SMALL, descent=Descent((0.1,))), "20 batches and 1 learning rates"),
+        (lambda: replace(SMALL, start=SMALL.start[1:]), r"\(387,\); the module has 388 parameters"),
         (lambda: of(last=Batch(NO, NO)), "the batch of step 20 is empty"),
-        (lambda: of(last=Batch(np.array([14]), NO)), "record 14 to 14; there are 0 to 13"),
-        (lambda: of(last=Batch(NO, np.array([-1, 6]))), "canary -1 to 6; there are 0 to 5"),
-        (lambda: task(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
-        (lambda: task(TWO_LABELS), r"of the records are 0 to 2; .* for 0 to 1"),
-        (lambda: task(labels=np.array([0, 3])), "labels of the canaries are 0 to 3"),
-        (lambda: task(labels=NO), "there are 6 records and 0 canaries"),
-        (lambda: task(records=DAMAGED), "features of the records are not all finite"),
-        (lambda: draw_of(LABELS[:3], 2), "3 canaries cannot be split into halves"),
-        (lambda: draw_of(LABELS, 9), "batch_size 9 is more than the 6 records and 2 inserted"),
-        (lambda: draw_of(LABELS, 0), "batch_size is 0"),
+        (lambda: of(last=Batch(np.array([80]), NO)), "record 80 to 80; there are 0 to 79"),
+        (lambda: of(last=Batch(NO, np.array([-1, 16]))), "canary -1 to 16; there are 0 to 15"),
+        (lambda: task_of(BATCH_NORM), r"has a buffer, 0.running_mean, .* use group norm"),
+        (lambda: task_of(TWO_LABELS), r"of the records are 0 to 3; .* for 0 to 1"),
+        (lambda: task_of(labels=np.array([0, 4])), "labels of the canaries are 0 to 4"),
+        (lambda: task_of(labels=NO), "there are 80 records and 0 canaries"),
+        (lambda: task_of(records=DAMAGED), "features of the records are not all finite"),
+        (lambda: canary_set(FLAT), r"images of shape \(3, 32, 32\), not \(64,\)"),
+        (lambda: craft_canaries(WITHOUT_FILE), "needs the file of optimised canaries"),
+        (
+            lambda: drawn(task_of(labels=CANARIES.labels[:3])),
+            "3 canaries cannot be split into halves",
+        ),
+        (lambda: drawn(batch_size=89), "batch_size 89 is more than the 80 records and 8 inserted"),
+        (lambda: drawn(batch_size=0), "batch_size is 0"),
         (lambda: optimised(step_size=0.0), "step_size is 0.0"),
         (lambda: optimised(num_metasteps=0), "num_metasteps is 0"),
         (lambda: optimised(lower=1.0, upper=-1.0), "lower 1.0 is not below upper -1.0"),
