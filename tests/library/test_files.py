@@ -74,9 +74,19 @@ def arrays_with_header(path: Path, value: tuple[dict[str, Any], dict[str, Any]])
     files.write_arrays(path, header=value[0], arrays=value[1], origin=ORIGIN)
 
 
+def split_with_settings(path: Path, value: Split) -> None:
+    write_split(path, value, settings={"source": "digits"})
+
+
+TEXTS = Records(["a text", "ein längerer Text", ""], [2, 0, 1])
+IMAGES = Records(RNG.integers(0, 256, (3, 3, 5, 4)).astype(np.uint8), [1, 0, 1])
 KINDS = {
-    "split": Kind(
-        ".npz", lambda path, value: write_split(path, value, settings={}), read_split, SPLIT
+    "split": Kind(".npz", split_with_settings, read_split, SPLIT),
+    "split of texts": Kind(
+        ".npz", split_with_settings, read_split, Split(TEXTS, TEXTS[1:], TEXTS[:0])
+    ),
+    "split of images": Kind(
+        ".npz", split_with_settings, read_split, Split(IMAGES, IMAGES[:0], IMAGES[1:])
     ),
     "shard": Kind(".npz", write_shard, read_shard, SHARD),
     "scores": Kind(".npz", write_scores, read_scores, SCORES),
@@ -106,7 +116,6 @@ KINDS = {
     ),
 }
 ARCHIVES = [name for name, kind in KINDS.items() if kind.suffix == ".npz"]
-TEXTS = [name for name in KINDS if name not in ARCHIVES]
 
 
 def plain(value: Any) -> Any:
@@ -289,6 +298,7 @@ def test_pickles_are_never_run(tmp_path, monkeypatch):
 
 
 def test_headers_and_shapes_are_read_alone(tmp_path):
+    assert files.read_header(written("split", tmp_path)) == {"settings": {"source": "digits"}}
     path = tmp_path / "a.npz"
     arrays = {"x": np.zeros((3, 2, 5), np.float32), "y": np.arange(4)}
     files.write_arrays(path, header={"seed": 3}, arrays=arrays)
