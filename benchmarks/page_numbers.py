@@ -380,8 +380,9 @@ def first_step_above(*, sample_rate: float, canary: str = "") -> float:
     rows = _frame("figure3").query("sample_rate == @sample_rate")
     accounted = rows.query("series == 'accounted_add_remove'").groupby("step")["epsilon"].mean()
     bounds = rows.query("series == 'audited'").pivot(index="step", columns="canary")["epsilon"]
-    is_above = bounds[[canary] if canary else [*bounds]].gt(accounted, axis=0).all(axis=1)
-    return float(is_above.index[np.flatnonzero(~is_above).max(initial=-1) + 1])
+    chosen = bounds.filter([canary]) if canary else bounds
+    is_above = (chosen.to_numpy() > accounted.to_numpy()[:, None]).all(axis=1)
+    return float(bounds.index[np.flatnonzero(~is_above).max(initial=-1) + 1])
 
 
 def largest_difference() -> float:
