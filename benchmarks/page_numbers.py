@@ -9,7 +9,7 @@ A number that a comment follows is written from a row of docs/results/TABLE.tsv:
 
 The first comment names the table and words that hold for the comments after it. Words choose rows:
 `column=value`, `column<value`, `last` (rows of the last step), or one cell of the row. `.column` is
-the column of the number (default: epsilon or mean), `@max`, `@min` and `@count` join several rows,
+the column of the number (default: epsilon or mean), `@max`, `@min`, `@mean` and `@count` join rows,
 `%` is for per cent, `up` and `down` are directions of rounding. `TABLE:` as first word takes
 another table, without the words of the first comment. `=NAME key=value ...` is a function of this
 module. A number keeps the decimals that it has. Tables between markers are those of
@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import ceil, floor, log, sqrt
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,10 @@ _COMMENTS = re.compile(
 # What a page with numbers or tables to fill in has, beside comments that are for Sphinx.
 _OWN = re.compile(r"\d<!--\s|<!-- (?:table|peers):")
 # What a function of this module is given by name.
-_TEXTS = {"adjacency", "canary", "series", "what"}
+_TEXTS = {"adjacency", "canary", "figures", "series", "what"}
+
+
+_JOINS: dict[str, Callable[[list[float]], float]] = {"@max": max, "@min": min, "@mean": fmean}
 
 
 def pages() -> list[str]:
@@ -122,11 +126,11 @@ def value_of(words: list[str], scope: list[str]) -> float:
         return len(rows)
     column = next((word[1:] for word in words if word.startswith(".")), None)
     column = column or ("epsilon" if "epsilon" in rows[0] else "mean")
-    numbers = {float(row[column]) for row in rows}
-    joined = max(numbers) if "@max" in words else min(numbers)
-    if len(numbers) > 1 and not {"@max", "@min"} & {*words}:
-        raise ValueError(f"{len(rows)} rows with {len(numbers)} numbers")
-    return joined * (100 if "%" in words else 1)
+    numbers = [float(row[column]) for row in rows]
+    joined = [join(numbers) for word, join in _JOINS.items() if word in words]
+    if len({*numbers}) > 1 and not joined:
+        raise ValueError(f"{len(rows)} rows with {len({*numbers})} numbers")
+    return float((joined or numbers)[0]) * (100 if "%" in words else 1)
 
 
 def _matches(row: dict[str, str], word: str) -> bool:
@@ -335,12 +339,73 @@ def shuffled_ratio(*, adjacency: str) -> float:
     return float(row["epsilon"] / row["accounted"])
 
 
+def _by_setting(figure: str, series: str) -> "pd.Series[float]":
+    """The epsilons of a series by what else its figure varies."""
+    rows = _frame(figure).query("series == @series").drop(columns=["threshold_rule", "error_bar"])
+    settings = [name for name in rows if name not in ("series", "epsilon", "num_looks")]
+    return rows.set_index(settings)["epsilon"]
+
+
+def more_by_published(*, figures: str, sign: float = 1) -> float:
+    """What the published rule gives more than the valid one, on average over points and figures."""
+    more = [
+        (_by_setting(name, "audited_in_sample") - _by_setting(name, "audited")).mean()
+        for name in figures.split(",")
+    ]
+    return sign * fmean(more)
+
+
+def _of_figure_2() -> pd.DataFrame:
+    """The series of figure 2, by setting."""
+    keys = ["sample_rate", "noise_multiplier"]
+    return _frame("figure2").pivot_table(index=keys, columns="series", values="epsilon")
+
+
+def below_truth(*, low: float, high: float, what: str) -> float:
+    """How far the valid bounds of figure 2 stay below epsilons of a range, in per cent."""
+    rows = _of_figure_2()
+    truth = rows["accounted_substitute"]
+    below = 100 * (1 - rows["audited"] / truth)[(truth > low) & (truth < high)]
+    return float(below.min() if what == "least" else below.max())
+
+
+def beyond_truth() -> float:
+    """How many audits of figure 2 go beyond the truth by the published rule."""
+    rows = _of_figure_2()
+    return float((rows["audited_in_sample"] > rows["accounted_substitute"]).sum())
+
+
+def first_step_above(*, sample_rate: float, canary: str = "") -> float:
+    """The step of figure 3 from which on a canary, or each, exceeds the add/remove epsilon."""
+    rows = _frame("figure3").query("sample_rate == @sample_rate")
+    accounted = rows.query("series == 'accounted_add_remove'").groupby("step")["epsilon"].mean()
+    bounds = rows.query("series == 'audited'").pivot(index="step", columns="canary")["epsilon"]
+    chosen = bounds.filter([canary]) if canary else bounds
+    is_above = (chosen.to_numpy() > accounted.to_numpy()[:, None]).all(axis=1)
+    return float(bounds.index[np.flatnonzero(~is_above).max(initial=-1) + 1])
+
+
+def largest_difference() -> float:
+    """Between the accuracies of figure A1, in percentage points."""
+    return float(100 * _frame("figureA1")["difference"].abs().max())
+
+
+def of_gradients(*, what: str) -> float:
+    """Of the bounds of the gradient canary in figures A2 to A4."""
+    figures = [_frame(f"figureA{number}") for number in (2, 3, 4)]
+    bounds = pd.concat(figures).query("series == 'audited' and canary == 'gradient'")["epsilon"]
+    beyond = (bounds > 10).sum()
+    shares = {"number": len(bounds), "least": bounds.min(), "most": bounds.max(), "beyond": beyond}
+    return float(shares[what])
+
+
 COMPUTED: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         *(account, gaussian, share_of_housing, separated, ceiling, expected, guesses, parameters),
         *(exact_of_sum, of_comparison, in_common, missed, of_landscape, curves_apart),
-        *(one_over_many, of_published, more_by_exact_curve, shuffled_ratio),
+        *(one_over_many, of_published, more_by_exact_curve, shuffled_ratio, more_by_published),
+        *(below_truth, beyond_truth, first_step_above, largest_difference, of_gradients),
     )
 }
 

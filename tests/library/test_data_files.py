@@ -16,9 +16,6 @@ from dpcanary.workflow.sources import SourceRules
 
 TABLE = "a,b,label\n1,2,0\n3,4,1\n5,6,0\n7,8,1\n"
 SHA256 = hashlib.sha256(TABLE.encode()).hexdigest()
-OTHER = "0" * 64
-
-
 AUDIT = {
     "dataset": "mine", "canary": "gradient", "sample_rate": 1.0, "num_steps": 2,
     "noise_multiplier": 1.0, "num_runs": 8,
@@ -36,30 +33,22 @@ def known(tmp_path):
     """The experiment on a table in the folder, with its hashes."""
 
     def read(**dataset):
-        one = experiment(source="mine.csv", **dataset)
+        one = experiment(**{"source": "mine.csv", **dataset})
         return DataFiles(one.settings, folder=tmp_path).with_hashes(one)
 
     (tmp_path / "mine.csv").write_text(TABLE)
     return read
 
 
-def test_the_hash_of_a_file_is_a_setting_of_what_is_made_from_it(known, tmp_path):
+def test_a_files_hash_and_the_seed_are_settings_of_what_is_made(known, tmp_path):
     first = known()
     assert first.settings.datasets["mine"].sha256 == (SHA256,)
     assert first.dataset_stage(DatasetStage, dataset="mine").sha256 == (SHA256,)
     (tmp_path / "mine.csv").write_text(TABLE.replace("8", "9"))
-    changed = known()
-    origins = [Products(one).data("mine").origin for one in (first, changed)]
-    assert origins[0] != origins[1]
-
-
-def test_the_seed_of_the_split_is_a_setting_of_what_is_made():
-    one = experiment(source="digits")
-    origins = []
-    for seed in (3, 4, 3):
-        settings = one.settings.model_copy(update={"seed": seed})
-        origins.append(Products(one.model_copy(update={"settings": settings})).data("mine").origin)
-    assert origins[0] == origins[2] != origins[1]
+    seeded = first.model_copy(update={"settings": first.settings.model_copy(update={"seed": 3})})
+    origins = [Products(one).data("mine").origin for one in (first, known(), seeded)]
+    assert len({*origins}) == 3
+    assert Products(seeded).data("mine").origin == origins[2]
 
 
 def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
@@ -74,18 +63,14 @@ def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
     assert len({*files}) == 3
 
 
-def test_a_file_of_another_hash_than_stated_is_refused(known):
+def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
+    """Before the work is planned, and when it is read."""
     assert known(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
     with pytest.raises(InputError, match=f"datasets.mine: .*mine.csv has sha256 {SHA256}"):
-        known(sha256=[OTHER])
+        known(sha256=["0" * 64])
     with pytest.raises(InputError, match="1 files are read, and 2 hashes are given"):
         known(sha256=[SHA256, SHA256])
-
-
-def test_what_is_read_is_compared_again(tmp_path):
-    """The file may change between planning and reading."""
     file = tmp_path / "mine.csv"
-    file.write_text(TABLE)
     stage = DatasetStage(source=str(file), num_records=2, seed=0, sha256=(SHA256,))
     assert len(load_records(stage, files=[file]).training) == 4
     file.write_text(TABLE.replace("8", "9"))
@@ -93,18 +78,17 @@ def test_what_is_read_is_compared_again(tmp_path):
         load_records(stage, files=[file])
 
 
-def test_downloads_have_the_hash_of_the_catalogue_and_files_in_their_place_their_own(tmp_path):
-    one = experiment(source="cifar10")
-    files = DataFiles(one.settings, folder=tmp_path)
-    entry = files.catalogue["cifar10"]
-    assert files.with_hashes(one).settings.datasets["mine"].sha256 == (entry.sha256,)
+def test_downloads_have_the_hash_of_the_catalogue_and_files_in_their_place_their_own(
+    known, tmp_path
+):
     np.savez(tmp_path / "own.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=[0, 1])
-    one = experiment(source="cifar10", files=["own.npz"])
-    known = DataFiles(one.settings, folder=tmp_path).with_hashes(one)
-    generated = experiment(source="digits")  # has no hash
-    assert DataFiles(generated.settings, folder=tmp_path).with_hashes(generated) == generated
     digest = hashlib.sha256((tmp_path / "own.npz").read_bytes()).hexdigest()
-    assert known.settings.datasets["mine"].sha256 == (digest,)
+    generated = experiment(source="digits")  # has no hash
+    entry = DataFiles(generated.settings, folder=tmp_path).catalogue["cifar10"]
+    assert known(source="cifar10").settings.datasets["mine"].sha256 == (entry.sha256,)
+    own = known(source="cifar10", files=["own.npz"])
+    assert own.settings.datasets["mine"].sha256 == (digest,)
+    assert known(source="digits") == generated
 
 
 def test_a_missing_file_is_named_with_one_of_a_similar_name(tmp_path):

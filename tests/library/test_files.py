@@ -1,6 +1,7 @@
 """Files are written whole or not at all; damaged and foreign files are refused by name."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -64,49 +65,48 @@ TABLE = pd.DataFrame(
 class Kind(NamedTuple):
     """A kind of file: how it is written and read, and what is written."""
 
-    suffix: str
     write: Callable[[Path, Any], object]
     read: Callable[[Path], Any]
     value: Any
+    suffix: str = ".npz"
 
 
-def arrays_with_header(path: Path, value: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    files.write_arrays(path, header=value[0], arrays=value[1], origin=ORIGIN)
+def split_with_settings(path: Path, value: Split) -> None:
+    write_split(path, value, settings={"source": "digits"})
 
 
+TEXTS = Records(["a text", "ein längerer Text", ""], [2, 0, 1])
+IMAGES = Records(RNG.integers(0, 256, (3, 3, 5, 4)).astype(np.uint8), [1, 0, 1])
 KINDS = {
-    "split": Kind(
-        ".npz", lambda path, value: write_split(path, value, settings={}), read_split, SPLIT
-    ),
-    "shard": Kind(".npz", write_shard, read_shard, SHARD),
-    "scores": Kind(".npz", write_scores, read_scores, SCORES),
-    "inputs": Kind(".npz", write_canaries, read_canaries, INPUTS),
-    "gradients": Kind(
-        ".npz", write_canaries, read_canaries, CanarySet((GradientCanary(7, 2),), (4,))
-    ),
+    "split": Kind(split_with_settings, read_split, SPLIT),
+    "split of texts": Kind(split_with_settings, read_split, Split(TEXTS, TEXTS[1:], TEXTS[:0])),
+    "split of images": Kind(split_with_settings, read_split, Split(IMAGES, IMAGES[:0], IMAGES[1:])),
+    "shard": Kind(write_shard, read_shard, SHARD),
+    "scores": Kind(write_scores, read_scores, SCORES),
+    "inputs": Kind(write_canaries, read_canaries, INPUTS),
+    "gradients": Kind(write_canaries, read_canaries, CanarySet((GradientCanary(7, 2),), (4,))),
     "reference": Kind(
-        ".npz", write_reference, read_reference, Reference(np.float32([1, 2]), np.array([0.5]))
+        write_reference, read_reference, Reference(np.float32([1, 2]), np.array([0.5]))
     ),
     "pretrained": Kind(
-        ".npz",
         lambda path, value: write_pretrained(path, Pretrained(value, 0.5)),
         read_pretrained,
         np.float32([3, 4]),
     ),
     "arrays": Kind(
-        ".npz",
-        arrays_with_header,
+        lambda path, value: files.write_arrays(
+            path, header=value[0], arrays=value[1], origin=ORIGIN
+        ),
         files.read_arrays,
         ({"a": [1, "é"], "origin": ORIGIN}, {"x": np.arange(3.0), "y": np.ones((2, 1), np.uint8)}),
     ),
-    "table": Kind(".tsv", write_table, read_table, TABLE),
-    "text": Kind(".tsv", write_sealed_table, read_sealed_table, "name\nx\u2028y\x0bz\n"),
+    "table": Kind(write_table, read_table, TABLE, ".tsv"),
+    "text": Kind(write_sealed_table, read_sealed_table, "name\nx\u2028y\x0bz\n", ".tsv"),
     "object": Kind(
-        ".json", write_sealed_object, read_sealed_object, {"noise": 1.25, "b": [1, "é"]}
+        write_sealed_object, read_sealed_object, {"noise": 1.25, "b": [1, "é"]}, ".json"
     ),
 }
 ARCHIVES = [name for name, kind in KINDS.items() if kind.suffix == ".npz"]
-TEXTS = [name for name in KINDS if name not in ARCHIVES]
 
 
 def plain(value: Any) -> Any:
@@ -139,8 +139,20 @@ def result_of(path: Path, read: Callable[[Path], Any]) -> Any:
         return None
 
 
+class Exploit:
+    def __reduce__(self):
+        return (os.mkdir, ("exploited",))
+
+
+OBJECTS = io.BytesIO()
+np.savez(OBJECTS, x=np.array([Exploit()], dtype=object))
+FOREIGN = [b"", b"\x80", b"a\tb\n1\t2\n", b'{"noise": 1.0}', pickle.dumps(Exploit())]
+
+
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_written_comes_back_and_other_files_are_refused(name, tmp_path):
+def test_what_is_written_comes_back_and_other_files_are_refused(name, tmp_path, monkeypatch):
+    """And pickles are never run."""
+    monkeypatch.chdir(tmp_path)
     path, kind = written(name, tmp_path), KINDS[name]
     assert plain(kind.read(path)) == plain(kind.value)
     content = path.read_bytes()
@@ -151,9 +163,11 @@ def test_what_is_written_comes_back_and_other_files_are_refused(name, tmp_path):
         if not is_alike and name != "arrays":
             path.write_bytes(written(other, tmp_path / "other").read_bytes())
             assert result_of(path, kind.read) is None, other
-    for foreign in (b"", b"\x80", b"a\tb\n1\t2\n", b'{"noise": 1.0}', pickle.dumps(1)):
+    for foreign in (*FOREIGN, OBJECTS.getvalue()):
         path.write_bytes(foreign)
-        assert result_of(path, kind.read) is None, foreign
+        for read in (kind.read, files.read_npz):
+            assert result_of(path, read) is None, foreign
+    assert not Path("exploited").exists()
     path.unlink()
     with pytest.raises(InputError, match=f"{path} does not exist"):
         kind.read(path)
@@ -242,15 +256,16 @@ def test_objects_without_a_checksum_or_a_number_are_refused(tmp_path):
             files.read_json(path)
 
 
-@given(name=st.sampled_from(["NA", "null", "nan", "None", "007", "1e5", "true", "a b"]))
-@settings(max_examples=8)
-def test_names_stay_text(name, tmp_path_factory):
-    path, texts = tmp_path_factory.mktemp("t") / "table.tsv", ["audit", "sweep", "configuration"]
-    table = pd.DataFrame({**{text: [name] for text in texts}, "canary": [name], "step": [3]})
-    write_table(path, table)
-    assert read_table(path)[texts].to_numpy().tolist() == [[name] * 3]
+def test_names_stay_text(tmp_path):
+    names = ["NA", "null", "nan", "None", "007", "1e5", "true", "a b"]
+    texts = ["audit", "sweep", "configuration"]
+    for name in names:
+        write_table(
+            tmp_path / "t.tsv", pd.DataFrame({key: [name] for key in texts} | {"step": [3]})
+        )
+        assert read_table(tmp_path / "t.tsv")[texts].to_numpy().tolist() == [[name] * 3]
     with pytest.raises(InputError, match=r"has no column a, b; delete it and run again"):
-        read_table(path, columns=("b", "step", "a"))
+        read_table(tmp_path / "t.tsv", columns=("b", "step", "a"))
 
 
 @pytest.mark.parametrize(
@@ -259,9 +274,7 @@ def test_names_stay_text(name, tmp_path_factory):
         ({"features": None}, "holds no split dataset; delete it and run"),
         ({"test_labels": None}, "holds no split dataset; delete it and run"),
         ({"labels": np.arange(3)}, "one per record"),
-        ({"test_labels": np.array([0, -1, 0])}, "integers from 0"),
         ({"auxiliary_labels": np.zeros(2)}, "integers from 0"),
-        ({"features": np.zeros((4, 3), np.complex64)}, "must be numbers"),
     ],
 )
 def test_splits_with_wrong_arrays_are_refused_by_name(tmp_path, changes, message):
@@ -273,22 +286,8 @@ def test_splits_with_wrong_arrays_are_refused_by_name(tmp_path, changes, message
         read_split(path)
 
 
-class Exploit:
-    def __reduce__(self):
-        return (os.mkdir, ("exploited",))
-
-
-def test_pickles_are_never_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    np.savez(tmp_path / "object.npz", x=np.array([Exploit()], dtype=object))
-    Path("plain.npz").write_bytes(pickle.dumps(Exploit()))
-    for name in ("object.npz", "plain.npz"):
-        with pytest.raises(InputError, match=name):
-            files.read_npz(tmp_path / name)
-    assert not Path("exploited").exists()
-
-
 def test_headers_and_shapes_are_read_alone(tmp_path):
+    assert files.read_header(written("split", tmp_path)) == {"settings": {"source": "digits"}}
     path = tmp_path / "a.npz"
     arrays = {"x": np.zeros((3, 2, 5), np.float32), "y": np.arange(4)}
     files.write_arrays(path, header={"seed": 3}, arrays=arrays)
@@ -323,6 +322,8 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
         files.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match="cannot write"):  # in a folder that is a file
+        files.write_text(path / "y.txt", "text")
     # As by writing to an open file, whose error names no file.
     free = "free some space, then run again: finished files are kept"
     assert explained(full) == f"{full.strerror}: {free}"
@@ -347,12 +348,6 @@ def test_a_disk_that_really_refuses_more_bytes(tmp_path):
     assert done.stderr.startswith(f"error: cannot write {path}:")
     assert "free some space" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
-        files.write_text(tmp_path / "file" / "x.txt", "text")
 
 
 def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path, monkeypatch):
@@ -406,11 +401,9 @@ def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypa
 @pytest.mark.parametrize(
     "error",
     [
-        MemoryError(),
         MemoryError("Unable to allocate 8.00 GiB for an array"),
         OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "site-packages/scipy/ndimage"),
         ImportError("libopenblas.so: failed to map segment from shared object"),
-        ImportError("libopenblas.so: cannot allocate memory in static TLS block"),
         ImportError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
         ImportError("std::bad_alloc"),
     ],
@@ -419,5 +412,6 @@ def test_little_memory_is_told_whoever_meets_it(error):
     said = explained(error)
     assert said.startswith("out of memory")
     assert str(error) in said
+    assert explained(MemoryError()).startswith("out of memory")
     assert explained(ImportError("undefined symbol: cblas_dgemm")) is None
     assert explained(ValueError("std::bad_alloc")) is None

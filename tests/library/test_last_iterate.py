@@ -1,15 +1,12 @@
 """The heuristic for the last model: the exact epsilon of DP-SGD with linear losses."""
 
 import json
-import re
 from math import exp, nan, sqrt
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published import Page, table_of
 from scipy.stats import binom, norm
 from typer.testing import CliRunner
 
@@ -160,20 +157,3 @@ def test_the_command_prints_it_where_it_is_asked_for():
     assert "heuristic" not in printed() + printed("--json")
     with pytest.raises(InputError, match="--last-model: the heuristic is for Poisson sampling"):
         printed("--last-model", "--sampling", "shuffled")
-
-
-def test_the_page_says_what_the_figure_shows():
-    table = table_of("last-iterate")
-    last = table[table["step"] == table["step"].max()]
-
-    def numbers(adjacency: str) -> list[str]:
-        rows = last[last["adjacency"] == adjacency].set_index("series")["epsilon"]
-        return [f"{rows[one]:.2f}" for one in (f"accounted_{adjacency}", "heuristic", "audited")]
-
-    page = Page("hidden_state.md")
-    accounted, heuristic, audited = numbers("substitute")
-    page.says(f"accounted as {accounted}. The heuristic says {heuristic}, and the audit proves")
-    page.says(f"the audit proves {audited} without any assumption")
-    page.says("the three are {}, {} and {}.".format(*numbers("add_remove")))
-    assert re.search(r"16,384 trainings", page.text)
-    assert pd.Series(last["num_runs"]).dropna().eq(16_384).all()

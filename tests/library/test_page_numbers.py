@@ -28,7 +28,8 @@ def test_the_numbers_of_a_page_are_those_of_the_tables(name):
 
 
 def test_all_pages_with_results_are_written():
-    own = {"results/boglioni.md", "results/cebere.md", "gallery.md", "one_run.md"}
+    own = {"results/README.md", "results/boglioni.md", "results/cebere.md"}
+    own |= {"gallery.md", "hidden_state.md", "one_run.md"}
     assert {*pages()} > own | {published.PAGE.name, peers.PAGE.name, "pitfalls.md"}
 
 
@@ -56,6 +57,7 @@ def table(tmp_path, monkeypatch):
         ("0.0", "loss .error_bar @min %", "10.0"),
         ("0.0", "q=0.5 @max down", "1,234.5"),
         ("0", "q<1 @count", "2"),
+        ("0.00", "q=0.5 @mean", "617.91"),
         ("0", "error_bar= .q", "1"),
         ("-1,000.0", "other: .mean", "7.0"),
         ("0.0", "=gaussian num_steps=4 noise_multiplier=2", "4.4"),

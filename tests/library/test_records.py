@@ -1,12 +1,12 @@
-"""Records: valid and invalid features and labels, and the file of a split."""
+"""Records: valid and invalid features and labels. tests/library/test_files.py has their files."""
 
 import numpy as np
 import pytest
 import torch
 
+from dpcanary.datasets.source import Source
 from dpcanary.errors import InputError
-from dpcanary.files import read_arrays
-from dpcanary.records import Records, Split, integer_labels, read_split, write_split
+from dpcanary.records import Records, Split, integer_labels
 
 FEATURES = [[0.5, -1.0], [2.0, 3.0], [0.0, 1.5]]
 LABELS = [2, 0, 1]
@@ -15,12 +15,10 @@ LABELS = [2, 0, 1]
 @pytest.mark.parametrize(
     ("features", "labels"),
     [
-        (FEATURES, LABELS),
         ([np.array(row) for row in FEATURES], np.array(LABELS, np.uint8)),
         (torch.tensor(FEATURES), torch.tensor(LABELS, dtype=torch.int32)),
         (torch.tensor(FEATURES), LABELS),
     ],
-    ids=["lists", "arrays", "tensors", "both"],
 )
 def test_arrays_lists_and_tensors_become_arrays(features, labels):
     records = Records(features, labels)
@@ -40,11 +38,7 @@ def test_features_keep_their_type_and_are_not_copied(dtype):
 
 @pytest.mark.parametrize(
     "features",
-    [
-        ["one", "two", "three", "four", "five"],
-        np.arange(5),
-        np.arange(240).reshape(5, 3, 4, 4),
-    ],
+    [["one", "two", "three", "four", "five"], np.arange(5), np.arange(240).reshape(5, 3, 4, 4)],
 )
 def test_parts_of_records(features):
     records = Records(features, [0, 1, 2, 3, 4])
@@ -56,13 +50,24 @@ def test_parts_of_records(features):
         assert len(part) == len(part.labels)
 
 
-def test_classes_are_counted_by_the_largest_label():
-    for labels, count in (([0, 6, 0], 7), ([0, 0, 0], 1)):
-        assert Records(FEATURES, labels).num_classes == count
+def test_classes_are_counted_by_the_largest_label_of_all_parts():
     for labels in ([], torch.empty(0)):
-        records = Records(np.empty((0, 4), np.float32), labels)
+        records = Records(np.empty((0, 2), np.float32), labels)
         assert records.labels.dtype == np.int64
         assert (len(records), records.num_classes) == (0, 0)
+    low, high = (Records(np.zeros((4, 2), np.float32), [label, 0, 0, 0]) for label in (0, 6))
+    assert (low.num_classes, high.num_classes) == (1, 7)
+    for split in (Split(low, low, high), Split(low, high, low), Split(high, low, low[:0])):
+        assert split.num_classes == 7
+    assert Split(low, low, low[:0]).num_classes == 1
+    assert Source("some", low, high).num_classes == 7
+
+
+NO_ARRAYS = (
+    [[1.0, 2.0], [3.0], [4.0]],
+    torch.ones(3, 2, requires_grad=True),
+    torch.ones(3, 2, dtype=torch.bfloat16),
+)
 
 
 @pytest.mark.parametrize(
@@ -76,44 +81,20 @@ def test_classes_are_counted_by_the_largest_label():
         (FEATURES, [float("nan"), 0.0, 1.0], "labels must be integers from 0"),
         (FEATURES, np.array([0, -1, 2], np.int8), "labels must be integers from 0"),
         (FEATURES, torch.tensor([0.0, 1.0, 2.0]), "labels must be integers from 0"),
+        ([[1j], [0], [2]], LABELS, "features must be numbers, not complex128"),
+        ([[True], [False], [True]], LABELS, "features must be numbers, not bool"),
+        ([None, None, None], LABELS, "features must be numbers, not object"),
+        ([b"one", b"two", b"six"], LABELS, r"features must be numbers, not \|S3"),
+        (np.array(["2020", "2021", "2022"], "M8[Y]"), LABELS, "must be numbers, not datetime64"),
+        (FEATURES, ["cat", "dog", "cat"], "labels must be numbers, not <U3"),
+        (FEATURES, [None, 0, 1], "labels must be numbers, not object"),
+        *((values, LABELS, r"features cannot be made an array: \w") for values in NO_ARRAYS),
+        *((FEATURES, values, r"labels cannot be made an array: \w") for values in NO_ARRAYS),
     ],
 )
-def test_every_record_needs_a_label_from_0(features, labels, message):
+def test_what_is_not_records_is_refused(features, labels, message):
     with pytest.raises(InputError, match=f"records: .*{message}"):
         Records(features, labels)
-
-
-@pytest.mark.parametrize(
-    ("name", "features", "labels", "dtype"),
-    [
-        ("features", [[1j], [0], [2]], LABELS, "complex128"),
-        ("features", [[True], [False], [True]], LABELS, "bool"),
-        ("features", [None, None, None], LABELS, "object"),
-        ("features", [b"one", b"two", b"six"], LABELS, r"\|S3"),
-        ("features", np.array(["2020", "2021", "2022"], "M8[Y]"), LABELS, "datetime64"),
-        ("labels", FEATURES, ["cat", "dog", "cat"], "<U3"),
-        ("labels", FEATURES, [None, 0, 1], "object"),
-    ],
-)
-def test_features_and_labels_of_wrong_types_are_refused(name, features, labels, dtype):
-    with pytest.raises(InputError, match=f"records: {name} must be numbers, not {dtype}"):
-        Records(features, labels)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [[1.0, 2.0], [3.0], [4.0]],
-        torch.ones(3, 2, requires_grad=True),
-        torch.ones(3, 2, dtype=torch.bfloat16),
-    ],
-    ids=["ragged", "requires a gradient", "bfloat16"],
-)
-def test_values_that_cannot_become_an_array_are_refused(values):
-    with pytest.raises(InputError, match=r"records: features cannot be made an array: \w"):
-        Records(values, LABELS)
-    with pytest.raises(InputError, match=r"records: labels cannot be made an array: \w"):
-        Records(FEATURES, values)
 
 
 def test_integer_labels_of_any_shape_say_where_they_are_wrong():
@@ -123,34 +104,3 @@ def test_integer_labels_of_any_shape_say_where_they_are_wrong():
     for wrong in (np.array([0, -1]), np.array([0.0, 1.0]), np.array(["0"])):
         with pytest.raises(InputError, match=r"^file x\.npz: labels must be integers from 0$"):
             integer_labels("file x.npz", wrong)
-
-
-EMPTY = Records(np.empty((0, 3), np.float32), [])
-IMAGES = Records(np.random.default_rng(1).integers(0, 256, (3, 3, 5, 4)).astype(np.uint8), LABELS)
-TEXTS = Records(["a text", "ein längerer Text", ""], LABELS)
-NUMBERS = Records(np.array(FEATURES, np.float32), [1, 4, 0])
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (NUMBERS, NUMBERS[:2], NUMBERS[1:]),
-        (NUMBERS, EMPTY, EMPTY),
-        (IMAGES, IMAGES[:0], IMAGES[1:]),
-        (TEXTS, TEXTS[1:], TEXTS[:1]),
-        (Records(torch.tensor(FEATURES), LABELS), Records(FEATURES, LABELS), Records([], [])),
-    ],
-    ids=["numbers", "private alone", "images", "texts", "tensors and lists"],
-)
-def test_splits_come_back(tmp_path, parts):
-    split, keys = Split(*parts), {"source": "digits", "num_records": 4}
-    write_split(tmp_path / "data.npz", split, settings=keys)
-    again = read_split(tmp_path / "data.npz")
-    for role in ("private", "auxiliary", "test"):
-        ours, theirs = getattr(again, role), getattr(split, role)
-        np.testing.assert_array_equal(ours.features, theirs.features)
-        np.testing.assert_array_equal(ours.labels, theirs.labels)
-        assert (ours.features.dtype, ours.labels.dtype) == (theirs.features.dtype, np.int64)
-    header, _ = read_arrays(tmp_path / "data.npz")
-    assert header == {"settings": keys}
-    assert again.num_classes == max(part.num_classes for part in parts)

@@ -32,6 +32,7 @@ TABLES = {
     "A": "cebere-convnet-figure1a: last",
     "O": "one-run-digits: num_slots=500 num_runs=1",
     "I": "one-run-cifar10-head: num_slots=500 num_runs=1",
+    **{f"F{name}": f"figure{name}: last" for name in ("3", "4")},
 }
 _BETTER = "canary=metagradient compared_with={} measure={} .lower"
 CLAIMS = [
@@ -70,6 +71,15 @@ CLAIMS = [
     # Ratios of epsilons below 2 are found with rare sampling and little noise alone.
     "figureA5: ratio<2 .sample_rate @max < 0.999",
     "figureA5: ratio<2 .noise_multiplier @max < 3.001",
+    # Crafted and mislabeled inputs prove less where samples are smaller.
+    *(
+        f"F{name} audited {canary} sample_rate={less} < F{name} audited {canary} sample_rate={more}"
+        for name, canary, less, more in [
+            *(("3", canary, 0.25, 1) for canary in ("crafted_input", "mislabeled")),
+            *(("3", canary, 0.0625, 0.25) for canary in ("crafted_input", "mislabeled")),
+            ("4", "crafted_input", 0.25, 1),
+        ]
+    ),
 ]
 
 
@@ -87,6 +97,38 @@ def number(side: str) -> float:
 def test_what_is_called_larger_is_larger(claim):
     smaller, larger = claim.split(" < ")
     assert number(smaller) < number(larger)
+
+
+INPUTS = ("crafted_input", "mislabeled", "natural")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_runs", "not_above"),
+    [
+        ("figure2", 50_000, set()),
+        ("figure3", 2500, set()),
+        ("figure4", 1000, {("mislabeled", 1), ("mislabeled", 0.25)}),
+        ("figure5", 250, set()),
+        ("figure5", 100, {("natural", 1), ("natural", 0.25), ("natural", 0.0625)}),
+        ("figureA6", 1000, {(canary, 0.0625) for canary in INPUTS}),
+    ],
+)
+def test_which_canaries_exceed_the_add_remove_epsilon(name, num_runs, not_above):
+    """And that the gradient leads, and the worst case stays below the substitute epsilon."""
+    rows = table_of(name).query("step == step.max()")
+    keys = ["sample_rate", "noise_multiplier"]
+    accounted = rows[rows["series"].str.startswith("accounted")]
+    limits = accounted.pivot_table(index=keys, columns="series", values="epsilon")
+    bounds = rows.query("series == 'audited' and num_runs == @num_runs").join(limits, on=keys)
+    above = bounds["epsilon"] > bounds["accounted_add_remove"]
+    assert {*bounds[~above][["canary", "sample_rate"]].itertuples(index=False, name=None)} == (
+        not_above
+    )
+    if name == "figure2":
+        assert (bounds["epsilon"] < bounds["accounted_substitute"]).all()
+    if name in ("figure4", "figureA6"):
+        leading = bounds.loc[bounds.groupby("sample_rate")["epsilon"].idxmax(), "canary"]
+        assert {*leading} == {"gradient"}
 
 
 def test_no_set_proves_more_than_another_with_privacy():
