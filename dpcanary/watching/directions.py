@@ -232,8 +232,10 @@ class Directions:
         """Looks at the noise, `scale * noisy - sums`, in one pass; see `NoiseSeen`."""
         here = self._on(noisy[0].device)
         if here.single:
-            noise = _joined_in_numpy(noisy) * np.float32(scale) - _joined_in_numpy(sums)
-            return here.single.noise(noise)
+            # Values that are not finite are the caller's to judge.
+            with np.errstate(invalid="ignore", over="ignore"):
+                noise = _joined_in_numpy(noisy) * np.float32(scale) - _joined_in_numpy(sums)
+                return here.single.noise(noise)
         by_column = torch.zeros_like(here.weights)
         found = torch.zeros(2, len(noisy), dtype=torch.float64, device=noisy[0].device)
         for place in self._wide:

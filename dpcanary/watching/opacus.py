@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_poisson
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_real
 from dpcanary.errors import InputError
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
@@ -80,8 +81,8 @@ def watch(
         A context manager. The training is watched inside; `result` is for afterwards.
 
     Raises:
-        InputError: if it is no optimizer of Opacus, its sample rate is not known, or an argument is
-            out of range.
+        InputError: if it is no optimizer of Opacus, its noise multiplier or max_grad_norm is not
+            positive and finite, its sample rate is not known, or an argument is out of range.
 
     The loop goes inside: `with watch(optimizer) as watched:`. After it,
     `watched.result(delta=1e-5)` is what was proven.
@@ -119,6 +120,8 @@ class WatchedOptimizer:
                 "optimizer must be the one that make_private of Opacus returned, not"
                 f" {type(optimizer).__name__}; for loops without Opacus see docs/watching.md"
             )
+        checked_real("noise_multiplier of the optimizer", float(optimizer.noise_multiplier))
+        checked_real("max_grad_norm of the optimizer", float(optimizer.max_grad_norm))
         self._optimizer, self._parameters = optimizer, [*optimizer.params]
         self._group = Processes() if hasattr(optimizer, "world_size") else None
         # Each process has a part of each parameter, instead of all processes having all.
@@ -265,18 +268,22 @@ class WatchedOptimizer:
         self.recorder.saw_clipping(float(clipped.sum()), len(clipped))
 
     def _add_noise(self, inner: Callable[[], object]) -> object:
+        if self.recorder.end is not None:
+            return inner()
         if self._steps_before is None:  # an accountant's state may have been loaded until now
             self._steps_before = self._accounted()[0]
         self._check_accountant()
+        told, self._rows = self._told(), 0.0
+        if not self.recorder.can_judge(told):
+            return inner()
         self._check_set_up()
         if self.recorder.num_steps >= self._next_trial:
             self._next_trial = 4 * self.recorder.num_steps + 3
             self._try_clipping()
         sums = self._sums()
-        told = self._told()
         group = None if self._is_sharded else self._group
         self.recorder.before_noise(sums, told, inserts=group is None or group.rank == 0)
-        self._last_told, self._rows = told, 0.0
+        self._last_told = told
         returned = inner()
         if group:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
@@ -320,7 +327,7 @@ class WatchedOptimizer:
         is_chosen = of_counts is not None
         if not is_chosen and self._model.adapts:
             of_counts = rows / 20  # as adaptive ghost clipping chooses it
-        if not of_counts:
+        if not of_counts or not noise > 0:
             return nan
         rest = noise**-2 - (2 * float(of_counts)) ** -2
         if rest > 0:
@@ -336,6 +343,8 @@ class WatchedOptimizer:
 
     def _before_step(self, *_: Any) -> None:
         """Just before the update: looks at the noisy gradients, as they will be used."""
+        if self.recorder.end is not None:
+            return
         if not self._noised:
             self._contradiction(
                 "update_without_noise", "the optimizer makes an update without adding noise"
@@ -422,7 +431,12 @@ class WatchedOptimizer:
     def _check_accountant(self) -> None:
         """Whether the accountant was told what the last step did."""
         told, self._last_told = self._last_told, None
-        if told is None or self._accountant is None or self._steps_before is None:
+        if (
+            self.recorder.end is not None
+            or told is None
+            or self._accountant is None
+            or self._steps_before is None
+        ):
             return
         steps, noise, rate = self._accounted()
         accounted, watched = steps - self._steps_before, self.recorder.num_steps_since_begin

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,22 @@ from dpcanary.watching.result import WatchedTraining
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
 
-FORMAT = "dpcanary-watched-1"
+FORMAT = "dpcanary-watched-2"
 # Steps that are evaluated together, unless a second has passed before.
 _STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
 # Canaries by default, and what they may then add to the variance of the noise.
 _MOST_CANARIES, _DEFAULT_SHARE, _LARGE_SHARE = 5_000, 0.005, 0.05
 _SECONDS_BETWEEN_WRITES = 60.0
 _MOST_SEED = 2**63
+_SUM_NOT_FINITE = (
+    "the sum of clipped gradients has values that are not finite (NaN or infinite). Clipping does"
+    " not bound such a gradient, and no noise hides it, so the step reveals that a record with such"
+    " a gradient was in its batch. Watching ends before this step"
+)
+_NOISE_NOT_FINITE = (
+    "the noisy sum has values that are not finite (NaN or infinite), though the sum before the noise"
+    " has none, so this step cannot be judged. Watching ends before it"
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,22 @@ class StepTold:
     @property
     def noise_on_gradients(self) -> float:
         """In units of C."""
-        return self.gradient_noise if isfinite(self.gradient_noise) else self.noise_multiplier
+        return self.noise_multiplier if isnan(self.gradient_noise) else self.gradient_noise
+
+    def check(self) -> None:
+        """Refuses numbers with which no step can be judged.
+
+        Raises:
+            InputError: if the noise, C or q is not finite or not positive, q is above 1, or the
+                batch size is negative or infinite.
+        """
+        checked_real("noise_multiplier", self.noise_multiplier)
+        checked_real("max_grad_norm", self.max_grad_norm)
+        checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
+        if not isnan(self.batch_size):
+            checked_real("batch_size", self.batch_size, zero_included=True)
+        if not isnan(self.gradient_noise):
+            checked_real("gradient_noise", self.gradient_noise)
 
 
 @dataclass(frozen=True)
@@ -106,8 +130,12 @@ class Recorder:
     In each step, call `before_noise` with the sum of clipped gradients, and `after_noise` with the
     same sum after the noise. Then `result`, at any time.
 
+    Watching ends at the first step that cannot be judged: sums or noise with values that are not
+    finite, or a setting that has become so. Later steps get no canaries and are not recorded.
+
     Attributes:
         alarm: what refutes the claim; None so far.
+        end: the alarm at which watching ended; None so far.
         num_canaries: K.
         share: what the canaries add to the variance of the noise.
         num_steps: steps that were recorded.
@@ -211,6 +239,7 @@ class Recorder:
             sampled=self.directions.names_of_sampled(self._names),
         )
         self.alarm: Alarm | None = None
+        self.end: Alarm | None = None
         self.num_steps = 0
         self._phases: list[Phase] = []
         self._looks: list[int] = []
@@ -253,6 +282,8 @@ class Recorder:
     @torch.no_grad()
     def ends_with(self, parameters: Sequence[Tensor]) -> None:
         """Keeps the projections of the parameters as they are now."""
+        if self.end is not None:  # they are not those after the steps that were recorded
+            return
         self._last = self.directions.project([tensor.detach() for tensor in parameters])
 
     @torch.no_grad()
@@ -265,6 +296,8 @@ class Recorder:
             inserts: whether this process puts the canaries in: one of several does.
         """
         amounts = self.begin(told, self.directions.project(sums))
+        if self.end is not None:
+            return
         if inserts:
             self.directions.add(sums, amounts)
         self._sums = sums
@@ -274,11 +307,43 @@ class Recorder:
         """Begins a step, of whose sum the projections are known: what the canaries add to it.
 
         Both have shape (K,), in the units of the sum.
+
+        Raises:
+            InputError: if the first step has a noise multiplier, C, q or batch size that is out of
+                range. At a later step this is an alarm, which ends watching.
         """
+        if not self.can_judge(told):
+            return np.zeros(self.num_canaries)
         self.told = told
         self.others = projections / told.max_grad_norm
         self.added = self._takes_part(told)
         return self.added * told.max_grad_norm
+
+    def can_judge(self, told: StepTold) -> bool:
+        """Whether a step with these settings is watched; if they are out of range, watching ends.
+
+        Raises:
+            InputError: if those of the first step are out of range.
+        """
+        if self.end is None:
+            try:
+                told.check()
+            except InputError as error:
+                if not self.num_steps:
+                    raise
+                self.ends("invalid_setting", f"{error}. Watching ends before this step")
+        return self.end is None
+
+    def ends(self, kind: str, message: str) -> None:
+        """Raises an alarm at the present step, and ends watching before it."""
+        self.evaluate()
+        self.end = Alarm(self.num_steps + 1, kind, message, 0.0)
+        self.told, self._sums = None, ()
+        self._start = self._last = None
+        if self.alarm is None:
+            self.raise_alarm(self.end)
+        else:
+            self.write()
 
     @torch.no_grad()
     def noise_of(self, noisy: Sequence[Tensor], *, scale: float = 1.0) -> NoiseSeen:
@@ -297,13 +362,28 @@ class Recorder:
             noisy: the sum after the noise, one contiguous tensor for each trained parameter.
             scale: what it is to be multiplied by to be in the units of the sum: the expected batch
                 size, if it was divided by that.
+
+        Raises:
+            InputError: if `before_noise` was not called, the sums were changed in place since then,
+                or the scale is not positive and finite.
         """
+        if self.end is not None:
+            return
         if self.told is None:
             raise InputError("call before_noise first, with the sum without noise")
+        checked_real("scale", scale)
         self.record(self.noise_of(noisy, scale=scale), self.others)
 
     def record(self, noise: NoiseSeen, others: Floats) -> None:
         """Records a step of which the noise and the other records' projections are known."""
+        if self.end is not None:
+            return
+        measured = noise.squares, noise.projections, others
+        if not all(np.isfinite(values).all() for values in measured):
+            # A value of the sum that is not finite makes the difference so, too.
+            is_of_sum = not np.isfinite(others).all() or not _all_finite(self._sums)
+            self.ends("not_finite", _SUM_NOT_FINITE if is_of_sum else _NOISE_NOT_FINITE)
+            return
         told = self.told
         assert told is not None, "before_noise comes first"
         along, added, others = self._whitened(
@@ -406,7 +486,8 @@ class Recorder:
         """
         self.evaluate()
         if not self.num_steps:
-            raise InputError("no step was recorded: take steps between watch and result")
+            why = "take steps between watch and result" if self.end is None else str(self.end)
+            raise InputError(f"no step was recorded: {why}")
         earlier = tuple(look for look in self._looks if look != self.num_steps)
         if self.num_steps not in self._looks:
             self._looks.append(self.num_steps)
@@ -425,6 +506,7 @@ class Recorder:
             share=self.share,
             alarm=self.alarm,
             alarm_level=self._alarm_level,
+            end=self.end,
             measured=self._measured.copy(),
             tensors=tuple(self._names),
             earlier_looks=earlier,
@@ -458,6 +540,7 @@ class Recorder:
             "shapes": [[*pair] for pair in zip(self._names, self._shapes, strict=True)],
             "phases": [[*vars(phase).values()] for phase in self._phases],
             "alarm": None if self.alarm is None else vars(self.alarm),
+            "end": None if self.end is None else vars(self.end),
         }
         return {"header": header, "arrays": arrays}
 
@@ -484,6 +567,7 @@ class Recorder:
         self.num_steps, self._looks = header["num_steps"], [*header["looks"]]
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
+        self.end = None if header["end"] is None else Alarm(**header["end"])
         self._known, self._unknown = np.array(arrays["known"]), np.array(arrays["unknown"])
         self._start = np.array(arrays["start"]) if len(arrays["start"]) else None
         self._last = np.array(arrays["last"]) if len(arrays["last"]) else None
@@ -542,6 +626,10 @@ def read_state(path: Path | str) -> dict[str, Any] | None:
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is no journal of a watched training")
     return {"header": header, "arrays": arrays}
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _warn(alarm: Alarm) -> None:

@@ -81,6 +81,7 @@ class WatchedTraining:
         measured: noise, batches and clipping as they ran.
         tensors: names of the trained parameters.
         earlier_looks: steps at which results were asked for before.
+        end: the alarm before whose step watching ended; None if all steps were watched.
     """
 
     scores: Mapping[str, WorldScores]
@@ -95,6 +96,7 @@ class WatchedTraining:
     measured: Measured
     tensors: tuple[str, ...]
     earlier_looks: tuple[int, ...] = ()
+    end: Alarm | None = None
 
     @property
     def num_steps(self) -> int:
@@ -344,4 +346,9 @@ class WatchedTraining:
         """The alarm, or that there is none."""
         if self.alarm is None:
             return f"alarm: none (level {self.alarm_level:g}, over all steps together)"
-        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold"
+        if self.alarm == self.end:
+            return (
+                f"ALARM: {self.alarm}. The bounds are those of the {self.num_steps:,} steps before"
+            )
+        ended = "" if self.end is None else f". Watching ended: {self.end}"
+        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold{ended}"

@@ -509,6 +509,82 @@ def test_a_right_training_proves_much_and_raises_no_alarm():
     assert found.summary.epsilon_upper_substitute.item() == found.accounted.substitute
 
 
+NEVER = float("nan"), math.inf, -math.inf
+# What is told of the tenth step, and the name in the message.
+IMPOSSIBLE = {
+    "noise_multiplier": (0.0, -1.0, *NEVER),
+    "max_grad_norm": (0.0, -1.0, *NEVER),
+    "sample_rate": (0.0, 1.1, *NEVER),
+    "batch_size": (-1.0, *NEVER[1:]),
+    "gradient_noise": (0.0, -1.0, *NEVER[1:]),
+}
+
+
+def step_of(recorder: Recorder, *, sums=None, noise=None, scale=1.0, **told) -> None:
+    """One right step, but for what is given."""
+    told = StepTold(
+        **{"noise_multiplier": SIGMA, "max_grad_norm": NORM, "sample_rate": RATE} | told
+    )
+    sums = [torch.ones(shape) for shape in SHAPES.values()] if sums is None else sums
+    recorder.before_noise(sums, told)
+    noise = SIGMA * NORM if noise is None else noise
+    recorder.after_noise([part + noise * torch.randn(part.shape) for part in sums], scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("value", "tensor", "place"),
+    [(math.nan, "first", 0), (math.inf, "first", -1), (-math.inf, "bias", 3)],
+)
+def test_a_sum_that_is_not_finite_ends_watching_and_leaves_a_result(value, tensor, place):
+    """60 canaries have 23 columns each: some of the 1,407 parameters are in no direction."""
+    recorder = trained(steps=9)
+    recorder.starts_from([torch.zeros(shape) for shape in SHAPES.values()])
+    sums = {name: torch.ones(shape) for name, shape in SHAPES.items()}
+    sums[tensor].view(-1)[place] = value
+    step_of(recorder, sums=[*sums.values()])
+    assert (recorder.alarm.step, recorder.alarm.kind, recorder.alarm.level) == (10, "not_finite", 0)
+    assert "Clipping does not bound" in recorder.alarm.message
+    # Later sums get no canaries, and are not recorded.
+    later = [torch.ones(shape) for shape in SHAPES.values()]
+    step_of(recorder, sums=later)
+    assert all((part == 1).all() for part in later)
+    recorder.ends_with(later)
+    found = recorder.result(delta=1e-5)
+    assert found.num_steps == 9
+    assert found.end == found.alarm == recorder.alarm
+    assert {*found.scores} == {"all_updates_known", "all_updates"}
+    assert all(np.isfinite(scores.world0).all() for scores in found.scores.values())
+    assert "step 10" in str(found)
+    again = _loaded(recorder)
+    assert again.end == recorder.end
+
+
+def test_noise_that_is_not_finite_ends_watching_in_words_of_its_own():
+    recorder = trained(steps=2)
+    step_of(recorder, noise=math.nan)
+    assert recorder.alarm.kind == "not_finite"
+    assert "though the sum before the noise has none" in recorder.alarm.message
+
+
+@pytest.mark.parametrize(("name", "values"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
+def test_settings_out_of_range_are_refused_at_first_and_end_watching_later(name, values):
+    for value in values:
+        with pytest.raises(InputError, match=name):
+            step_of(trained(steps=0), **{name: value})
+        recorder = trained(steps=3)
+        step_of(recorder, **{name: value})
+        assert (recorder.alarm.step, recorder.alarm.kind) == (4, "invalid_setting")
+        assert name in recorder.alarm.message
+        assert recorder.num_steps == 3
+
+
+def test_a_first_step_that_is_not_finite_leaves_no_result():
+    recorder = trained(steps=0)
+    step_of(recorder, sums=[torch.full(shape, math.nan) for shape in SHAPES.values()])
+    with pytest.raises(InputError, match="step 1: the sum of clipped gradients"):
+        recorder.result(delta=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("audits", [40, pytest.param(400, marks=pytest.mark.exhaustive)])
 def test_bounds_keep_their_significance_and_use_most_of_the_truth(audits):
@@ -607,6 +683,9 @@ def test_calls_in_the_wrong_order_and_bad_arguments_are_refused():
         Recorder({}, noise_multiplier=1.0, sample_rate=0.1)
     with pytest.raises(InputError, match="alarm_level"):
         trained(steps=0, alarm_level=1.5)
+    for scale in (0.0, math.nan):
+        with pytest.raises(InputError, match="scale"):
+            step_of(trained(steps=0), scale=scale)
     with pytest.raises(InputError, match="delta"):
         trained(steps=1).result(delta=1.5)
 

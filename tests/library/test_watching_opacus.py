@@ -247,6 +247,39 @@ def test_an_error_in_the_loop_leaves_the_optimizer_as_it_was_and_raises_no_alarm
     assert read_watched(journal, delta=1e-5).num_steps == 8
 
 
+def test_a_record_that_is_not_finite_ends_watching_before_its_step():
+    made = build(batch_size=RECORDS, noise_multiplier=5.0)
+
+    def train(made):
+        run(made, epochs=3)
+        made.loader.dataset.tensors[0][7, 3] = torch.nan
+        run(made, epochs=2)
+
+    found = watched(made, train, on_alarm=lambda alarm: None).result(delta=1e-5)
+    assert (found.alarm.step, found.alarm.kind, found.num_steps) == (4, "not_finite", 3)
+    assert "last_model" not in found.scores
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
+@pytest.mark.parametrize("value", [0.0, float("inf")])
+def test_noise_and_bounds_out_of_range_are_refused_or_end_watching(name, value):
+    made = build()
+    right = getattr(made.optimizer, name)
+    setattr(made.optimizer, name, value)
+    with pytest.raises(InputError, match=name):
+        watch(made.optimizer)
+    setattr(made.optimizer, name, right)
+
+    def train(made):
+        run(made, epochs=1)
+        setattr(made.optimizer, name, value)
+        run(made, epochs=1)
+
+    found = watched(made, train, on_alarm=lambda alarm: None)
+    assert (found.alarm.step, found.alarm.kind) == (9, "invalid_setting")
+    assert found.result(delta=1e-5).num_steps == 8
+
+
 def test_an_optimizer_is_watched_once():
     made = build()
     with watch(made.optimizer, num_canaries=5):
