@@ -70,7 +70,8 @@ def watch(
         on_alarm: called with the alarm as soon as it is raised. By default there is a warning. It
             may raise an error to stop the training.
         journal: a file that is kept up to date, so that a killed training keeps what was seen. If
-            it exists, watching goes on after it.
+            it exists, watching goes on after it: with the parameters that it ended with, or an
+            accountant that knows its steps. The first step of another training is refused.
         accountant: Opacus's, or a privacy engine; by default the one that the optimizer calls.
         sample_rate: the accounted one, if there is no accountant.
         num_records: of the training data; by default as Opacus knows it. Batch sizes are tested
@@ -157,9 +158,11 @@ class WatchedOptimizer:
             first = journal is not None and not self._group.rank
             state = self._group.shared(read_state(journal) if first else None)
             if state:
-                self.recorder.load_state_dict(state)
+                self.recorder.load_journal(state)
             if first:
                 self.recorder.journal = Path(journal)
+        if not self._is_sharded:  # there a projection needs all processes at once
+            self.recorder.now = lambda: self.recorder.project(self._flat_parameters())
         self._other_rates = data.other_rates
         self._is_poisson = samples_poisson(optimizer)
         self._steps_before: int | None = None
@@ -177,7 +180,6 @@ class WatchedOptimizer:
         optimizer = self._optimizer
         if hasattr(vars(optimizer).get("add_noise"), _MARK):
             raise InputError("this optimizer is being watched already")
-        self.recorder.starts_from([_flat(p) for p in self._parameters])
         self._wrap("add_noise", self._add_noise)
         accumulates = "clip_and_accumulate"
         if hasattr(optimizer, "accumulate"):  # ghost clipping, which has clipped before
@@ -198,7 +200,7 @@ class WatchedOptimizer:
         self._removers = []
         if error is None:
             self._check_accountant()
-            self.recorder.ends_with([_flat(p) for p in self._parameters])
+            self.recorder.ends_with(self._flat_parameters())
         self.recorder.evaluate()
         self.recorder.write()
 
@@ -228,7 +230,7 @@ class WatchedOptimizer:
         """
         if self._removers:
             self._check_accountant()
-            self.recorder.ends_with([_flat(p) for p in self._parameters])
+            self.recorder.ends_with(self._flat_parameters())
         return self.recorder.result(delta=delta, significance=significance)
 
     def state_dict(self) -> dict[str, Any]:
@@ -270,8 +272,8 @@ class WatchedOptimizer:
     def _add_noise(self, inner: Callable[[], object]) -> object:
         if self.recorder.end is not None:
             return inner()
-        if self._steps_before is None:  # an accountant's state may have been loaded until now
-            self._steps_before = self._accounted()[0]
+        if self._steps_before is None:  # model and accountant may have been loaded until now
+            self._begin()
         self._check_accountant()
         told, self._rows = self._told(), 0.0
         if not self.recorder.can_judge(told):
@@ -289,6 +291,18 @@ class WatchedOptimizer:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
         self._noised = True
         return returned
+
+    def _begin(self) -> None:
+        self._steps_before = self._accounted()[0]
+        knows = getattr(self._accountant, "history", None) is not None
+        self.recorder.starts_from(
+            self._flat_parameters(), num_accounted=self._steps_before if knows else None
+        )
+        if self.recorder.accounted_before is None:
+            self.recorder.accounted_before = self._steps_before
+
+    def _flat_parameters(self) -> list[Tensor]:
+        return [_flat(p) for p in self._parameters]
 
     def _sums(self) -> list[Tensor]:
         """The sums of clipped gradients, which are changed in place."""

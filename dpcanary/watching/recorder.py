@@ -41,6 +41,8 @@ _STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
 _MOST_CANARIES, _DEFAULT_SHARE, _LARGE_SHARE = 5_000, 0.005, 0.05
 _SECONDS_BETWEEN_WRITES = 60.0
 _MOST_SEED = 2**63
+# Projections of the same parameters differ by this share at most.
+_SAME = 1e-5
 _SUM_NOT_FINITE = (
     "the sum of clipped gradients has values that are not finite (NaN or infinite). Clipping does"
     " not bound such a gradient, and no noise hides it, so the step reveals that a record with such"
@@ -222,10 +224,12 @@ class Recorder:
                 UserWarning,
                 stacklevel=3,
             )
+        # Gives the projections of the parameters as they are, for the journal.
+        self.now: Callable[[], Floats] | None = None
         self.journal = None if journal is None else Path(journal)
         self._written = time.monotonic()
         if self.journal is not None and (state := read_state(self.journal)):
-            self.load_state_dict(state)
+            self.load_journal(state)
 
     def _begin(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
         self.num_canaries, self._adjacency, self._seed = num_canaries, adjacency, seed
@@ -250,7 +254,10 @@ class Recorder:
         self._waiting: list[_Step] = []
         self._flushed = time.monotonic()
         self.told: StepTold | None = None
+        self._is_from_journal = False
         self._begun_at = 0
+        # Steps that were accounted before the first one that was recorded; None if not known.
+        self.accounted_before: int | None = None
         self._sums: Sequence[Tensor] = ()
         self._versions: list[int] = []
         self.added, self.others = np.empty(0), np.empty(0)
@@ -274,10 +281,47 @@ class Recorder:
         return self.directions.project(tensors)
 
     @torch.no_grad()
-    def starts_from(self, parameters: Sequence[Tensor]) -> None:
-        """Keeps the projections of the first parameters, from which changes are counted."""
+    def starts_from(
+        self, parameters: Sequence[Tensor], *, num_accounted: int | None = None
+    ) -> None:
+        """Keeps the projections of the first parameters, from which changes are counted.
+
+        Args:
+            parameters: as they are before the next step.
+            num_accounted: steps that the accountant knows, if there is one.
+
+        Raises:
+            InputError: if the journal was read and is of another training: neither the parameters
+                nor the accounted steps are those that it ended with.
+        """
+        projections = self.directions.project([tensor.detach() for tensor in parameters])
         if self._start is None:
-            self._start = self.directions.project([tensor.detach() for tensor in parameters])
+            self._start = projections
+        self.goes_on(projections, num_accounted=num_accounted)
+
+    def goes_on(self, projections: Floats, *, num_accounted: int | None = None) -> None:
+        """Refuses to go on after the journal of another training; see `starts_from`."""
+        if not self._is_from_journal:
+            return
+        last = self._last if self._last is not None else np.full(self.num_canaries, nan)
+        # Another device sums up in another order.
+        is_same = bool(np.abs(projections - last).max() <= _SAME * np.abs(last).max())
+        before = self.accounted_before
+        if num_accounted is not None and before is not None:
+            is_same |= num_accounted == before + self.num_steps
+        elif np.isnan(last).any():
+            is_same = True  # neither is known
+        if is_same:
+            self._is_from_journal = False
+            return
+        accounted = "" if num_accounted is None else f", and {num_accounted:,} steps are accounted"
+        raise InputError(
+            f"{self.journal} is the journal of a training of {self.num_steps:,} steps, which ended"
+            f" with other parameters than this one has now{accounted}. To go on with that training,"
+            " load its model and its accountant before the first step, as they were after"
+            f" {self.num_steps:,} steps. To begin another training, give another journal, or move"
+            " this one away"
+        )
 
     @torch.no_grad()
     def ends_with(self, parameters: Sequence[Tensor]) -> None:
@@ -314,6 +358,10 @@ class Recorder:
         """
         if not self.can_judge(told):
             return np.zeros(self.num_canaries)
+        self._is_from_journal = False  # a loop that gives no parameters cannot be compared
+        if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            # Between steps, so that the parameters are those after the recorded steps.
+            self.write()
         self.told = told
         self.others = projections / told.max_grad_norm
         self.added = self._takes_part(told)
@@ -464,8 +512,6 @@ class Recorder:
         self._evidence.add(seen)
         if self._evidence.finding is not None:
             self.raise_alarm(alarm_of(self._evidence.finding, level=self._alarm_level))
-        if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
-            self.write()
 
     def raise_alarm(self, alarm: Alarm) -> None:
         """Keeps the first alarm, and says it at once."""
@@ -536,6 +582,7 @@ class Recorder:
             "alarm_level": self._alarm_level,
             "num_steps": self.num_steps,
             "looks": self._looks,
+            "accounted_before": self.accounted_before,
             "share": self.share,
             "shapes": [[*pair] for pair in zip(self._names, self._shapes, strict=True)],
             "phases": [[*vars(phase).values()] for phase in self._phases],
@@ -565,6 +612,7 @@ class Recorder:
         )
         self._begun_at, self.share = header["num_steps"], header["share"]
         self.num_steps, self._looks = header["num_steps"], [*header["looks"]]
+        self.accounted_before = header["accounted_before"]
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
         self.end = None if header["end"] is None else Alarm(**header["end"])
@@ -577,10 +625,23 @@ class Recorder:
             {name[len(part) :]: value for name, value in arrays.items() if name.startswith(part)}
         )
 
+    def load_journal(self, state: Mapping[str, Any]) -> None:
+        """Goes on after a journal; its training is compared before the first step.
+
+        Raises:
+            InputError: as for `load_state_dict`.
+        """
+        self.load_state_dict(state)
+        self._is_from_journal = True
+
+    @torch.no_grad()
     def write(self) -> None:
         """Writes the journal, if there is one."""
-        if self.journal is not None:
+        # Until it is known that the training is the journal's, it stays as it is.
+        if self.journal is not None and not self._is_from_journal:
             self._written = time.monotonic()
+            if self.now is not None and self.end is None:
+                self._last = self.now()
             write_arrays(self.journal, **self.state_dict())
 
 

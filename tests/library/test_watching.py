@@ -654,6 +654,18 @@ def test_the_journal_keeps_what_was_seen_and_remembers_looks(tmp_path):
     assert "looking at steps 30" in str(found)
 
 
+def test_a_journal_is_compared_with_the_parameters_that_a_loop_gives(tmp_path):
+    path = tmp_path / "watched.npz"
+    parameters = [torch.randn(shape) for shape in SHAPES.values()]
+    first = trained(steps=2, journal=path)
+    first.starts_from([torch.zeros(shape) for shape in SHAPES.values()])
+    first.ends_with(parameters)
+    first.write()
+    trained(steps=0, journal=path).starts_from([part * (1 + 1e-7) for part in parameters])
+    with pytest.raises(InputError, match="training of 2 steps"):
+        trained(steps=0, journal=path).starts_from([part * 1.001 for part in parameters])
+
+
 def test_a_journal_of_something_else_is_refused(tmp_path):
     path = tmp_path / "watched.npz"
     trained(seed=4, steps=3, journal=path).result(delta=1e-5)

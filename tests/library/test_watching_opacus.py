@@ -280,6 +280,35 @@ def test_noise_and_bounds_out_of_range_are_refused_or_end_watching(name, value):
     assert found.result(delta=1e-5).num_steps == 8
 
 
+def test_a_journal_goes_on_with_its_training_alone(tmp_path):
+    """With its parameters, or its accounted steps; a new model is refused at the first step."""
+    journal, kept = tmp_path / "watched.npz", tmp_path / "kept.npz"
+    made = build()
+    watched(made, lambda made: run(made, epochs=2), journal=journal)
+    kept.write_bytes(journal.read_bytes())
+    with pytest.raises(InputError, match="training of 16 steps.*give another journal"):
+        watched(build(), journal=journal)
+    assert journal.read_bytes() == kept.read_bytes()
+    # The same process goes on.
+    found = watched(made, lambda made: run(made, epochs=1), journal=journal)
+    assert (found.recorder.num_steps, found.alarm) == (24, None)
+    # Checkpoints of the model, and of the accountant, loaded after watch was called.
+    parameters, history = made.model.state_dict(), [*made.engine.accountant.history]
+    for loads in ("model", "accountant"):
+        kept.write_bytes(journal.read_bytes())
+        other = build()
+
+        def train(made, loads=loads):
+            if loads == "model":
+                made.model.load_state_dict(parameters)
+            else:
+                made.engine.accountant.history = [*history]
+            run(made, epochs=1)
+
+        found = watched(other, train, journal=kept)
+        assert (found.recorder.num_steps, found.alarm) == (32, None)
+
+
 def test_an_optimizer_is_watched_once():
     made = build()
     with watch(made.optimizer, num_canaries=5):
