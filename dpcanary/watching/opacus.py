@@ -16,10 +16,11 @@ from torch import Tensor
 
 from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_poisson
 from dpcanary.adjacency import Adjacency
-from dpcanary.checks import checked_real
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
+from dpcanary.watching.outside import KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepTold, read_state
 from dpcanary.watching.result import WatchedTraining
@@ -33,6 +34,8 @@ _LONG, _TOLERANCE, _ROUNDINGS = 10.0, 1e-3, 2.0
 _MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
 _STEPS_BETWEEN_LOOKS = 64
+# Factors and norms of noisy gradients that are clipped once more agree up to this.
+_CLIPPED = 1e-3
 
 
 def watch(
@@ -46,6 +49,7 @@ def watch(
     accountant: Any = None,
     sample_rate: float | None = None,
     num_records: int | None = None,
+    num_public_records: int = 0,
     seed: int | None = None,
 ) -> "WatchedOptimizer":
     """Audits a training with Opacus while it runs.
@@ -76,6 +80,9 @@ def watch(
         sample_rate: the accounted one, if there is no accountant.
         num_records: of the training data; by default as Opacus knows it. Batch sizes are tested
             against it.
+        num_public_records: public or generated records that each batch has beside the private ones,
+            for which batch sizes are not tested. `watched.num_public_records` may be changed before
+            a step that has another number.
         seed: of all secrets; by default from the operating system.
 
     Returns:
@@ -86,13 +93,15 @@ def watch(
             positive and finite, its sample rate is not known, or an argument is out of range.
 
     The loop goes inside: `with watch(optimizer) as watched:`. After it,
-    `watched.result(delta=1e-5)` is what was proven.
+    `watched.result(delta=1e-5)` is what was proven. Steps on public data, and post-processing that
+    changes parameters or noisy gradients, go inside `with watched.public():`.
     """
     return WatchedOptimizer(
         optimizer,
         accountant=accountant,
         sample_rate=sample_rate,
         num_records=num_records,
+        num_public_records=num_public_records,
         options={
             "num_canaries": num_canaries,
             "adjacency": adjacency,
@@ -105,7 +114,12 @@ def watch(
 
 
 class WatchedOptimizer:
-    """An optimizer of Opacus that is being watched; see `watch`."""
+    """An optimizer of Opacus that is being watched; see `watch`.
+
+    Attributes:
+        recorder: what is seen goes there.
+        num_public_records: public or generated records in the batches of the next steps.
+    """
 
     def __init__(
         self,
@@ -114,6 +128,7 @@ class WatchedOptimizer:
         accountant: Any,
         sample_rate: float | None,
         num_records: int | None,
+        num_public_records: int,
         options: Mapping[str, Any],
     ) -> None:
         if not hasattr(optimizer, "add_noise") or not hasattr(optimizer, "original_optimizer"):
@@ -135,7 +150,15 @@ class WatchedOptimizer:
                 " sample_rate (expected batch size / number of records)"
             )
         self._sample_rate = float(rate)
+        self.num_public_records = checked_count("num_public_records", num_public_records, least=0)
         self._model = _Model(self._parameters)
+        self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
+        self._beside = Unchanged({})
+        self._statistics = KeptStatistics(None if self._is_sharded else self._model.module)
+        self._is_public = self._is_recorded = False
+        # Of the noisy gradients, and what they were clipped to after that.
+        self._noisy_norms: Tensor | None = None
+        self._clipped_after: float | None = None
         journal = options["journal"]
         if self._group:
             seed = self._group.shared(_drawn(options["seed"]))
@@ -187,6 +210,11 @@ class WatchedOptimizer:
         self._wrap(accumulates, self._accumulate)
         original = optimizer.original_optimizer
         self._removers.append(original.register_step_pre_hook(self._before_step).remove)
+        self._removers.append(original.register_step_post_hook(self._after_step).remove)
+        self._beside = Unchanged(self._model.without(_trained_by_optimizers(optimizer)))
+        self._beside.keep()
+        self._statistics.start()
+        self._removers.append(self._statistics.stop)
         return self
 
     def __exit__(
@@ -203,6 +231,59 @@ class WatchedOptimizer:
             self.recorder.ends_with(self._flat_parameters())
         self.recorder.evaluate()
         self.recorder.write()
+
+    @contextmanager
+    def public(self) -> Iterator[None]:
+        """Declares that what happens inside reveals nothing of the private records.
+
+        That is: steps on public data without noise, and whatever changes parameters or noisy
+        gradients by post-processing, such as weights that are averaged or put back. Private steps
+        inside are watched as always.
+        """
+        self._compare_parameters()
+        if self._noised:  # between the noise and the update
+            self._record()
+            self._is_recorded = True
+        before, self._is_public = self._is_public, True
+        self._statistics.is_paused = True
+        try:
+            yield
+        finally:
+            self._is_public = self._statistics.is_paused = before
+            self._own.keep()
+            self._beside.keep()
+
+    def _compare_parameters(self) -> None:
+        """Raises the alarm if parameters are not as the last private step left them."""
+        if self._is_public or self.recorder.end is not None or self.alarm is not None:
+            return
+        own, beside = self._own.changed(), self._beside.changed()
+        way_out = (
+            "if this reveals nothing of private records (post-processing, or steps on public data),"
+            " do it inside `with watched.public():`"
+        )
+        if own:
+            self._contradiction(
+                "changed_parameters",
+                f"{listed(own)} changed between two steps of the private optimizer; {way_out}",
+            )
+        elif beside:
+            self._contradiction(
+                "changed_parameters",
+                f"{listed(beside)} changed, which the private optimizer does not train, so no noise"
+                f" was added; {way_out}",
+            )
+
+    def _look_at_buffers(self) -> None:
+        found = self._statistics.found()
+        self.recorder.not_seen = self._statistics.not_seen
+        if found:
+            self._contradiction(
+                "released_statistics",
+                f"the buffers {listed(found)} hold statistics of the records of forward passes, and"
+                " no noise: whoever gets the model gets them. Use layers that keep none, such as"
+                " GroupNorm",
+            )
 
     def _wrap(self, name: str, wrapper: Callable[..., object]) -> None:
         """Puts a wrapper in place of a method of this one optimizer."""
@@ -240,6 +321,8 @@ class WatchedOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on after what `state_dict` gave."""
         self.recorder.load_state_dict(state)
+        self._own.forget()
+        self._beside.keep()
 
     def _accumulate(self, inner: Callable[[], object]) -> object:
         """Counts the records of a batch, or of a part of one."""
@@ -279,6 +362,7 @@ class WatchedOptimizer:
         if not self.recorder.can_judge(told):
             return inner()
         self._check_set_up()
+        self._look_at_buffers()
         if self.recorder.num_steps >= self._next_trial:
             self._next_trial = 4 * self.recorder.num_steps + 3
             self._try_clipping()
@@ -289,7 +373,8 @@ class WatchedOptimizer:
         returned = inner()
         if group:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
-        self._noised = True
+        self._noised, self._is_recorded = True, False
+        self._noisy_norms = None if self._group else norms_of([p.grad for p in self._parameters])
         return returned
 
     def _begin(self) -> None:
@@ -316,7 +401,8 @@ class WatchedOptimizer:
 
     def _told(self) -> StepTold:
         optimizer = self._optimizer
-        noise, rows = float(optimizer.noise_multiplier), float(self._rows)
+        noise = float(optimizer.noise_multiplier)
+        rows = float(self._rows) - self.num_public_records
         if self._group:
             rows = float(self._group.sum(np.array([rows]))[0])
         return StepTold(
@@ -357,19 +443,46 @@ class WatchedOptimizer:
 
     def _before_step(self, *_: Any) -> None:
         """Just before the update: looks at the noisy gradients, as they will be used."""
+        self._compare_parameters()
         if self.recorder.end is not None:
             return
-        if not self._noised:
-            self._contradiction(
-                "update_without_noise", "the optimizer makes an update without adding noise"
-            )
-            return
+        if self._noised:
+            self._record()
+        elif not (self._is_public or self._is_recorded) and self.alarm is None:
+            self._contradiction(*_why_without_noise(self._optimizer))
+        self._is_recorded = False
+
+    def _after_step(self, *_: Any) -> None:
+        self._own.keep()
+
+    def _record(self) -> None:
         self._noised = False
-        gradients, scale = [_flat(p.grad) for p in self._parameters], self._scale()
+        gradients = [_flat(p.grad) for p in self._parameters]
+        scale = self._scale()
+        scale /= self._factor_after(gradients, scale)
         if self._group and not self._is_sharded:
             self._record_together(gradients, scale)
         else:
             self.recorder.after_noise(gradients, scale=scale)
+
+    def _factor_after(self, gradients: Sequence[Tensor], scale: float) -> float:
+        """By what the noisy gradients were clipped once more after the noise, to a fixed norm.
+
+        All tensors have the same factor then, and clipped ones have the same norm in all steps. So
+        a factor that depends on anything but the noisy gradients is found at its second use.
+        """
+        if self._noisy_norms is None:
+            return 1.0
+        before, now = self._noisy_norms, norms_of(gradients)
+        known = before > 0
+        factors = scale * now[known] / before[known]
+        factor = float(factors.mean()) if len(factors) else 1.0
+        if not factor < 1 - _CLIPPED or bool((factors / factor - 1).abs().max() > _CLIPPED):
+            return 1.0
+        norm = float(now.norm())
+        if self._clipped_after is None:
+            self._clipped_after = norm
+        return factor if abs(norm / self._clipped_after - 1) < _CLIPPED else 1.0
 
     def _scale(self) -> float:
         """What Opacus has divided the noisy sum by."""
@@ -497,35 +610,69 @@ class _Model:
             grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
         )
         trained = {id(parameter) for parameter in parameters}
-        self._module: Any = None
+        self.module: Any = None
         self._criterion: Any = None
         for module in living_objects((modules,)):
             if any(id(p) in trained for p in module._module.parameters()):
-                self._module = module
+                self.module = module
         for criterion in living_objects(_criteria()):
-            if self._module is not None and criterion.module is self._module:
+            if self.module is not None and criterion.module is self.module:
                 self._criterion = criterion
         # Opacus's modules take long to say that they have no such attribute.
-        self.clips = hasattr(self._module, "max_grad_norm")
+        self.clips = hasattr(self.module, "max_grad_norm")
         self.names: dict[int, str] = {}
-        if self._module is not None:
-            self.names = {id(p): name for name, p in self._module._module.named_parameters()}
+        if self.module is not None:
+            self.names = {id(p): name for name, p in self.module._module.named_parameters()}
+
+    def without(self, trained: set[int]) -> dict[str, Tensor]:
+        """The model's parameters but for some, which are given by identity."""
+        if self.module is None:
+            return {}
+        named = self.module._module.named_parameters()
+        return {name: own for name, own in named if id(own) not in trained}
 
     @property
     def norms(self) -> Tensor | None:
         """Of the gradients of the last batch's records, with ghost clipping."""
-        norms: Tensor | None = self._module._per_sample_gradient_norms if self.clips else None
+        norms: Tensor | None = self.module._per_sample_gradient_norms if self.clips else None
         return norms
 
     @property
     def max_grad_norm(self) -> float | None:
         """What ghost clipping clips to."""
-        return float(self._module.max_grad_norm) if self.clips else None
+        return float(self.module.max_grad_norm) if self.clips else None
 
     @property
     def adapts(self) -> bool:
         """Whether ghost clipping changes its bound by noisy counts."""
         return hasattr(self._criterion, "target_unclipped_quantile")
+
+
+def _optimizers() -> list[Any]:
+    """Opacus's optimizers that are alive."""
+    from opacus.optimizers import DPOptimizer
+
+    return living_objects((DPOptimizer,))
+
+
+def _trained_by_optimizers(optimizer: Any) -> set[int]:
+    """Identities of all parameters that some private optimizer trains."""
+    groups = [group for one in [optimizer, *_optimizers()] for group in one.param_groups]
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def _why_without_noise(optimizer: Any) -> tuple[str, str]:
+    """Kind and message of an update to which the watched optimizer adds no noise."""
+    original = optimizer.original_optimizer
+    if any(one is not optimizer and one.original_optimizer is original for one in _optimizers()):
+        return "another_optimizer", (
+            "make_private was called again with this optimizer, and what it returned then makes the"
+            " steps, which are not watched: give that optimizer to `watch`"
+        )
+    return "update_without_noise", (
+        "the optimizer makes an update without adding noise; if it is on public data, do it inside"
+        " `with watched.public():`"
+    )
 
 
 def _criteria() -> tuple[type, ...]:

@@ -49,8 +49,8 @@ _SUM_NOT_FINITE = (
     " a gradient was in its batch. Watching ends before this step"
 )
 _NOISE_NOT_FINITE = (
-    "the noisy sum has values that are not finite (NaN or infinite), though the sum before the noise"
-    " has none, so this step cannot be judged. Watching ends before it"
+    "the noisy sum has values that are not finite (NaN or infinite), though the sum before the"
+    " noise has none, so this step cannot be judged. Watching ends before it"
 )
 
 
@@ -146,6 +146,7 @@ class Recorder:
         told: what was told of the present step; None between steps.
         others: the projections of the sum without canaries, in units of C; shape (K,).
         added: what the canaries add in the present step, in units of C; shape (K,).
+        not_seen: what an adapter could not find out, in words; empty if there is nothing.
     """
 
     # Whether noise is independent from step to step, so that single coordinates can be tested.
@@ -256,6 +257,7 @@ class Recorder:
         self.told: StepTold | None = None
         self._is_from_journal = False
         self._begun_at = 0
+        self.not_seen = ""
         # Steps that were accounted before the first one that was recorded; None if not known.
         self.accounted_before: int | None = None
         self._sums: Sequence[Tensor] = ()
@@ -553,6 +555,7 @@ class Recorder:
             alarm=self.alarm,
             alarm_level=self._alarm_level,
             end=self.end,
+            not_seen=self.not_seen,
             measured=self._measured.copy(),
             tensors=tuple(self._names),
             earlier_looks=earlier,

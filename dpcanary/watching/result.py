@@ -81,6 +81,7 @@ class WatchedTraining:
         measured: noise, batches and clipping as they ran.
         tensors: names of the trained parameters.
         earlier_looks: steps at which results were asked for before.
+        not_seen: what could not be found out, in words; empty if there is nothing.
         end: the alarm before whose step watching ended; None if all steps were watched.
     """
 
@@ -96,6 +97,7 @@ class WatchedTraining:
     measured: Measured
     tensors: tuple[str, ...]
     earlier_looks: tuple[int, ...] = ()
+    not_seen: str = ""
     end: Alarm | None = None
 
     @property
@@ -340,6 +342,8 @@ class WatchedTraining:
                 "clipping of gradients of norm 10 C left a norm of"
                 f" {self.measured.clipped_to:.4f} C"
             )
+        if self.not_seen:
+            lines.append(f"not seen: {self.not_seen}")
         return lines
 
     def alarm_line(self) -> str:

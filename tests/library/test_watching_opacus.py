@@ -286,10 +286,10 @@ def test_a_journal_goes_on_with_its_training_alone(tmp_path):
     made = build()
     watched(made, lambda made: run(made, epochs=2), journal=journal)
     kept.write_bytes(journal.read_bytes())
-    with pytest.raises(InputError, match="training of 16 steps.*give another journal"):
+    with pytest.raises(InputError, match="16 steps, which ended with other parameters"):
         watched(build(), journal=journal)
     assert journal.read_bytes() == kept.read_bytes()
-    # The same process goes on.
+    torch.manual_seed(6)  # noise of its own
     found = watched(made, lambda made: run(made, epochs=1), journal=journal)
     assert (found.recorder.num_steps, found.alarm) == (24, None)
     # Checkpoints of the model, and of the accountant, loaded after watch was called.
@@ -297,6 +297,7 @@ def test_a_journal_goes_on_with_its_training_alone(tmp_path):
     for loads in ("model", "accountant"):
         kept.write_bytes(journal.read_bytes())
         other = build()
+        torch.manual_seed(7)
 
         def train(made, loads=loads):
             if loads == "model":
@@ -335,6 +336,272 @@ def test_a_training_without_an_accountant_needs_a_sample_rate():
     assert found.alarm is None
     with pytest.raises(InputError, match="make_private"):
         watch(torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1))
+
+
+# --- what happens beside the private optimizer --------------------------------------------------
+
+
+class Averaging(nn.Module):
+    """Keeps an average of its inputs, if `keeps`; counts its passes or its records."""
+
+    def __init__(self, keeps: str) -> None:
+        super().__init__()
+        self.keeps, self.linear = keeps, nn.Linear(FEATURES, 2)
+        self.register_buffer("kept", torch.zeros(()))
+        self.register_buffer("fixed", torch.ones(3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training and self.keeps == "average":
+            self.kept.mul_(0.9).add_(0.1 * inputs.detach().mean())
+        if self.training and self.keeps == "records":
+            self.kept += len(inputs)
+        if self.training and self.keeps == "passes":
+            self.kept += 1
+        return self.linear(inputs)
+
+
+def of_module(module: nn.Module, **options) -> SimpleNamespace:
+    """A private training of this module by SGD, with all other settings as in `build`."""
+    torch.manual_seed(0)
+    features = torch.randn(RECORDS, FEATURES)
+    data = TensorDataset(features, (features[:, 0] > 0).long())
+    trained = options.pop("trained", module).parameters()
+    model, optimizer, loader = (engine := PrivacyEngine(accountant="rdp")).make_private(
+        module=module,
+        optimizer=torch.optim.SGD(trained, lr=0.1),
+        data_loader=DataLoader(data, batch_size=50),
+        noise_multiplier=SIGMA,
+        max_grad_norm=1.0,
+        **options,
+    )
+    return SimpleNamespace(
+        model=model,
+        optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        loader=loader,
+        engine=engine,
+    )
+
+
+QUIET = {"on_alarm": lambda alarm: None, "num_canaries": 20}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch"])
+@pytest.mark.parametrize(
+    ("keeps", "kind"),
+    [("average", "released_statistics"), ("records", "released_statistics"), ("passes", None)],
+)
+def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
+    made = of_module(module := Averaging(keeps), grad_sample_mode=mode)
+    found = watched(made, lambda made: run(made, epochs=1), **QUIET)
+    assert (found.alarm and found.alarm.kind) == kind
+    if kind:
+        assert found.alarm.step == 2
+        assert "buffers kept hold" in found.alarm.message
+    assert not module._forward_pre_hooks
+
+
+def test_looking_at_buffers_changes_nothing_of_the_training():
+    ends = []
+    for looks in (False, True):
+        torch.manual_seed(0)
+        made = of_module(Averaging("average"))
+        torch.manual_seed(5)
+        with watch(made.optimizer, seed=0, **QUIET) as found:
+            if not looks:
+                found._statistics.stop()
+            run(made, epochs=1)
+        ends.append(made.model.state_dict())
+    assert all(torch.equal(ends[0][name], value) for name, value in ends[1].items())
+
+
+def test_a_forward_pass_that_cannot_be_repeated_is_said_to_be_not_seen():
+    class Once(Averaging):
+        def forward(self, inputs):
+            if not torch.is_grad_enabled():
+                raise KeyError
+            return super().forward(inputs)
+
+    found = watched(of_module(Once("average")), lambda made: run(made, epochs=1), **QUIET)
+    assert found.alarm is None
+    assert "buffers kept, which forward passes change: a pass could not be repeated (KeyError)" in (
+        found.recorder.not_seen
+    )
+
+
+def beside(change: Callable) -> Callable:
+    """A training of 8 steps with `change(made, step, found)` after each."""
+
+    def train(made, found):
+        for step, (features, labels) in enumerate(made.loader):
+            made.model.zero_grad()
+            made.optimizer.zero_grad()
+            made.criterion(made.model(features), labels).backward()
+            made.optimizer.step()
+            change(made, step, found)
+
+    return train
+
+
+def of_step(at: int, change: Callable, *, declared: bool = False) -> Callable:
+    def changed(made, step, found):
+        if step == at and declared:
+            with found.public():
+                change(made)
+        elif step == at:
+            change(made)
+
+    return changed
+
+
+@torch.no_grad()
+def averaged(made):
+    """Through `.data`, which PyTorch does not count as a change."""
+    made.optimizer.params[1].data.mul_(0.999)
+
+
+def swapped_and_put_back(made):
+    kept = {name: value.clone() for name, value in made.model.state_dict().items()}
+    averaged(made)
+    made.model.load_state_dict(kept)
+
+
+def on_public_data(made):
+    made.optimizer.zero_grad()
+    for parameter in made.optimizer.params:
+        parameter.grad = torch.ones_like(parameter)
+    made.optimizer.original_optimizer.step()
+
+
+def head_by_plain_sgd(made):
+    head = made.model._module[1].weight
+    head.data -= 0.1
+
+
+CHANGES = {
+    "added after the step": (of_step(3, averaged), "changed_parameters", 5),
+    "added after the step, declared": (of_step(3, averaged, declared=True), None, 0),
+    "swapped and put back": (of_step(3, swapped_and_put_back), None, 0),
+    "a public step": (of_step(3, on_public_data), "update_without_noise", 5),
+    "a public step, declared": (of_step(3, on_public_data, declared=True), None, 0),
+    "a head": (of_step(3, head_by_plain_sgd), "changed_parameters", 5),
+    "a head, declared": (of_step(3, head_by_plain_sgd, declared=True), None, 0),
+    "after a declared change": (
+        lambda made, step, found: (
+            of_step(2, averaged, declared=True)(made, step, found),
+            of_step(5, averaged)(made, step, found),
+        ),
+        "changed_parameters",
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "kind", "step"), CHANGES.values(), ids=CHANGES)
+def test_changes_beside_the_private_optimizer_are_found_unless_declared(change, kind, step):
+    """The private optimizer trains the first of two layers."""
+    layers = nn.Linear(FEATURES, 16), nn.Linear(16, 2)
+    made = of_module(nn.Sequential(*layers), trained=layers[0])
+    with watch(made.optimizer, **QUIET) as found:
+        beside(change)(made, found)
+    assert (found.alarm and found.alarm.kind) == kind
+    if kind:
+        assert found.alarm.step == step
+        assert "watched.public()" in found.alarm.message
+
+
+def test_layers_of_another_private_optimizer_are_no_change():
+    made = of_module(nn.Sequential(nn.Linear(FEATURES, 16), head := nn.Linear(16, 2)))
+    first = made.model._module[0]
+    made.optimizer.original_optimizer.param_groups[0]["params"] = [*first.parameters()]
+    other = type(made.optimizer)(
+        torch.optim.SGD(head.parameters(), lr=0.1),
+        noise_multiplier=SIGMA,
+        max_grad_norm=1.0,
+        expected_batch_size=50,
+    )
+    with watch(made.optimizer, **QUIET) as found:
+        for features, labels in made.loader:
+            made.optimizer.zero_grad()
+            other.zero_grad()
+            made.criterion(made.model(features), labels).backward()
+            made.optimizer.step()
+            other.step()
+    assert found.alarm is None
+
+
+def stepped(made, between: Callable) -> None:
+    """Steps in which something happens between the noise and the update."""
+    for features, labels in made.loader:
+        made.optimizer.zero_grad()
+        made.criterion(made.model(features), labels).backward()
+        if made.optimizer.pre_step():
+            between()
+            made.optimizer.original_optimizer.step()
+
+
+def test_noisy_gradients_may_be_clipped_once_more_and_changed_if_declared():
+    made = build()
+    norms = [0.03 if step % 2 else 0.06 for step in range(99)]
+    for clips, kind in ((lambda: 0.05, None), (norms.pop, "noise_scale")):
+
+        def clipped(clips=clips):
+            nn.utils.clip_grad_norm_(made.optimizer.params, clips())
+
+        with watch(made.optimizer, **QUIET) as found:
+            stepped(made, clipped)
+        assert (found.alarm and found.alarm.kind) == kind
+        scale, _, _ = found.recorder._measured.noise_scale()
+        assert kind or abs(scale - 1) < 0.01
+
+    def largest(found):
+        with found.public():
+            for parameter in made.optimizer.params:
+                parameter.grad.clamp_(-1e-3, 1e-3)
+
+    with watch(made.optimizer, **QUIET) as found:
+        stepped(made, lambda: largest(found))
+    assert (found.alarm, found.recorder.num_steps) == (None, 8)
+
+
+def test_public_records_beside_the_private_batch_are_declared():
+    made = build()
+
+    def train(made):
+        for features, labels in made.loader:
+            more = torch.cat([features, torch.randn(30, FEATURES)])
+            made.optimizer.zero_grad()
+            made.criterion(made.model(more), torch.cat([labels, labels.new_ones(30)])).backward()
+            made.optimizer.step()
+
+    found = watched(made, train, num_public_records=30, **QUIET)
+    assert found.alarm is None
+    assert abs(found.recorder._measured.mean_batch_size - 50) < 8
+    found = watched(made, lambda made: [train(made), train(made)], **QUIET)
+    assert found.alarm.kind.startswith("batch_")
+
+
+def test_a_second_make_private_is_named():
+    made = build()
+    module = made.model._module
+    with watch(made.optimizer, **QUIET) as found:
+        made.model.to_standard_module()
+        engine = PrivacyEngine(accountant="rdp")
+        model, optimizer, loader = engine.make_private(
+            module=module,
+            optimizer=made.optimizer,
+            data_loader=DataLoader(made.loader.dataset, batch_size=50),
+            noise_multiplier=SIGMA,
+            max_grad_norm=1.0,
+        )
+        run(
+            SimpleNamespace(
+                model=model, optimizer=optimizer, criterion=made.criterion, loader=loader
+            ),
+            epochs=1,
+        )
+    assert found.alarm.kind == "another_optimizer"
+    assert "make_private was called again" in found.alarm.message
 
 
 # --- planted errors ---------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""What a module keeps of a forward pass, such as running averages of records.
+
+A buffer that holds statistics of private records is released with the model, without noise; so is a
+parameter that the forward pass itself changes. Audits, the check of a model and the watch of a
+training look for both by the functions below.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """What forward passes in training mode changed in a module.
+
+    Attributes:
+        changed: names of buffers and parameters that a forward pass changes.
+        of_records: those of them that are another after a forward pass of other records: they hold
+            something of the records. A counter of passes, or the vectors of spectral normalisation,
+            change, but hold nothing of a record.
+    """
+
+    changed: tuple[str, ...]
+    of_records: tuple[str, ...]
+
+
+def kept_state(
+    module: nn.Module, first: Callable[[], object], second: Callable[[], object]
+) -> KeptState:
+    """Compares a module's buffers and parameters after forward passes of different records.
+
+    The module's mode is left as it is; what trains is in training mode. Buffers, parameters and the
+    state of PyTorch's generators are afterwards what they were before. Gradients are not touched.
+
+    Args:
+        module: what is called, or any module around it.
+        first: runs the forward pass of some records, without a backward pass.
+        second: runs that of other records. Give it another number of records as well: a buffer that
+            counts records is then found, too.
+    """
+    before = _tensors(module)
+    states = []
+    for call in (first, second):
+        with unchanged_state(module):
+            with torch.no_grad():
+                call()
+            states.append({name: own.detach().clone() for name, own in _tensors(module).items()})
+    one, two = states
+    values = {name: own.detach() for name, own in before.items()}
+    changed = [name for name in one | two if not _same(values, one, name)]
+    changed += [name for name in one | two if name not in changed and not _same(values, two, name)]
+    return KeptState(tuple(changed), tuple(name for name in changed if not _same(one, two, name)))
+
+
+@contextmanager
+def unchanged_state(module: nn.Module) -> Iterator[None]:
+    """Puts a module's buffers and parameters, and PyTorch's generators, back at the end.
+
+    Both parts of two blocks with the same generators draw the same random numbers.
+    """
+    held = [
+        (table, {name: own for name, own in table.items()})
+        for layer in module.modules()
+        for table in (layer._buffers, layer._parameters)
+    ]
+    values = [
+        (own, own.detach().clone()) for _, table in held for own in table.values() if _is_known(own)
+    ]
+    devices = sorted({own.device.index or 0 for own, _ in values if own.is_cuda})
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for own, value in values:
+                    if not torch.equal(own, value):
+                        own.copy_(value)
+            for table, before in held:
+                table.clear()
+                table.update(before)  # type: ignore[arg-type]
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    found = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+    return {name: own for name, own in found.items() if _is_known(own)}
+
+
+def _is_known(value: object) -> bool:
+    """Whether it is a tensor that has its shape, as lazy layers' do not before their first call."""
+    lazy = nn.parameter.UninitializedTensorMixin
+    return isinstance(value, Tensor) and not isinstance(value, lazy)
+
+
+def _same(one: dict[str, Tensor], two: dict[str, Tensor], name: str) -> bool:
+    if name not in one or name not in two:
+        return False
+    a, b = one[name], two[name]
+    if a.shape != b.shape:
+        return False
+    # NaN of both states is no change.
+    return bool(((a == b) | ((a != a) & (b != b))).all())
