@@ -18,6 +18,7 @@ from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_p
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.settings import Conversion
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
 from dpcanary.watching.outside import KeptStatistics, Unchanged, listed, norms_of
@@ -68,7 +69,8 @@ def watch(
         optimizer: what `make_private` returned: any optimizer of Opacus, also of several processes,
             of which each calls this.
         num_canaries: by default the largest number up to 5,000 that adds at most half a percent to
-            the variance of the noise. More prove more; above five percent there is a warning.
+            the variance of the noise, and at least 20. More prove more; above five percent there is
+            a warning.
         adjacency: in what the two worlds of a canary differ.
         alarm_level: the probability, at most, with which a right training ever raises an alarm.
         on_alarm: called with the alarm as soon as it is raised. By default there is a warning. It
@@ -90,7 +92,8 @@ def watch(
 
     Raises:
         InputError: if it is no optimizer of Opacus, its noise multiplier or max_grad_norm is not
-            positive and finite, its sample rate is not known, or an argument is out of range.
+            positive and finite, its sample rate is not known, an argument is out of range, or the
+            model is so small, and the noise so little, that 20 canaries would change the training.
 
     The loop goes inside: `with watch(optimizer) as watched:`. After it,
     `watched.result(delta=1e-5)` is what was proven. Steps on public data, and post-processing that
@@ -299,12 +302,19 @@ class WatchedOptimizer:
             lambda: setattr(self._optimizer, name, inner) if had else delattr(self._optimizer, name)
         )
 
-    def result(self, *, delta: float, significance: float = 0.05) -> WatchedTraining:
+    def result(
+        self,
+        *,
+        delta: float,
+        significance: float = 0.05,
+        conversion: Conversion | str | None = None,
+    ) -> WatchedTraining:
         """What the training has shown until now.
 
         Args:
             delta: in (0, 1).
             significance: the probability with which each bound may exceed the truth.
+            conversion: of bounds by threshold; see `WatchedTraining`.
 
         Raises:
             InputError: if no step was taken, or an argument is out of range.
@@ -312,7 +322,7 @@ class WatchedOptimizer:
         if self._removers:
             self._check_accountant()
             self.recorder.ends_with(self._flat_parameters())
-        return self.recorder.result(delta=delta, significance=significance)
+        return self.recorder.result(delta=delta, significance=significance, conversion=conversion)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on: arrays and numbers. It holds the canaries' secrets."""

@@ -22,6 +22,7 @@ from dpcanary.accounting.phases import Phase
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.settings import Conversion
 from dpcanary.files import read_arrays, write_arrays
 from dpcanary.scoring.world_scores import WorldScores
 from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
@@ -29,7 +30,7 @@ from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.evidence import Evidence, StepsSeen
 from dpcanary.watching.findings import Alarm, alarm_of
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.result import WatchedTraining
+from dpcanary.watching.result import LEAST_PROVING, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
@@ -38,7 +39,8 @@ FORMAT = "dpcanary-watched-2"
 # Steps that are evaluated together, unless a second has passed before.
 _STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
 # Canaries by default, and what they may then add to the variance of the noise.
-_MOST_CANARIES, _DEFAULT_SHARE, _LARGE_SHARE = 5_000, 0.005, 0.05
+_FEWEST_CANARIES, _MOST_CANARIES = 20, 5_000
+_DEFAULT_SHARE, _LARGE_SHARE = 0.005, 0.05
 _SECONDS_BETWEEN_WRITES = 60.0
 _MOST_SEED = 2**63
 # Projections of the same parameters differ by this share at most.
@@ -116,14 +118,34 @@ def share_of_variance(
 def default_num_canaries(
     *, num_parameters: int, noise_multiplier: float, sample_rate: float
 ) -> int:
-    """The largest number up to 5,000 that adds at most half a percent to the noise's variance."""
+    """The largest number up to 5,000 that adds at most half a percent to the noise's variance.
+
+    At least 20, which prove something, if these add at most five percent.
+
+    Raises:
+        InputError: if they add more, so that nothing can be proven without changing the training.
+    """
     share = share_of_variance(
         1,
         num_parameters=num_parameters,
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
     )
-    return max(1, min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share)))
+    by_default = min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share))
+    if by_default >= _FEWEST_CANARIES:
+        return by_default
+    if num_parameters >= _FEWEST_CANARIES and _FEWEST_CANARIES * share <= _LARGE_SHARE:
+        return _FEWEST_CANARIES
+    why = f"{_FEWEST_CANARIES} canaries would add {_FEWEST_CANARIES * share:.2g} of the noise's"
+    why += f" variance, and by default at most {_LARGE_SHARE:g} is added"
+    if num_parameters < _FEWEST_CANARIES:
+        why = f"there is no room for {_FEWEST_CANARIES} canaries"
+    raise InputError(
+        f"nothing can be proven of this training without changing it: {why}"
+        f" ({num_parameters:,} trained parameters, noise multiplier {noise_multiplier:g}, sample"
+        f" rate {sample_rate:g}). Give num_canaries to add some all the same; fewer than"
+        f" {LEAST_PROVING} prove nothing"
+    )
 
 
 class Recorder:
@@ -174,8 +196,8 @@ class Recorder:
             noise_multiplier: standard deviation of the noise over C, of the first step; it sets the
                 default number of canaries.
             sample_rate: q of the first step, for the same.
-            num_canaries: K; by default the largest number up to 5,000 that adds at most half a
-                percent to the variance of the noise.
+            num_canaries: K, at least 2; by default the largest number up to 5,000 that adds at most
+                half a percent to the variance of the noise, and at least 20.
             num_records: of the training data; without it batch sizes are not tested.
             adjacency: in what the two worlds of a canary differ.
             alarm_level: the probability, at most, with which a right training ever raises an alarm.
@@ -187,7 +209,8 @@ class Recorder:
             draw_directions: makes the directions, where one process does not have all parameters.
 
         Raises:
-            InputError: if an argument is out of range, or the journal is of another training.
+            InputError: if an argument is out of range, nothing can be proven by canaries that add
+                little, or the journal is of a training with other parameters.
         """
         self._names = [*shapes]
         self._shapes = [tuple(shape) for shape in shapes.values()]
@@ -206,8 +229,15 @@ class Recorder:
         chosen = (
             default_num_canaries(num_parameters=size, noise_multiplier=noise, sample_rate=rate)
             if num_canaries is None
-            else checked_count("num_canaries", num_canaries)
+            else checked_count("num_canaries", num_canaries, least=2)
         )
+        if chosen < LEAST_PROVING:
+            warnings.warn(
+                f"{chosen} canaries prove nothing, whatever the training reveals: give at least"
+                f" {LEAST_PROVING}",
+                UserWarning,
+                stacklevel=3,
+            )
         self._begin(
             num_canaries=chosen,
             adjacency=Adjacency(adjacency),
@@ -522,12 +552,19 @@ class Recorder:
             self.write()
             self._on_alarm(alarm)
 
-    def result(self, *, delta: float, significance: float = 0.05) -> "WatchedTraining":
+    def result(
+        self,
+        *,
+        delta: float,
+        significance: float = 0.05,
+        conversion: Conversion | str | None = None,
+    ) -> "WatchedTraining":
         """What the training has shown until now.
 
         Args:
             delta: in (0, 1).
             significance: of each bound: the probability with which it may exceed the truth.
+            conversion: of bounds by threshold; see `WatchedTraining`.
 
         Raises:
             InputError: if no step was recorded, or an argument is out of range.
@@ -555,6 +592,7 @@ class Recorder:
             alarm=self.alarm,
             alarm_level=self._alarm_level,
             end=self.end,
+            conversion=None if conversion is None else Conversion(conversion),
             not_seen=self.not_seen,
             measured=self._measured.copy(),
             tensors=tuple(self._names),
@@ -648,13 +686,20 @@ class Recorder:
             write_arrays(self.journal, **self.state_dict())
 
 
-def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) -> WatchedTraining:
+def read_watched(
+    path: Path | str,
+    *,
+    delta: float,
+    significance: float = 0.05,
+    conversion: Conversion | str | None = None,
+) -> WatchedTraining:
     """The result of a training from its journal, also of one that was killed.
 
     Args:
         path: of the journal that `watch` wrote.
         delta: in (0, 1).
         significance: of each bound.
+        conversion: of bounds by threshold; see `WatchedTraining`.
 
     Raises:
         InputError: if it is no journal, or an argument is out of range.
@@ -670,12 +715,12 @@ def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) 
         {name: shape for name, shape in header["shapes"]},
         noise_multiplier=first.noise_multiplier,
         sample_rate=first.sample_rate,
-        num_canaries=1,  # until the state is loaded
+        num_canaries=min(header["num_canaries"], LEAST_PROVING),  # until the state is loaded
         alarm_level=header["alarm_level"],
         seed=header["seed"],
     )
     recorder.load_state_dict(state)
-    return recorder.result(delta=delta, significance=significance)
+    return recorder.result(delta=delta, significance=significance, conversion=conversion)
 
 
 def read_state(path: Path | str) -> dict[str, Any] | None:

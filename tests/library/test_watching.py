@@ -329,7 +329,7 @@ def test_batch_sizes_are_compared_with_the_binomial_law(size):
 # --- whole trainings, with errors planted -----------------------------------------------------
 
 
-def right(noise, size, rng, step):
+def right_noise(noise, size, rng, step):
     return noise
 
 
@@ -424,7 +424,7 @@ WRONG = {
 
 
 def trained(
-    change: Callable = right,
+    change: Callable = right_noise,
     *,
     seed: int = 0,
     steps: int = 120,
@@ -708,6 +708,79 @@ def test_the_default_number_of_canaries_adds_half_a_percent():
     assert recorder.share == pytest.approx(0.005, rel=1e-3)
     with pytest.warns(UserWarning, match="give fewer"):
         Recorder({"w": (9_610,)}, noise_multiplier=0.5, sample_rate=0.5, num_canaries=900)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sigma", "number"),
+    [(2_000, 1.0, 100), (45, 10.0, 45), (399, 1.0, 20), (40, 1.0, 20), (39, 1.0, 0), (19, 9.0, 0)],
+)
+def test_few_parameters_and_little_noise_are_refused_or_have_20_canaries(parameters, sigma, number):
+    """20 canaries at rate 0.1 add 2 / (sigma^2 d) to the variance, and at most 0.05."""
+    told = {"noise_multiplier": sigma, "sample_rate": 0.1, "seed": 0}
+    if not number:
+        with pytest.raises(InputError, match="nothing can be proven of this training"):
+            Recorder({"w": (parameters,)}, **told)
+    else:
+        assert Recorder({"w": (parameters,)}, **told).num_canaries == number
+
+
+@pytest.mark.parametrize("canaries", [2, 7, 8, 10, 39])
+def test_few_canaries_are_half_in_each_world_and_a_result_does_not_fail(canaries):
+    """Fewer than 8 prove nothing, which is said beforehand, even of no noise at all."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        recorder = trained(scaled(0.01), steps=40, num_canaries=canaries, num_records=None)
+    assert any("prove nothing" in str(one.message) for one in caught) is (canaries < 8)
+    assert recorder._secrets.worlds.sum() == canaries // 2
+    found = recorder.result(delta=1e-5, significance=0.05)
+    assert (found.epsilon_lower > 0) is (canaries >= 8)
+    guesses = found.bounds.query("dependence == 'any dependence'").epsilon_lower
+    assert (guesses == 0).all()
+
+
+def test_a_single_canary_is_refused():
+    with pytest.raises(InputError, match="at least 2"):
+        trained(steps=0, num_canaries=1)
+
+
+def test_the_conversion_is_exact_where_that_takes_seconds_and_named():
+    def phases(*rates, **options):
+        recorder = trained(steps=0, num_records=None, num_canaries=40)
+        for rate in rates:
+            step_of(recorder, sample_rate=rate)
+        return recorder.result(**{"delta": 1e-5} | options)
+
+    exact, changed = phases(0.3, 0.3), phases(0.3, 0.2)
+    assert exact.estimate == exact.exact()
+    assert exact.estimate.conversion == "subsampled_gaussian"
+    assert "conversion subsampled_gaussian, exact" in str(exact)
+    assert "conversion gdp, an approximation" in str(changed)
+    with pytest.raises(InputError, match="2 phases"):
+        changed.exact()
+    # Exact at rate 1; out of range for the exact family; asked for.
+    for found in (phases(1.0), phases(0.3, delta=0.02), phases(0.3, conversion="gdp")):
+        assert found.estimate.conversion == "gdp"
+    assert "conversion gdp, exact" in str(phases(1.0))
+
+
+def test_combined_is_proven_for_who_knows_the_other_records_alone():
+    recorder = trained(steps=30)
+    recorder.starts_from([torch.zeros(shape) for shape in SHAPES.values()])
+    recorder.ends_with([torch.ones(shape) for shape in SHAPES.values()])
+    found = recorder.result(delta=1e-5, conversion="gdp")
+    proven = {(one.threat_model, one.dependence): one.is_proven for one in found.all_bounds}
+    unproven = {(name, "if noise is independent") for name in ("all_updates", "last_model")}
+    assert {key for key, is_proven in proven.items() if not is_proven} == unproven
+    assert str(found).count(", not proven") == 2
+    assert found.epsilon_lower == found.bounds.query("is_proven").epsilon_lower.iloc[0]
+
+
+def test_an_alarm_comes_first():
+    right, wrong = (trained(change, steps=12) for change in (right_noise, scaled(0.5)))
+    texts = [str(one.result(delta=1e-5, conversion="gdp")).split("\n") for one in (right, wrong)]
+    assert texts[0][-1].startswith("alarm: none")
+    assert texts[1][0].startswith("ALARM: step 1: the noise has about 0.5")
+    assert "ALARM" not in "".join(texts[1][1:])
 
 
 def test_phases_follow_what_is_told():

@@ -157,8 +157,8 @@ def test_nothing_but_the_canaries_changes_and_all_hooks_are_removed():
         made = build()
         before = {**vars(made.optimizer)}
         if watching:
-            with watch(made.optimizer, num_canaries=1, seed=0) as found:
-                # A canary of norm 0 takes part.
+            with watch(made.optimizer, num_canaries=8, seed=0) as found:
+                # Canaries of norm 0 take part.
                 found.recorder._secrets.sizes[:] = 0
                 run(made, epochs=2)
             assert {**vars(made.optimizer)}.keys() == before.keys()
@@ -312,7 +312,7 @@ def test_a_journal_goes_on_with_its_training_alone(tmp_path):
 
 def test_an_optimizer_is_watched_once():
     made = build()
-    with watch(made.optimizer, num_canaries=5):
+    with watch(made.optimizer, num_canaries=8):
         with pytest.raises(InputError, match="watched already"), watch(made.optimizer):
             pass
         run(made, epochs=1)
