@@ -28,9 +28,11 @@ from dpcanary.watching.result import WatchedTraining
 
 Floats = NDArray[np.float64]
 
-# Clipping is tried on gradients of so many times C. It may leave a little more than C, and more
-# in half precision.
+# Clipping is tried on gradients of up to so many times C. It may leave a little more than C, and
+# more in half precision, where it depends on the digits of the norm: more are tried then, unless
+# the model is large.
 _LONG, _TOLERANCE, _ROUNDINGS = 10.0, 1e-3, 2.0
+_TRIALS, _TRIALS_IN_HALF, _MOST_NUMBERS = 2, 32, 20_000_000
 # Marks what stands in place of an optimizer's method.
 _MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
@@ -158,6 +160,8 @@ class WatchedOptimizer:
         self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
         self._beside = Unchanged({})
         self._statistics = KeptStatistics(None if self._is_sharded else self._model.module)
+        # Of the gradients of single records; empty if they are not known.
+        self._dtypes: list[torch.dtype] = []
         self._is_public = self._is_recorded = False
         # Of the noisy gradients, and what they were clipped to after that.
         self._noisy_norms: Tensor | None = None
@@ -344,6 +348,7 @@ class WatchedOptimizer:
                 self.recorder.saw_clipping(clipped, len(norms))
         else:
             rows = float(_rows_of(self._parameters[0].grad_sample))
+            self._dtypes = [_parts_of(p.grad_sample)[0].dtype for p in self._parameters]
             if self.recorder.num_steps % _STEPS_BETWEEN_LOOKS == 0 and rows:
                 self._look_at_norms()
         self._rows += rows
@@ -509,15 +514,15 @@ class WatchedOptimizer:
         if local is None or group is None or told is None:
             return
         others = self.recorder.others
-        parts = [others, local.squares, local.sums, local.first.ravel()]
+        parts = [others, local.squares, local.sums, local.first.ravel(), local.with_sum]
         summed = group.sum(np.concatenate(parts))
         ends = np.cumsum([part.size for part in parts])[:-1]
-        others, squares, sums, first = np.split(summed, ends)
+        others, squares, sums, first, with_sum = np.split(summed, ends)
         norm = told.max_grad_norm
         final = self.recorder.project(gradients) * scale
         noise = final - (others + self.recorder.added) * norm
         self.recorder.record(
-            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape)), others
+            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape), with_sum), others
         )
 
     def _check_set_up(self) -> None:
@@ -542,24 +547,32 @@ class WatchedOptimizer:
             )
 
     def _try_clipping(self) -> None:
-        """Has Opacus clip two gradients of ours, one of them too long, and looks at the result.
+        """Has Opacus clip gradients of ours that are too long, and looks at the results.
 
-        The training goes on as if nothing had happened.
+        They have the precision that the training's gradients have, which autocast may halve. The
+        training goes on as if nothing had happened.
         """
         optimizer = self._optimizer
         if hasattr(optimizer, "accumulate") or not hasattr(optimizer, "clip_and_accumulate"):
             return
         norm = float(optimizer.max_grad_norm)
+        dtypes = self._dtypes or [parameter.dtype for parameter in self._parameters]
+        rounding = max(torch.finfo(dtype).eps for dtype in dtypes)
+        total = sum(p.numel() for p in self._parameters)
+        in_half = max(_TRIALS, min(_TRIALS_IN_HALF, _MOST_NUMBERS // total))
+        count = in_half if rounding > _TOLERANCE / 2 else _TRIALS
+        left = 0.0
         with _set_aside(optimizer, self._parameters):
-            size = _LONG * norm / sum(p.numel() for p in self._parameters) ** 0.5
-            for parameter in self._parameters:
-                parameter.grad_sample = torch.full_like(parameter.detach(), size).unsqueeze(0)
-                parameter.summed_grad = None
-            type(optimizer).clip_and_accumulate(optimizer)
-            squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
-        left = sum(squares) ** 0.5 / norm
+            for factor in np.geomspace(_LONG, 1.2, count):
+                size = float(factor) * norm / total**0.5
+                for parameter, dtype in zip(self._parameters, dtypes, strict=True):
+                    gradient = torch.full_like(parameter.detach(), size, dtype=dtype)
+                    parameter.grad_sample = gradient.unsqueeze(0)
+                    parameter.summed_grad = None
+                type(optimizer).clip_and_accumulate(optimizer)
+                squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
+                left = max(left, sum(squares) ** 0.5 / norm)
         self.recorder.saw_clipped_norm(left)
-        rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
         if left > 1 + max(_TOLERANCE, _ROUNDINGS * rounding):
             self._contradiction(
                 "clipping_bound", f"clipping leaves gradients of norm {left:.4g} C, and not of C"
@@ -747,8 +760,12 @@ def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
 
 
 def _rows_of(grad_sample: Any) -> int:
-    parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
-    return sum(len(part) for part in parts if part is not None)
+    return sum(len(part) for part in _parts_of(grad_sample) if part is not None)
+
+
+def _parts_of(grad_sample: Any) -> list[Any]:
+    """One tensor for each backward pass of a step."""
+    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
 
 
 def _drawn(seed: int | None) -> int:

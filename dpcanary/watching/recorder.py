@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isnan, nan
+from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,7 @@ class _Step:
     squares: Floats
     sums: Floats
     first: Floats
+    along_sum: float
 
 
 def share_of_variance(
@@ -479,6 +480,7 @@ class Recorder:
                 squares=noise.squares / size**2,
                 sums=noise.sums / size,
                 first=noise.first / size,
+                along_sum=_component(*noise.with_sum) / size,
             )
         )
         weight = self._weight_of_sum(told, added) / sigma**2
@@ -536,6 +538,7 @@ class Recorder:
             squares=np.array([step.squares for step in steps]),
             sums=np.array([step.sums for step in steps]),
             first=np.array([step.first for step in steps]),
+            along_sum=np.array([step.along_sum for step in steps]),
             batch_sizes=np.array([one.batch_size for one in told]),
             sample_rates=rates,
             num_records=self._num_records,
@@ -735,6 +738,11 @@ def read_state(path: Path | str) -> dict[str, Any] | None:
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is no journal of a watched training")
     return {"header": header, "arrays": arrays}
+
+
+def _component(product: float, square: float) -> float:
+    """Of the noise along the sum; NaN where there is no sum."""
+    return float(product / sqrt(square)) if square > 0 else nan
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:

@@ -1,9 +1,11 @@
 """Watched trainings without a library: directions, secrets, scores, evidence, results."""
 
+import copy
 import math
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +177,7 @@ def seen(rng, steps: int, *, scale=1.0, batches=None, num_canaries: int = 20) ->
         squares=np.column_stack([(part**2).sum(axis=1) for part in parts]),
         sums=np.column_stack([part.sum(axis=1) for part in parts]),
         first=first,
+        along_sum=rng.normal(size=steps),
         batch_sizes=rng.binomial(100, 0.2, steps) * 1.0 if batches is None else batches,
         sample_rates=np.full(steps, 0.2),
         num_records=(100.0, 100.0),
@@ -214,6 +217,7 @@ def test_alternatives_of_tails_are_distributions():
         squares=nothing,
         sums=nothing,
         first=points[:, None, None],
+        along_sum=np.full(len(points), math.nan),
         batch_sizes=nothing,
         sample_rates=np.ones(len(points)),
         num_records=(math.nan, math.nan),
@@ -221,6 +225,31 @@ def test_alternatives_of_tails_are_distributions():
     log_density = one._of_tails(shown) - points[:, None] ** 2 / 2 - math.log(2 * math.pi) / 2
     masses = np.exp(log_density).sum(axis=0) * (points[1] - points[0])
     assert masses == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 23])
+def test_alternatives_of_batch_sizes_are_distributions(steps):
+    """So that their ratios are 1 on average, whatever came before, and at most 1 if cut off."""
+    before, rng = evidence(), np.random.default_rng(steps)
+    before.add(seen(rng, steps))
+    sizes = np.arange(101)
+    step = seen(rng, 1)
+    ratios = []
+    for size in sizes:
+        one = replace(step, batch_sizes=np.array([float(size)]))
+        ratios.append(copy.deepcopy(before)._of_batches(one)[0])
+    masses = (binom.pmf(sizes, 100, 0.2)[:, None] * np.exp(ratios)).sum(axis=0)
+    assert (masses < 1 + 1e-6).all()
+    assert (masses > 0.94).all()
+
+
+def test_alternatives_of_lengths_are_distributions():
+    squares = np.linspace(200, 700, 50_001)[:, None] * [1.0, 0.0] + [0.0, 12.0]
+    shown = replace(seen(np.random.default_rng(0), 1), squares=squares)
+    ratios = evidence()._of_lengths(shown).reshape(len(squares), 3, -1)[:, 1]
+    density = chi2.pdf(squares[:, :1], 400)
+    masses = (density * np.exp(np.minimum(ratios, 500))).sum(axis=0) * (squares[1, 0] - squares[0, 0])
+    assert masses == pytest.approx(1, abs=1e-3)
 
 
 def test_what_was_measured_is_counted():
@@ -249,13 +278,14 @@ def test_steps_that_show_nothing_are_no_evidence_however_many():
             squares=np.full((steps, 2), unknown),
             sums=np.full((steps, 2), unknown),
             first=np.full((steps, 2, 16), unknown),
+            along_sum=np.full(steps, unknown),
             batch_sizes=np.full(steps, unknown),
             sample_rates=np.full(steps, 0.2),
             num_records=(unknown, unknown),
         )
     )
-    # Copies are one of seven kinds.
-    assert 6 / 7 * 0.99 < math.exp(one.log_total) < 1
+    # Copies are three of fifteen kinds, of which two see a pair of tensors or an earlier step.
+    assert 12 / 15 * 0.99 < math.exp(one.log_total) < 1
     assert one.finding is None
 
 
@@ -290,6 +320,7 @@ def test_the_evidence_of_wrong_noise_grows_as_the_likelihood_ratio(share):
             squares=squares,
             sums=np.full((30, 2), np.nan),
             first=np.full((30, 2, 16), np.nan),
+            along_sum=np.full(30, np.nan),
             batch_sizes=np.full(30, np.nan),
             sample_rates=np.full(30, 0.2),
             num_records=(math.nan, math.nan),
@@ -313,6 +344,7 @@ def test_batch_sizes_are_compared_with_the_binomial_law(size):
                 squares=np.full((1, 2), np.nan),
                 sums=np.full((1, 2), np.nan),
                 first=np.full((1, 2, 16), np.nan),
+                along_sum=np.full(1, np.nan),
                 batch_sizes=np.array([batch]),
                 sample_rates=np.array([0.2]),
                 num_records=(100.0, 100.0),
@@ -395,7 +427,7 @@ def heavy(degrees):
 
 WRONG = {
     "noise .95": (scaled(0.95), 8, "noise_scale", "0.95"),
-    "noise 1.1": (scaled(1.1), 4, "noise_scale", "more noise is no leak"),
+    "noise 1.1": (scaled(1.1), 4, "noise_scale", "Noise may be added twice"),
     "no noise": (scaled(0.0), 1, "noise_scale", "is missing"),
     "a group without noise": (of_tensor(1, torch.zeros_like), 2, "noise_scale", "bias is missing"),
     "half of the noise in one tensor": (of_tensor(2, lambda n: n / 2), 3, "noise_scale", "last"),
@@ -403,6 +435,17 @@ WRONG = {
     "a pool of ten": (pool(10), 11, "repeated_noise", "used again"),
     "antithetic": (antithetic, 3, "successive_noise|repeated_noise", ""),
     "a tensor's noise, negated": (copied, 20, "equal_tensors", "opposite signs"),
+    "of one length": (
+        lambda noise, size, *_: [
+            part * (size * math.sqrt(NUM_PARAMETERS / sum((n**2).sum() for n in noise)))
+            for part in noise
+        ],
+        6, "noise_length", "it was scaled to a length",
+    ),
+    "each tensor of one length": (
+        lambda noise, size, *_: [n * size * math.sqrt(n.numel() / (n**2).sum()) for n in noise],
+        6, "noise_length", "as long in each step",
+    ),
     "mean removed": (
         lambda noise, *_: [part - part.mean() for part in noise], 8, "noise_sum", "was removed",
     ),
@@ -466,7 +509,89 @@ def test_wrong_noise_is_found_and_named(change, step, kind, text):
     assert text in str(recorder.alarm)
 
 
+def flipped(noise, total, rng):
+    return noise if noise @ total > 0 else -noise
+
+
+def redrawn(noise, total, rng):
+    while noise @ total < 0:
+        noise = rng.normal(size=noise.shape)
+    return noise
+
+
+DEPENDENT = {
+    "flipped where it opposes the sum": (flipped, 1.0, 40, "points along the sum"),
+    "redrawn where it opposes the sum": (redrawn, 1.0, 60, "points along the sum"),
+    "flipped where it points along the sum": (
+        lambda noise, total, rng: -flipped(noise, total, rng), 1.0, 40, "opposes the sum",
+    ),
+    "a doubled sum": (lambda noise, total, rng: noise + total, 0.5, 3, "points along the sum"),
+    "a tenth of the sum again": (
+        lambda noise, total, rng: noise + 0.1 * total, 0.5, 40, "points along the sum",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "size", "step", "text"), DEPENDENT.values(), ids=DEPENDENT)
+def test_noise_that_depends_on_the_sum_is_found_and_not_excused(change, size, step, text):
+    recorder, rng = trained(steps=0), np.random.default_rng(0)
+    for _ in range(60):
+        sums = [torch.tensor(size * rng.normal(size=s)).float() for s in SHAPES.values()]
+        recorder.before_noise(sums, StepTold(SIGMA, NORM, RATE))
+        total = torch.cat([part.flatten() for part in sums]).numpy() / (SIGMA * NORM)
+        noise = torch.tensor(SIGMA * NORM * change(rng.normal(size=NUM_PARAMETERS), total, rng))
+        parts = noise.float().split([part.numel() for part in sums])
+        noisy = [part + add.view_as(part) for part, add in zip(sums, parts, strict=True)]
+        recorder.after_noise(noisy)
+    recorder.evaluate()
+    assert recorder.alarm.kind == "noise_along_sum"
+    assert recorder.alarm.step <= step
+    assert text in recorder.alarm.message
+
+
+def passes(num_steps):
+    """Sizes of batches that split the records at random, pass after pass."""
+    sizes = []
+
+    def drawn(rng, step):
+        if not sizes:
+            sizes.extend(rng.multinomial(RECORDS, np.full(num_steps, 1 / num_steps)).tolist())
+        return sizes.pop()
+
+    return drawn
+
+
+def until_used():
+    """Poisson samples of what a pass has left, the last of which takes the rest."""
+    left = [RECORDS]
+
+    def drawn(rng, step):
+        size = min(rng.binomial(RECORDS, RATE), left[0])
+        left[0] = left[0] - size or RECORDS
+        return size
+
+    return drawn
+
+
+def left_out(rng, step):
+    while (size := rng.binomial(RECORDS, RATE)) > 105:
+        pass
+    return size
+
+
 BATCHES = {
+    "cut at an upper size": (
+        lambda rng, step: min(rng.binomial(RECORDS, RATE), 107), 90, "batch_cut",
+    ),
+    "cut at a lower size": (
+        lambda rng, step: max(rng.binomial(RECORDS, RATE), 95), 90, "batch_cut",
+    ),
+    "left out above a size": (left_out, 115, "batch_cut|batch_spread"),
+    "passes of equal steps": (passes(5), 60, "batch_passes"),
+    "passes as data last": (until_used(), 60, "batch_passes|batch_rate"),
+    "half of the data": (
+        lambda rng, step: rng.binomial(RECORDS // 2, RATE), 8, "batch_rate|batch_spread",
+    ),
     "fixed": (lambda rng, step: 100, 8, "batch_repeats"),
     "too many": (
         lambda rng, step: rng.binomial(RECORDS, 1.3 * RATE),
@@ -479,7 +604,7 @@ BATCHES = {
         "batch_rate|batch_spread",
     ),
     "too spread": (lambda rng, step: rng.choice([60, 140]), 12, "batch_spread|batch_rate"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("batches", "step", "kind"), BATCHES.values(), ids=BATCHES)

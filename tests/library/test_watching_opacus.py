@@ -604,6 +604,28 @@ def test_a_second_make_private_is_named():
     assert "make_private was called again" in found.alarm.message
 
 
+def test_clipping_is_tried_in_the_precision_of_the_training():
+    """Under autocast, gradients and their norms have 8 digits: clipping leaves more than C."""
+    made = build()
+
+    def train(made):
+        for features, labels in made.loader:
+            made.optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = made.criterion(made.model(features), labels)
+            loss.backward()
+            assert made.optimizer.grad_samples[0].dtype == torch.bfloat16
+            made.optimizer.step()
+
+    left = []
+    for way in (lambda made: run(made, epochs=1), train):
+        found = watched(made, way, **QUIET)
+        assert found.alarm is None
+        left.append(found.recorder._measured.clipped_to)
+    assert left[0] == pytest.approx(1, abs=1e-4)
+    assert 1.002 < left[1] < 1.0157
+
+
 # --- planted errors ---------------------------------------------------------------------------
 
 
