@@ -238,9 +238,9 @@ class Directions:
         if here.single:
             # Values that are not finite are the caller's to judge.
             with np.errstate(invalid="ignore", over="ignore"):
-                before = _joined_in_numpy(sums)
-                noise = _joined_in_numpy(noisy) * np.float32(scale) - before
-                return here.single.noise(noise, before)
+                joined_sums = _joined_in_numpy(sums)
+                difference = _joined_in_numpy(noisy) * np.float32(scale) - joined_sums
+                return here.single.noise(difference, joined_sums)
         by_column = torch.zeros_like(here.weights)
         found = torch.zeros(2, len(noisy), dtype=torch.float64, device=noisy[0].device)
         with_sum = torch.zeros(2, dtype=torch.float64, device=noisy[0].device)

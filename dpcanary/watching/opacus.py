@@ -157,6 +157,7 @@ class WatchedOptimizer:
         self._sample_rate = float(rate)
         self.num_public_records = checked_count("num_public_records", num_public_records, least=0)
         self._model = _Model(self._parameters)
+        self._steps_between = 1
         self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
         self._beside = Unchanged({})
         self._statistics = KeptStatistics(None if self._is_sharded else self._model.module)
@@ -219,7 +220,9 @@ class WatchedOptimizer:
         self._removers.append(original.register_step_pre_hook(self._before_step).remove)
         self._removers.append(original.register_step_post_hook(self._after_step).remove)
         self._beside = Unchanged(self._model.without(_trained_by_optimizers(optimizer)))
-        self._beside.keep()
+        # A frozen model may be large: looking at it costs as much as at what is trained.
+        share = self._beside.size // max(1, self._own.size)
+        self._steps_between = min(max(1, share), _STEPS_BETWEEN_LOOKS)
         self._statistics.start()
         self._removers.append(self._statistics.stop)
         return self
@@ -264,7 +267,8 @@ class WatchedOptimizer:
         """Raises the alarm if parameters are not as the last private step left them."""
         if self._is_public or self.recorder.end is not None or self.alarm is not None:
             return
-        own, beside = self._own.changed(), self._beside.changed()
+        looks = self.recorder.num_steps % self._steps_between == 0
+        own, beside = self._own.changed(), self._beside.changed() if looks else []
         way_out = (
             "if this reveals nothing of private records (post-processing, or steps on public data),"
             " do it inside `with watched.public():`"
@@ -336,7 +340,7 @@ class WatchedOptimizer:
         """Goes on after what `state_dict` gave."""
         self.recorder.load_state_dict(state)
         self._own.forget()
-        self._beside.keep()
+        self._beside.forget()
 
     def _accumulate(self, inner: Callable[[], object]) -> object:
         """Counts the records of a batch, or of a part of one."""
@@ -469,6 +473,8 @@ class WatchedOptimizer:
 
     def _after_step(self, *_: Any) -> None:
         self._own.keep()
+        if not self._beside.is_kept:  # a checkpoint may have been loaded before the first step
+            self._beside.keep()
 
     def _record(self) -> None:
         self._noised = False

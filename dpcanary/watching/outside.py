@@ -24,6 +24,16 @@ class Unchanged:
         self._names, self._tensors = [*tensors], [*tensors.values()]
         self._norms: Tensor | None = None
 
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return sum(tensor.numel() for tensor in self._tensors)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there are values to compare with."""
+        return self._norms is not None
+
     def keep(self) -> None:
         """Keeps the values as they are now."""
         self._norms = norms_of(self._tensors)
@@ -54,8 +64,11 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(0)
     parts = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-    wide = [part if part.element_size() >= 4 else part.float() for part in parts]
-    norms = torch._foreach_norm([part.detach() for part in wide])
+    if all(part.element_size() >= 4 for part in parts):
+        norms = torch._foreach_norm([part.detach() for part in parts])
+    else:
+        # Norms in half precision would hide changes; a wider copy of all would need memory.
+        norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
     return torch.stack([norm.to(norms[0].device, torch.float64) for norm in norms])
 
 

@@ -39,7 +39,7 @@ LAYOUTS = {
     "one row": ((300, 7, 200), 30),
     "one column each": ((10,), 10),
     "rows that do not divide": ((70_000, 3, 140_001), 90),
-    "whole rows only": ((2 * 65_000,), 1_000),
+    "whole rows only": ((2 * 65_500,), 100),
 }
 
 
@@ -707,7 +707,8 @@ def test_bounds_keep_their_significance_and_use_most_of_the_truth(audits):
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "zero_out"])
 def test_the_other_adjacencies_are_audited_against_their_own_epsilon(adjacency):
-    audits = [trained(seed=seed, adjacency=adjacency) for seed in range(8)]
+    # With so few canaries, all audits have as many in each world, and one null distribution.
+    audits = [trained(seed=seed, adjacency=adjacency, num_canaries=38) for seed in range(8)]
     found = [audit.result(delta=1e-5, conversion="gdp") for audit in audits]
     truth = found[0].accounted.add_remove
     assert np.mean([one.epsilon_lower for one in found]) < truth
@@ -717,10 +718,10 @@ def test_the_other_adjacencies_are_audited_against_their_own_epsilon(adjacency):
 
 
 def test_canaries_that_leak_more_than_was_accounted_have_a_small_p_value():
-    found = trained(scaled(0.6), num_canaries=600, steps=60).result(delta=1e-5)
+    found = trained(scaled(0.6), num_canaries=200, steps=60).result(delta=1e-5)
     assert found.p_value < 0.001
     assert found.alarm is not None
-    assert "do not hold" in str(found)
+    assert "do not hold" in found.alarm_line()
 
 
 # --- state, journal and refusals --------------------------------------------------------------

@@ -120,15 +120,13 @@ def watched(made: SimpleNamespace, train: Callable = run, **options):
 
 MODES = {
     "hooks": {},
-    "sum of losses": {"loss_reduction": "sum"},
-    "functorch": {"mode": "functorch"},
     "expanded weights": {"mode": "ew"},
     "ghost": {"mode": "ghost"},
     "per layer": {"clipping": "per_layer"},
     "adaptive": {"clipping": "adaptive", "unclipped_num_std": 3.0, **ADAPTIVE},
     "adaptive ghost": {"mode": "ghost", "engine": PrivacyEngineAdaptiveClipping, **ADAPTIVE},
-    "frozen": {"frozen": True},
-    "groups": {"groups": True},
+    "frozen, sum of losses": {"frozen": True, "loss_reduction": "sum"},
+    "functorch, groups": {"mode": "functorch", "groups": True},
     "bfloat16": {"dtype": torch.bfloat16},
     "double": {"dtype": torch.float64},
     "full batches": {"batch_size": RECORDS, "noise_multiplier": 5.0},
@@ -138,7 +136,8 @@ MODES = {
 @pytest.mark.parametrize("options", MODES.values(), ids=MODES)
 def test_right_trainings_of_every_mode_raise_no_alarm(options):
     made = build(**options)
-    found = watched(made).result(delta=1e-5, conversion="gdp")
+    run_watched = watched(made, lambda made: run(made, epochs=4))
+    found = run_watched.result(delta=1e-5, conversion="gdp")
     assert found.alarm is None
     scale, low, high = found.measured.noise_scale()
     assert 0.99 < scale < 1.01
@@ -150,7 +149,7 @@ def test_right_trainings_of_every_mode_raise_no_alarm(options):
         made.engine.accountant.history[0]
     )
     expected = options.get("batch_size", 50)
-    assert abs(found.measured.mean_batch_size - expected) < 4 * (expected / 64) ** 0.5 + 1e-9
+    assert abs(found.measured.mean_batch_size - expected) < 4 * (expected / 32) ** 0.5 + 1e-9
     if options.get("mode") != "ghost":
         assert found.measured.clipped_to == pytest.approx(1, abs=0.06)
 
@@ -762,7 +761,7 @@ def test_planted_errors_are_found_and_named(plant, options, step, kind):
     plant(made)
     if kind in ("accounted_noise", "accounted_steps"):  # the hook is a function of the user's own
         told = {"sample_rate": 0.125, "accountant": made.engine}
-    found = watched(made, on_alarm=lambda alarm: None, **told)
+    found = watched(made, lambda made: run(made, epochs=5), on_alarm=lambda alarm: None, **told)
     assert found.alarm is not None
     assert found.alarm.kind == kind
     assert found.alarm.step <= step
