@@ -64,6 +64,7 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(0)
     parts = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    norms: Sequence[Tensor]
     if all(part.element_size() >= 4 for part in parts):
         norms = torch._foreach_norm([part.detach() for part in parts])
     else:
