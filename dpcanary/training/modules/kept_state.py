@@ -68,7 +68,10 @@ def unchanged_state(module: nn.Module) -> Iterator[None]:
         for table in (layer._buffers, layer._parameters)
     ]
     values = [
-        (own, own.detach().clone()) for _, table in held for own in table.values() if _is_known(own)
+        (own, own.detach().clone())
+        for _, table in held
+        for own in table.values()
+        if own is not None and _is_known(own)
     ]
     devices = sorted({own.device.index or 0 for own, _ in values if own.is_cuda})
     with torch.random.fork_rng(devices):
@@ -91,7 +94,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def _is_known(value: object) -> bool:
     """Whether it is a tensor that has its shape, as lazy layers' do not before their first call."""
-    lazy = nn.parameter.UninitializedTensorMixin
+    lazy = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
     return isinstance(value, Tensor) and not isinstance(value, lazy)
 
 
