@@ -352,7 +352,9 @@ class WatchedOptimizer:
                 self.recorder.saw_clipping(clipped, len(norms))
         else:
             rows = float(_rows_of(self._parameters[0].grad_sample))
-            self._dtypes = [_parts_of(p.grad_sample)[0].dtype for p in self._parameters]
+            self._dtypes = [
+                getattr(_parts_of(p.grad_sample)[0], "dtype", p.dtype) for p in self._parameters
+            ]
             if self.recorder.num_steps % _STEPS_BETWEEN_LOOKS == 0 and rows:
                 self._look_at_norms()
         self._rows += rows

@@ -1,5 +1,6 @@
 """Watched trainings with Opacus: all its modes, planted errors, several processes."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -597,50 +598,63 @@ def test_clipping_is_tried_in_the_precision_of_the_training():
 # --- planted errors ---------------------------------------------------------------------------
 
 
-def noise_scaled(made):
-    """Noise of .95 of the right size."""
-    inner = made.optimizer.add_noise
+def replacing(name: str) -> Callable:
+    """Of a function of (made, method, step): what puts it in place of a method of the optimizer."""
 
-    def add_noise():
-        made.optimizer.noise_multiplier *= 0.95
-        inner()
-        made.optimizer.noise_multiplier /= 0.95
+    def plant_of(change: Callable) -> Callable:
+        def plant(made):
+            method, steps = getattr(made.optimizer, name), itertools.count(1)
+            setattr(made.optimizer, name, lambda *_: change(made, method, next(steps)))
 
-    made.optimizer.add_noise = add_noise
+        return plant
+
+    return plant_of
 
 
-def noise_repeated(made):
+@replacing("add_noise")
+def noise_scaled(made, add_noise, step):
+    """Noise of 0.95 of the right size."""
+    made.optimizer.noise_multiplier *= 0.95
+    add_noise()
+    made.optimizer.noise_multiplier /= 0.95
+
+
+@replacing("add_noise")
+def noise_repeated(made, add_noise, step):
     """The same noise in two steps."""
-    inner, steps = made.optimizer.add_noise, []
-
-    def add_noise():
-        steps.append(1)
-        if len(steps) in (5, 30):
-            torch.manual_seed(17)
-        inner()
-
-    made.optimizer.add_noise = add_noise
+    if step in (5, 30):
+        torch.manual_seed(17)
+    add_noise()
 
 
-def group_without_noise(made):
-    inner, parameter = made.optimizer.add_noise, made.optimizer.params[2]
-
-    def add_noise():
-        inner()
-        parameter.grad = parameter.summed_grad.view_as(parameter).clone()
-
-    made.optimizer.add_noise = add_noise
+@replacing("add_noise")
+def group_without_noise(made, add_noise, step):
+    parameter = made.optimizer.params[2]
+    add_noise()
+    parameter.grad = parameter.summed_grad.view_as(parameter).clone()
 
 
-def noise_before_and_after(made):
-    inner = made.optimizer.scale_grad
+@replacing("add_noise")
+def noise_from_a_pool(made, add_noise, step):
+    torch.manual_seed(step % 12)
+    add_noise()
 
-    def scale_grad():
-        for parameter in made.optimizer.params:
-            parameter.grad += SIGMA * torch.randn_like(parameter)
-        inner()
 
-    made.optimizer.scale_grad = scale_grad
+@replacing("scale_grad")
+def noise_before_and_after(made, scale_grad, step):
+    for parameter in made.optimizer.params:
+        parameter.grad += SIGMA * torch.randn_like(parameter)
+    scale_grad()
+
+
+@replacing("pre_step")
+def update_without_noise(made, pre_step, step):
+    if step != 9:
+        return pre_step()
+    made.optimizer.clip_and_accumulate()
+    for parameter in made.optimizer.params:
+        parameter.grad = parameter.summed_grad.clone()
+    return True
 
 
 def bound_changed(made):
@@ -696,33 +710,6 @@ def clipping_left_out(made):
                 parameter.summed_grad = parameter.grad_sample.sum(dim=0)
 
     optimizer.__class__ = Unclipped
-
-
-def noise_from_a_pool(made):
-    inner, steps = made.optimizer.add_noise, []
-
-    def add_noise():
-        steps.append(1)
-        torch.manual_seed(len(steps) % 12)
-        inner()
-
-    made.optimizer.add_noise = add_noise
-
-
-def update_without_noise(made):
-    optimizer, steps = made.optimizer, []
-    inner = optimizer.pre_step
-
-    def pre_step(*arguments):
-        steps.append(1)
-        if len(steps) != 9:
-            return inner(*arguments)
-        optimizer.clip_and_accumulate()
-        for parameter in optimizer.params:
-            parameter.grad = parameter.summed_grad.clone()
-        return True
-
-    optimizer.pre_step = pre_step
 
 
 # The error, how the training is built, the step by which it is found, the tests that may find it.
