@@ -203,6 +203,34 @@ def adaptive_clipping(noise_multiplier: float) -> None:
         print(watched.alarm)
 
 
+def half_precision() -> None:
+    """A training under autocast that is watched: what clipping leaves, if it is above C."""
+    from opacus import PrivacyEngine
+
+    from dpcanary.own_training import watch
+
+    features = torch.randn(400, 20)
+    dataset = TensorDataset(features, (features[:, 0] > 0).long())
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 2))
+    private, optimizer, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(dataset, batch_size=50),
+        noise_multiplier=1.2,
+        max_grad_norm=1.0,
+    )
+    with watch(optimizer, seed=0) as watched:
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(private(inputs), labels)
+            loss.backward()
+            optimizer.step()
+    measured = watched.result(delta=1e-5, conversion="gdp").measured
+    if measured.clipped_to > 1.001:
+        print(f"clipping left a norm of {measured.clipped_to:.4f} C")
+
+
 _LOOP, _MODEL = "`dpcanary check` of the loop", "`dpcanary check --model`"
 _WATCH = "`watch`"
 EXHIBITS = (
@@ -266,6 +294,16 @@ EXHIBITS = (
         _WATCH,
         "noise multiplier .87 is accounted where .8 protects",
         "[PR 807](https://github.com/meta-pytorch/opacus/pull/807)",
+    ),
+    Exhibit(
+        "gradients in half precision by autocast",
+        half_precision,
+        ("1.6.0",),
+        "",
+        "clipping left a norm of 1.00",
+        _WATCH,
+        "norms are rounded to 8 binary digits: records move the sum by up to 1.007 C",
+        "found here",
     ),
     Exhibit(
         "a word for padding in an embedding",

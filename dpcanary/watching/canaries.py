@@ -9,6 +9,9 @@ from dpcanary.watching.randomness import Purpose
 
 Floats = NDArray[np.float64]
 
+# With fewer canaries, coins often leave too few in one world. The rules that take worlds as given
+# need no coins. The rule that guesses does, and guesses too few of so few to prove anything.
+FEWEST_COINS = 40
 # Steps whose coins are drawn together.
 _COINS_AT_ONCE = 16
 # Exponents are cut here, so that ratios of densities stay numbers in single precision.
@@ -18,8 +21,8 @@ _LARGEST_EXPONENT = 40.0
 class Secrets:
     """Which world each canary is in, and the steps in which it takes part.
 
-    Worlds are fair coins. In each step a canary takes part with the training's own probability, as
-    a record does with Poisson sampling.
+    Worlds are fair coins; of fewer than 40 canaries exactly half are in each world. In each step a
+    canary takes part with the training's own probability, as a record does with Poisson sampling.
 
     Attributes:
         worlds: 0 or 1, shape (K,).
@@ -30,6 +33,8 @@ class Secrets:
     def __init__(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
         rng = generator(seed=seed, purpose=Purpose.WORLDS)
         self.worlds: NDArray[np.int64] = rng.integers(0, 2, num_canaries)
+        if num_canaries < FEWEST_COINS:
+            self.worlds = rng.permutation(np.arange(num_canaries) % 2)
         self.sizes: Floats = np.asarray(1 - adjacency.sensitivity * self.worlds, np.float64)
         self._seed, self._block = seed, -1
         self._coins = np.empty((0, 0), np.float32)

@@ -30,12 +30,15 @@ class NoiseSeen:
         squares: sums of squares by tensor, shape (P,).
         sums: sums by tensor, shape (P,).
         first: the first values of the tensors `sampled`, shape (Q, F); NaN where one is shorter.
+        with_sum: the product of the noise with the sum before it, and the square of that sum's
+            norm, over all tensors; shape (2,).
     """
 
     projections: NDArray[np.float64]
     squares: NDArray[np.float64]
     sums: NDArray[np.float64]
     first: NDArray[np.float64]
+    with_sum: NDArray[np.float64]
 
 
 # Tensors of which single values are looked at, and how many values in all and of each.
@@ -92,13 +95,14 @@ class _SingleRow:
         for tensor, (start, end) in zip(tensors, pairwise(self._starts), strict=True):
             tensor.view(-1).add_(whole[start:end])
 
-    def noise(self, noise: NDArray[Any]) -> NoiseSeen:
+    def noise(self, noise: NDArray[Any], sums: NDArray[Any]) -> NoiseSeen:
         exact = noise.astype(np.float64)
         return NoiseSeen(
             self.project(noise),
             self._sums_by_tensor(exact * exact),
             self._sums_by_tensor(exact),
             self._directions.sampled_values(exact.take(self._directions.joined_places)),
+            np.array([noise @ sums, sums @ sums], np.float64),
         )
 
     def _sums_by_tensor(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -232,10 +236,14 @@ class Directions:
         """Looks at the noise, `scale * noisy - sums`, in one pass; see `NoiseSeen`."""
         here = self._on(noisy[0].device)
         if here.single:
-            noise = _joined_in_numpy(noisy) * np.float32(scale) - _joined_in_numpy(sums)
-            return here.single.noise(noise)
+            # Values that are not finite are the caller's to judge.
+            with np.errstate(invalid="ignore", over="ignore"):
+                joined_sums = _joined_in_numpy(sums)
+                difference = _joined_in_numpy(noisy) * np.float32(scale) - joined_sums
+                return here.single.noise(difference, joined_sums)
         by_column = torch.zeros_like(here.weights)
         found = torch.zeros(2, len(noisy), dtype=torch.float64, device=noisy[0].device)
+        with_sum = torch.zeros(2, dtype=torch.float64, device=noisy[0].device)
         for place in self._wide:
             rows, signs = self._own(noisy[place], place, here)
             others, _ = self._own(sums[place], place, here)
@@ -243,11 +251,15 @@ class Directions:
                 _chunks(rows, signs), _chunks(others, signs), strict=True
             ):
                 # The noise with its sign reversed, in one pass.
-                minus = torch.sub(other.to(by_column.dtype), part, alpha=scale)
+                before = other.to(by_column.dtype)
+                minus = torch.sub(before, part, alpha=scale)
                 by_column.addmv_(minus.t(), part_signs, alpha=-1)
                 flat = minus.view(-1)
                 found[0, place] += flat.dot(flat)
                 found[1, place] -= flat.sum()
+                flat_before = before.reshape(-1)
+                with_sum[0] -= flat.dot(flat_before)
+                with_sum[1] += flat_before.dot(flat_before)
         first = torch.zeros(0, device=noisy[0].device)
         if self.num_joined_rows:
             noise, others = here.joined
@@ -255,13 +267,17 @@ class Directions:
             self._join(sums, others)
             noise.mul_(scale).sub_(others)
             by_column.addmv_(noise.t(), here.rows[self.first_rows[-1] :])
+            flat_before = others.view(-1)[: self._ends[-1]]
+            with_sum[0] += noise.view(-1)[: self._ends[-1]].dot(flat_before)
+            with_sum[1] += flat_before.dot(flat_before)
             flat = noise.view(-1)[: self._ends[-1]].double()
             for row, values in zip(found, (flat.square(), flat), strict=True):
                 row += torch.segment_reduce(values, "sum", lengths=here.lengths)
             first = flat.index_select(0, here.places)
         squares, totals = _numbers(found)
         values = self.sampled_values(_numbers(first))
-        return NoiseSeen(self._by_slot(by_column, here), squares, totals, values)
+        along = self._by_slot(by_column, here)
+        return NoiseSeen(along, squares, totals, values, _numbers(with_sum))
 
     def sampled_values(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The values at `joined_places` by tensor, shape (Q, F); NaN where one is shorter."""

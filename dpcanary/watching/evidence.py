@@ -15,13 +15,13 @@ as 1 / t^2. So an error that begins late, or that happens once, is found as well
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log, pi, sqrt
+from math import log, nan, pi, sqrt
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import gammaln, ndtr, xlog1py, xlogy
+from scipy.special import betainc, gammaln, ndtr, xlog1py, xlogy
 
 Floats = NDArray[np.float64]
 
@@ -32,13 +32,23 @@ _SCALES = np.array([*_LESS, *_MORE])
 # Of sums over a tensor, and of batch sizes.
 _SPREADS = np.array([0.01, 0.1, 0.5, 2.0, 10.0])
 _RATES = np.array([0.25, 0.5, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 2.0, 4.0])
-_BATCH_SPREADS = np.array([0.1, 0.5, 2.0])
+_BATCH_SPREADS = np.array([0.1, 0.5, 0.7, 1.4, 2.0])
 # A batch is as large as the last one with this probability.
 _SAME_SIZE = 0.9
+# Batches whose sizes are cut at the extremes so far, or that use up the data before any record
+# comes again, have sizes with the law of this with probability 1 - _SURPRISE.
+_SURPRISE = 0.05
+_CUT_AWAY, _LEFT_OUT = 0.0, 1.0
+# Shares of the records of which all batches are drawn.
+_SHARES = np.array([0.25, 0.5, 0.75])
+# Of the noise along the sum, in standard deviations.
+_MEANS = np.array([-10.0, -3.0, -0.8, -0.3, -0.1, 0.1, 0.3, 0.8, 3.0, 10.0])
+# Of the squared norm of the noise, over the spread that it should have.
+_LENGTHS = np.array([0.01, 0.1, 0.3])
 # Between successive steps, and between copies.
 _CORRELATIONS = np.array([-0.9, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 0.9])
 _COPIES = np.array([-0.999, 0.999])
-_COPIED = ("successive_noise", "repeated_noise", "equal_tensors")
+_COPIED = ("successive_noise", "repeated_noise", "equal_tensors", "noise_length")
 # Steps, and canaries, among which copies of a step's noise are looked for.
 _MOST_STEPS, _MOST_SLOTS = 4_096, 64
 # Values beyond these, in standard deviations, are never seen; degrees of freedom of Student's t.
@@ -57,6 +67,7 @@ class StepsSeen:
         squares: sums of squares of the noise by tensor, shape (T, P); NaN if not measured.
         sums: sums of the noise by tensor, shape (T, P); NaN if not measured.
         first: some values of each of some tensors, shape (T, Q, F); NaN where there is none.
+        along_sum: the noise's component along the sum before it, shape (T,); NaN if not measured.
         batch_sizes: shape (T,); NaN if not known.
         sample_rates: q, shape (T,).
         num_records: the least and the largest number that the data may have; NaN if not known.
@@ -66,6 +77,7 @@ class StepsSeen:
     squares: Floats
     sums: Floats
     first: Floats
+    along_sum: Floats
     batch_sizes: Floats
     sample_rates: Floats
     num_records: tuple[float, float]
@@ -126,7 +138,10 @@ class Evidence:
     log_total: float = 0.0
     _last: Floats = field(default_factory=lambda: np.empty((0, 0)))
     _num_past: int = 0
-    _last_batch: float = float("nan")
+    _last_batch: float = nan
+    # The smallest and the largest batch; steps and records of the present pass by either law.
+    _extremes: Floats = field(default_factory=lambda: np.array([nan, nan]))
+    _pass: Floats = field(default_factory=lambda: np.zeros(3))
 
     def __post_init__(self) -> None:
         everything, parts = "", [*self.tensors]
@@ -134,6 +149,8 @@ class Evidence:
         self._kinds = [
             _Alternatives("noise_scale", [everything, "along the canaries", *parts], _SCALES),
             _Alternatives("noise_sum", [everything, *parts], _SPREADS),
+            _Alternatives("noise_length", [everything, *parts], _LENGTHS),
+            _Alternatives("noise_along_sum", [everything], _MEANS),
             _Alternatives("successive_noise", [everything], _CORRELATIONS),
             _Alternatives("repeated_noise", [everything], _COPIES),
             _Alternatives("equal_tensors", pairs, _COPIES),
@@ -142,12 +159,16 @@ class Evidence:
             _Alternatives("batch_rate", [everything], _RATES),
             _Alternatives("batch_spread", [everything], _BATCH_SPREADS),
             _Alternatives("batch_repeats", [everything], np.array([_SAME_SIZE])),
+            _Alternatives("batch_cut", ["larger", "smaller"], np.array([_CUT_AWAY, _LEFT_OUT])),
+            _Alternatives("batch_passes", ["of equal steps", "as data last"], np.ones(1)),
+            _Alternatives("batch_records", [everything], _SHARES),
         ]
         kinds = [kind for kind in self._kinds if kind.names]
         self._names = [name for kind in kinds for name in kind.names]
         self._is_less_noise = np.array(
             [kind == "noise_scale" and value < 1 for kind, _, value in self._names]
         )
+        self._is_along_sum = np.array([kind == "noise_along_sum" for kind, *_ in self._names])
         self._log_weights = np.concatenate(
             [np.full(len(kind.names), -log(len(kinds) * len(kind.names))) for kind in kinds]
         )
@@ -160,6 +181,8 @@ class Evidence:
             [
                 self._of_scales(seen),
                 self._of_sums(seen),
+                self._of_lengths(seen),
+                _flat(seen.along_sum[:, None] * _MEANS - _MEANS**2 / 2),
                 self._of_successive(seen),
                 self._of_copies(seen),
                 self._of_tensors(seen),
@@ -182,6 +205,11 @@ class Evidence:
 
     def _finding(self, weighted: Floats) -> Finding:
         best = int(weighted.argmax())
+        if self._names[best][0] == "noise_scale" and self._names[best][2] > 1:
+            # What is added to the noise may be a part of the sum, which is another error.
+            along = np.where(self._is_along_sum, weighted, -np.inf)
+            if along.max() >= -log(self.level):
+                best = int(along.argmax())
         if self._names[best][0] in _COPIED:
             # Where noise is missing, nothing is equal to nothing.
             missing = np.where(self._is_less_noise, weighted, -np.inf)
@@ -201,6 +229,17 @@ class Evidence:
         sums = np.column_stack([seen.sums.sum(axis=1), seen.sums])
         means = sums**2 / np.array([self.sizes.sum(), *self.sizes])
         return _flat(-np.log(_SPREADS) - means[..., None] * (_SPREADS**-2 - 1) / 2)
+
+    def _of_lengths(self, seen: StepsSeen) -> Floats:
+        """Of a sum of n squares that is normal around n, with less spread than chi-squared."""
+        squares = np.column_stack([seen.squares.sum(axis=1), seen.squares])[..., None]
+        counts = np.array([self.sizes.sum(), *self.sizes])[:, None]
+        spreads = _LENGTHS * np.sqrt(2 * counts)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_normal = _LOG_GAUSSIAN - np.log(spreads) - ((squares - counts) / spreads) ** 2 / 2
+            log_chi = (counts / 2 - 1) * np.log(squares / 2) - squares / 2 - gammaln(counts / 2)
+        ratios = np.maximum(log_normal - log_chi + log(2), _NEVER)
+        return _flat(np.where(squares > 0, ratios, _NEVER * np.isfinite(squares)))
 
     def _of_successive(self, seen: StepsSeen) -> Floats:
         """Of the correlation with the step before, along the canaries."""
@@ -267,9 +306,66 @@ class Evidence:
         mixed = (1 - _SAME_SIZE) * np.exp(claimed) + _SAME_SIZE * (sizes == before)
         with np.errstate(divide="ignore"):
             repeats = np.where(np.isfinite(before), np.log(mixed), claimed)
-        alternatives = np.column_stack([by_rate, by_spread, repeats])
+        alternatives = np.column_stack(
+            [
+                by_rate,
+                by_spread,
+                repeats,
+                self._of_cuts(sizes, middle, rates, claimed),
+                self._of_passes(sizes, middle, rates, claimed),
+                _log_of_shares(sizes, middle, rates, claimed),
+            ]
+        )
         ratios = np.maximum(alternatives, _NEVER) - np.maximum(claimed, 2 * _NEVER)[:, None]
         return np.where(np.isfinite(ratios), ratios, 0.0)
+
+    def _of_cuts(self, sizes: Floats, trials: float, rates: Floats, claimed: Floats) -> Floats:
+        """Of no size beyond the largest and the smallest before: cut away, or left out."""
+        known = np.concatenate([self._extremes[:, None], np.tile(sizes, (2, 1))], axis=1)
+        low = np.fmin.accumulate(known[0])[:-1]
+        high = np.fmax.accumulate(known[1])[:-1]
+        self._extremes = np.array([np.fmin(low[-1], sizes[-1]), np.fmax(high[-1], sizes[-1])])
+        columns = []
+        for extreme, tail, inside in (
+            (high, _at_least(high, trials, rates), sizes <= high),
+            (low, 1 - _at_least(low + 1, trials, rates), sizes >= low),
+        ):
+            at = _log_binomial(extreme, trials, rates)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                cut_away = np.where(sizes == extreme, np.log(tail), claimed)
+                left_out = claimed - np.log1p(np.exp(at) - tail)
+            columns += [np.where(inside, law, -np.inf) for law in (cut_away, left_out)]
+        return _surprised(np.column_stack(columns), claimed, where=np.isfinite(low))
+
+    def _of_passes(self, sizes: Floats, trials: float, rates: Floats, claimed: Floats) -> Floats:
+        """Of passes over the data in which each record comes once.
+
+        A pass has 1 / q steps, among which its records are spread at random; or it has as many as
+        there are, and the last batch takes what is left.
+        """
+        if not np.isfinite(trials):
+            return np.repeat(claimed[:, None], 2, axis=1)
+        steps = np.maximum(np.round(1 / rates), 1)
+        before = []
+        for size, in_pass in zip(np.nan_to_num(sizes), steps, strict=True):
+            before.append(self._pass)
+            step, taken, used = self._pass
+            ends, is_used = step + 1 >= in_pass, used + size >= trials
+            self._pass = np.array(
+                [
+                    0 if ends else step + 1,
+                    0 if ends else taken + size,
+                    0 if is_used else used + size,
+                ]
+            )
+        step, taken, used = np.array(before).T
+        left, rest = np.maximum(trials - taken, 0), trials - used
+        spread = _log_binomial(sizes, left, 1 / np.maximum(steps - step, 1))
+        with np.errstate(divide="ignore"):
+            last = np.where(sizes == rest, np.log(_at_least(rest, trials, rates)), claimed)
+        last = np.where(sizes > rest, -np.inf, last)
+        laws = np.column_stack([spread, last])
+        return _surprised(laws, claimed, where=steps > 1)
 
     def state(self) -> dict[str, Any]:
         """All that was added so far, as arrays and numbers."""
@@ -279,6 +375,8 @@ class Evidence:
             "history": self._history[: self._num_past].astype(np.float32),
             "num_past": self._num_past,
             "last_batch": self._last_batch,
+            "extremes": self._extremes,
+            "pass": self._pass,
             "num_steps": self.num_steps,
         }
 
@@ -287,6 +385,7 @@ class Evidence:
         self._log_wealth, self._last = np.array(state["log_wealth"]), np.array(state["last"])
         self._history[: len(state["history"])] = state["history"]
         self._num_past = int(state["num_past"])
+        self._extremes, self._pass = np.array(state["extremes"]), np.array(state["pass"])
         self._last_batch, self.num_steps = float(state["last_batch"]), int(state["num_steps"])
 
 
@@ -336,6 +435,29 @@ def _log_binomial(counts: Floats, trials: Any, rates: Floats) -> Floats:
         return np.where(
             counts > trials, -np.inf, ways + xlogy(counts, rates) + xlog1py(trials - counts, -rates)
         )
+
+
+def _at_least(counts: Floats, trials: float, rates: Floats) -> Floats:
+    """The probability that a binomial number is at least `counts`; NaN where they are not known."""
+    inside = np.clip(counts, 1, trials)
+    tail = betainc(inside, trials - inside + 1, rates)
+    return np.where(counts < 1, 1.0, np.where(counts > trials, 0.0, tail))
+
+
+def _surprised(laws: Floats, claimed: Floats, *, where: Any) -> Floats:
+    """The mixture of laws with the claimed one, as log probabilities, where they say something."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mixed = np.logaddexp(
+            laws + np.log1p(-_SURPRISE), np.asarray(claimed)[:, None] + log(_SURPRISE)
+        )
+    return np.where(where[:, None], mixed, claimed[:, None])
+
+
+def _log_of_shares(sizes: Floats, trials: float, rates: Floats, claimed: Floats) -> Floats:
+    """Log probability of sizes that are as large on average, drawn of a share of the records."""
+    others = rates[:, None] / _SHARES
+    laws = _log_binomial(sizes[:, None], np.round(trials * _SHARES), np.minimum(others, 1.0))
+    return np.where(others < 1, laws, claimed[:, None])
 
 
 def _log_spread(sizes: Floats, trials: float, rates: Floats) -> Floats:

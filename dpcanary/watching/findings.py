@@ -40,9 +40,12 @@ def _noise_scale(where: str, share: float) -> str:
         return f"{noise} is missing"
     text = f"{noise} has about {share:.3g} of the accounted size"
     if share > 1:
-        text += ": more noise is no leak by itself, but this is not the training that was accounted"
+        text += (
+            ". Noise may be added twice, which leaks nothing; or something of the records is added"
+            " to it, which does: a clean gradient, the sum again, momentum before the noise"
+        )
         if where.startswith("along"):
-            text += "; if several processes train, they add the same noise, or add it twice"
+            text += ". If several processes train, they may add the same noise, or add it twice"
     return text
 
 
@@ -51,6 +54,21 @@ def _noise_sum(where: str, spread: float) -> str:
     if spread < 1:
         return f"the mean of the noise{of} is too close to 0: it was removed"
     return f"the noise{of} has a common part: its coordinates are not independent"
+
+
+def _noise_length(where: str, _: float) -> str:
+    of = f" of {where}" if where else ""
+    return f"the noise{of} is as long in each step: it was scaled to a length"
+
+
+def _noise_along_sum(_: str, mean: float) -> str:
+    share = f"{abs(mean):.2g} standard deviations on average"
+    if mean < 0:
+        return f"the noise opposes the sum of clipped gradients, by {share}: it depends on them"
+    return (
+        f"the noise points along the sum of clipped gradients, by {share}: it is drawn or flipped"
+        " by what it should hide, or something of the sum is added once more"
+    )
 
 
 def _successive_noise(_: str, correlation: float) -> str:
@@ -88,9 +106,27 @@ def _batch_repeats(_: str, __: float) -> str:
     return "batches have the same size step after step: they are no Poisson samples"
 
 
+def _batch_cut(where: str, how: float) -> str:
+    cut = "left out" if how else "cut"
+    return f"batch sizes end abruptly: {where} batches are {cut}, and are no Poisson samples"
+
+
+def _batch_passes(where: str, _: float) -> str:
+    return (
+        "batch sizes add up to the data, pass after pass: no record comes twice in a pass, so"
+        " batches are no Poisson samples"
+    )
+
+
+def _batch_records(_: str, share: float) -> str:
+    return f"batch sizes are those of samples from about {share:.2g} of the records"
+
+
 _MESSAGES = {
     "noise_scale": _noise_scale,
     "noise_sum": _noise_sum,
+    "noise_length": _noise_length,
+    "noise_along_sum": _noise_along_sum,
     "successive_noise": _successive_noise,
     "repeated_noise": _repeated_noise,
     "equal_tensors": _equal_tensors,
@@ -99,4 +135,7 @@ _MESSAGES = {
     "batch_rate": _batch_rate,
     "batch_spread": _batch_spread,
     "batch_repeats": _batch_repeats,
+    "batch_cut": _batch_cut,
+    "batch_passes": _batch_passes,
+    "batch_records": _batch_records,
 }

@@ -16,22 +16,29 @@ from torch import Tensor
 
 from dpcanary.accounting.of_opacus import captured_by, living_objects, samples_poisson
 from dpcanary.adjacency import Adjacency
+from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.settings import Conversion
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
+from dpcanary.watching.outside import KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepTold, read_state
 from dpcanary.watching.result import WatchedTraining
 
 Floats = NDArray[np.float64]
 
-# Clipping is tried on gradients of so many times C. It may leave a little more than C, and more
-# in half precision.
+# Clipping is tried on gradients of up to so many times C. It may leave a little more than C, and
+# more in half precision, where it depends on the digits of the norm: more are tried then, unless
+# the model is large.
 _LONG, _TOLERANCE, _ROUNDINGS = 10.0, 1e-3, 2.0
+_TRIALS, _TRIALS_IN_HALF, _MOST_NUMBERS = 2, 32, 20_000_000
 # Marks what stands in place of an optimizer's method.
 _MARK = "_dpcanary_watches"
 # Records whose norms are looked at once in so many steps: reading their gradients takes time.
 _STEPS_BETWEEN_LOOKS = 64
+# Factors and norms of noisy gradients that are clipped once more agree up to this.
+_CLIPPED = 1e-3
 
 
 def watch(
@@ -45,6 +52,7 @@ def watch(
     accountant: Any = None,
     sample_rate: float | None = None,
     num_records: int | None = None,
+    num_public_records: int = 0,
     seed: int | None = None,
 ) -> "WatchedOptimizer":
     """Audits a training with Opacus while it runs.
@@ -63,34 +71,42 @@ def watch(
         optimizer: what `make_private` returned: any optimizer of Opacus, also of several processes,
             of which each calls this.
         num_canaries: by default the largest number up to 5,000 that adds at most half a percent to
-            the variance of the noise. More prove more; above five percent there is a warning.
+            the variance of the noise, and at least 20. More prove more; above five percent there is
+            a warning.
         adjacency: in what the two worlds of a canary differ.
         alarm_level: the probability, at most, with which a right training ever raises an alarm.
         on_alarm: called with the alarm as soon as it is raised. By default there is a warning. It
             may raise an error to stop the training.
         journal: a file that is kept up to date, so that a killed training keeps what was seen. If
-            it exists, watching goes on after it.
+            it exists, watching goes on after it: with the parameters that it ended with, or an
+            accountant that knows its steps. The first step of another training is refused.
         accountant: Opacus's, or a privacy engine; by default the one that the optimizer calls.
         sample_rate: the accounted one, if there is no accountant.
         num_records: of the training data; by default as Opacus knows it. Batch sizes are tested
             against it.
+        num_public_records: public or generated records that each batch has beside the private ones,
+            for which batch sizes are not tested. `watched.num_public_records` may be changed before
+            a step that has another number.
         seed: of all secrets; by default from the operating system.
 
     Returns:
         A context manager. The training is watched inside; `result` is for afterwards.
 
     Raises:
-        InputError: if it is no optimizer of Opacus, its sample rate is not known, or an argument is
-            out of range.
+        InputError: if it is no optimizer of Opacus, its noise multiplier or max_grad_norm is not
+            positive and finite, its sample rate is not known, an argument is out of range, or the
+            model is so small, and the noise so little, that 20 canaries would change the training.
 
     The loop goes inside: `with watch(optimizer) as watched:`. After it,
-    `watched.result(delta=1e-5)` is what was proven.
+    `watched.result(delta=1e-5)` is what was proven. Steps on public data, and post-processing that
+    changes parameters or noisy gradients, go inside `with watched.public():`.
     """
     return WatchedOptimizer(
         optimizer,
         accountant=accountant,
         sample_rate=sample_rate,
         num_records=num_records,
+        num_public_records=num_public_records,
         options={
             "num_canaries": num_canaries,
             "adjacency": adjacency,
@@ -103,7 +119,12 @@ def watch(
 
 
 class WatchedOptimizer:
-    """An optimizer of Opacus that is being watched; see `watch`."""
+    """An optimizer of Opacus that is being watched; see `watch`.
+
+    Attributes:
+        recorder: what is seen goes there.
+        num_public_records: public or generated records in the batches of the next steps.
+    """
 
     def __init__(
         self,
@@ -112,6 +133,7 @@ class WatchedOptimizer:
         accountant: Any,
         sample_rate: float | None,
         num_records: int | None,
+        num_public_records: int,
         options: Mapping[str, Any],
     ) -> None:
         if not hasattr(optimizer, "add_noise") or not hasattr(optimizer, "original_optimizer"):
@@ -119,6 +141,8 @@ class WatchedOptimizer:
                 "optimizer must be the one that make_private of Opacus returned, not"
                 f" {type(optimizer).__name__}; for loops without Opacus see docs/watching.md"
             )
+        checked_real("noise_multiplier of the optimizer", float(optimizer.noise_multiplier))
+        checked_real("max_grad_norm of the optimizer", float(optimizer.max_grad_norm))
         self._optimizer, self._parameters = optimizer, [*optimizer.params]
         self._group = Processes() if hasattr(optimizer, "world_size") else None
         # Each process has a part of each parameter, instead of all processes having all.
@@ -131,7 +155,18 @@ class WatchedOptimizer:
                 " sample_rate (expected batch size / number of records)"
             )
         self._sample_rate = float(rate)
+        self.num_public_records = checked_count("num_public_records", num_public_records, least=0)
         self._model = _Model(self._parameters)
+        self._steps_between = 1
+        self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
+        self._beside = Unchanged({})
+        self._statistics = KeptStatistics(None if self._is_sharded else self._model.module)
+        # Of the gradients of single records; empty if they are not known.
+        self._dtypes: list[torch.dtype] = []
+        self._is_public = self._is_recorded = False
+        # Of the noisy gradients, and what they were clipped to after that.
+        self._noisy_norms: Tensor | None = None
+        self._clipped_after: float | None = None
         journal = options["journal"]
         if self._group:
             seed = self._group.shared(_drawn(options["seed"]))
@@ -154,9 +189,11 @@ class WatchedOptimizer:
             first = journal is not None and not self._group.rank
             state = self._group.shared(read_state(journal) if first else None)
             if state:
-                self.recorder.load_state_dict(state)
+                self.recorder.load_journal(state)
             if first:
                 self.recorder.journal = Path(journal)
+        if not self._is_sharded:  # there a projection needs all processes at once
+            self.recorder.now = lambda: self.recorder.project(self._flat_parameters())
         self._other_rates = data.other_rates
         self._is_poisson = samples_poisson(optimizer)
         self._steps_before: int | None = None
@@ -174,7 +211,6 @@ class WatchedOptimizer:
         optimizer = self._optimizer
         if hasattr(vars(optimizer).get("add_noise"), _MARK):
             raise InputError("this optimizer is being watched already")
-        self.recorder.starts_from([_flat(p) for p in self._parameters])
         self._wrap("add_noise", self._add_noise)
         accumulates = "clip_and_accumulate"
         if hasattr(optimizer, "accumulate"):  # ghost clipping, which has clipped before
@@ -182,6 +218,13 @@ class WatchedOptimizer:
         self._wrap(accumulates, self._accumulate)
         original = optimizer.original_optimizer
         self._removers.append(original.register_step_pre_hook(self._before_step).remove)
+        self._removers.append(original.register_step_post_hook(self._after_step).remove)
+        self._beside = Unchanged(self._model.without(_trained_by_optimizers(optimizer)))
+        # A frozen model may be large: looking at it costs as much as at what is trained.
+        share = self._beside.size // max(1, self._own.size)
+        self._steps_between = min(max(1, share), _STEPS_BETWEEN_LOOKS)
+        self._statistics.start()
+        self._removers.append(self._statistics.stop)
         return self
 
     def __exit__(
@@ -195,9 +238,63 @@ class WatchedOptimizer:
         self._removers = []
         if error is None:
             self._check_accountant()
-            self.recorder.ends_with([_flat(p) for p in self._parameters])
+            self.recorder.ends_with(self._flat_parameters())
         self.recorder.evaluate()
         self.recorder.write()
+
+    @contextmanager
+    def public(self) -> Iterator[None]:
+        """Declares that what happens inside reveals nothing of the private records.
+
+        That is: steps on public data without noise, and whatever changes parameters or noisy
+        gradients by post-processing, such as weights that are averaged or put back. Private steps
+        inside are watched as always.
+        """
+        self._compare_parameters()
+        if self._noised:  # between the noise and the update
+            self._record()
+            self._is_recorded = True
+        before, self._is_public = self._is_public, True
+        self._statistics.is_paused = True
+        try:
+            yield
+        finally:
+            self._is_public = self._statistics.is_paused = before
+            self._own.keep()
+            self._beside.keep()
+
+    def _compare_parameters(self) -> None:
+        """Raises the alarm if parameters are not as the last private step left them."""
+        if self._is_public or self.recorder.end is not None or self.alarm is not None:
+            return
+        looks = self.recorder.num_steps % self._steps_between == 0
+        own, beside = self._own.changed(), self._beside.changed() if looks else []
+        way_out = (
+            "if this reveals nothing of private records (post-processing, or steps on public data),"
+            " do it inside `with watched.public():`"
+        )
+        if own:
+            self._contradiction(
+                "changed_parameters",
+                f"{listed(own)} changed between two steps of the private optimizer; {way_out}",
+            )
+        elif beside:
+            self._contradiction(
+                "changed_parameters",
+                f"{listed(beside)} changed, which the private optimizer does not train, so no noise"
+                f" was added; {way_out}",
+            )
+
+    def _look_at_buffers(self) -> None:
+        found = self._statistics.found()
+        self.recorder.not_seen = self._statistics.not_seen
+        if found:
+            self._contradiction(
+                "released_statistics",
+                f"the buffers {listed(found)} hold statistics of the records of forward passes, and"
+                " no noise: whoever gets the model gets them. Use layers that keep none, such as"
+                " GroupNorm",
+            )
 
     def _wrap(self, name: str, wrapper: Callable[..., object]) -> None:
         """Puts a wrapper in place of a method of this one optimizer."""
@@ -213,20 +310,27 @@ class WatchedOptimizer:
             lambda: setattr(self._optimizer, name, inner) if had else delattr(self._optimizer, name)
         )
 
-    def result(self, *, delta: float, significance: float = 0.05) -> WatchedTraining:
+    def result(
+        self,
+        *,
+        delta: float,
+        significance: float = 0.05,
+        conversion: Conversion | str | None = None,
+    ) -> WatchedTraining:
         """What the training has shown until now.
 
         Args:
             delta: in (0, 1).
             significance: the probability with which each bound may exceed the truth.
+            conversion: of bounds by threshold; see `WatchedTraining`.
 
         Raises:
             InputError: if no step was taken, or an argument is out of range.
         """
         if self._removers:
             self._check_accountant()
-            self.recorder.ends_with([_flat(p) for p in self._parameters])
-        return self.recorder.result(delta=delta, significance=significance)
+            self.recorder.ends_with(self._flat_parameters())
+        return self.recorder.result(delta=delta, significance=significance, conversion=conversion)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on: arrays and numbers. It holds the canaries' secrets."""
@@ -235,6 +339,8 @@ class WatchedOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on after what `state_dict` gave."""
         self.recorder.load_state_dict(state)
+        self._own.forget()
+        self._beside.forget()
 
     def _accumulate(self, inner: Callable[[], object]) -> object:
         """Counts the records of a batch, or of a part of one."""
@@ -246,6 +352,9 @@ class WatchedOptimizer:
                 self.recorder.saw_clipping(clipped, len(norms))
         else:
             rows = float(_rows_of(self._parameters[0].grad_sample))
+            self._dtypes = [
+                getattr(_parts_of(p.grad_sample)[0], "dtype", p.dtype) for p in self._parameters
+            ]
             if self.recorder.num_steps % _STEPS_BETWEEN_LOOKS == 0 and rows:
                 self._look_at_norms()
         self._rows += rows
@@ -265,23 +374,41 @@ class WatchedOptimizer:
         self.recorder.saw_clipping(float(clipped.sum()), len(clipped))
 
     def _add_noise(self, inner: Callable[[], object]) -> object:
-        if self._steps_before is None:  # an accountant's state may have been loaded until now
-            self._steps_before = self._accounted()[0]
+        if self.recorder.end is not None:
+            return inner()
+        if self._steps_before is None:  # model and accountant may have been loaded until now
+            self._begin()
         self._check_accountant()
+        told, self._rows = self._told(), 0.0
+        if not self.recorder.can_judge(told):
+            return inner()
         self._check_set_up()
+        self._look_at_buffers()
         if self.recorder.num_steps >= self._next_trial:
             self._next_trial = 4 * self.recorder.num_steps + 3
             self._try_clipping()
         sums = self._sums()
-        told = self._told()
         group = None if self._is_sharded else self._group
         self.recorder.before_noise(sums, told, inserts=group is None or group.rank == 0)
-        self._last_told, self._rows = told, 0.0
+        self._last_told = told
         returned = inner()
         if group:
             self._local = self.recorder.noise_of([_flat(p.grad) for p in self._parameters])
-        self._noised = True
+        self._noised, self._is_recorded = True, False
+        self._noisy_norms = None if self._group else norms_of([p.grad for p in self._parameters])
         return returned
+
+    def _begin(self) -> None:
+        self._steps_before = self._accounted()[0]
+        knows = getattr(self._accountant, "history", None) is not None
+        self.recorder.starts_from(
+            self._flat_parameters(), num_accounted=self._steps_before if knows else None
+        )
+        if self.recorder.accounted_before is None:
+            self.recorder.accounted_before = self._steps_before
+
+    def _flat_parameters(self) -> list[Tensor]:
+        return [_flat(p) for p in self._parameters]
 
     def _sums(self) -> list[Tensor]:
         """The sums of clipped gradients, which are changed in place."""
@@ -295,7 +422,8 @@ class WatchedOptimizer:
 
     def _told(self) -> StepTold:
         optimizer = self._optimizer
-        noise, rows = float(optimizer.noise_multiplier), float(self._rows)
+        noise = float(optimizer.noise_multiplier)
+        rows = float(self._rows) - self.num_public_records
         if self._group:
             rows = float(self._group.sum(np.array([rows]))[0])
         return StepTold(
@@ -320,7 +448,7 @@ class WatchedOptimizer:
         is_chosen = of_counts is not None
         if not is_chosen and self._model.adapts:
             of_counts = rows / 20  # as adaptive ghost clipping chooses it
-        if not of_counts:
+        if not of_counts or not noise > 0:
             return nan
         rest = noise**-2 - (2 * float(of_counts)) ** -2
         if rest > 0:
@@ -336,17 +464,48 @@ class WatchedOptimizer:
 
     def _before_step(self, *_: Any) -> None:
         """Just before the update: looks at the noisy gradients, as they will be used."""
-        if not self._noised:
-            self._contradiction(
-                "update_without_noise", "the optimizer makes an update without adding noise"
-            )
+        self._compare_parameters()
+        if self.recorder.end is not None:
             return
+        if self._noised:
+            self._record()
+        elif not (self._is_public or self._is_recorded) and self.alarm is None:
+            self._contradiction(*_why_without_noise(self._optimizer))
+        self._is_recorded = False
+
+    def _after_step(self, *_: Any) -> None:
+        self._own.keep()
+        if not self._beside.is_kept:  # a checkpoint may have been loaded before the first step
+            self._beside.keep()
+
+    def _record(self) -> None:
         self._noised = False
-        gradients, scale = [_flat(p.grad) for p in self._parameters], self._scale()
+        gradients = [_flat(p.grad) for p in self._parameters]
+        scale = self._scale()
+        scale /= self._factor_after(gradients, scale)
         if self._group and not self._is_sharded:
             self._record_together(gradients, scale)
         else:
             self.recorder.after_noise(gradients, scale=scale)
+
+    def _factor_after(self, gradients: Sequence[Tensor], scale: float) -> float:
+        """By what the noisy gradients were clipped once more after the noise, to a fixed norm.
+
+        All tensors have the same factor then, and clipped ones have the same norm in all steps. So
+        a factor that depends on anything but the noisy gradients is found at its second use.
+        """
+        if self._noisy_norms is None:
+            return 1.0
+        before, now = self._noisy_norms, norms_of(gradients)
+        known = before > 0
+        factors = scale * now[known] / before[known]
+        factor = float(factors.mean()) if len(factors) else 1.0
+        if not factor < 1 - _CLIPPED or bool((factors / factor - 1).abs().max() > _CLIPPED):
+            return 1.0
+        norm = float(now.norm())
+        if self._clipped_after is None:
+            self._clipped_after = norm
+        return factor if abs(norm / self._clipped_after - 1) < _CLIPPED else 1.0
 
     def _scale(self) -> float:
         """What Opacus has divided the noisy sum by."""
@@ -363,15 +522,15 @@ class WatchedOptimizer:
         if local is None or group is None or told is None:
             return
         others = self.recorder.others
-        parts = [others, local.squares, local.sums, local.first.ravel()]
+        parts = [others, local.squares, local.sums, local.first.ravel(), local.with_sum]
         summed = group.sum(np.concatenate(parts))
         ends = np.cumsum([part.size for part in parts])[:-1]
-        others, squares, sums, first = np.split(summed, ends)
+        others, squares, sums, first, with_sum = np.split(summed, ends)
         norm = told.max_grad_norm
         final = self.recorder.project(gradients) * scale
         noise = final - (others + self.recorder.added) * norm
         self.recorder.record(
-            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape)), others
+            NoiseSeen(noise, squares, sums, first.reshape(local.first.shape), with_sum), others
         )
 
     def _check_set_up(self) -> None:
@@ -396,24 +555,32 @@ class WatchedOptimizer:
             )
 
     def _try_clipping(self) -> None:
-        """Has Opacus clip two gradients of ours, one of them too long, and looks at the result.
+        """Has Opacus clip gradients of ours that are too long, and looks at the results.
 
-        The training goes on as if nothing had happened.
+        They have the precision that the training's gradients have, which autocast may halve. The
+        training goes on as if nothing had happened.
         """
         optimizer = self._optimizer
         if hasattr(optimizer, "accumulate") or not hasattr(optimizer, "clip_and_accumulate"):
             return
         norm = float(optimizer.max_grad_norm)
+        dtypes = self._dtypes or [parameter.dtype for parameter in self._parameters]
+        rounding = max(torch.finfo(dtype).eps for dtype in dtypes)
+        total = sum(p.numel() for p in self._parameters)
+        in_half = max(_TRIALS, min(_TRIALS_IN_HALF, _MOST_NUMBERS // total))
+        count = in_half if rounding > _TOLERANCE / 2 else _TRIALS
+        left = 0.0
         with _set_aside(optimizer, self._parameters):
-            size = _LONG * norm / sum(p.numel() for p in self._parameters) ** 0.5
-            for parameter in self._parameters:
-                parameter.grad_sample = torch.full_like(parameter.detach(), size).unsqueeze(0)
-                parameter.summed_grad = None
-            type(optimizer).clip_and_accumulate(optimizer)
-            squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
-        left = sum(squares) ** 0.5 / norm
+            for factor in np.geomspace(_LONG, 1.2, count):
+                size = float(factor) * norm / total**0.5
+                for parameter, dtype in zip(self._parameters, dtypes, strict=True):
+                    gradient = torch.full_like(parameter.detach(), size, dtype=dtype)
+                    parameter.grad_sample = gradient.unsqueeze(0)
+                    parameter.summed_grad = None
+                type(optimizer).clip_and_accumulate(optimizer)
+                squares = [float(p.summed_grad.square().sum()) for p in self._parameters]
+                left = max(left, sum(squares) ** 0.5 / norm)
         self.recorder.saw_clipped_norm(left)
-        rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
         if left > 1 + max(_TOLERANCE, _ROUNDINGS * rounding):
             self._contradiction(
                 "clipping_bound", f"clipping leaves gradients of norm {left:.4g} C, and not of C"
@@ -422,7 +589,12 @@ class WatchedOptimizer:
     def _check_accountant(self) -> None:
         """Whether the accountant was told what the last step did."""
         told, self._last_told = self._last_told, None
-        if told is None or self._accountant is None or self._steps_before is None:
+        if (
+            self.recorder.end is not None
+            or told is None
+            or self._accountant is None
+            or self._steps_before is None
+        ):
             return
         steps, noise, rate = self._accounted()
         accounted, watched = steps - self._steps_before, self.recorder.num_steps_since_begin
@@ -469,35 +641,69 @@ class _Model:
             grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
         )
         trained = {id(parameter) for parameter in parameters}
-        self._module: Any = None
+        self.module: Any = None
         self._criterion: Any = None
         for module in living_objects((modules,)):
             if any(id(p) in trained for p in module._module.parameters()):
-                self._module = module
+                self.module = module
         for criterion in living_objects(_criteria()):
-            if self._module is not None and criterion.module is self._module:
+            if self.module is not None and criterion.module is self.module:
                 self._criterion = criterion
         # Opacus's modules take long to say that they have no such attribute.
-        self.clips = hasattr(self._module, "max_grad_norm")
+        self.clips = hasattr(self.module, "max_grad_norm")
         self.names: dict[int, str] = {}
-        if self._module is not None:
-            self.names = {id(p): name for name, p in self._module._module.named_parameters()}
+        if self.module is not None:
+            self.names = {id(p): name for name, p in self.module._module.named_parameters()}
+
+    def without(self, trained: set[int]) -> dict[str, Tensor]:
+        """The model's parameters but for some, which are given by identity."""
+        if self.module is None:
+            return {}
+        named = self.module._module.named_parameters()
+        return {name: own for name, own in named if id(own) not in trained}
 
     @property
     def norms(self) -> Tensor | None:
         """Of the gradients of the last batch's records, with ghost clipping."""
-        norms: Tensor | None = self._module._per_sample_gradient_norms if self.clips else None
+        norms: Tensor | None = self.module._per_sample_gradient_norms if self.clips else None
         return norms
 
     @property
     def max_grad_norm(self) -> float | None:
         """What ghost clipping clips to."""
-        return float(self._module.max_grad_norm) if self.clips else None
+        return float(self.module.max_grad_norm) if self.clips else None
 
     @property
     def adapts(self) -> bool:
         """Whether ghost clipping changes its bound by noisy counts."""
         return hasattr(self._criterion, "target_unclipped_quantile")
+
+
+def _optimizers() -> list[Any]:
+    """Opacus's optimizers that are alive."""
+    from opacus.optimizers import DPOptimizer
+
+    return living_objects((DPOptimizer,))
+
+
+def _trained_by_optimizers(optimizer: Any) -> set[int]:
+    """Identities of all parameters that some private optimizer trains."""
+    groups = [group for one in [optimizer, *_optimizers()] for group in one.param_groups]
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def _why_without_noise(optimizer: Any) -> tuple[str, str]:
+    """Kind and message of an update to which the watched optimizer adds no noise."""
+    original = optimizer.original_optimizer
+    if any(one is not optimizer and one.original_optimizer is original for one in _optimizers()):
+        return "another_optimizer", (
+            "make_private was called again with this optimizer, and what it returned then makes the"
+            " steps, which are not watched: give that optimizer to `watch`"
+        )
+    return "update_without_noise", (
+        "the optimizer makes an update without adding noise; if it is on public data, do it inside"
+        " `with watched.public():`"
+    )
 
 
 def _criteria() -> tuple[type, ...]:
@@ -562,8 +768,12 @@ def _set_aside(optimizer: Any, parameters: Sequence[Any]) -> Iterator[None]:
 
 
 def _rows_of(grad_sample: Any) -> int:
-    parts = grad_sample if isinstance(grad_sample, list) else [grad_sample]
-    return sum(len(part) for part in parts if part is not None)
+    return sum(len(part) for part in _parts_of(grad_sample) if part is not None)
+
+
+def _parts_of(grad_sample: Any) -> list[Any]:
+    """One tensor for each backward pass of a step."""
+    return grad_sample if isinstance(grad_sample, list) else [grad_sample]
 
 
 def _drawn(seed: int | None) -> int:

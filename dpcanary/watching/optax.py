@@ -54,12 +54,12 @@ def watched(
     def begin(projections: Any) -> Any:
         return recorder.begin(told, np.asarray(projections, np.float64)).astype(np.float32)
 
-    def end(projections: Any, squares: Any, sums: Any, first: Any) -> None:
-        projections, squares, sums, first = (
-            np.asarray(values, np.float64) for values in (projections, squares, sums, first)
+    def end(*seen: Any) -> None:
+        projections, squares, sums, first, with_sum = (
+            np.asarray(values, np.float64) for values in seen
         )
         values = recorder.directions.sampled_values(first)
-        recorder.record(NoiseSeen(projections, squares, sums, values), recorder.others)
+        recorder.record(NoiseSeen(projections, squares, sums, values, with_sum), recorder.others)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         leaves, tree = jax.tree.flatten(updates)
@@ -70,10 +70,18 @@ def watched(
             scale * one.astype(jnp.float32) - other
             for one, other in zip(jax.tree.leaves(noisy), sums, strict=True)
         ]
-        io_callback(end, None, passes.project(noise), *passes.moments(noise), ordered=True)
+        seen = passes.project(noise), *passes.moments(noise), _with_sum(noise, sums)
+        io_callback(end, None, *seen, ordered=True)
         return noisy, state
 
     return optax.GradientTransformation(privatizer.init, update)
+
+
+def _with_sum(noise: Sequence[Any], sums: Sequence[Any]) -> Any:
+    """The product of the noise with the sum, and the square of the sum's norm."""
+    exact = [part.astype(jnp.float32) for part in sums]
+    products = [jnp.vdot(one, other) for one, other in zip(noise, exact, strict=True)]
+    return jnp.stack([sum(products), sum(jnp.vdot(part, part) for part in exact)])
 
 
 class _Passes:

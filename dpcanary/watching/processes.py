@@ -93,8 +93,9 @@ class ShardedDirections(Directions):
         rows = slice(start, start + len(self.sampled))
         first[rows] = np.nan
         first[rows, : seen.first.shape[1]] = seen.first
-        parts = [self._weight * seen.projections, seen.squares, seen.sums, first.ravel()]
+        along = self._weight * seen.projections
+        parts = [along, seen.squares, seen.sums, first.ravel(), seen.with_sum]
         summed = self._processes.sum(np.concatenate(parts))
         ends = np.cumsum([part.size for part in parts])[:-1]
-        projections, squares, sums_of_all, values = np.split(summed, ends)
-        return NoiseSeen(projections, squares, sums_of_all, values.reshape(first.shape))
+        along, squares, sums_of_all, values, with_sum = np.split(summed, ends)
+        return NoiseSeen(along, squares, sums_of_all, values.reshape(first.shape), with_sum)

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan
+from math import isnan, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dpcanary.accounting.phases import Phase
 from dpcanary.adjacency import Adjacency
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import InputError
+from dpcanary.estimation.settings import Conversion
 from dpcanary.files import read_arrays, write_arrays
 from dpcanary.scoring.world_scores import WorldScores
 from dpcanary.watching.canaries import Secrets, log_likelihood_ratio
@@ -29,18 +30,30 @@ from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.evidence import Evidence, StepsSeen
 from dpcanary.watching.findings import Alarm, alarm_of
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.result import WatchedTraining
+from dpcanary.watching.result import LEAST_PROVING, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
 
-FORMAT = "dpcanary-watched-1"
+FORMAT = "dpcanary-watched-2"
 # Steps that are evaluated together, unless a second has passed before.
 _STEPS_AT_ONCE, _SECONDS_AT_ONCE = 32, 1.0
 # Canaries by default, and what they may then add to the variance of the noise.
-_MOST_CANARIES, _DEFAULT_SHARE, _LARGE_SHARE = 5_000, 0.005, 0.05
+_FEWEST_CANARIES, _MOST_CANARIES = 20, 5_000
+_DEFAULT_SHARE, _LARGE_SHARE = 0.005, 0.05
 _SECONDS_BETWEEN_WRITES = 60.0
 _MOST_SEED = 2**63
+# Projections of the same parameters differ by this share at most.
+_SAME = 1e-5
+_SUM_NOT_FINITE = (
+    "the sum of clipped gradients has values that are not finite (NaN or infinite). Clipping does"
+    " not bound such a gradient, and no noise hides it, so the step reveals that a record with such"
+    " a gradient was in its batch. Watching ends before this step"
+)
+_NOISE_NOT_FINITE = (
+    "the noisy sum has values that are not finite (NaN or infinite), though the sum before the"
+    " noise has none, so this step cannot be judged. Watching ends before it"
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,22 @@ class StepTold:
     @property
     def noise_on_gradients(self) -> float:
         """In units of C."""
-        return self.gradient_noise if isfinite(self.gradient_noise) else self.noise_multiplier
+        return self.noise_multiplier if isnan(self.gradient_noise) else self.gradient_noise
+
+    def check(self) -> None:
+        """Refuses numbers with which no step can be judged.
+
+        Raises:
+            InputError: if the noise, C or q is not finite or not positive, q is above 1, or the
+                batch size is negative or infinite.
+        """
+        checked_real("noise_multiplier", self.noise_multiplier)
+        checked_real("max_grad_norm", self.max_grad_norm)
+        checked_real("sample_rate", self.sample_rate, most=1.0, most_included=True)
+        if not isnan(self.batch_size):
+            checked_real("batch_size", self.batch_size, zero_included=True)
+        if not isnan(self.gradient_noise):
+            checked_real("gradient_noise", self.gradient_noise)
 
 
 @dataclass(frozen=True)
@@ -78,6 +106,7 @@ class _Step:
     squares: Floats
     sums: Floats
     first: Floats
+    along_sum: float
 
 
 def share_of_variance(
@@ -90,14 +119,34 @@ def share_of_variance(
 def default_num_canaries(
     *, num_parameters: int, noise_multiplier: float, sample_rate: float
 ) -> int:
-    """The largest number up to 5,000 that adds at most half a percent to the noise's variance."""
+    """The largest number up to 5,000 that adds at most half a percent to the noise's variance.
+
+    At least 20, which prove something, if these add at most five percent.
+
+    Raises:
+        InputError: if they add more, so that nothing can be proven without changing the training.
+    """
     share = share_of_variance(
         1,
         num_parameters=num_parameters,
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
     )
-    return max(1, min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share)))
+    by_default = min(_MOST_CANARIES, num_parameters, int(_DEFAULT_SHARE / share))
+    if by_default >= _FEWEST_CANARIES:
+        return by_default
+    if num_parameters >= _FEWEST_CANARIES and _FEWEST_CANARIES * share <= _LARGE_SHARE:
+        return _FEWEST_CANARIES
+    why = f"{_FEWEST_CANARIES} canaries would add {_FEWEST_CANARIES * share:.2g} of the noise's"
+    why += f" variance, and by default at most {_LARGE_SHARE:g} is added"
+    if num_parameters < _FEWEST_CANARIES:
+        why = f"there is no room for {_FEWEST_CANARIES} canaries"
+    raise InputError(
+        f"nothing can be proven of this training without changing it: {why}"
+        f" ({num_parameters:,} trained parameters, noise multiplier {noise_multiplier:g}, sample"
+        f" rate {sample_rate:g}). Give num_canaries to add some all the same; fewer than"
+        f" {LEAST_PROVING} prove nothing"
+    )
 
 
 class Recorder:
@@ -106,8 +155,12 @@ class Recorder:
     In each step, call `before_noise` with the sum of clipped gradients, and `after_noise` with the
     same sum after the noise. Then `result`, at any time.
 
+    Watching ends at the first step that cannot be judged: sums or noise with values that are not
+    finite, or a setting that has become so. Later steps get no canaries and are not recorded.
+
     Attributes:
         alarm: what refutes the claim; None so far.
+        end: the alarm at which watching ended; None so far.
         num_canaries: K.
         share: what the canaries add to the variance of the noise.
         num_steps: steps that were recorded.
@@ -116,6 +169,7 @@ class Recorder:
         told: what was told of the present step; None between steps.
         others: the projections of the sum without canaries, in units of C; shape (K,).
         added: what the canaries add in the present step, in units of C; shape (K,).
+        not_seen: what an adapter could not find out, in words; empty if there is nothing.
     """
 
     # Whether noise is independent from step to step, so that single coordinates can be tested.
@@ -143,8 +197,8 @@ class Recorder:
             noise_multiplier: standard deviation of the noise over C, of the first step; it sets the
                 default number of canaries.
             sample_rate: q of the first step, for the same.
-            num_canaries: K; by default the largest number up to 5,000 that adds at most half a
-                percent to the variance of the noise.
+            num_canaries: K, at least 2; by default the largest number up to 5,000 that adds at most
+                half a percent to the variance of the noise, and at least 20.
             num_records: of the training data; without it batch sizes are not tested.
             adjacency: in what the two worlds of a canary differ.
             alarm_level: the probability, at most, with which a right training ever raises an alarm.
@@ -156,7 +210,8 @@ class Recorder:
             draw_directions: makes the directions, where one process does not have all parameters.
 
         Raises:
-            InputError: if an argument is out of range, or the journal is of another training.
+            InputError: if an argument is out of range, nothing can be proven by canaries that add
+                little, or the journal is of a training with other parameters.
         """
         self._names = [*shapes]
         self._shapes = [tuple(shape) for shape in shapes.values()]
@@ -175,8 +230,15 @@ class Recorder:
         chosen = (
             default_num_canaries(num_parameters=size, noise_multiplier=noise, sample_rate=rate)
             if num_canaries is None
-            else checked_count("num_canaries", num_canaries)
+            else checked_count("num_canaries", num_canaries, least=2)
         )
+        if chosen < LEAST_PROVING:
+            warnings.warn(
+                f"{chosen} canaries prove nothing, whatever the training reveals: give at least"
+                f" {LEAST_PROVING}",
+                UserWarning,
+                stacklevel=3,
+            )
         self._begin(
             num_canaries=chosen,
             adjacency=Adjacency(adjacency),
@@ -194,10 +256,12 @@ class Recorder:
                 UserWarning,
                 stacklevel=3,
             )
+        # Gives the projections of the parameters as they are, for the journal.
+        self.now: Callable[[], Floats] | None = None
         self.journal = None if journal is None else Path(journal)
         self._written = time.monotonic()
         if self.journal is not None and (state := read_state(self.journal)):
-            self.load_state_dict(state)
+            self.load_journal(state)
 
     def _begin(self, *, num_canaries: int, adjacency: Adjacency, seed: int) -> None:
         self.num_canaries, self._adjacency, self._seed = num_canaries, adjacency, seed
@@ -211,6 +275,7 @@ class Recorder:
             sampled=self.directions.names_of_sampled(self._names),
         )
         self.alarm: Alarm | None = None
+        self.end: Alarm | None = None
         self.num_steps = 0
         self._phases: list[Phase] = []
         self._looks: list[int] = []
@@ -221,7 +286,11 @@ class Recorder:
         self._waiting: list[_Step] = []
         self._flushed = time.monotonic()
         self.told: StepTold | None = None
+        self._is_from_journal = False
         self._begun_at = 0
+        self.not_seen = ""
+        # Steps that were accounted before the first one that was recorded; None if not known.
+        self.accounted_before: int | None = None
         self._sums: Sequence[Tensor] = ()
         self._versions: list[int] = []
         self.added, self.others = np.empty(0), np.empty(0)
@@ -245,14 +314,53 @@ class Recorder:
         return self.directions.project(tensors)
 
     @torch.no_grad()
-    def starts_from(self, parameters: Sequence[Tensor]) -> None:
-        """Keeps the projections of the first parameters, from which changes are counted."""
+    def starts_from(
+        self, parameters: Sequence[Tensor], *, num_accounted: int | None = None
+    ) -> None:
+        """Keeps the projections of the first parameters, from which changes are counted.
+
+        Args:
+            parameters: as they are before the next step.
+            num_accounted: steps that the accountant knows, if there is one.
+
+        Raises:
+            InputError: if the journal was read and is of another training: neither the parameters
+                nor the accounted steps are those that it ended with.
+        """
+        projections = self.directions.project([tensor.detach() for tensor in parameters])
         if self._start is None:
-            self._start = self.directions.project([tensor.detach() for tensor in parameters])
+            self._start = projections
+        self.goes_on(projections, num_accounted=num_accounted)
+
+    def goes_on(self, projections: Floats, *, num_accounted: int | None = None) -> None:
+        """Refuses to go on after the journal of another training; see `starts_from`."""
+        if not self._is_from_journal:
+            return
+        last = self._last if self._last is not None else np.full(self.num_canaries, nan)
+        # Another device sums up in another order.
+        is_same = bool(np.abs(projections - last).max() <= _SAME * np.abs(last).max())
+        before = self.accounted_before
+        if num_accounted is not None and before is not None:
+            is_same |= num_accounted == before + self.num_steps
+        elif np.isnan(last).any():
+            is_same = True  # neither is known
+        if is_same:
+            self._is_from_journal = False
+            return
+        accounted = "" if num_accounted is None else f", and {num_accounted:,} steps are accounted"
+        raise InputError(
+            f"{self.journal} is the journal of a training of {self.num_steps:,} steps, which ended"
+            f" with other parameters than this one has now{accounted}. To go on with that training,"
+            " load its model and its accountant before the first step, as they were after"
+            f" {self.num_steps:,} steps. To begin another training, give another journal, or move"
+            " this one away"
+        )
 
     @torch.no_grad()
     def ends_with(self, parameters: Sequence[Tensor]) -> None:
         """Keeps the projections of the parameters as they are now."""
+        if self.end is not None:  # they are not those after the steps that were recorded
+            return
         self._last = self.directions.project([tensor.detach() for tensor in parameters])
 
     @torch.no_grad()
@@ -265,6 +373,8 @@ class Recorder:
             inserts: whether this process puts the canaries in: one of several does.
         """
         amounts = self.begin(told, self.directions.project(sums))
+        if self.end is not None:
+            return
         if inserts:
             self.directions.add(sums, amounts)
         self._sums = sums
@@ -274,11 +384,47 @@ class Recorder:
         """Begins a step, of whose sum the projections are known: what the canaries add to it.
 
         Both have shape (K,), in the units of the sum.
+
+        Raises:
+            InputError: if the first step has a noise multiplier, C, q or batch size that is out of
+                range. At a later step this is an alarm, which ends watching.
         """
+        if not self.can_judge(told):
+            return np.zeros(self.num_canaries)
+        self._is_from_journal = False  # a loop that gives no parameters cannot be compared
+        if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            # Between steps, so that the parameters are those after the recorded steps.
+            self.write()
         self.told = told
         self.others = projections / told.max_grad_norm
         self.added = self._takes_part(told)
         return self.added * told.max_grad_norm
+
+    def can_judge(self, told: StepTold) -> bool:
+        """Whether a step with these settings is watched; if they are out of range, watching ends.
+
+        Raises:
+            InputError: if those of the first step are out of range.
+        """
+        if self.end is None:
+            try:
+                told.check()
+            except InputError as error:
+                if not self.num_steps:
+                    raise
+                self.ends("invalid_setting", f"{error}. Watching ends before this step")
+        return self.end is None
+
+    def ends(self, kind: str, message: str) -> None:
+        """Raises an alarm at the present step, and ends watching before it."""
+        self.evaluate()
+        self.end = Alarm(self.num_steps + 1, kind, message, 0.0)
+        self.told, self._sums = None, ()
+        self._start = self._last = None
+        if self.alarm is None:
+            self.raise_alarm(self.end)
+        else:
+            self.write()
 
     @torch.no_grad()
     def noise_of(self, noisy: Sequence[Tensor], *, scale: float = 1.0) -> NoiseSeen:
@@ -297,13 +443,28 @@ class Recorder:
             noisy: the sum after the noise, one contiguous tensor for each trained parameter.
             scale: what it is to be multiplied by to be in the units of the sum: the expected batch
                 size, if it was divided by that.
+
+        Raises:
+            InputError: if `before_noise` was not called, the sums were changed in place since then,
+                or the scale is not positive and finite.
         """
+        if self.end is not None:
+            return
         if self.told is None:
             raise InputError("call before_noise first, with the sum without noise")
+        checked_real("scale", scale)
         self.record(self.noise_of(noisy, scale=scale), self.others)
 
     def record(self, noise: NoiseSeen, others: Floats) -> None:
         """Records a step of which the noise and the other records' projections are known."""
+        if self.end is not None:
+            return
+        measured = noise.squares, noise.projections, others
+        if not all(np.isfinite(values).all() for values in measured):
+            # A value of the sum that is not finite makes the difference so, too.
+            is_of_sum = not np.isfinite(others).all() or not _all_finite(self._sums)
+            self.ends("not_finite", _SUM_NOT_FINITE if is_of_sum else _NOISE_NOT_FINITE)
+            return
         told = self.told
         assert told is not None, "before_noise comes first"
         along, added, others = self._whitened(
@@ -319,6 +480,7 @@ class Recorder:
                 squares=noise.squares / size**2,
                 sums=noise.sums / size,
                 first=noise.first / size,
+                along_sum=_component(*noise.with_sum) / size,
             )
         )
         weight = self._weight_of_sum(told, added) / sigma**2
@@ -376,6 +538,7 @@ class Recorder:
             squares=np.array([step.squares for step in steps]),
             sums=np.array([step.sums for step in steps]),
             first=np.array([step.first for step in steps]),
+            along_sum=np.array([step.along_sum for step in steps]),
             batch_sizes=np.array([one.batch_size for one in told]),
             sample_rates=rates,
             num_records=self._num_records,
@@ -384,8 +547,6 @@ class Recorder:
         self._evidence.add(seen)
         if self._evidence.finding is not None:
             self.raise_alarm(alarm_of(self._evidence.finding, level=self._alarm_level))
-        if self.journal and time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
-            self.write()
 
     def raise_alarm(self, alarm: Alarm) -> None:
         """Keeps the first alarm, and says it at once."""
@@ -394,19 +555,27 @@ class Recorder:
             self.write()
             self._on_alarm(alarm)
 
-    def result(self, *, delta: float, significance: float = 0.05) -> "WatchedTraining":
+    def result(
+        self,
+        *,
+        delta: float,
+        significance: float = 0.05,
+        conversion: Conversion | str | None = None,
+    ) -> "WatchedTraining":
         """What the training has shown until now.
 
         Args:
             delta: in (0, 1).
             significance: of each bound: the probability with which it may exceed the truth.
+            conversion: of bounds by threshold; see `WatchedTraining`.
 
         Raises:
             InputError: if no step was recorded, or an argument is out of range.
         """
         self.evaluate()
         if not self.num_steps:
-            raise InputError("no step was recorded: take steps between watch and result")
+            why = "take steps between watch and result" if self.end is None else str(self.end)
+            raise InputError(f"no step was recorded: {why}")
         earlier = tuple(look for look in self._looks if look != self.num_steps)
         if self.num_steps not in self._looks:
             self._looks.append(self.num_steps)
@@ -425,6 +594,9 @@ class Recorder:
             share=self.share,
             alarm=self.alarm,
             alarm_level=self._alarm_level,
+            end=self.end,
+            conversion=None if conversion is None else Conversion(conversion),
+            not_seen=self.not_seen,
             measured=self._measured.copy(),
             tensors=tuple(self._names),
             earlier_looks=earlier,
@@ -454,10 +626,12 @@ class Recorder:
             "alarm_level": self._alarm_level,
             "num_steps": self.num_steps,
             "looks": self._looks,
+            "accounted_before": self.accounted_before,
             "share": self.share,
             "shapes": [[*pair] for pair in zip(self._names, self._shapes, strict=True)],
             "phases": [[*vars(phase).values()] for phase in self._phases],
             "alarm": None if self.alarm is None else vars(self.alarm),
+            "end": None if self.end is None else vars(self.end),
         }
         return {"header": header, "arrays": arrays}
 
@@ -482,8 +656,10 @@ class Recorder:
         )
         self._begun_at, self.share = header["num_steps"], header["share"]
         self.num_steps, self._looks = header["num_steps"], [*header["looks"]]
+        self.accounted_before = header["accounted_before"]
         self._phases = [Phase(*phase) for phase in header["phases"]]
         self.alarm = None if header["alarm"] is None else Alarm(**header["alarm"])
+        self.end = None if header["end"] is None else Alarm(**header["end"])
         self._known, self._unknown = np.array(arrays["known"]), np.array(arrays["unknown"])
         self._start = np.array(arrays["start"]) if len(arrays["start"]) else None
         self._last = np.array(arrays["last"]) if len(arrays["last"]) else None
@@ -493,20 +669,40 @@ class Recorder:
             {name[len(part) :]: value for name, value in arrays.items() if name.startswith(part)}
         )
 
+    def load_journal(self, state: Mapping[str, Any]) -> None:
+        """Goes on after a journal; its training is compared before the first step.
+
+        Raises:
+            InputError: as for `load_state_dict`.
+        """
+        self.load_state_dict(state)
+        self._is_from_journal = True
+
+    @torch.no_grad()
     def write(self) -> None:
         """Writes the journal, if there is one."""
-        if self.journal is not None:
+        # Until it is known that the training is the journal's, it stays as it is.
+        if self.journal is not None and not self._is_from_journal:
             self._written = time.monotonic()
+            if self.now is not None and self.end is None:
+                self._last = self.now()
             write_arrays(self.journal, **self.state_dict())
 
 
-def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) -> WatchedTraining:
+def read_watched(
+    path: Path | str,
+    *,
+    delta: float,
+    significance: float = 0.05,
+    conversion: Conversion | str | None = None,
+) -> WatchedTraining:
     """The result of a training from its journal, also of one that was killed.
 
     Args:
         path: of the journal that `watch` wrote.
         delta: in (0, 1).
         significance: of each bound.
+        conversion: of bounds by threshold; see `WatchedTraining`.
 
     Raises:
         InputError: if it is no journal, or an argument is out of range.
@@ -522,12 +718,12 @@ def read_watched(path: Path | str, *, delta: float, significance: float = 0.05) 
         {name: shape for name, shape in header["shapes"]},
         noise_multiplier=first.noise_multiplier,
         sample_rate=first.sample_rate,
-        num_canaries=1,  # until the state is loaded
+        num_canaries=min(header["num_canaries"], LEAST_PROVING),  # until the state is loaded
         alarm_level=header["alarm_level"],
         seed=header["seed"],
     )
     recorder.load_state_dict(state)
-    return recorder.result(delta=delta, significance=significance)
+    return recorder.result(delta=delta, significance=significance, conversion=conversion)
 
 
 def read_state(path: Path | str) -> dict[str, Any] | None:
@@ -542,6 +738,15 @@ def read_state(path: Path | str) -> dict[str, Any] | None:
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is no journal of a watched training")
     return {"header": header, "arrays": arrays}
+
+
+def _component(product: float, square: float) -> float:
+    """Of the noise along the sum; NaN where there is no sum."""
+    return float(product / sqrt(square)) if square > 0 else nan
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _warn(alarm: Alarm) -> None:

@@ -13,14 +13,15 @@ from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.adjacency import ADJACENCIES, Adjacency
-from dpcanary.errors import AccountingError
+from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate, estimate_epsilon
 from dpcanary.estimation.one_run.estimate import OneRunEstimate, estimate_epsilon_one_run
 from dpcanary.estimation.power import ClaimTest, assess_claim
-from dpcanary.estimation.settings import Conversion
+from dpcanary.estimation.settings import LARGEST_EXACT_DELTA, LEAST_EXACT_DELTA, Conversion
 from dpcanary.extras import require
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up, table_lines
 from dpcanary.scoring.world_scores import WorldScores
+from dpcanary.watching.canaries import FEWEST_COINS
 from dpcanary.watching.findings import Alarm
 from dpcanary.watching.measured import Measured
 
@@ -40,6 +41,12 @@ _ASSUMED = "the noise of different coordinates and steps is independent"
 _GUESSED = 0.05
 
 
+# With fewer canaries, half of them in each world, no scores prove anything at significance 0.05.
+LEAST_PROVING = 8
+# With fewer, the exact family proves nothing.
+_LEAST_EXACT = 10
+
+
 @dataclass(frozen=True)
 class Bound:
     """A lower bound on epsilon.
@@ -50,6 +57,8 @@ class Bound:
         conversion: among which trade-off curves the mechanism's was looked for.
         dependence: what the canaries may share.
         epsilon_lower: the bound, at least 0.
+        is_proven: whether the rule's assumptions are proven for this attacker. To whoever does not
+            know the other records, their sum hides canaries, and it depends on all earlier noise.
     """
 
     threat_model: str
@@ -57,11 +66,18 @@ class Bound:
     conversion: str
     dependence: str
     epsilon_lower: float
+    is_proven: bool = True
 
     @property
     def attacker(self) -> str:
         """The threat model in words, after "an attacker who"."""
         return THREAT_MODELS[self.threat_model]
+
+    @property
+    def in_words(self) -> str:
+        """The bound, rounded to its safe side."""
+        number = rounded_down(self.epsilon_lower)
+        return f">= {number}" if self.is_proven else f"{number}, not proven"
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,6 +97,11 @@ class WatchedTraining:
         measured: noise, batches and clipping as they ran.
         tensors: names of the trained parameters.
         earlier_looks: steps at which results were asked for before.
+        conversion: among which trade-off curves the mechanism's is looked for. By default the exact
+            family, `subsampled_gaussian`, where noise and sample rate never changed; otherwise
+            `gdp`, which is exact at sample rate 1 and an approximation below.
+        not_seen: what could not be found out, in words; empty if there is nothing.
+        end: the alarm before whose step watching ended; None if all steps were watched.
     """
 
     scores: Mapping[str, WorldScores]
@@ -95,6 +116,9 @@ class WatchedTraining:
     measured: Measured
     tensors: tuple[str, ...]
     earlier_looks: tuple[int, ...] = ()
+    conversion: Conversion | None = None
+    not_seen: str = ""
+    end: Alarm | None = None
 
     @property
     def num_steps(self) -> int:
@@ -115,14 +139,30 @@ class WatchedTraining:
     @cached_property
     def estimate(self) -> EpsilonEstimate:
         """The bound that `epsilon_lower` is, with what it rests on."""
-        return self._combined("all_updates_known", Conversion.GDP)
+        return self._combined("all_updates_known", self._chosen)
+
+    @property
+    def _chosen(self) -> Conversion:
+        """The conversion of all bounds by threshold."""
+        if self.conversion is not None:
+            return self.conversion
+        is_exact = len(self.phases) == 1 and self.phases[0].sample_rate < 1
+        is_exact &= self.num_canaries >= _LEAST_EXACT
+        if is_exact and LEAST_EXACT_DELTA <= self.delta <= LARGEST_EXACT_DELTA:
+            return Conversion.SUBSAMPLED_GAUSSIAN
+        return Conversion.GDP
 
     def exact(self) -> EpsilonEstimate:
-        """The same bound by the exact trade-off curves of the accounted steps; takes ten seconds.
+        """The bound by the exact trade-off curves of the accounted steps; takes seconds.
 
         Raises:
             InputError: if noise or sample rate changed in the training.
         """
+        if len(self.phases) != 1:
+            raise InputError(
+                f"noise or sample rate changed: the training has {len(self.phases)} phases, and the"
+                " exact curves are those of a single one"
+            )
         return self._combined("all_updates_known", Conversion.SUBSAMPLED_GAUSSIAN)
 
     def _combined(self, threat_model: str, conversion: Conversion) -> EpsilonEstimate:
@@ -155,17 +195,21 @@ class WatchedTraining:
         """A bound for each threat model and rule. Each holds on its own."""
         found = []
         for threat_model in self.scores:
-            combined = self._combined(threat_model, Conversion.GDP)
+            is_known = threat_model == "all_updates_known"
+            combined = self.estimate if is_known else self._combined(threat_model, self._chosen)
             guessed = self._guessed(threat_model)
             rule, conversion = combined.threshold_rule, combined.conversion.value
             found += [
-                Bound(threat_model, rule, conversion, INDEPENDENT, combined.epsilon_lower),
+                Bound(
+                    threat_model, rule, conversion, INDEPENDENT, combined.epsilon_lower, is_known
+                ),
                 Bound(
                     threat_model,
                     guessed.method,
                     guessed.conversion.value,
                     ANY,
-                    guessed.epsilon_lower,
+                    # The rule is for fair coins.
+                    guessed.epsilon_lower if self.num_canaries >= FEWEST_COINS else 0.0,
                 ),
             ]
         return found
@@ -271,25 +315,26 @@ class WatchedTraining:
         return self.bounds.to_html(index=False) + f"<pre>{self}</pre>"
 
     def __str__(self) -> str:
+        # An alarm qualifies all that follows.
+        alarm = [self.alarm_line()]
+        first, last = (alarm, []) if self.alarm is not None else ([], alarm)
         return "\n".join(
             [
+                *first,
                 f"{self.num_canaries:,} canaries in one training of {self.num_parameters:,}"
                 f" parameters and {self.num_steps:,} steps; they add {self.share:.2%} to the"
                 " variance of the noise",
                 *self._proven_lines(),
                 *self.accounted_lines(),
                 *self.measured_lines(),
-                self.alarm_line(),
+                *last,
             ]
         )
 
     def _proven_lines(self) -> list[str]:
-        bounds = {
-            (bound.attacker, bound.dependence): rounded_down(bound.epsilon_lower)
-            for bound in self.all_bounds
-        }
+        bounds = {(bound.attacker, bound.dependence): bound for bound in self.all_bounds}
         rows = [
-            [attacker, f">= {bounds[attacker, INDEPENDENT]}", f">= {bounds[attacker, ANY]}"]
+            [attacker, *(bounds[attacker, column].in_words for column in (INDEPENDENT, ANY))]
             for attacker in dict.fromkeys(attacker for attacker, _ in bounds)
         ]
         header = ["  an attacker who", "if noise is independent", "any dependence"]
@@ -300,9 +345,16 @@ class WatchedTraining:
         return [
             f"proven: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
             f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
-            f" gdp{looks})",
+            f" {self._conversion_in_words()}{looks})",
             *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),
         ]
+
+    def _conversion_in_words(self) -> str:
+        chosen = self._chosen
+        is_approximate = any(phase.sample_rate < 1 for phase in self.phases)
+        if chosen is Conversion.GDP and is_approximate:
+            return f"{chosen.value}, an approximation at these sample rates"
+        return f"{chosen.value}, exact"
 
     def accounted_lines(self) -> list[str]:
         """What was accounted, and whether the canaries contradict it."""
@@ -335,13 +387,20 @@ class WatchedTraining:
             lines.append(f"clipping: {self.measured.share_clipped:.0%} of the records looked at")
         if self.measured.clipped_to == self.measured.clipped_to:
             lines.append(
-                "clipping of gradients of norm 10 C left a norm of"
+                "clipping of gradients of norm 1.2 C to 10 C left a norm of at most"
                 f" {self.measured.clipped_to:.4f} C"
             )
+        if self.not_seen:
+            lines.append(f"not seen: {self.not_seen}")
         return lines
 
     def alarm_line(self) -> str:
         """The alarm, or that there is none."""
         if self.alarm is None:
             return f"alarm: none (level {self.alarm_level:g}, over all steps together)"
-        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold"
+        if self.alarm == self.end:
+            return (
+                f"ALARM: {self.alarm}. The bounds are those of the {self.num_steps:,} steps before"
+            )
+        ended = "" if self.end is None else f". Watching ended: {self.end}"
+        return f"ALARM: {self.alarm}. The bounds of independent noise do not hold{ended}"

@@ -86,7 +86,7 @@ def main(error: str, journal: str | None = None) -> None:
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 2))
     sharded, criterion = error.startswith("sharded"), nn.CrossEntropyLoss()
     wrap = FSDP2Wrapper if sharded else DifferentiallyPrivateDistributedDataParallel
-    made = PrivacyEngine(accountant="rdp").make_private(
+    made = (engine := PrivacyEngine(accountant="rdp")).make_private(
         module=(model := wrap(model)),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         data_loader=DataLoader(data, batch_size=50),
@@ -100,6 +100,8 @@ def main(error: str, journal: str | None = None) -> None:
         model, optimizer, loader = made
     # Who goes on with the same noise is found.
     again = journal is not None and Path(journal).exists()
+    if again:  # as if a checkpoint of the accountant was loaded
+        engine.accountant.history = [(SIGMA, 1 / len(loader), 8 * len(loader))]
     torch.manual_seed(100 + dist.get_rank() + 10 * again)
     plant(error, optimizer)
     seed = 1 if dist.get_rank() == 0 else None
