@@ -115,7 +115,7 @@ def _replaced(loss: PrivacyLossDistribution, delta: float, slack: float) -> floa
     """The solution of (1 + exp(eps)) d(eps) = delta, doubled: one removal and one addition."""
 
     def excess(epsilon: float) -> float:
-        return (1 + exp(epsilon)) * (loss.get_delta_for_epsilon(epsilon) + slack) - delta
+        return (1 + exp(epsilon)) * (float(loss.get_delta_for_epsilon(epsilon)) + slack) - delta
 
     if excess(0.0) <= 0:
         return 0.0

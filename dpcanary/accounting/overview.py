@@ -17,7 +17,7 @@ from dpcanary.accounting.epsilon import (
     with_fallback,
 )
 from dpcanary.accounting.last_iterate import LEAST_DELTA, heuristic_epsilon
-from dpcanary.accounting.mechanism import AccountingMethod, Mechanism
+from dpcanary.accounting.mechanism import AccountingMethod, EpsilonBounds, Mechanism
 from dpcanary.accounting.settings import AccountingStage
 from dpcanary.accounting.shuffled_mechanism import ShuffledMechanism
 from dpcanary.accounting.shuffling import claimed_epsilon, guaranteed_epsilon
@@ -252,9 +252,13 @@ def _fine_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
 def _coarse_profile(mechanism: Mechanism, delta: float) -> pd.DataFrame:
     points = []
     for one in sorted({delta, *np.geomspace(_PROFILE_DELTA, 0.5, _FEW_POINTS).tolist()}):
+
+        def bounds_by(method: AccountingMethod, delta: float = one) -> EpsilonBounds:
+            return account_epsilon(mechanism, delta=delta, method=method)
+
         try:
             bounds, _ = with_fallback(
-                lambda method, delta=one: account_epsilon(mechanism, delta=delta, method=method),
+                bounds_by,
                 methods=all_methods(mechanism)[1:],
                 instead="raise noise_multiplier or delta",
             )
