@@ -134,7 +134,15 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
+# Modes that hardly differ from another one in what watching sees of them.
+RARE = {"expanded weights", "functorch, groups", "double", "adaptive ghost", "full batches"}
+OF_MODES = [
+    pytest.param(options, id=name, marks=[pytest.mark.long] if name in RARE else [])
+    for name, options in MODES.items()
+]
+
+
+@pytest.mark.parametrize("options", OF_MODES)
 def test_right_trainings_of_every_mode_raise_no_alarm(options):
     made = build(**options)
     run_watched = watched(made, lambda made: run(made, epochs=4))
@@ -252,8 +260,9 @@ def test_a_record_that_is_not_finite_ends_watching_before_its_step():
     assert "last_model" not in found.scores
 
 
-@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
-@pytest.mark.parametrize("value", [0.0, float("inf")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("noise_multiplier", 0.0), ("max_grad_norm", float("inf"))]
+)
 def test_noise_and_bounds_out_of_range_are_refused_or_end_watching(name, value):
     made = build()
     right = getattr(made.optimizer, name)
@@ -355,10 +364,13 @@ class Averaging(nn.Module):
 QUIET = {"on_alarm": lambda alarm: None, "num_canaries": 20}
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch"])
 @pytest.mark.parametrize(
-    ("keeps", "kind"),
-    [("average", "released_statistics"), ("records", "released_statistics"), ("passes", None)],
+    ("keeps", "mode", "kind"),
+    [
+        ("average", "hooks", "released_statistics"),
+        ("records", "functorch", "released_statistics"),
+        ("passes", "hooks", None),
+    ],
 )
 def test_buffers_that_hold_statistics_of_records_are_found(keeps, kind, mode):
     made = build(module=(module := Averaging(keeps)), mode=mode)
