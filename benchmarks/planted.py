@@ -111,8 +111,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 
 
 def with_block(page: str, name: str, lines: Sequence[str]) -> str:
-    """A page with other lines between the comment of this name and the next `<!-- end -->`."""
+    """A page with other lines between the comment of this name and the next `<!-- end -->`.
+
+    A page without this comment gets the lines at its end.
+    """
     start, end = f"<!-- {name} -->", "<!-- end -->"
+    if start not in page:
+        page = f"{page}\n{start}{end}\n"
     above, _, rest = page.partition(start)
     below = rest.partition(end)[2]
     return "\n".join([f"{above}{start}", "", *lines, "", f"{end}{below}"])
