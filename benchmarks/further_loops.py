@@ -357,7 +357,6 @@ def sharpened(module: nn.Module, dataset: Any, settings: Any) -> None:
         moved_module.load_state_dict(there)
         totals = summed(gradients_of(moved_module, features[chosen], labels[chosen]), step)
         moved(module, added(totals, normal(own, step), step), step)
-        yield
 
 
 def without_limit_in_noise(sums: Tensors, noise: Tensors, step: Step) -> Tensors:
@@ -407,7 +406,7 @@ WRONG = (
     _loop("sizes of a uniform law", POISSON, EMPTY, draw=of_size(uniform_size)),
     _loop("half of the data", RATE, draw=half_of_data),
     Loop("gradients at private parameters", at_private_parameters, (STEPS, UPDATES)),
-    Loop("gradients at sharpened parameters", sharpened, (UPDATES,)),
+    Loop("gradients at sharpened parameters", sharpened, (STEPS, UPDATES)),
     _loop("noise without C", SCALE, mean=without_limit_in_noise),
     _loop("noise with C squared", SCALE, mean=squared_limit_in_noise),
     _loop("noise multiplier squared", SCALE, mean=squared_multiplier),

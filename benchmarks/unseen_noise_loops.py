@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 from benchmarks.loops import CONSTANT, COORDINATES, GAUSSIAN, HISTORY, SCALE, STEPS, TIMES, Loop
 
+GRADIENTS = "noise and gradients"
+
 
 class Run:
     """Correct pieces of DP-SGD: Poisson batches, per-record clipping of the whole gradient, fresh Gaussian noise."""
@@ -207,6 +209,6 @@ WRONG = (
     Loop("error feedback takes noise back", error_feedback_eats_noise, (TIMES,)),
     Loop("momentum of clean sums", momentum_before_noise, (HISTORY,)),
     Loop("layers' learning rates from raw norms", layer_rates_from_raw_norms, (SCALE,)),
-    Loop("the best of three draws of noise, by loss", best_of_three_draws, (STEPS,)),
+    Loop("the best of three draws of noise, by loss", best_of_three_draws, (STEPS, GRADIENTS)),
     Loop("no noise along the sum of gradients", noise_orthogonal_to_signal, (SCALE,)),
 )

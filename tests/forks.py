@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["__main__", "snakemake.cli", "pandas", "pydantic", "tqdm"])
+_PROJECT = str(Path(__file__).parents[1])
 _OF_PYTHON = (sys.base_prefix, sysconfig.get_path("purelib"))
 
 
@@ -48,6 +49,7 @@ def _be(
     own = environment.get("PYTHONPATH", "").split(os.pathsep)
     of_python = [path for path in sys.path if path.startswith(_OF_PYTHON)]
     first = [] if "PYTHONSAFEPATH" in environment else [folder]
-    sys.path[:] = [*first, *filter(None, own), *of_python]
+    # The project is installed from its folder, which Python puts behind all else.
+    sys.path[:] = [*first, *filter(None, own), *of_python, _PROJECT]
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

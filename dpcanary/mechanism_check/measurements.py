@@ -129,6 +129,8 @@ class Trainings:
         optimizer: its name; empty if updates are differences of parameters.
         stray: distance of the parameters with which the module was called from all that follow from
             those before the steps, over the length of a step.
+        by_yields: whether the loop says when a step is done. It may then call the module at other
+            parameters as well, as of a second model that it trains.
         is_averaged: whether the parameters are set to averages of those of several steps.
         norm_factors: of the gradients that are clipped, over those of all tensors and over C; shape
             (T,). 1 unless tensors are frozen or C changes (`postprocessing`).
@@ -142,6 +144,7 @@ class Trainings:
     replay_error: float
     optimizer: str
     stray: float = 0.0
+    by_yields: bool = False
     is_averaged: bool = False
     norm_factors: Array | None = None
 
@@ -459,6 +462,7 @@ def _joined(traces: list[Trace], records: ProbeRecords, settings: Settings) -> T
         replay_error=replay_error,
         optimizer=traces[0].steps[0].optimizer.__name__ if by_gradients else "",
         stray=stray,
+        by_yields=any(trace.by_yields for trace in traces),
         is_averaged=is_averaged,
     )
 

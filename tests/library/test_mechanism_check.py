@@ -160,7 +160,8 @@ def test_leaks_are_found_and_what_is_private_in_another_way_is_not_called_wrong(
     if not loop.found_by:
         assert_right(loop)
     else:
-        assert_found(loop, num_trainings=10)
+        # Few batches are empty: their number shows a law only in as many trainings as by default.
+        assert_found(loop, num_trainings=30 if loop.name == "sizes of a uniform law" else 10)
 
 
 def test_an_optimizer_that_takes_no_learning_rate_is_not_judged():
