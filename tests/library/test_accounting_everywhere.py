@@ -16,7 +16,7 @@ from dpcanary.accounting.phases import Phase, account_phases
 from dpcanary.adjacency import Adjacency
 from dpcanary.gdp import gdp_epsilon
 
-GRID_SEED, GRID_SIZE, SHORT_GRID_SIZE = 7, 500, 12
+GRID_SEED, GRID_SIZE, SHORT_GRID_SIZE = 7, 500, 8
 
 
 def grid(size: int) -> list[tuple[Mechanism, float]]:

@@ -144,8 +144,7 @@ def test_right_loops_pass(loop):
 # These are in every run of the tests.
 QUICK = {
     *("opposing noise flipped", "coordinates clipped to C / 10", "gradients at private parameters"),
-    *("long gradients skipped", "moving average at the end", "sum projected onto a ball"),
-    *("C falls with its noise", "layers unfrozen one by one"),
+    *("long gradients skipped", "C falls with its noise"),
 }
 FURTHER = [
     pytest.param(
