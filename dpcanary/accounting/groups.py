@@ -20,13 +20,11 @@ from scipy.stats import binom
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
 from dpcanary.accounting.mechanism import FAILURES, Mechanism, raise_if_short_of_memory
+from dpcanary.accounting.phases import grid_interval
 from dpcanary.accounting.pld import least_delta
 from dpcanary.checks import checked_count, checked_real
 from dpcanary.errors import AccountingError
 from dpcanary.gdp import gdp_epsilon
-
-# Intervals of the losses' grid: at most the first; a part of a step's loss; at least the last.
-_COARSE, _PART, _FINE = 1e-3, 0.05, 1e-5
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def _composed(mechanism: Mechanism, size: int) -> PrivacyLossDistribution:
         mechanism.noise_multiplier,
         [float(number) for number in numbers],
         [float(share) for share in shares / shares.sum()],
-        value_discretization_interval=max(_FINE, min(_COARSE, _PART * scale)),
+        value_discretization_interval=grid_interval(scale),
     )
     return step.self_compose(mechanism.num_steps)
 

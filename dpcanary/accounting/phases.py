@@ -92,6 +92,11 @@ def _loose(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> float
     return epsilon_of(sum(parts[1:], start=parts[0]), delta=delta)
 
 
+def grid_interval(loss_of_step: float) -> float:
+    """The interval of a grid of losses, for steps that mostly lose so much."""
+    return max(_FINE, min(_COARSE, _PART * loss_of_step))
+
+
 def _merged(phases: Sequence[Phase]) -> list[Phase]:
     steps: dict[tuple[float, float], int] = {}
     for phase in phases:
@@ -135,7 +140,7 @@ def _composed(phases: Sequence[Phase], adjacency: Adjacency, delta: float) -> fl
     if delta < least_delta(num_steps):
         reason = f"rounding errors of {num_steps:,} steps are too large for this delta"
         raise AccountingError.about(subject, reason=reason, instead=instead)
-    interval = max(_FINE, min(_COARSE, _PART * adjacency.sensitivity * scale))
+    interval = grid_interval(adjacency.sensitivity * scale)
     accountant = PLDAccountant(relation, interval)
     try:
         for phase in phases:

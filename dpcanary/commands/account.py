@@ -124,8 +124,9 @@ def account(
             f"sample rate {mechanism.sample_rate:.4g}, noise multiplier"
             f" {mechanism.noise_multiplier:g}, {mechanism.num_steps:,} steps"
         )
-        sizes = [group_size] if group_size > 1 else []
-        group = next((account_group(mechanism, group_size=k, delta=delta) for k in sizes), None)
+        group = None
+        if group_size > 1:
+            group = account_group(mechanism, group_size=group_size, delta=delta)
         heuristic = {
             name.value: heuristic_epsilon(mechanism.under(name), delta=delta)
             for name in (Adjacency.ADD_REMOVE, Adjacency.SUBSTITUTE)
