@@ -92,7 +92,7 @@ replication: $(READY)
 PYTEST = $(RUN) OMP_NUM_THREADS=1 pytest --numprocesses $(CORES) --dist worksteal
 
 test: $(TOOLS)
-	$(PYTEST) -m "not long and not exhaustive"
+	$(PYTEST) --most-seconds 10 -m "not long and not exhaustive"
 
 test-long: $(TOOLS)
 	$(PYTEST) -m "not exhaustive"

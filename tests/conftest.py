@@ -8,10 +8,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# Seconds that an unmarked test may take. Processor time, its child processes included: unlike the
-# wall clock, it is the same on a busy machine.
-MOST_SECONDS = 10.0
-
 # In CI the examples are the same in every run. Elsewhere new ones are tried, and Hypothesis keeps
 # those that fail in .hypothesis/ and tries them first.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -27,6 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def is_long(item: pytest.Item) -> bool:
     """Whether a test belongs to one of the longer sets."""
     return any(item.get_closest_marker(name) for name in ("long", "exhaustive"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the limit, which `make test` sets. The longer sets have none: a slow machine is no error."""
+    parser.addoption(
+        "--most-seconds",
+        type=float,
+        default=float("inf"),
+        help="processor time that an unmarked test may take, its child processes included; "
+        "unlike the wall clock, it grows little on a busy machine",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,10 +55,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[object]:
     start = processor_seconds()
     result = yield
     seconds = processor_seconds() - start
-    if seconds > MOST_SECONDS and not is_long(item):
+    limit = item.config.getoption("most_seconds")
+    if seconds > limit and not is_long(item):
         pytest.fail(
-            f"took {seconds:.1f} s of processor time, and {MOST_SECONDS:.0f} s is the limit of an "
-            "unmarked test: make it smaller, or mark it `long`",
+            f"took {seconds:.1f} s of processor time, and {limit:g} s is the limit of an unmarked "
+            "test: make it smaller, or mark it `long`",
             pytrace=False,
         )
     return result
