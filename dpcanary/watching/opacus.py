@@ -156,7 +156,8 @@ class WatchedOptimizer:
             )
         self._sample_rate = float(rate)
         self.num_public_records = checked_count("num_public_records", num_public_records, least=0)
-        self._model = _Model(self._parameters)
+        living = _living()
+        self._model = _Model(self._parameters, living)
         self._steps_between = 1
         self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
         self._beside = Unchanged({})
@@ -176,7 +177,7 @@ class WatchedOptimizer:
             if self._is_sharded:
                 parts = [_flat(p).numel() for p in self._parameters]
                 options |= {"draw_directions": partial(ShardedDirections, self._group, parts)}
-        data = _Data(self._accountant, self._sample_rate)
+        data = _Data(self._accountant, self._sample_rate, living)
         self.recorder = Recorder(
             {name: p.shape for name, p in zip(self._names(), self._parameters, strict=True)},
             noise_multiplier=float(optimizer.noise_multiplier),
@@ -195,7 +196,7 @@ class WatchedOptimizer:
         if not self._is_sharded:  # there a projection needs all processes at once
             self.recorder.now = lambda: self.recorder.project(self._flat_parameters())
         self._other_rates = data.other_rates
-        self._is_poisson = samples_poisson(optimizer)
+        self._is_poisson = samples_poisson(optimizer, living)
         self._steps_before: int | None = None
         self._rows, self._noised, self._next_trial = 0.0, False, 0
         self._local: NoiseSeen | None = None
@@ -633,20 +634,14 @@ class WatchedOptimizer:
 class _Model:
     """What is known of the model that belongs to some parameters, by looking for it."""
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        from opacus import grad_sample
-
-        # Until 1.5.4 there is the second alone.
-        modules = getattr(
-            grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
-        )
+    def __init__(self, parameters: Sequence[Tensor], living: Sequence[Any]) -> None:
         trained = {id(parameter) for parameter in parameters}
         self.module: Any = None
         self._criterion: Any = None
-        for module in living_objects((modules,)):
+        for module in living_objects((_hooks(),), living):
             if any(id(p) in trained for p in module._module.parameters()):
                 self.module = module
-        for criterion in living_objects(_criteria()):
+        for criterion in living_objects(_criteria(), living):
             if self.module is not None and criterion.module is self.module:
                 self._criterion = criterion
         # Opacus's modules take long to say that they have no such attribute.
@@ -706,6 +701,26 @@ def _why_without_noise(optimizer: Any) -> tuple[str, str]:
     )
 
 
+def _living() -> list[Any]:
+    """All of Opacus's objects that tell of a training. They are looked for once: it takes time."""
+    from opacus import PrivacyEngine
+    from opacus.data_loader import DPDataLoader
+    from opacus.optimizers import DPOptimizer
+
+    return living_objects((_hooks(), *_criteria(), DPDataLoader, PrivacyEngine, DPOptimizer))
+
+
+def _hooks() -> type:
+    """The class of models whose gradients of single records are taken."""
+    from opacus import grad_sample
+
+    # Until 1.5.4 there is the second alone.
+    modules: type = getattr(
+        grad_sample, "AbstractGradSampleHooks", grad_sample.AbstractGradSampleModule
+    )
+    return modules
+
+
 def _criteria() -> tuple[type, ...]:
     """What stands in place of a loss in ghost clipping; nothing before Opacus 1.5.3."""
     try:
@@ -723,12 +738,12 @@ class _Data:
         other_rates: the sample rates of the data's loaders, if none of them is the accounted one.
     """
 
-    def __init__(self, accountant: Any, rate: float) -> None:
+    def __init__(self, accountant: Any, rate: float, living: Sequence[Any]) -> None:
         from opacus import PrivacyEngine
         from opacus.data_loader import DPDataLoader
 
-        loaders = living_objects((DPDataLoader,))
-        engines = living_objects((PrivacyEngine,))
+        loaders = living_objects((DPDataLoader,), living)
+        engines = living_objects((PrivacyEngine,), living)
         datasets = [one.dataset for one in engines if one.accountant is accountant]
         # Without the engine, a loader can only be told by its rate.
         known = [one for one in loaders if any(one.dataset is data for data in datasets)]
