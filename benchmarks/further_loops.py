@@ -17,6 +17,7 @@ from benchmarks.loops import (
     CLIPPING,
     CONSTANT,
     EMPTY,
+    NORMALISATION,
     POISSON,
     RATE,
     SCALE,
@@ -167,6 +168,13 @@ def projected(radius: float) -> Callable[[Tensors, Step], Tensors]:
         return {name: own * factor for name, own in totals.items()}
 
     return sums
+
+
+def of_one_length(found: Tensors, step: Step) -> Tensors:
+    """The sum of clipped gradients is scaled to C, also if it is shorter: one record turns it."""
+    totals = summed(found, step)
+    factor = step.limit / (length_of(totals) + 1e-30)
+    return {name: own * factor for name, own in totals.items()}
 
 
 def limit_at(step: Step, factor: Callable[[int], float]) -> float:
@@ -402,6 +410,7 @@ WRONG = (
     _loop("coordinates clipped to C / 4", CLIPPING, sums=by_coordinate(0.25)),
     _loop("coordinates clipped to C / 10", CLIPPING, sums=by_coordinate(0.1)),
     _loop("rows clipped to C / 4", CLIPPING, sums=by_row),
+    _loop("sum scaled to C", NORMALISATION, sums=of_one_length),
     _loop("sizes of Poisson's law", POISSON, draw=of_size(poisson_size)),
     _loop("sizes of a uniform law", POISSON, EMPTY, draw=of_size(uniform_size)),
     _loop("half of the data", RATE, draw=half_of_data),

@@ -112,6 +112,9 @@ def _normalisation(evidence: Evidence) -> Measured:
     cause = ""
     if spread < 1.5 * (1 + limit) and high / low > spread:
         cause = "as if divided by the size of the batch that was drawn"
+    lengths = evidence.found.quiet.lengths
+    if are_tied(lengths) and _least_length(evidence) >= (1 - EXACT) * lengths.max():
+        cause = "every sum is scaled to one length: one record can turn it around"
     text = f"{_range(usual)} times as much, in each batch {low:.4g} to {high:.4g} of it"
     note = ""
     if radius:
@@ -136,11 +139,26 @@ def _normalisation(evidence: Evidence) -> Measured:
 
 
 def _radius(evidence: Evidence) -> float:
-    """The length that sums of clipped gradients are shortened to, before the noise; 0 if none."""
+    """The length that sums of clipped gradients are shortened to, before the noise; 0 if none.
+
+    A projection leaves shorter sums as they are. Where no sum is shorter, nothing shows that it
+    does: a sum that is scaled up to the length is turned around by one record.
+    """
     found, lengths = evidence.found, evidence.found.quiet.lengths
     if evidence.deviation > EXACT or not are_tied(lengths) or are_tied(found.noisy.lengths):
         return 0.0
-    return float(lengths.max())
+    radius = float(lengths.max())
+    return radius if _least_length(evidence) < (1 - EXACT) * radius else 0.0
+
+
+def _least_length(evidence: Evidence) -> float:
+    """Of the updates almost without noise that have a gradient."""
+    found = evidence.found
+    return min(
+        float(one.lengths[one.drawn.any(axis=2)].min(initial=np.inf))
+        for one in (found.quiet, found.small_quiet)
+        if one is not None
+    )
 
 
 def _range(scales: Array) -> str:
