@@ -27,6 +27,7 @@ from dpcanary.model_check.gradients import (
     one_at_a_time,
     outputs_of,
     trained,
+    unconnected,
     without_dropout,
 )
 from dpcanary.model_check.mixing import (
@@ -154,12 +155,15 @@ def check_model(
     criterion: Loss = loss or nn.CrossEntropyLoss()
     copied = deepcopy(model).train()
     with without_dropout(copied) as dropout, torch.random.fork_rng(_devices_of(copied)):
+        # A layer that starts from the first batch's statistics does so in the first pass alone.
+        untouched = deepcopy(copied)
         _called(copied, batch, criterion)
+        state = _state(untouched, batch, others)
         random = random_layer(copied, batch)
         checked = _Checked(copied, batch, others, criterion, random is not None)
         mixing = mixing_layer(copied, batch, others, criterion, is_random=checked.is_random)
         finite = _finite(checked, records, with_gradients=mixing is None)
-        findings = [_mixing(mixing, dropout, random), _state(checked), finite]
+        findings = [_mixing(mixing, dropout, random), state, finite]
         is_alone = mixing is None and finite.holds
         if is_alone:
             weights = weights_in_loss(copied, batch, criterion)
@@ -169,7 +173,7 @@ def check_model(
         findings += (
             _gradients(checked, model, optimizer, on_estimate)
             if is_alone
-            else [_trained({}, model, optimizer)]
+            else [_trained(set(), set(), model, optimizer)]
         )
     return ModelCheck(tuple(findings), count, perf_counter() - start)
 
@@ -304,10 +308,10 @@ def _mixing(layer: str | None, dropout: list[str], random: str | None) -> Findin
     )
 
 
-def _state(checked: _Checked) -> Finding:
-    fewer = checked.others.rows(slice(1, None))
-    kept = kept_of_records(checked.model, checked.batch, fewer)
-    parameters = {name for name, _ in checked.model.named_parameters()}
+def _state(untouched: nn.Module, batch: Batch, others: Batch) -> Finding:
+    """What the passes of a model keep that has not been called before."""
+    kept = kept_of_records(untouched, batch, others.rows(slice(1, None)))
+    parameters = {name for name, _ in untouched.named_parameters()}
     words = [
         f"{'parameter' if name in parameters else 'buffer'} {name}" if " " not in name else name
         for name in kept
@@ -315,7 +319,7 @@ def _state(checked: _Checked) -> Finding:
     return Finding(
         "state of the model",
         "a forward pass keeps nothing of the records in the model",
-        f"it changes {_named(words)}" if kept else "forward passes leave it as it is",
+        f"it changes {_named(words)}" if kept else "forward passes keep nothing of the records",
         not kept,
         "what is kept of private records is released with the model, without noise: use layers"
         " without such state, such as group or layer norm, track_running_stats=False, or"
@@ -375,7 +379,8 @@ def _gradients(
         name: max(float(norms_by_parameter(found)[name].max()) for _, found in points)
         for name in at_start
     }
-    yield _trained(largest, model, optimizer)
+    still = {name for name in largest if largest[name] == 0}
+    yield _trained(still, still and unconnected(copied, batch, loss), model, optimizer)
     dtypes = {own.dtype for own in trained(copied).values()}
     limit = max(_ERRORS.get(dtype, _HALF) for dtype in dtypes)
     for mode in MODES:
@@ -386,10 +391,13 @@ def _gradients(
 
 
 def _trained(
-    largest: dict[str, float], model: nn.Module, optimizer: torch.optim.Optimizer | None
+    still: set[str],
+    unconnected: set[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
 ) -> Finding:
+    """What is trained, where no record moves some parameters, of which some are not connected."""
     parameters = trained(model)
-    still = [name for name in largest if largest[name] == 0]
     missing: list[str] = []
     if optimizer is not None:
         held = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -405,8 +413,14 @@ def _trained(
     wrong = []
     if not parameters:
         wrong.append("no parameter requires a gradient")
-    if still:
-        wrong.append(f"no record moves {_named(still)}")
+    if still & unconnected:
+        wrong.append(f"no record moves {_named(sorted(still & unconnected))}")
+    if still - unconnected:
+        # Such as a bias of a layer whose outputs are subtracted: useless, and as private.
+        notes.append(
+            f"the gradients of {_named(sorted(still - unconnected))} are 0 for every record: noise"
+            " alone moves them"
+        )
     if missing:
         wrong.append(f"the optimizer does not have {_named(missing)}")
     return Finding(

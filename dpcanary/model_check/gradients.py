@@ -68,6 +68,9 @@ def one_at_a_time(
 ) -> Gradients:
     """Gradients of the loss of each record alone, shape (records, ...) by parameter.
 
+    Every record meets the model in the same state: a counter of passes, for example, changes what
+    the next pass gives.
+
     Args:
         model: the module.
         batch: the records.
@@ -82,16 +85,32 @@ def one_at_a_time(
         together = losses_alone(outputs_of(model, batch), batch, loss) if is_random else None
         for index in range(len(batch)):
             if together is None:
-                alone = batch.rows(slice(index, index + 1))
-                own = loss(outputs_of(model, alone), alone.labels)
+                with unchanged_state(model):
+                    alone = batch.rows(slice(index, index + 1))
+                    own = loss(outputs_of(model, alone), alone.labels)
+                    gradients = _gradients(own, parameters)
             else:
-                own = together[index]
-            gradients = torch.autograd.grad(
-                own, [*parameters.values()], allow_unused=True, retain_graph=is_random
-            )
+                gradients = _gradients(together[index], parameters, retain_graph=True)
             for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
                 found[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
     return {name: torch.stack(own).detach() for name, own in found.items()}
+
+
+def _gradients(
+    loss: Tensor, parameters: dict[str, nn.Parameter], *, retain_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """None for parameters that the loss does not depend on."""
+    return torch.autograd.grad(
+        loss, [*parameters.values()], allow_unused=True, retain_graph=retain_graph
+    )
+
+
+def unconnected(model: nn.Module, batch: Batch, loss: Loss) -> set[str]:
+    """Names of the parameters that the loss of a batch does not depend on at all."""
+    parameters = trained(model)
+    with unchanged_state(model):
+        gradients = _gradients(loss(outputs_of(model, batch), batch.labels), parameters)
+    return {name for name, own in zip(parameters, gradients, strict=True) if own is None}
 
 
 def norms_of(found: Gradients) -> Tensor:

@@ -21,7 +21,7 @@ from dpcanary.errors import InputError
 from dpcanary.estimation.settings import Conversion
 from dpcanary.watching.directions import NoiseSeen
 from dpcanary.watching.findings import Alarm
-from dpcanary.watching.outside import KeptStatistics, Unchanged, listed, norms_of
+from dpcanary.watching.outside import ChangedBuffers, KeptStatistics, Unchanged, listed, norms_of
 from dpcanary.watching.processes import Processes, ShardedDirections
 from dpcanary.watching.recorder import Recorder, StepTold, read_state
 from dpcanary.watching.result import WatchedTraining
@@ -161,7 +161,9 @@ class WatchedOptimizer:
         self._steps_between = 1
         self._own = Unchanged(dict(zip(self._names(), self._parameters, strict=True)))
         self._beside = Unchanged({})
-        self._statistics = KeptStatistics(None if self._is_sharded else self._model.module)
+        wrapped = None if self._is_sharded else self._model.module
+        self._statistics = KeptStatistics(wrapped)
+        self._buffers = ChangedBuffers(None if wrapped is None else wrapped._module)
         # Of the gradients of single records; empty if they are not known.
         self._dtypes: list[torch.dtype] = []
         self._is_public = self._is_recorded = False
@@ -226,6 +228,8 @@ class WatchedOptimizer:
         self._steps_between = min(max(1, share), _STEPS_BETWEEN_LOOKS)
         self._statistics.start()
         self._removers.append(self._statistics.stop)
+        self._buffers.start()
+        self._removers.append(self._buffers.stop)
         return self
 
     def __exit__(
@@ -258,7 +262,8 @@ class WatchedOptimizer:
         before, self._is_public = self._is_public, True
         self._statistics.is_paused = True
         try:
-            yield
+            with self._buffers.paused():
+                yield
         finally:
             self._is_public = self._statistics.is_paused = before
             self._own.keep()
@@ -285,9 +290,18 @@ class WatchedOptimizer:
                 f"{listed(beside)} changed, which the private optimizer does not train, so no noise"
                 f" was added; {way_out}",
             )
+        elif self._buffers.names:
+            self._contradiction(
+                "changed_parameters",
+                f"the buffers {listed(self._buffers.names)} changed outside of forward passes, and"
+                f" are released with the model without noise; {way_out}",
+            )
 
     def _look_at_buffers(self) -> None:
-        found = self._statistics.found()
+        if not self._statistics.is_ready:
+            return
+        with self._buffers.paused():  # passes are repeated
+            found = self._statistics.found()
         self.recorder.not_seen = self._statistics.not_seen
         if found:
             self._contradiction(
@@ -342,6 +356,7 @@ class WatchedOptimizer:
         self.recorder.load_state_dict(state)
         self._own.forget()
         self._beside.forget()
+        self._buffers.forget()
 
     def _accumulate(self, inner: Callable[[], object]) -> object:
         """Counts the records of a batch, or of a part of one."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -119,10 +119,13 @@ class KeptStatistics:
             self.stop()
         self._inputs.append((args, keys))
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether two passes were seen, and not yet compared."""
+        return len(self._inputs) == 2
+
     def found(self) -> list[str]:
-        """Names of buffers that hold statistics of records, once two passes were seen."""
-        if len(self._inputs) < 2:
-            return []
+        """Names of buffers that hold statistics of records; two passes must have been seen."""
         first, second = self._inputs
         changing, self._inputs, self._before = self._changing, [], {}
         if not changing or self._module is None:
@@ -141,6 +144,91 @@ class KeptStatistics:
             return []
         buffers = {name for name, _ in module.named_buffers()}
         return [name for name in kept.of_records if name in buffers]
+
+
+class ChangedBuffers:
+    """Looks for buffers that something else than the module's forward passes changes.
+
+    What a loop writes there is released with the model, and may be a statistic of records. Of
+    buffers with one value, nothing is said: those are mostly schedules, such as a temperature.
+
+    Attributes:
+        names: of the buffers that have changed between two forward passes.
+    """
+
+    def __init__(self, module: nn.Module | None) -> None:
+        self._module = module
+        self._kept: dict[str, _Buffer] = {}
+        self._hooks: list[Any] = []
+        self._is_paused = False
+        self.names: list[str] = []
+
+    def start(self) -> None:
+        """Begins to look at forward passes."""
+        if self._module is not None and any(own.numel() > 1 for own in self._module.buffers()):
+            self._hooks = [
+                self._module.register_forward_pre_hook(self._compare),
+                self._module.register_forward_hook(self._keep),
+            ]
+
+    def stop(self) -> None:
+        """Looks no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def forget(self) -> None:
+        """Compares with nothing until the next forward pass has ended."""
+        self._kept = {}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Buffers may be changed inside."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+            self.forget()
+
+    def _keep(self, module: nn.Module, *_: Any) -> None:
+        self._kept = {
+            name: _buffer(own, self._kept.get(name))
+            for name, own in module.named_buffers()
+            if own.numel() > 1
+        }
+
+    def _compare(self, module: nn.Module, *_: Any) -> None:
+        if self._is_paused or self.names:
+            return
+        for name, own in module.named_buffers():
+            before = self._kept.get(name)
+            if before is not None and _buffer(own, before).differs_from(before):
+                self.names.append(name)
+
+
+class _Buffer(NamedTuple):
+    """A buffer, PyTorch's count of its changes, and its norm."""
+
+    tensor: Tensor
+    version: int
+    norm: float
+
+    def differs_from(self, before: "_Buffer") -> bool:
+        """Whether values differ; on another device or in another precision, norms may."""
+        same_kind = (self.tensor.device, self.tensor.dtype) == (
+            before.tensor.device,
+            before.tensor.dtype,
+        )
+        return same_kind and self.norm != before.norm and self.norm == self.norm
+
+
+@torch.no_grad()
+def _buffer(tensor: Tensor, before: _Buffer | None) -> _Buffer:
+    """What is seen of a buffer; its norm is computed only if it may have changed."""
+    version = 0 if tensor.is_inference() else tensor._version
+    if before is not None and before.tensor is tensor and before.version == version:
+        return before
+    return _Buffer(tensor, version, float(tensor.double().norm()))
 
 
 def listed(names: Sequence[str]) -> str:

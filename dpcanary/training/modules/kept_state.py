@@ -58,10 +58,12 @@ def kept_state(
 
 @contextmanager
 def unchanged_state(module: nn.Module) -> Iterator[None]:
-    """Puts a module's buffers and parameters, and PyTorch's generators, back at the end.
+    """Puts buffers, parameters and attributes, and PyTorch's generators, back at the end.
 
-    Both parts of two blocks with the same generators draw the same random numbers.
+    Both parts of two blocks with the same generators draw the same random numbers. An attribute
+    that is changed in place, such as a list, stays changed.
     """
+    attributes = [(layer, {**vars(layer)}) for layer in module.modules()]
     held = [
         (table, {name: own for name, own in table.items()})
         for layer in module.modules()
@@ -85,6 +87,9 @@ def unchanged_state(module: nn.Module) -> Iterator[None]:
             for table, before in held:
                 table.clear()
                 table.update(before)  # type: ignore[arg-type]
+            for layer, before in attributes:
+                vars(layer).clear()
+                vars(layer).update(before)
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
