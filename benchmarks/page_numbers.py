@@ -10,8 +10,9 @@ A number that a comment follows is written from a row of docs/results/TABLE.tsv:
 The first comment names the table and words that hold for the comments after it. Words choose rows:
 `column=value`, `column<value`, `last` (rows of the last step), or one cell of the row. `.column` is
 the column of the number (default: epsilon or mean), `@max`, `@min`, `@mean` and `@count` join rows,
-`%` is for per cent, `up` and `down` are directions of rounding. `TABLE:` as first word takes
-another table, without the words of the first comment. `=NAME key=value ...` is a function of this
+`%` is for per cent, `up` and `down` are directions of rounding; without them, epsilons that are
+`audited` are rounded down and `accounted` ones up. `TABLE:` as first word takes another table,
+without the words of the first comment. `=NAME key=value ...` is a function of this
 module. A number keeps the decimals that it has. Tables between markers are those of
 `benchmarks.published` and `benchmarks.peers`.
 """
@@ -93,7 +94,9 @@ def with_numbers(page: str) -> str:
             value = value_of(words, scope)
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(f"{match[0]} in the scope {' '.join(scope)}: {error}") from error
-        return written(value, match["number"], words) + match["comment"]
+        return (
+            written(value, match["number"], [*_inherited(words, scope), *words]) + match["comment"]
+        )
 
     return _COMMENTS.sub(replaced, page)
 
@@ -101,10 +104,29 @@ def with_numbers(page: str) -> str:
 def written(value: float, old: str, words: Sequence[str] = ()) -> str:
     """The number with as many decimals as the old one has."""
     digits = len(old.partition(".")[2])
-    for word, direction in (("up", ceil), ("down", floor)):
-        if word in words:
-            value = direction(round(value * 10**digits, 9)) / 10**digits
+    direction = _direction(words)
+    if direction is not None:
+        value = direction(round(value * 10**digits, 9)) / 10**digits
     return f"{value:,.{digits}f}"
+
+
+def _direction(words: Sequence[str]) -> Callable[[float], int] | None:
+    """How to round: as the last word says, else lower bounds down and upper bounds up."""
+    directions = {"up": ceil, "down": floor}
+    given = [directions[word] for word in words if word in directions]
+    if given or any(word[0] in ".=" or word == "@count" for word in words):
+        return given[-1] if given else None
+    if any(word.startswith("audited") for word in words):
+        return floor
+    return ceil if any(word.startswith("accounted") for word in words) else None
+
+
+def _inherited(words: Sequence[str], scope: Sequence[str]) -> list[str]:
+    """The words of a scope that hold for a number with some words."""
+    if words[0].startswith("=") or words[0].endswith(":"):
+        return []
+    own = {word.partition("=")[0] for word in words if "=" in word}
+    return [word for word in scope[1:] if word.partition("=")[0] not in own]
 
 
 def value_of(words: list[str], scope: list[str]) -> float:
@@ -115,9 +137,7 @@ def value_of(words: list[str], scope: list[str]) -> float:
         return float(COMPUTED[words[0][1:]](**known))
     if words[0].endswith(":"):
         scope, words = [words[0][:-1]], words[1:]
-    own = {word.partition("=")[0] for word in words if "=" in word}
-    inherited = [word for word in scope[1:] if word.partition("=")[0] not in own]
-    words = [*inherited, *words]
+    words = [*_inherited(words, scope), *words]
     rows = [row for row in _table(scope[0]) if all(_matches(row, word) for word in words)]
     if "last" in words:
         most = max(float(row["step"]) for row in rows)

@@ -26,7 +26,7 @@ def is_long(item: pytest.Item) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the limit, which `make test` sets. The longer sets have none: a slow machine is no error."""
+    """Adds the limit that `make test` sets; the longer sets have none, for slow machines."""
     parser.addoption(
         "--most-seconds",
         type=float,

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 import dpcanary
+from benchmarks.page_numbers import value_of
 from dpcanary import Mechanism, account_by_adjacency
+from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.settings.parsing import parse_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -126,13 +128,15 @@ def test_the_examples_of_configs_are_valid():
 
 
 def test_the_three_numbers_of_the_readme_are_those_of_the_figure():
-    """The accounted ones are those of the accountant; the proven one is between them."""
-    for number in ("**4.4**", "**10**", "**8.9**"):
-        assert number in README
-    mechanism = Mechanism("substitute", sample_rate=1.0, noise_multiplier=22.36, num_steps=500)
+    """The accounted ones are those of the accountant; that of the attack is between them."""
+    mechanism = Mechanism("substitute", sample_rate=0.0625, noise_multiplier=5.578, num_steps=500)
     epsilons = account_by_adjacency(mechanism, delta=1e-5)
-    assert epsilons.add_remove == pytest.approx(4.4, abs=0.05)
-    assert epsilons.substitute == pytest.approx(10.0, abs=0.05)
+    shown = value_of(["label:", "audited", "mislabeled", "simultaneous", "num_runs=200000"], [])
+    numbers = rounded_up(epsilons.add_remove), rounded_down(shown), rounded_up(epsilons.substitute)
+    assert numbers == ("0.95", "1.28", "2.00")
+    for number in numbers:
+        assert f"**{number}**" in README
+        assert f"**{number}**" in TEXTS[Path("docs/index.md")]
 
 
 def test_the_citation_file_has_every_paper_that_is_named_by_its_number():

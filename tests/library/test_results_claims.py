@@ -111,6 +111,7 @@ INPUTS = ("crafted_input", "mislabeled", "natural")
         ("figure5", 250, set()),
         ("figure5", 100, {("natural", 1), ("natural", 0.25), ("natural", 0.0625)}),
         ("figureA6", 1000, {(canary, 0.0625) for canary in INPUTS}),
+        ("label", 200_000, set()),
     ],
 )
 def test_which_canaries_exceed_the_add_remove_epsilon(name, num_runs, not_above):

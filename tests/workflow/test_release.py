@@ -375,8 +375,9 @@ def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, mon
     assert {path.name for path in tmp_path.iterdir()} == {"results", "tiny.yaml"}
 
 
-def test_the_released_replication_is_of_its_config() -> None:
-    experiment = parse_experiment(read_config(ROOT / "config/released/sst2.yaml"))
+@pytest.mark.parametrize("config", ["label", "sst2"])
+def test_a_release_is_of_its_config(config: str) -> None:
+    experiment = parse_experiment(read_config(ROOT / f"config/released/{config}.yaml"))
     assert Products(experiment).check_release(ROOT / experiment.settings.archive)
 
 
@@ -385,6 +386,7 @@ def test_the_released_replication_is_of_its_config() -> None:
     ("config", "folder", "names", "tolerances"),
     [
         ("released/sst2", "released-sst2", ["figureA6"], {"rtol": 1e-9, "atol": 0}),
+        ("released/label", "released-label", ["label"], {"rtol": 1e-9, "atol": 0}),
         # 17 audits with 150,000 runs each: a processor may round the last digits of a likelihood
         # in another way.
         ("pradhan/worst_case", "pradhan-worst-case", ["figure2", "figureA5"], {"rtol": 1e-6}),
