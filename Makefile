@@ -25,7 +25,7 @@ RUN := PATH="$$(realpath $(VENV)/bin):$$PATH"
 .PHONY: help demo report docs docs-numbers test test-long test-all test-cluster lint schema lock sbom figures replication bench \
 	bench-gpu clean
 help:
-	@echo "make demo         audit the bundled digits; results in results/demo/"
+	@echo "make demo         audit the bundled digits; results in results/demo/ and results/demo-label/"
 	@echo "make report       the demo as one HTML page, results/demo/report.html"
 	@echo "make figures      the figures of all three papers at full scale: weeks of GPU; PROFILE=profiles/slurm"
 	@echo "make replication  the same at the scale of two cores, from local files in DPCANARY_DATA"
@@ -69,6 +69,7 @@ $(TOOLS): $(READY) locks/tools.txt
 
 demo: $(READY)
 	@$(RUN) dpcanary run config/demo.yaml --cores $(CORES)
+	@$(RUN) dpcanary run config/demo_label.yaml --cores $(CORES)
 	@echo "Again: $(VENV)/bin/dpcanary results results/demo; as a page: make report"
 
 report: demo
@@ -165,4 +166,4 @@ bench-gpu: $(TOOLS)
 	$(RUN) python -m benchmarks.training --device cuda --runs 8192 --json > benchmarks/results/training-gpu.json
 
 clean:
-	rm -rf results/demo
+	rm -rf results/demo results/demo-label
