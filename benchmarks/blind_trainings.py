@@ -361,8 +361,11 @@ def head_without_noise(watch: Callable[..., Any]) -> Any:
 
 
 def bad_steps_taken_back(watch: Callable[..., Any]) -> Any:
-    """A step after which the loss of its batch is larger is undone."""
-    training = Training()
+    """A step after which the loss of its batch is larger is undone.
+
+    When the list was written, the learning rate was 0.5, at which no step was undone.
+    """
+    training = Training(make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=8.0))
 
     def loss(batch: Batch) -> float:
         with torch.no_grad():
