@@ -104,6 +104,30 @@ def skipped_if_long(module: nn.Module, means: Tensors, step: Step) -> None:
         moved(module, means, step)
 
 
+def nesterov_by_hand(module: nn.Module, means: Tensors, step: Step) -> None:
+    past = step.memory.get("velocity", {name: torch.zeros_like(own) for name, own in means.items()})
+    velocity = step.memory["velocity"] = {n: 0.7 * past[n] + own for n, own in means.items()}
+    moved(module, {name: own + 0.7 * velocity[name] for name, own in means.items()}, step)
+
+
+def mean_of_two(module: nn.Module, means: Tensors, step: Step) -> None:
+    past = step.memory.get("means", {name: torch.zeros_like(own) for name, own in means.items()})
+    step.memory["means"] = means
+    moved(module, {name: (own + past[name]) / 2 for name, own in means.items()}, step)
+
+
+def pulled_to_start(module: nn.Module, means: Tensors, step: Step) -> None:
+    """Elastic averaging towards the parameters at the start, which are public."""
+    parameters = dict(module.named_parameters())
+    start = step.memory.setdefault(
+        "start", {name: own.detach().clone() for name, own in parameters.items()}
+    )
+    with torch.no_grad():
+        for name, own in parameters.items():
+            own -= 0.05 * (own - start[name])
+    moved(module, means, step)
+
+
 def averaged_at_the_end(kind: str) -> Callable[..., None]:
     """The parameters at the end are an average of those of the steps."""
 
@@ -439,6 +463,9 @@ RIGHT = (
         partial(opacus, optimizer=partial(torch.optim.SGD, momentum=0.9, nesterov=True)),
     ),
     Loop("Opacus, averaged at the end", opacus_averaged),
+    _loop("Nesterov's momentum by hand", move=nesterov_by_hand),
+    _loop("mean of two noisy gradients", move=mean_of_two),
+    _loop("pulled to the start", move=pulled_to_start),
     _loop("clipped once more to .5", move=clipped_once_more(0.5)),
     _loop("clipped once more to .1", move=clipped_once_more(0.1)),
     Loop("clipped once more by PyTorch", clipped_by_pytorch),

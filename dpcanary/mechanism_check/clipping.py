@@ -19,6 +19,8 @@ DUPLICATES = "as if records were in their batch more than once"
 _SMALL = 0.12
 # Normalising clipping C n / (n + g) is recognised if all norms fit it so well.
 _FITS = 0.02
+# Clipping that differs by less from that to C is not called another one.
+_SHOWN = 5e-3
 
 
 def _steps(evidence: Evidence) -> Measured:
@@ -71,10 +73,10 @@ def _updates(evidence: Evidence) -> Measured:
             f"{quiet.optimizer} is given noisy gradients alone, which are what is checked here:"
             " what it does with them is post-processing, and epsilon is not changed"
         )
-    if evidence.found.momentum:
+    if evidence.found.filter:
         notes.append(
-            f"momentum of {evidence.found.momentum:.3g} after the noise: post-processing, epsilon"
-            " is not changed; it was undone for the other tests"
+            f"{evidence.found.filter} after the noise: post-processing, epsilon is not changed; it"
+            " was undone for the other tests"
         )
     if evidence.found.weight_decay:
         notes.append(
@@ -234,7 +236,7 @@ def _other_clipping(evidence: Evidence, norms: Array, limit: float) -> str:
     before = evidence.found.quiet.norms
     shown = np.isfinite(norms) & (before > 1e-2)
     n, c = before[shown], norms[shown]
-    if np.abs(c / np.minimum(1.0, n) - 1).max() <= max(limit, 3 * evidence.deviation):
+    if np.abs(c / np.minimum(1.0, n) - 1).max() <= max(limit, 3 * evidence.deviation, _SHOWN):
         return ""
     private = "no norm is above C, so the sensitivity is that accounted"
     if np.abs(c - 1).max() < _FITS:

@@ -198,8 +198,8 @@ class Measurements:
         small_quiet: likewise on few records, so that many batches are empty; or None.
         small_noisy: likewise.
         failed: what such a small training raised.
-        momentum: of the updates, which was undone (`postprocessing`); 0 if there is none.
-        weight_decay: likewise, over the learning rate.
+        filter: of noisy gradients, which was undone (`postprocessing`), in words; empty if none.
+        weight_decay: which was undone as well, over the learning rate.
         dense: trainings almost without noise, on few records of many components.
         frozen: tensors that are not trained in some steps, in words.
         limits: the smallest and the largest C of a step over that of the settings.
@@ -213,7 +213,7 @@ class Measurements:
     small_quiet: Trainings | None
     small_noisy: Trainings | None
     failed: str = ""
-    momentum: float = 0.0
+    filter: str = ""
     weight_decay: float = 0.0
     dense: Trainings | None = None
     frozen: str = ""

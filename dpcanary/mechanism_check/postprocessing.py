@@ -1,7 +1,8 @@
 """What a loop does to updates after the noise. It is undone if possible: then the tests apply."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import sqrt
 
 import numpy as np
@@ -13,8 +14,8 @@ from dpcanary.mechanism_check.probe import TENSORS, Array
 _CARRIED = 1e-3
 # Norms over C that show in updates.
 _SEEN = 1e-3
-# Momentum of the noise differs from that of gradients by less.
-_SAME_MOMENTUM = 0.1
+# The noise went through the same filter as the gradients if less of it remains in the next step.
+_SAME_FILTER = 0.1
 
 
 # A step is an average of parameters if more of its square than this lies along earlier steps, and
@@ -57,12 +58,13 @@ def without_postprocessing(found: Measurements) -> Measurements:
     decay = _weight_decay(found.quiet)
     if decay:
         found = _changed(found, lambda one: one.moved + decay * one.before / one.records.step)
-    momentum = carried_over(found.quiet)
-    if momentum and abs(carried_noise(found.noisy) - momentum) < _SAME_MOMENTUM:
-        found = _changed(found, lambda one: one.moved - momentum * _previous(one.moved))
-    else:
-        momentum = 0.0
-    return replace(found, momentum=momentum, weight_decay=decay / found.settings.learning_rate)
+    found = replace(found, weight_decay=decay / found.settings.learning_rate)
+    carried = carried_over(found.quiet)
+    for name, undone in _filters(carried) if carried else ():
+        candidate = _changed(found, lambda one, undone=undone: undone(one.moved))
+        if _carries_nothing(candidate) and abs(carried_noise(candidate.noisy)) < _SAME_FILTER:
+            return replace(candidate, filter=name)
+    return found
 
 
 def are_tied(lengths: Array) -> bool:
@@ -271,9 +273,47 @@ def _replaced(found: Measurements, change: Callable[[Trainings], Trainings]) -> 
     )
 
 
-def _previous(moved: Array) -> Array:
-    """The update before each, shape (R, T, 8, columns); 0 before the first."""
-    return np.concatenate([np.zeros_like(moved[:, :1]), moved[:, :-1]], axis=1)
+def _filters(carried: float) -> Iterator[tuple[str, Callable[[Array], Array]]]:
+    """Filters of noisy gradients that carry so much into the next update, and what undoes them.
+
+    Updates have the shape (R, T, ...). All filters are linear in the gradients of earlier steps.
+    """
+    if abs(carried) < 1:
+        yield f"momentum of {carried:.3g}", partial(_without_recursion, first=1.0, memory=carried)
+    if carried > 0:
+        # An update is g + m v of the velocity v after the step: (1 + m) g + m^2 (v before it).
+        momentum = (carried + sqrt(carried**2 + 4 * carried)) / 2
+        if momentum < 1:
+            known = {"first": 1 + momentum, "memory": momentum, "share": momentum**2}
+            yield f"Nesterov's momentum of {momentum:.3g}", partial(_without_recursion, **known)
+        for first in (1.0, 0.5):
+            yield "a mean over two steps", partial(_without_mean, first=first)
+    else:
+        yield (
+            f"a pull to the start of {-carried:.3g}",
+            lambda moved: moved - carried * (np.cumsum(moved, axis=1) - moved),
+        )
+
+
+def _without_recursion(
+    moved: Array, *, first: float, memory: float, share: float | None = None
+) -> Array:
+    """The gradients g of updates u = first g + share v, where v becomes memory v + g."""
+    share = memory if share is None else share
+    gradients, velocity = np.empty_like(moved), np.zeros_like(moved[:, 0])
+    for step in range(moved.shape[1]):
+        gradients[:, step] = (moved[:, step] - share * velocity) / first
+        velocity = memory * velocity + gradients[:, step]
+    return gradients
+
+
+def _without_mean(moved: Array, *, first: float) -> Array:
+    """The gradients of updates that are means over two steps; the first is a part of its own."""
+    gradients = np.empty_like(moved)
+    gradients[:, 0] = moved[:, 0] / first
+    for step in range(1, moved.shape[1]):
+        gradients[:, step] = 2 * moved[:, step] - gradients[:, step - 1]
+    return gradients
 
 
 def _weight_decay(quiet: Trainings) -> float:
@@ -289,20 +329,39 @@ def _weight_decay(quiet: Trainings) -> float:
 def carried_over(quiet: Trainings) -> float:
     """The part of an update that comes again in the next one, where no other gradient is.
 
-    Of records that are drawn for the first time: at least one of them is not drawn again at once,
-    and what comes again is least for these. If all records are in all batches, it is not measured.
+    At least one record is not drawn again at once, and what comes again is least for these. If all
+    records are in all batches, it is not measured.
+    """
+    ratios = _carried(quiet, 1)
+    if not len(ratios):
+        return 0.0
+    ratio = float(ratios[np.abs(ratios).argmin()])
+    return ratio if abs(ratio) > _CARRIED else 0.0
+
+
+def _carried(quiet: Trainings, lag: int, *, at_start: bool = False) -> Array:
+    """Parts `lag` updates after a record's first draw, over those at that draw.
+
+    With `at_start`, of the records of the first update alone.
     """
     parts = quiet.parts.sum(axis=2)
     drawn = np.abs(parts) > PRESENT
-    if parts.shape[1] < 2 or drawn.all():
-        return 0.0
+    if parts.shape[1] <= lag or drawn.all():
+        return np.zeros(0)
     first = drawn & (np.cumsum(drawn, axis=1) == 1)
-    runs, steps, records = np.nonzero(first[:, :-1])
-    if not len(runs):
-        return 0.0
-    ratios = parts[runs, steps + 1, records] / parts[runs, steps, records]
-    ratio = float(ratios[np.abs(ratios).argmin()])
-    return ratio if abs(ratio) > _CARRIED else 0.0
+    runs, steps, records = np.nonzero(first[:, : 1 if at_start else -lag])
+    ratios: Array = parts[runs, steps + lag, records] / parts[runs, steps, records]
+    return ratios
+
+
+def _carries_nothing(found: Measurements) -> bool:
+    """Whether most records that are not drawn again leave nothing in the next two updates."""
+    least = (1 - found.settings.sample_rate) / 2
+    of_lags = [
+        *(_carried(found.quiet, lag) for lag in (1, 2)),
+        _carried(found.quiet, 1, at_start=True),
+    ]
+    return all((np.abs(ratios) < _CARRIED).mean() > least for ratios in of_lags if len(ratios))
 
 
 def carried_noise(noisy: Trainings) -> float:

@@ -222,7 +222,7 @@ def _empty_batches(evidence: Evidence) -> Measured:
     scales = np.ones(num_steps)
     scales[: len(evidence.of_small)] = evidence.of_small
     deviation = found.settings.noise_multiplier * sqrt(float((scales**2).sum()))
-    if not found.momentum and not found.weight_decay:
+    if not found.filter and not found.weight_decay:
         total = noisy.in_all[..., count:] / deviation
         share = float(np.sqrt((total**2).mean()))
         place = f"the noise of all steps is {share:.3g} times as much"
