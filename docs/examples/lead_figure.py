@@ -18,7 +18,7 @@ CANARIES = {
 
 
 def draw(summary: pd.DataFrame) -> Figure:
-    """Proven and accounted epsilon along training with full batches."""
+    """Shown and accounted epsilon along training with full batches."""
     rows = summary[
         (summary["sweep"] == "steps")
         & (summary["sample_rate"] == 1)
@@ -50,7 +50,7 @@ def draw(summary: pd.DataFrame) -> Figure:
         )
         end = own["epsilon_lower"].iloc[-1]
         axes.annotate(
-            f"{floor(10 * end) / 10}  proven: {text}",
+            f"{floor(10 * end) / 10}  shown: {text}",
             (own["step"].iloc[-1] + 6, end + shifts[canary]),
             va="center",
             color=colour,

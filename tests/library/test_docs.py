@@ -126,7 +126,7 @@ def test_the_examples_of_configs_are_valid():
 
 
 def test_the_three_numbers_of_the_readme_are_those_of_the_figure():
-    """The accounted ones are those of the accountant; the proven one is between them."""
+    """The accounted ones are those of the accountant; the shown one is between them."""
     for number in ("**4.4**", "**10**", "**8.9**"):
         assert number in README
     mechanism = Mechanism("substitute", sample_rate=1.0, noise_multiplier=22.36, num_steps=500)
@@ -195,22 +195,22 @@ SHORTENED = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_recipe_runs_and_proves_more_than_membership(name):
-    """The proven bound lies between the epsilon that is reported and the one that holds.
+    """The shown bound lies between the epsilon that is reported and the one that holds.
 
     The canaries' secrets come from the operating system, and a bound of 95 % may exceed the truth:
     only two in a row, which 1 of 400 right programs may show, are a failure.
     """
     package, reported, accounted = PROGRAMS[name]
     pytest.importorskip(package)
-    proven, upper, membership = bounds_of_recipe(name)
-    if proven > upper:
-        proven, upper, membership = bounds_of_recipe(name)
+    shown, upper, membership = bounds_of_recipe(name)
+    if shown > upper:
+        shown, upper, membership = bounds_of_recipe(name)
     assert (membership, upper) == (reported, accounted)
-    assert 0.5 * upper < proven <= upper
+    assert 0.5 * upper < shown <= upper
 
 
 def bounds_of_recipe(name: str) -> tuple[float, float, float]:
-    """What a program prints: proven, accounted, and accounted under add/remove."""
+    """What a program prints: shown, accounted, and accounted under add/remove."""
     command = [sys.executable, "-W", "ignore", str(DOCS / "examples" / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -222,8 +222,8 @@ def bounds_of_recipe(name: str) -> tuple[float, float, float]:
         re.DOTALL,
     )
     assert said, done.stdout
-    proven, upper, membership = map(float, said.groups())
-    return proven, upper, membership
+    shown, upper, membership = map(float, said.groups())
+    return shown, upper, membership
 
 
 @pytest.mark.parametrize("name", SHORTENED)
