@@ -5,7 +5,7 @@
 A number that a comment follows is written from a row of docs/results/TABLE.tsv:
 
     <!-- numbers: figure3 sample_rate=1 step=500 -->
-    Attacks prove 9.93<!-- gradient --> with a crafted gradient.
+    Attacks show 9.93<!-- gradient --> with a crafted gradient.
 
 The first comment names the table and words that hold for the comments after it. Words choose rows:
 `column=value`, `column<value`, `last` (rows of the last step), or one cell of the row. `.column` is
@@ -200,13 +200,13 @@ def gaussian(*, num_steps: float = 1, noise_multiplier: float = 1, period: float
 
 
 def share_of_mu(epsilon: float, mu: float) -> float:
-    """How much of mu a bound proves."""
+    """How much of mu a bound shows."""
     found = brentq(lambda part: gdp_epsilon(mu=part, delta=1e-5) - epsilon, 0.01, 2 * mu)
     return float(found) / mu
 
 
 def share_of_housing() -> float:
-    """Of the mu of the Housing audits, what a simulated coordinate proves."""
+    """Of the mu of the Housing audits, what a simulated coordinate shows."""
     words = ["cebere-housing-figure1c:", "audited", "simulated_dimension", "learning_rate=0.1"]
     return share_of_mu(value_of([*words, "last"], []), sqrt(250) / 4)
 
@@ -325,7 +325,7 @@ def curves_apart(*, sigma: float) -> float:
 
 
 def one_over_many() -> float:
-    """What one training of the head proves, over what 500 trainings do."""
+    """What one training of the head shows, over what 500 trainings do."""
     table = ["one-run-cifar10-head:", "combined"]
     one = value_of([*table, "num_slots=500", "num_runs=1"], [])
     return one / value_of([*table, "num_slots=1", "num_runs=500"], [])
@@ -342,7 +342,7 @@ def of_published(*, what: str) -> float:
 
 
 def more_by_exact_curve(*, what: str) -> float:
-    """What the exact trade-off curve proves more than the Gaussian one: the least or the most."""
+    """What the exact trade-off curve shows more than the Gaussian one: the least or the most."""
     bounds = pd.read_csv(published.KEPT / "nasr-digits.tsv", sep="\t")
     of_steps = bounds["audit"].isin(["two_add_remove", "many_add_remove"])
     valid = bounds[of_steps & (bounds["threshold_rule"] == "combined")]
@@ -352,7 +352,7 @@ def more_by_exact_curve(*, what: str) -> float:
 
 
 def shuffled_ratio(*, adjacency: str) -> float:
-    """What shuffled batches prove over what accounting of Poisson samples states."""
+    """What shuffled batches show over what accounting of Poisson samples states."""
     bounds = pd.read_csv(published.KEPT / "shuffling.tsv", sep="\t")
     name = f"shuffled-adjacency{adjacency}-other_recordsopposite-sigma1.1"
     row = bounds[bounds["audit"] == name].iloc[0]

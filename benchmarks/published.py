@@ -1,4 +1,4 @@
-"""What the published audits prove, beside the numbers of their papers: the table of a page.
+"""What the published audits show, beside the numbers of their papers: the table of a page.
 
     python -m benchmarks.published [results/NAME ...]
 

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(
-        "| batches, passes, σ | adjacency | proven, others 0 | proven, others -C |"  # noqa: RUF001
+        "| batches, passes, σ | adjacency | shown, others 0 | shown, others -C |"  # noqa: RUF001
         " claimed (Poisson) | guaranteed |\n|---|---|---|---|---|---|"
     )
     for batches, passes, sigma in SETTINGS:

@@ -1,4 +1,4 @@
-"""What watching a training proves, what it costs, and how often it is wrong.
+"""What watching a training shows, what it costs, and how often it is wrong.
 
 Run as `python -m benchmarks.watching NAME ...` with some of the names: `digits` (a hundred
 trainings, watched and not: bounds and accuracy), `cells` (the settings that "Let's Ask Gauss"
@@ -31,7 +31,7 @@ def _with_error(values: list[float]) -> str:
 
 
 def train_digits(seed: int, *, watched: bool) -> tuple[float, float]:
-    """One training of a perceptron on 1,400 digits; what it proves, and its test accuracy."""
+    """One training of a perceptron on 1,400 digits; what it shows, and its test accuracy."""
     from opacus import PrivacyEngine
     from sklearn.datasets import load_digits
 
@@ -81,14 +81,14 @@ def digits(seeds: int) -> None:
         without.append(train_digits(seed, watched=False)[1])
     above = mean(float(bound > truth) for bound in bounds)
     paired = [one - other for one, other in zip(with_canaries, without, strict=True)]
-    print(f"digits: proven {_with_error(bounds)} of {truth:.2f}; above it {above:.3f} of {seeds}")
+    print(f"digits: shown {_with_error(bounds)} of {truth:.2f}; above it {above:.3f} of {seeds}")
     print(f"  accuracy {mean(with_canaries):.4f} with canaries, {mean(without):.4f} without;")
     print(f"  paired difference {_with_error(paired)}")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A published setting: the noise, and what is accounted and was proven under add/remove."""
+    """A published setting: the noise, and what is accounted and was shown under add/remove."""
 
     noise_multiplier: float
     accounted: float

@@ -1,4 +1,4 @@
-"""The results of an experiment in a few columns: what is proven, beside what is accounted."""
+"""The results of an experiment in a few columns: what is shown, beside what is accounted."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ import pandas as pd
 
 from dpcanary.adjacency import Adjacency
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import rests_on
+from dpcanary.estimation.rules import state_of_proof
 from dpcanary.estimation.settings import Conversion
 from dpcanary.files import read_npz, shape_in_npz
 from dpcanary.printing import lettered, rounded_down, rounded_up, table_lines, wrapped
@@ -87,7 +87,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         summary: of an experiment.
 
     Returns:
-        Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `proven`
+        Columns `audit` (the first of the set-up), `canary`, `runs`, `rule`, `conversion`, `shown`
         (the mean lower bound on epsilon), `bounds` (how many are averaged), `assumption`, `proof`,
         `adjacency` (the audited one), `above` (how many of the averaged bounds exceed what is
         accounted under it), and the accounted epsilons `add_remove` and `substitute`.
@@ -103,7 +103,7 @@ def results_table(summary: pd.DataFrame) -> pd.DataFrame:
         runs=("num_runs", "first"),
         rule=("threshold_rule", "first"),
         conversion=("conversion", "first"),
-        proven=("epsilon_lower", "mean"),
+        shown=("epsilon_lower", "mean"),
         bounds=("epsilon_lower", "size"),
         add_remove=("epsilon_upper_add_remove", "first"),
         substitute=("epsilon_upper_substitute", "first"),
@@ -209,18 +209,19 @@ def _facts(summary: pd.DataFrame, products: Products, folder: Path) -> Iterator[
 def results_lines(table: pd.DataFrame, folder: Path) -> list[str]:
     """The same as lines of text."""
     shown = table.head(_MOST_ROWS)
-    letters, meanings = lettered([*map(rests_on, shown["assumption"], shown["proof"])])
+    letters, meanings = lettered([*shown["assumption"]])
     lines = table_lines(
-        ("audit", "canary", "runs", "proven", "add/remove", "substitute", "rule", "if"),
+        ("audit", "canary", "runs", "shown", "add/remove", "substitute", "rule", "proof", "if"),
         [
             (
                 row["audit"],
                 row["canary"].replace("_", " "),
                 f"{row['runs']:,}",
-                rounded_down(row["proven"]),
+                rounded_down(row["shown"]),
                 rounded_up(row["add_remove"]),
                 substitute_in_words(row),
                 row["rule"],
+                state_of_proof(row["proof"]),
                 own,
             )
             for row, own in zip(shown.to_dict("records"), letters, strict=True)
@@ -239,10 +240,10 @@ def substitute_in_words(row: Mapping[Any, Any]) -> str:
 def in_words(table: pd.DataFrame) -> str:
     """What a table of results shows, and how it must be read."""
     substitutes = table[table["adjacency"] == _SUBSTITUTE]
-    above = int((substitutes["proven"] > substitutes["add_remove"]).sum())
+    above = int((substitutes["shown"] > substitutes["add_remove"]).sum())
     too_large, bounds = int(table["above"].sum()), int(table["bounds"].sum())
     compared = (
-        f" {above} of {len(substitutes)} audits of content prove more than the add/remove epsilon,"
+        f" {above} of {len(substitutes)} audits of content show more than the add/remove epsilon,"
         " which is what most libraries report."
     )
     nothing = (
@@ -256,10 +257,10 @@ def in_words(table: pd.DataFrame) -> str:
     )
     means = " A number that stands for several repeats, slots or seeds is their mean."
     return (
-        "proven: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
+        "shown: lower bound on epsilon by attack, at the last step; add/remove and substitute:"
         f" accounted upper bounds.{compared if len(substitutes) else ''} Each single bound exceeds"
         " the truth with a probability of at most the significance, if its assumptions hold."
         + (broken if too_large else "")
-        + (nothing if (table["proven"] == 0).any() else "")
+        + (nothing if (table["shown"] == 0).any() else "")
         + (means if (table["bounds"] > 1).any() else "")
     )

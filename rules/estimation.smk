@@ -110,7 +110,7 @@ rule bound_ceiling:
             FIGURES.job("ceilings"), settings=FIGURES.settings_of("ceilings")
         ),
     message:
-        "Finding what can be proven without assumptions in figure {wildcards.figure}"
+        "Finding what can be shown without assumptions in figure {wildcards.figure}"
     shell:
         COMMAND
 

@@ -1,4 +1,4 @@
-"""Finds the largest epsilon that can be proven without assumptions from as many runs."""
+"""Finds the largest epsilon that can be shown without assumptions from as many runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

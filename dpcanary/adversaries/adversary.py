@@ -68,7 +68,7 @@ class Adversary:
         cost: of crafting; None for a process.
         difference: in what the worlds differ, in a few words; None takes words for what it inserts.
         is_real: whether a real record is changed, removed or replaced by another real one. What
-            such an audit proves is what a record of these data leaks.
+            such an audit shows is what a record of these data leaks.
         uses_reference: whether canaries are made with the help of the reference model. Without it,
             target records are drawn at random.
         uses_optimised: whether canaries are optimised by a job of their own, whose result audits

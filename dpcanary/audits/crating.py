@@ -38,7 +38,7 @@ _FORMATS = {
 # What the products are, by the folder that they lie in.
 _NAMES = {
     "accounting": "Upper bounds on epsilon", "canaries": "Canaries",
-    "ceilings": "The most that can be proven", "data": "Private, public and test records",
+    "ceilings": "The most that can be shown", "data": "Private, public and test records",
     "estimates": "Lower bounds on epsilon", "estimates_by_runs": "Lower bounds on epsilon by runs",
     "figures": "Figure", "noise": "Noise multiplier", "optimised": "Optimised canaries",
     "pretrained": "Model that runs start from", "profiles": "Privacy profile",

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _SHOWN = {
     "canary": "canary",
     "runs": "runs",
-    "proven": "proven: epsilon is at least",
+    "shown": "shown: epsilon is at least",
     "add_remove": "add/remove epsilon",
     "substitute": "substitute epsilon",
     "rule": "rule",
     "assumption": "if this holds",
-    "proof": "validity",
+    "proof": "proof",
 }
 
 
 @dataclass(frozen=True, repr=False)
 class AuditResults:
-    """What the audits of an experiment have proven. `print` shows it as text.
+    """What the audits of an experiment have shown. `print` shows it as text.
 
     Attributes:
         folder: of the results: tables, figures, and the files of every stage.
@@ -54,7 +54,7 @@ class AuditResults:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per set-up: what is proven after the last step, beside what is accounted.
+        """One row per set-up: what is shown after the last step, beside what is accounted.
 
         Columns: see `results_table.results_table`.
         """
@@ -77,7 +77,7 @@ class AuditResults:
         return read_with_products(self.folder)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """A bar for what each set-up proves, beside the accounted epsilons; also into a file."""
+        """A bar for what each set-up shows, beside the accounted epsilons; also into a file."""
         require("matplotlib")
         from dpcanary.figures.overview import draw_overview, shown
 
@@ -97,7 +97,7 @@ class AuditResults:
 
     def _repr_html_(self) -> str:
         table = self.summary.assign(
-            proven=self.summary["proven"].map(rounded_down),
+            shown=self.summary["shown"].map(rounded_down),
             add_remove=self.summary["add_remove"].map(rounded_up),
             substitute=[*map(substitute_in_words, self.summary.to_dict("records"))],
         )

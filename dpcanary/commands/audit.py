@@ -74,7 +74,7 @@ def audit(
             "--quick",
             help=f"A first look, which takes about two minutes on two cores for a small model:"
             f" {_QUICK['num_runs']} models, of canary gradient alone. Says how much so few models"
-            " can prove at most. Results go to results/NAME-quick/, unless --name is given.",
+            " can show at most. Results go to results/NAME-quick/, unless --name is given.",
         ),
     ] = False,
     as_json: Json = False,
@@ -83,7 +83,7 @@ def audit(
     """Audit DP-SGD on your own data or model: how much does it reveal about one record?
 
     Trains many models on two datasets that differ in one record, tells them apart, and prints what
-    this proves beside the accounted epsilons. Writes a config, results/NAME/audit.yaml, which
+    this shows beside the accounted epsilons. Writes a config, results/NAME/audit.yaml, which
     `dpcanary run` takes. Before it trains, it times a few models and says how long all will take.
     The same command goes on after an interruption.
 
@@ -158,7 +158,7 @@ def _tell_beforehand(experiment: "Experiment", *, cores: int | None, is_quick: b
 
 
 def _most_proven(experiment: "Experiment") -> Iterator[str]:
-    """What so few models with one slot prove if the attack never errs."""
+    """What so few models with one slot show if the attack never errs."""
     from dpcanary.estimation.table import ceiling_of
 
     settings, [audit, *_] = experiment.settings, experiment.audits.values()
@@ -174,7 +174,7 @@ def _most_proven(experiment: "Experiment") -> Iterator[str]:
         conversion=conversion,
     )
     yield (
-        f"At most, {audit.num_runs} models prove an epsilon of {rounded_down(most)} at delta"
+        f"At most, {audit.num_runs} models show an epsilon of {rounded_down(most)} at delta"
         f" {settings.delta:g}: if the attack never errs (rule {rule}, conversion {conversion},"
         f" significance {settings.significance:g})."
     )

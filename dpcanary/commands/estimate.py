@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcanary.commands.training_options import Delta, Json
-from dpcanary.estimation.rules import ThresholdRule, rests_on, threshold_rule_named
+from dpcanary.estimation.rules import ThresholdRule, state_of_proof, threshold_rule_named
 from dpcanary.estimation.settings import Conversion
 from dpcanary.printing import lettered, print_json, print_table, print_text, rounded_down
 
@@ -161,7 +161,7 @@ def _bounds(
 
 
 def _ceiling(found: "WorldScores", bound: "EpsilonEstimate") -> float:
-    """The most that a perfect attack proves, by the valid rule that needs no simulation."""
+    """The most that a perfect attack shows, by the valid rule that needs no simulation."""
     from dpcanary.estimation.table import ceiling_of
 
     return ceiling_of(
@@ -185,14 +185,15 @@ def _print(
     first = bounds[0]
     print(f"{path}: {len(found.world0):,} scores of world 0, {len(found.world1):,} of world 1")
     print()
-    letters, meanings = lettered([rests_on(_assumption(one), one.proof) for one in bounds])
+    letters, meanings = lettered([*map(_assumption, bounds)])
     print_table(
-        ("rule", "conversion", "epsilon is at least", "if these hold"),
+        ("rule", "conversion", "epsilon is at least", "proof", "if these hold"),
         [
             (
                 one.threshold_rule,
                 one.conversion.value,
                 rounded_down(one.epsilon_lower),
+                state_of_proof(one.proof),
                 own,
             )
             for one, own in zip(bounds, letters, strict=True)
@@ -206,7 +207,7 @@ def _print(
     print_text(
         f"At delta {first.delta:g}. A valid bound exceeds the true epsilon with a probability of at"
         f" most {first.significance:g}.{alone} Without an assumption on the mechanism"
-        " (rule simultaneous, conversion direct), a perfect attack would prove"
+        " (rule simultaneous, conversion direct), a perfect attack would show"
         f" {rounded_down(ceiling)} from so many scores."
     )
     if hint:

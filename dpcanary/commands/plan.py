@@ -117,7 +117,7 @@ def plan(
         return
     print_text(
         f"Substitute epsilon {rounded_up(known.substitute)}, add/remove epsilon"
-        f" {rounded_up(known.add_remove)}, at delta {delta:g}. Runs that prove more than"
+        f" {rounded_up(known.add_remove)}, at delta {delta:g}. Runs that show more than"
         f" {number(goal)}, half of them in each world:"
     )
     print()
@@ -194,7 +194,7 @@ def _plan_config(path: Path, *, as_json: bool) -> None:
     )
     print()
     print_text(
-        f"Runs needed: so many prove more than the add/remove epsilon in {power:.0%} of audits, for"
+        f"Runs needed: so many show more than the add/remove epsilon in {power:.0%} of audits, for"
         " the best attack that there can be; a weaker canary needs more. The time is that of"
         " training, on one core or GPU of this machine; `dpcanary run CONFIG --target"
         " estimate_cost` counts all jobs."

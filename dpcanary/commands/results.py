@@ -17,7 +17,7 @@ def results(
     folder: Folder,
     as_json: Json = False,
 ) -> None:
-    """Print what the audits of an experiment have proven, beside the accounted epsilons.
+    """Print what the audits of an experiment have shown, beside the accounted epsilons.
 
     \b
     Example:

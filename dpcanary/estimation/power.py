@@ -1,4 +1,4 @@
-"""What an audit can prove, before anything is trained."""
+"""What an audit can show, before anything is trained."""
 
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -57,7 +57,7 @@ def assess_claim(
     audit. The p-value is exact at any number of simulations (Barnard, 1963).
 
     A small p-value says that the training leaks more than was accounted, for example by a bug. A
-    large one proves nothing: the adversary may be weak.
+    large one shows nothing: the adversary may be weak.
 
     Args:
         world0_scores: shape (n0,); one score per run of world 0. Higher means world 0 is likelier.

@@ -89,11 +89,16 @@ class Proof(Choice):
         }.get(self, self)
 
 
-def rests_on(assumption: str, proof: str) -> str:
-    """What a bound rests on: what must hold, and how it is known that it is then valid."""
-    if proof == Proof.NOT_VALID:  # the assumption says so
-        return assumption
-    return f"{assumption}; validity: {proof}"
+def state_of_proof(proof: str) -> str:
+    """How it is known that a bound is valid: one word or two for a column of a table.
+
+    The condition of a proof for independent slots is left out: it is among the assumptions.
+
+    Example:
+        >>> state_of_proof("proven if slots are independent")
+        'proven'
+    """
+    return proof.split(" if ")[0]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _one_world_error(audit: str, slot: int | None) -> InputError:
         what = f"slot {slot}"
         also = ", or set `independent: slots`, which assumes that slots do not influence each other"
     return InputError(
-        f"audit {audit}: all runs have {what} in one world, which proves nothing;"
+        f"audit {audit}: all runs have {what} in one world, which shows nothing;"
         f" train more runs{also}"
     )
 
@@ -194,7 +194,7 @@ def ceiling_of(
 
 
 def ceilings_table(stage: EstimationStage, scores: list[AuditScores]) -> pd.DataFrame:
-    """What conversion `direct` can prove at most with the runs of some audits, by a valid rule.
+    """What conversion `direct` can show at most with the runs of some audits, by a valid rule.
 
     Returns:
         One row per audit: `audit`, `threshold_rule`, `delta`, the scores of both worlds in the
@@ -205,7 +205,7 @@ def ceilings_table(stage: EstimationStage, scores: list[AuditScores]) -> pd.Data
     """
     valid = [rule for rule in stage.threshold_rules if threshold_rule_named(rule).is_valid]
     if not valid:
-        raise InputError("threshold_rules has no valid rule, so nothing is proven")
+        raise InputError("threshold_rules has no valid rule, so nothing is shown")
     rows = []
     for of_audit in scores:
         num_world0, num_world1 = map(len, of_audit.of_worlds(repeat=0, step=-1))

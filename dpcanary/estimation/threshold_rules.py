@@ -29,13 +29,13 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BoundedThreshold:
-    """What a rule proves, with the threshold that shows it where there is one.
+    """What a rule shows, with the threshold that shows it where there is one.
 
     Attributes:
         threshold: scores at or above it count as world 0; NaN if the rule has none.
         fpr_upper: upper bound on the false positive rate there; NaN without a threshold.
         fnr_upper: upper bound on the false negative rate there; NaN without a threshold.
-        strength: lower bound on the theta of the family; below 0 it proves nothing.
+        strength: lower bound on the theta of the family; below 0 it shows nothing.
     """
 
     threshold: float
@@ -205,7 +205,7 @@ def _guess(problem: Problem, rule: Rule) -> BoundedThreshold:
 
 
 def bounded(problem: Problem, rule: Rule) -> BoundedThreshold:
-    """What a rule proves.
+    """What a rule shows.
 
     Raises:
         InputError: if the rule cannot be applied to these scores, or not to this family.

@@ -33,11 +33,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class Proven:
-    """What can be proven from the scores of one repeat at one step.
+    """What can be shown from the scores of one repeat at one step.
 
     Attributes:
         mu: lower bound on the mu of a Gaussian trade-off curve.
-        ceiling: the largest epsilon at delta that conversion `direct` can prove with as many runs.
+        ceiling: the largest epsilon at delta that conversion `direct` can show with as many runs.
         stated: the threshold rule and the confidence of both, in words.
     """
 
@@ -56,7 +56,7 @@ class Attack:
         world1_scores: shape (n1,).
         profiles: by adjacency; only the trade-off figure needs them.
         settings: further settings of the audit, by column of the summary.
-        proven: what is proven from these scores, if known.
+        proven: what is shown from these scores, if known.
     """
 
     audit: str

@@ -1,4 +1,4 @@
-"""Sets of canaries in one training each: what they prove along training, and which are better."""
+"""Sets of canaries in one training each: what they show along training, and which are better."""
 
 from itertools import permutations
 from typing import Any

@@ -124,7 +124,7 @@ _KINDS = (
         inputs=("summary", "gaps"),
         files=("scores", "summary"),
         caption=(
-            "What sets of canaries prove along training. The first panel shows how much "
+            "What sets of canaries show along training. The first panel shows how much "
             "larger the loss of canaries is in models that were not trained on them. The "
             "others show lower bounds on epsilon from one training, by threshold rule. Each "
             "point is a training, each line the mean of trainings, each band one standard "
@@ -204,9 +204,9 @@ _KINDS = (
             "learning which of two records was used.",
             "For audits of membership alone (add/remove or zero-out adjacency), the curve of "
             "that adjacency is the only black one, and solid.",
-            "Where a figure shows what is proven, dashed coloured curves are those of the "
+            "Where a figure shows curves of bounds, dashed coloured curves are those of the "
             "Gaussian mechanism with the audited lower bound on mu, and the red curve is the "
-            "most that as many models can prove without an assumption on the mechanism, by "
+            "most that as many models can show without an assumption on the mechanism, by "
             "the definition of (epsilon, delta)-DP alone: what lies between the two rests on "
             "the Gaussian assumption.",
             "Measured rates are plain fractions of the first repeat's models. A coloured band "
@@ -271,7 +271,7 @@ _KINDS = (
         "shuffling",
         draw="dpcanary.figures.shuffling:draw_shuffling",
         caption=(
-            "What can be proven of trainings whose batches are cut from shuffled records, against "
+            "What can be shown of trainings whose batches are cut from shuffled records, against "
             "the noise multiplier, with a panel for each adjacency.",
             "Markers are lower bounds from audits of worst cases: of shuffled batches where the "
             "other records contribute the gradient -C or nothing, and of Poisson samples at the "

@@ -1,4 +1,4 @@
-"""What each set-up of an experiment proves, beside what is accounted: one row each."""
+"""What each set-up of an experiment shows, beside what is accounted: one row each."""
 
 import sys
 from math import isfinite
@@ -32,7 +32,7 @@ _PROTECTS = {
 
 @style.applied()
 def draw_overview(table: pd.DataFrame) -> Figure:
-    """Draws a bar for each of the first 16 rows, up to the proven epsilon, and its accounted ones.
+    """Draws a bar for each of the first 16 rows, up to the lower bound on epsilon, and its accounted ones.
 
     The table is that of `results_table.results_table`.
     """
@@ -40,11 +40,11 @@ def draw_overview(table: pd.DataFrame) -> Figure:
         raise InputError("there is no valid bound to show")
     shown = table.head(MOST_ROWS)
     legend: list[Entry] = [
-        Patch(color="#8FB8DE", label="proven by attack: epsilon is at least this"),
+        Patch(color="#8FB8DE", label="shown by attack: epsilon is at least this"),
         *(look | {"label": _PROTECTS[kind]} for kind, look in _MARKS.items()),
     ]
     left_out = len(table) - len(shown)
-    notes = ["Proven bounds are those after the last step; the table says what they assume"]
+    notes = ["Lower bounds are those after the last step; the table says what they assume"]
     if left_out:
         notes.append(f"{left_out} more set-ups are in the table")
     figure, [[axes]] = make_frame(
@@ -59,17 +59,17 @@ def draw_overview(table: pd.DataFrame) -> Figure:
 
 def _draw_rows(axes: Axes, table: pd.DataFrame) -> None:
     names = _names(table)
-    shown = table[["proven", "add_remove", "substitute"]]
+    shown = table[["shown", "add_remove", "substitute"]]
     largest = float(np.nanmax(shown.where(np.isfinite(shown)), initial=0.0)) or 1.0
     for place, row in enumerate(table.to_dict("records")):
         colour = style.canary_colour(row["canary"])
-        axes.barh(place, row["proven"], height=0.62, color=colour, alpha=0.75)
+        axes.barh(place, row["shown"], height=0.62, color=colour, alpha=0.75)
         axes.annotate(
-            rounded_down(row["proven"]),
-            (row["proven"], place),
-            xytext=(-4 if row["proven"] > 0.12 * largest else 4, 0),
+            rounded_down(row["shown"]),
+            (row["shown"], place),
+            xytext=(-4 if row["shown"] > 0.12 * largest else 4, 0),
             textcoords="offset points",
-            ha="right" if row["proven"] > 0.12 * largest else "left",
+            ha="right" if row["shown"] > 0.12 * largest else "left",
             va="center",
             fontsize=9,
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0},

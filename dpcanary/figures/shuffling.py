@@ -1,4 +1,4 @@
-"""What audits of shuffled batches prove along noise, beside those of Poisson samples."""
+"""What audits of shuffled batches show along noise, beside those of Poisson samples."""
 
 from typing import Any
 

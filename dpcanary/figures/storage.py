@@ -69,7 +69,7 @@ def _attacks(files: Files) -> list[Attack]:
 
 
 def _proven(summary: pd.DataFrame, ceilings: Path) -> dict[str, Proven]:
-    """What is proven of each audit, from its first repeat after the last step."""
+    """What is shown of each audit, from its first repeat after the last step."""
     table = read_table(ceilings, columns=("audit", "epsilon"))
     epsilons = dict(zip(table["audit"], table["epsilon"], strict=True))
     rows = valid_rows(summary)

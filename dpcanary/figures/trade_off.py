@@ -1,7 +1,7 @@
 """Measured error rates of attacks against the trade-off curves that accountants allow.
 
-Bounds prove curves too: the Gaussian curve of the audited mu, which needs the assumption that the
-mechanism's curve is Gaussian, and that of the largest epsilon that can be proven without it.
+Bounds show curves too: the Gaussian curve of the audited mu, which needs the assumption that the
+mechanism's curve is Gaussian, and that of the largest epsilon that can be shown without it.
 """
 
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def _proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
     if not proven_attacks:
         return []
     by_panel = " (by panel)" if len(panels) > 1 else ""
-    entries: list[Entry] = [f"proven under the Gaussian assumption{by_panel}:"]
+    entries: list[Entry] = [f"shown under the Gaussian assumption{by_panel}:"]
     series = dict.fromkeys(attack.series for attack, _ in proven_attacks)
     for one in series:
         mus = _listed(
@@ -130,7 +130,7 @@ def _proven_legend(panels: Sequence[Sequence[Attack]]) -> list[list[Entry]]:
     )
     epsilons = _listed([rounded_up(proven.ceiling) for _, proven in proven_attacks])
     label = f"direct: at most ε = {epsilons} with {sizes} scores"
-    return [entries, ["provable without it:", _CEILING | {"label": label}]]
+    return [entries, ["could be shown without it:", _CEILING | {"label": label}]]
 
 
 def _listed(values: Sequence[str]) -> str:

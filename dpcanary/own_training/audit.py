@@ -99,7 +99,7 @@ def _cancel(waiting: Sequence["Future[OwnRun]"]) -> None:
 
 
 class _EnoughRuns(Exception):  # noqa: N818  # no error
-    """What the user waits for has been proven."""
+    """What the user waits for has been shown."""
 
 
 class _Watched:

@@ -19,7 +19,7 @@ from dpcanary.errors import AccountingError, InputError
 from dpcanary.estimation.estimate import EpsilonEstimate
 from dpcanary.estimation.hints import hint_of_zero
 from dpcanary.estimation.power import ClaimTest, assess_claim, assess_claim_anytime
-from dpcanary.estimation.rules import rests_on, threshold_rule_named
+from dpcanary.estimation.rules import state_of_proof, threshold_rule_named
 from dpcanary.extras import require
 from dpcanary.printing import confidence_in_words, rounded_down, rounded_up
 from dpcanary.scoring.world_scores import WorldScores
@@ -91,7 +91,7 @@ class OwnAudit:
 
     @property
     def hint(self) -> str:
-        """What to try if nothing is proven; empty if there is a bound above 0."""
+        """What to try if nothing is shown; empty if there is a bound above 0."""
         return hint_of_zero(
             world0_scores=self.scores.world0,
             world1_scores=self.scores.world1,
@@ -245,11 +245,12 @@ class OwnAudit:
         lines = [
             f"{len(self.scores.world0):,} models of world 0 and {len(self.scores.world1):,} of"
             f" world 1, {self.seconds:,.0f} seconds of training",
-            f"{'proven:   ' if bound.is_valid else 'NOT VALID:'} epsilon >="
+            f"{'shown:    ' if bound.is_valid else 'NOT VALID:'} epsilon >="
             f" {rounded_down(bound.epsilon_lower)} under {name} adjacency, at delta"
             f" {bound.delta:g} ({confidence}rule {bound.threshold_rule}, conversion"
             f" {bound.conversion.value})",
-            f"if this holds: {rests_on(bound.assumption, bound.proof)}",
+            f"if this holds: {bound.assumption}",
+            f"proof of the rule: {state_of_proof(bound.proof)}",
         ]
         return "\n".join([*lines, *self._accounted_lines(), *self._hint_lines()])
 

@@ -24,7 +24,7 @@ class Bar:
 class OfRealRecord:
     """The strongest bound of `compared` audits of a real record; other names as in `Headline`."""
 
-    proven: float
+    shown: float
     attack: str
     difference: str
     compared: int
@@ -39,7 +39,7 @@ class Headline:
     Attributes:
         training: in words.
         attack: in words, after "an attack on": how many models, and in what the worlds differ.
-        proven: the lower bound, or the mean of several.
+        shown: the lower bound, or the mean of several.
         assumption: what the lower bound rests on.
         substitute: accounted; NaN if the audit is under another adjacency or it is not known.
         add_remove: accounted; NaN if it is not known.
@@ -58,7 +58,7 @@ class Headline:
     adjacency: str
     delta: float
     significance: float
-    proven: float
+    shown: float
     assumption: str
     substitute: float
     add_remove: float
@@ -79,17 +79,17 @@ class Headline:
             ("add-remove", self.add_remove, f"≤ {rounded_up(self.add_remove)}",
              "Whether a record is in the data: accounted, add/remove adjacency",
              "What most libraries report."),
-            ("proven", self.proven, f"≥ {rounded_down(self.proven)}", *self._proven_label()),
+            ("shown", self.shown, f"≥ {rounded_down(self.shown)}", *self._shown_label()),
             ("substitute", self.substitute, f"≤ {rounded_up(self.substitute)}",
              "What a record says: accounted, substitute adjacency",
              "Its label or any feature, if it is known to be in the data."),
         ]  # fmt: skip
         if self.real:
             note = f"{self.real.difference[:1].upper()}{self.real.difference[1:]}, same adjacency."
-            number = f"≥ {rounded_down(self.real.proven)}"
-            label = "Proven for a real record"
+            number = f"≥ {rounded_down(self.real.shown)}"
+            label = "Shown for a real record"
             label += f": mean of {self.real.bounds} bounds" if self.real.bounds > 1 else ""
-            entries.append(("real", self.real.proven, number, label, note))
+            entries.append(("real", self.real.shown, number, label, note))
         ranked = sorted((one for one in entries if not isnan(one[1])), key=lambda one: one[1])
         largest = max((value for _, value, *_ in ranked if isfinite(value)), default=0.0)
         return [
@@ -102,33 +102,33 @@ class Headline:
         """The question's answer in sentences."""
         if not self.is_valid:
             return [
-                f"This audit proves nothing: its number, {rounded_down(self.proven)}, is not a"
+                f"This audit shows nothing: its number, {rounded_down(self.shown)}, is not a"
                 f" valid lower bound. {self.assumption[:1].upper()}{self.assumption[1:]}."
             ]
         sentences = [*self._accounted_sentences()]
         on_average = self.bounds > 1
         if not isfinite(self.add_remove):
-            sentences.append(self._proven_sentence("epsilon"))
+            sentences.append(self._shown_sentence("epsilon"))
         elif self.above:
             many = f"{self.above} of {self.bounds} bounds exceed" if on_average else "It exceeds"
             sentences.append(
-                f"{self._proven_sentence('epsilon')} {many} what is accounted. Either this is the"
+                f"{self._shown_sentence('epsilon')} {many} what is accounted. Either this is the"
                 " chance that the confidence leaves, or the assumption below does not hold, or the"
                 f" training is not what was accounted.{self.advice}"
             )
         elif isnan(self.substitute):
-            sentences.append(self._proven_sentence("this epsilon"))
-        elif self.proven > self.add_remove:
+            sentences.append(self._shown_sentence("this epsilon"))
+        elif self.shown > self.add_remove:
             real = "" if on_average else "The difference is real: "
             sentences.append(
-                f"{real}{self._proven_sentence('the latter')} Who must protect the content of"
+                f"{real}{self._shown_sentence('the latter')} Who must protect the content of"
                 " records should quote the substitute epsilon."
             )
         else:
             sentences.append(
-                f"{self._proven_sentence('the latter')} This is not above the add/remove epsilon,"
+                f"{self._shown_sentence('the latter')} This is not above the add/remove epsilon,"
                 " and no evidence that the training protects more than is accounted: more models"
-                " or a stronger canary may prove more."
+                " or a stronger canary may show more."
             )
         sentences += self._real_sentences()
         return [sentence[:1].upper() + sentence[1:] for sentence in sentences]
@@ -163,8 +163,8 @@ class Headline:
         if self.real is None:
             yield "No audit here is of a real record, which may leak less."
             return
-        number, attack = rounded_down(self.real.proven), self.real.attack
-        sentence = f"For a real record, at least {number} is proven, by an attack on {attack}."
+        number, attack = rounded_down(self.real.shown), self.real.attack
+        sentence = f"For a real record, at least {number} is shown, by an attack on {attack}."
         if self.real.bounds > 1:
             sentence = (
                 f"For a real record, an attack on {attack} gives {number} on average over"
@@ -178,8 +178,8 @@ class Headline:
             )
         yield sentence
 
-    def _proven_sentence(self, what: str) -> str:
-        number = rounded_down(self.proven)
+    def _shown_sentence(self, what: str) -> str:
+        number = rounded_down(self.shown)
         if self.bounds > 1:
             return (
                 f"{what} is at least {number} on average over {self.bounds} bounds, by an attack on"
@@ -191,11 +191,11 @@ class Headline:
             f" {self.attack}."
         )
 
-    def _proven_label(self) -> tuple[str, str]:
+    def _shown_label(self) -> tuple[str, str]:
         if not self.is_valid:
             return "NOT a valid lower bound", "It may exceed the truth more often than is said."
         means = f"with {self.difference}" if self.difference else "by attack"
-        label = f"Proven {means}, {self.adjacency} adjacency"
+        label = f"Shown {means}, {self.adjacency} adjacency"
         if self.bounds > 1:
             return (
                 f"{label}: mean of {self.bounds} bounds",

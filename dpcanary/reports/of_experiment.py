@@ -9,7 +9,7 @@ import pandas as pd
 from dpcanary.adjacency import ADJACENCIES
 from dpcanary.adversaries.catalogue import adversary, adversary_names
 from dpcanary.errors import InputError
-from dpcanary.estimation.rules import rests_on
+from dpcanary.estimation.rules import state_of_proof
 from dpcanary.figures.catalogue import figure_kind
 from dpcanary.figures.style import canary_name
 from dpcanary.files import read_header, sha256_of_file
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLUMNS = (
-    "audit", "canary", "adjacency", "models", "proven", "add/remove", "substitute", "rule", "if",
+    "audit", "canary", "adjacency", "models", "shown", "add/remove", "substitute", "rule", "proof",
+    "if",
 )  # fmt: skip
 # The canaries whose audit is on the first screen, if there is one: the strongest that audits
 # everyone's training, not the one with the largest bound.
@@ -63,7 +64,7 @@ def report_of_experiment(folder: Path) -> Report:
     table = results_table(summary)
     if table.empty:
         raise InputError(f"{folder}: there is no valid bound to report")
-    letters, meanings = lettered([*map(rests_on, table["assumption"], table["proof"])])
+    letters, meanings = lettered([*table["assumption"]])
     products = Products(experiment)
     pictures, left_out = _pictures(products, folder, table)
     last = summary.drop_duplicates("audit", keep="last").set_index("audit")
@@ -119,10 +120,10 @@ def _headline(experiment: Experiment, table: pd.DataFrame, last: pd.DataFrame) -
         adjacency=ADJACENCIES[adjacency],
         delta=settings["delta"],
         significance=settings["significance"],
-        proven=row["proven"],
+        shown=row["shown"],
         bounds=int(row["bounds"]),
         above=int(row["above"]),
-        assumption=rests_on(row["assumption"], row["proof"]),
+        assumption=row["assumption"],
         substitute=row["substitute"] if adjacency == "substitute" else float("nan"),
         add_remove=row["add_remove"],
         chosen=chosen if len(table) > 1 else "",
@@ -150,12 +151,12 @@ def _of_real_record(
     of_same_training = table[fits]
     if of_same_training.empty:
         return None
-    row = of_same_training.sort_values("proven").iloc[-1]
+    row = of_same_training.sort_values("shown").iloc[-1]
     strongest = experiment.audits[str(row["audit"])]
     attack = _attacked(strongest, int(row["runs"]))
     difference = strongest.adversary.difference_in_words
     return OfRealRecord(
-        row["proven"],
+        row["shown"],
         attack,
         difference,
         compared=len(of_same_training),
@@ -191,10 +192,11 @@ def _cells(row: Mapping[Any, Any], letters: str) -> list[str]:
         canary_name(row["canary"]),
         ADJACENCIES[row["adjacency"]],
         f"{row['runs']:,}",
-        rounded_down(row["proven"]),
+        rounded_down(row["shown"]),
         rounded_up(row["add_remove"]),
         substitute_in_words(row),
         f"{row['rule']}, {row['conversion']}",
+        state_of_proof(row["proof"]),
         letters,
     ]
 
@@ -229,7 +231,7 @@ def _pictures(
         return draw_overview(table)
 
     pictures, left_out = drawn(
-        "What is proven and what is accounted",
+        "What is shown and what is accounted",
         draw,
         ["One row per set-up of the table above, after the last step."],
     )

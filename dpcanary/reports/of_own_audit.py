@@ -10,7 +10,7 @@ import numpy as np
 from dpcanary.accounting.by_adjacency import EpsilonsByAdjacency
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.estimation.estimate import EpsilonEstimate
-from dpcanary.estimation.rules import rests_on
+from dpcanary.estimation.rules import state_of_proof
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
 from dpcanary.reports.page import Report, Row, drawn
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CAPTION = (
     "The scores of the models of both worlds, and the errors of an attacker who decides between"
     " the worlds by a threshold on the score.",
-    "The dashed curve is that of the proven bound: the training's own lies on it or below.",
+    "The dashed curve is that of the lower bound: the training's own lies on it or below.",
     "Measured error rates have no confidence bounds; the lowest rest on single scores.",
 )
 _PACKAGES = ("dpcanary", "opacus", "torch", "numpy")
@@ -62,7 +62,6 @@ def report_of_own_audit(
     details += [
         ("significance", f"{estimate.significance:g}"),
         ("assumption", estimate.assumption),
-        ("validity", estimate.proof.value),
         ("mean score, world 0", f"{np.mean(scores.world0):.4g}"),
         ("mean score, world 1", f"{np.mean(scores.world1):.4g}"),
     ]
@@ -72,8 +71,8 @@ def report_of_own_audit(
         adjacency=ADJACENCIES[adjacency],
         delta=estimate.delta,
         significance=estimate.significance,
-        proven=estimate.epsilon_lower,
-        assumption=rests_on(estimate.assumption, estimate.proof),
+        shown=estimate.epsilon_lower,
+        assumption=estimate.assumption,
         substitute=substitute,
         add_remove=add_remove,
         above=int(estimate.epsilon_lower > upper),
@@ -88,6 +87,7 @@ def report_of_own_audit(
             rounded_up(add_remove),
             rounded_up(headline.substitute),
             f"{estimate.threshold_rule}, {estimate.conversion.value}",
+            state_of_proof(estimate.proof),
         ],
         details,
     )
@@ -102,7 +102,7 @@ def report_of_own_audit(
     return Report(
         title=name,
         headline=headline,
-        columns=("training", "models", "proven", "add/remove", "substitute", "rule"),
+        columns=("training", "models", "shown", "add/remove", "substitute", "rule", "proof"),
         rows=[row],
         notes=[*findings, *left_out],
         pictures=pictures,

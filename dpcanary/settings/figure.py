@@ -49,8 +49,8 @@ class Figure(ClosedModel):
     )
     proven: bool = Field(
         False,
-        description="for trade_off: also draws what the bounds prove: the Gaussian curve of the"
-        " audited mu, and the most that conversion direct can prove with as many models",
+        description="for trade_off: also draws what the bounds show: the Gaussian curve of the"
+        " audited mu, and the most that conversion direct can show with as many models",
     )
     num_runs: tuple[Count, ...] = Field(
         (),

@@ -230,7 +230,7 @@ class Products:
         return self._of_audit("accounting", audit, AccountingStage, made)
 
     def ceilings(self, figure: str) -> Product:
-        """The most that the audits of a figure can prove without assumptions."""
+        """The most that the audits of a figure can show without assumptions."""
         audits = self.audits_of(figure)
         made = {"scores": [self.scores(audit) for audit in audits]}
         return Product(f"ceilings/{figure}", self._stage(EstimationStage, audits[0]), made)

@@ -10,7 +10,7 @@ from dpcanary.watching.randomness import Purpose
 Floats = NDArray[np.float64]
 
 # With fewer canaries, coins often leave too few in one world. The rules that take worlds as given
-# need no coins. The rule that guesses does, and guesses too few of so few to prove anything.
+# need no coins. The rule that guesses does, and guesses too few of so few to show anything.
 FEWEST_COINS = 40
 # Steps whose coins are drawn together.
 _COINS_AT_ONCE = 16

@@ -58,7 +58,7 @@ def watch(
     """Audits a training with Opacus while it runs.
 
     Canary gradients are added to the sum of clipped gradients before the noise, each in coordinates
-    of its own, with a secret sign and by Poisson coins of its own. The noisy sums then prove a
+    of its own, with a secret sign and by Poisson coins of its own. The noisy sums then show a
     lower bound on epsilon. What real records are guaranteed stays as it is. The loop is not
     changed, and the model hardly: the canaries add at most half a percent to the variance of the
     noise, unless you ask for more of them.
@@ -71,7 +71,7 @@ def watch(
         optimizer: what `make_private` returned: any optimizer of Opacus, also of several processes,
             of which each calls this.
         num_canaries: by default the largest number up to 5,000 that adds at most half a percent to
-            the variance of the noise, and at least 20. More prove more; above five percent there is
+            the variance of the noise, and at least 20. More show more; above five percent there is
             a warning.
         adjacency: in what the two worlds of a canary differ.
         alarm_level: the probability, at most, with which a right training ever raises an alarm.
@@ -98,7 +98,7 @@ def watch(
             model is so small, and the noise so little, that 20 canaries would change the training.
 
     The loop goes inside: `with watch(optimizer) as watched:`. After it,
-    `watched.result(delta=1e-5)` is what was proven. Steps on public data, and post-processing that
+    `watched.result(delta=1e-5)` is what was shown. Steps on public data, and post-processing that
     changes parameters or noisy gradients, go inside `with watched.public():`.
     """
     return WatchedOptimizer(

@@ -30,7 +30,7 @@ from dpcanary.watching.directions import Directions, NoiseSeen
 from dpcanary.watching.evidence import Evidence, StepsSeen
 from dpcanary.watching.findings import Alarm, alarm_of
 from dpcanary.watching.measured import Measured
-from dpcanary.watching.result import LEAST_PROVING, WatchedTraining
+from dpcanary.watching.result import FEWEST_CANARIES, WatchedTraining
 
 Floats = NDArray[np.float64]
 DrawDirections = Callable[..., Directions]
@@ -121,10 +121,10 @@ def default_num_canaries(
 ) -> int:
     """The largest number up to 5,000 that adds at most half a percent to the noise's variance.
 
-    At least 20, which prove something, if these add at most five percent.
+    At least 20, which show something, if these add at most five percent.
 
     Raises:
-        InputError: if they add more, so that nothing can be proven without changing the training.
+        InputError: if they add more, so that nothing can be shown without changing the training.
     """
     share = share_of_variance(
         1,
@@ -142,10 +142,10 @@ def default_num_canaries(
     if num_parameters < _FEWEST_CANARIES:
         why = f"there is no room for {_FEWEST_CANARIES} canaries"
     raise InputError(
-        f"nothing can be proven of this training without changing it: {why}"
+        f"nothing can be shown of this training without changing it: {why}"
         f" ({num_parameters:,} trained parameters, noise multiplier {noise_multiplier:g}, sample"
         f" rate {sample_rate:g}). Give num_canaries to add some all the same; fewer than"
-        f" {LEAST_PROVING} prove nothing"
+        f" {FEWEST_CANARIES} show nothing"
     )
 
 
@@ -210,7 +210,7 @@ class Recorder:
             draw_directions: makes the directions, where one process does not have all parameters.
 
         Raises:
-            InputError: if an argument is out of range, nothing can be proven by canaries that add
+            InputError: if an argument is out of range, nothing can be shown by canaries that add
                 little, or the journal is of a training with other parameters.
         """
         self._names = [*shapes]
@@ -232,10 +232,10 @@ class Recorder:
             if num_canaries is None
             else checked_count("num_canaries", num_canaries, least=2)
         )
-        if chosen < LEAST_PROVING:
+        if chosen < FEWEST_CANARIES:
             warnings.warn(
-                f"{chosen} canaries prove nothing, whatever the training reveals: give at least"
-                f" {LEAST_PROVING}",
+                f"{chosen} canaries show nothing, whatever the training reveals: give at least"
+                f" {FEWEST_CANARIES}",
                 UserWarning,
                 stacklevel=3,
             )
@@ -718,7 +718,7 @@ def read_watched(
         {name: shape for name, shape in header["shapes"]},
         noise_multiplier=first.noise_multiplier,
         sample_rate=first.sample_rate,
-        num_canaries=min(header["num_canaries"], LEAST_PROVING),  # until the state is loaded
+        num_canaries=min(header["num_canaries"], FEWEST_CANARIES),  # until the state is loaded
         alarm_level=header["alarm_level"],
         seed=header["seed"],
     )

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from dpcanary.adjacency import ADJACENCIES, Adjacency
 from dpcanary.errors import AccountingError
-from dpcanary.estimation.rules import rests_on
 from dpcanary.printing import rounded_down, rounded_up
 from dpcanary.reports.headline import Headline, Methods, accounting_sentence, bound_sentences
 from dpcanary.reports.of_own_audit import software_used
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _CAPTION = (
     "The scores of the canaries of both worlds, for an attacker who sees all updates and knows the"
     " other records, and the errors of deciding by a threshold on the score.",
-    "The dashed curve is that of the proven bound: the training's own lies on it or below.",
+    "The dashed curve is that of the lower bound: the training's own lies on it or below.",
 )
 _SCOPE = (
     "The canaries enter after clipping. They test the noise, the sampling that was told, and the"
@@ -51,10 +50,8 @@ def report_of_watched_training(watched: "WatchedTraining", *, name: str) -> Repo
         adjacency=adjacency,
         delta=watched.delta,
         significance=watched.significance,
-        proven=estimate.epsilon_lower,
-        assumption=rests_on(estimate.assumption, estimate.proof)
-        if is_valid
-        else watched.alarm_line(),
+        shown=estimate.epsilon_lower,
+        assumption=estimate.assumption if is_valid else watched.alarm_line(),
         substitute=substitute,
         add_remove=add_remove,
         above=int(estimate.epsilon_lower > upper),

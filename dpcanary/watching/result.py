@@ -41,9 +41,9 @@ _ASSUMED = "the noise of different coordinates and steps is independent"
 _GUESSED = 0.05
 
 
-# With fewer canaries, half of them in each world, no scores prove anything at significance 0.05.
-LEAST_PROVING = 8
-# With fewer, the exact family proves nothing.
+# With fewer canaries, half of them in each world, no scores show anything at significance 0.05.
+FEWEST_CANARIES = 8
+# With fewer, the exact family shows nothing.
 _LEAST_EXACT = 10
 
 
@@ -133,7 +133,7 @@ class WatchedTraining:
 
     @property
     def epsilon_lower(self) -> float:
-        """The proven epsilon: all updates are seen and the other records are known."""
+        """The lower bound on epsilon: all updates are seen and the other records are known."""
         return self.estimate.epsilon_lower
 
     @cached_property
@@ -343,7 +343,7 @@ class WatchedTraining:
             steps = ", ".join(f"{look:,}" for look in self.earlier_looks)
             looks = f"; if the number of steps was not chosen by looking at steps {steps}"
         return [
-            f"proven: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
+            f"shown: epsilon under {ADJACENCIES[self.adjacency]} adjacency at delta"
             f" {self.delta:g} ({confidence_in_words(self.significance)} confidence each, conversion"
             f" {self._conversion_in_words()}{looks})",
             *table_lines(header, [[f"  {row[0]}", *row[1:]] for row in rows]),

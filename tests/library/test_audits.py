@@ -252,12 +252,12 @@ def test_a_quick_audit_says_what_it_can_prove_at_most(begun):
     world0_scores, world1_scores = np.full(50, 1.0), np.full(50, 0.0)
     known = {"delta": 1e-5, "significance": 0.1, "threshold_rule": "combined"}
     bound = estimate_epsilon(world0_scores=world0_scores, world1_scores=world1_scores, **known)
-    proven = re.search(
-        r"100 models prove an epsilon of ([\d.]+) at delta 1e-05.*rule combined, conversion gdp,"
+    shown = re.search(
+        r"100 models show an epsilon of ([\d.]+) at delta 1e-05.*rule combined, conversion gdp,"
         r" significance 0\.1",
         said,
     )
-    assert float(proven[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
+    assert float(shown[1]) == pytest.approx(bound.epsilon_lower, abs=0.01)
     assert "--quick" not in said
 
 

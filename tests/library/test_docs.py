@@ -199,22 +199,22 @@ SHORTENED = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_recipe_runs_and_proves_more_than_membership(name):
-    """The proven bound lies between the epsilon that is reported and the one that holds.
+    """The shown bound lies between the epsilon that is reported and the one that holds.
 
     The canaries' secrets come from the operating system, and a bound of 95 % may exceed the truth:
     only two in a row, which 1 of 400 right programs may show, are a failure.
     """
     package, reported, accounted = PROGRAMS[name]
     pytest.importorskip(package)
-    proven, upper, membership = bounds_of_recipe(name)
-    if proven > upper:
-        proven, upper, membership = bounds_of_recipe(name)
+    shown, upper, membership = bounds_of_recipe(name)
+    if shown > upper:
+        shown, upper, membership = bounds_of_recipe(name)
     assert (membership, upper) == (reported, accounted)
-    assert 0.5 * upper < proven <= upper
+    assert 0.5 * upper < shown <= upper
 
 
 def bounds_of_recipe(name: str) -> tuple[float, float, float]:
-    """What a program prints: proven, accounted, and accounted under add/remove."""
+    """What a program prints: shown, accounted, and accounted under add/remove."""
     command = [sys.executable, "-W", "ignore", str(DOCS / "examples" / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -226,8 +226,8 @@ def bounds_of_recipe(name: str) -> tuple[float, float, float]:
         re.DOTALL,
     )
     assert said, done.stdout
-    proven, upper, membership = map(float, said.groups())
-    return proven, upper, membership
+    shown, upper, membership = map(float, said.groups())
+    return shown, upper, membership
 
 
 @pytest.mark.parametrize("name", SHORTENED)

@@ -41,7 +41,7 @@ def headline(**changes: object) -> Headline:
         "adjacency": "substitute",
         "delta": 1e-5,
         "significance": 0.05,
-        "proven": 8.919,
+        "shown": 8.919,
         "assumption": "the curve is Gaussian",
         "substitute": 9.991,
         "add_remove": 4.371,
@@ -71,22 +71,22 @@ ANSWERS: list[tuple[dict, str, str]] = [
     (CRAFTED, "No audit here is of a real record, which may leak less.", ""),
     (
         BESIDE,
-        "For a real record, at least 6.03 is proven, by an attack on 900 models",
+        "For a real record, at least 6.03 is shown, by an attack on 900 models",
         "No audit h",
     ),
     (BESIDE, "This is the largest of 2 such results; each holds alone", ""),
     ({"is_real": True}, "protected by", "real record"),
     ({"is_real": None}, "protected by", "real record"),
-    (CRAFTED | {"real": SEVERAL}, "2 of 3 bounds exceed what is accounted.", "is proven, by"),
+    (CRAFTED | {"real": SEVERAL}, "2 of 3 bounds exceed what is accounted.", "is shown, by"),
     (CRAFTED | {"real": SEVERAL}, "12.30 on average over 3 bounds; their mean has no confi", ""),
-    # A weak attack is no evidence of safety, and an invalid bound proves nothing.
-    ({"proven": 3.0}, "no evidence that the training protects more", DIFFERENT),
-    ({"is_valid": False}, "This audit proves nothing", DIFFERENT),
+    # A weak attack is no evidence of safety, and an invalid bound shows nothing.
+    ({"shown": 3.0}, "no evidence that the training protects more", DIFFERENT),
+    ({"is_valid": False}, "This audit shows nothing", DIFFERENT),
     # A mean of bounds has no confidence of its own.
     ({"bounds": 5}, "on average over 5 bounds", DIFFERENT),
     ({"bounds": 5}, "each bound holds with 95 % confidence, and their mean has none of its", ""),
     # An audit of membership says nothing of content.
-    (MEMBERSHIP | {"proven": 3.0}, "not what the record says", DIFFERENT),
+    (MEMBERSHIP | {"shown": 3.0}, "not what the record says", DIFFERENT),
     # Without noise nothing is protected.
     ({"substitute": inf, "add_remove": inf}, "nothing is protected", "the latter"),
     ({"substitute": inf, "add_remove": inf}, "Epsilon is at least 8.91", "protects more"),
@@ -95,9 +95,9 @@ ANSWERS: list[tuple[dict, str, str]] = [
     *(
         (changes | {"advice": " Do this."}, phrase, absent)
         for changes in (
-            {"proven": 40.1, "above": 1},
-            MEMBERSHIP | {"proven": 14.3, "above": 1},
-            {"proven": 9.8, "bounds": 5, "above": 3},
+            {"shown": 40.1, "above": 1},
+            MEMBERSHIP | {"shown": 14.3, "above": 1},
+            {"shown": 9.8, "bounds": 5, "above": 3},
         )
         for phrase, absent in ((" what is accounted", DIFFERENT), ("Do this.", "should quote"))
     ),
@@ -122,18 +122,18 @@ def bars(**changes: object) -> dict[str, tuple[str, str]]:
 
 
 def test_bars_rise_have_names_and_are_rounded_to_the_safe_side():
-    values = {kind: value for kind, (_, value) in bars(proven=8.919).items()}
-    assert values == {"add-remove": "≤ 4.38", "proven": "≥ 8.91", "substitute": "≤ 10.00"}
-    assert [*values] == ["add-remove", "proven", "substitute"]
-    assert next(iter(bars(proven=2.0))) == "proven"
-    assert [*bars(proven=20.0)][-1] == "proven"
+    values = {kind: value for kind, (_, value) in bars(shown=8.919).items()}
+    assert values == {"add-remove": "≤ 4.38", "shown": "≥ 8.91", "substitute": "≤ 10.00"}
+    assert [*values] == ["add-remove", "shown", "substitute"]
+    assert next(iter(bars(shown=2.0))) == "shown"
+    assert [*bars(shown=20.0)][-1] == "shown"
     assert [bar.width for bar in headline(substitute=inf, add_remove=inf).bars] == [100, 100, 100]
-    assert {*bars(substitute=nan)} == {"proven", "add-remove"}
-    assert "mean of 5 bounds" in bars(bounds=5)["proven"][0]
+    assert {*bars(substitute=nan)} == {"shown", "add-remove"}
+    assert "mean of 5 bounds" in bars(bounds=5)["shown"][0]
     assert "NOT a valid lower bound" in {label for label, _ in bars(is_valid=False).values()}
     crafted = bars(**CRAFTED, real=REAL)
-    assert crafted["proven"][0] == "Proven with a crafted gradient, substitute adjacency"
-    assert crafted["real"] == ("Proven for a real record", "≥ 6.03")
+    assert crafted["shown"][0] == "Shown with a crafted gradient, substitute adjacency"
+    assert crafted["real"] == ("Shown for a real record", "≥ 6.03")
 
 
 def test_small_significances_are_not_rounded_to_certainty():
@@ -183,7 +183,7 @@ def test_only_the_summary_that_was_verified_counts_as_verified(tmp_path):
 
 
 def of_real_record(
-    audits: dict[str, dict], proven: dict[str, float], name: str
+    audits: dict[str, dict], shown: dict[str, float], name: str
 ) -> OfRealRecord | None:
     """What stands beside an audit, of audits on two datasets with these bounds."""
     datasets = {dataset: {"source": "digits", "num_records": 60} for dataset in ("one", "two")}
@@ -200,7 +200,7 @@ def of_real_record(
     known = {"runs": 8, "bounds": 1, "above": 0}
     table = pd.DataFrame(
         {
-            **{"audit": audit, "canary": settings["canary"], "proven": proven[audit]},
+            **{"audit": audit, "canary": settings["canary"], "shown": shown[audit]},
             "noise_multiplier": settings.get("noise_multiplier", 2.0),
             **known,
         }
@@ -216,10 +216,10 @@ def of_real_record(
 def test_a_real_record_beside_a_crafted_one_is_of_the_same_training(other):
     audits = {"crafted": {"canary": "gradient"}, "here": {"canary": "natural"}}
     audits |= {"there": {"canary": "natural"} | other}
-    proven = {"crafted": 6.0, "here": 1.25, "there": 4.5}  # the other training has the larger one
-    real = of_real_record(audits, proven, "crafted")
-    assert (real.proven, real.compared) == (1.25, 1)
-    assert of_real_record(audits, proven, "here") is None
+    shown = {"crafted": 6.0, "here": 1.25, "there": 4.5}  # the other training has the larger one
+    real = of_real_record(audits, shown, "crafted")
+    assert (real.shown, real.compared) == (1.25, 1)
+    assert of_real_record(audits, shown, "here") is None
 
 
 @pytest.mark.parametrize("adjacency", Adjacency)
@@ -247,9 +247,9 @@ def test_an_own_audit_is_compared_with_the_epsilon_of_its_adjacency(adjacency):
 def test_the_overview_shows_what_is_finite():
     row = {"audit": "a", "canary": "gradient", "rule": "combined", "adjacency": "substitute"}
     rows = [
-        {**row, "proven": 3.219, "add_remove": inf, "substitute": inf},
-        {**row, "audit": "b", "proven": 0.0, "add_remove": 1.0, "substitute": 2.0},
-        {**row, "audit": "c", "adjacency": "add_remove", "proven": 0.5, "add_remove": 1.0,
+        {**row, "shown": 3.219, "add_remove": inf, "substitute": inf},
+        {**row, "audit": "b", "shown": 0.0, "add_remove": 1.0, "substitute": 2.0},
+        {**row, "audit": "c", "adjacency": "add_remove", "shown": 0.5, "add_remove": 1.0,
          "substitute": 2.0},
     ]  # fmt: skip
     figure = draw_overview(pd.DataFrame(rows))

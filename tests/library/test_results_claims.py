@@ -64,14 +64,14 @@ CLAIMS = [
     "0.93 * A accounted_add_remove < A audited simulated_dimension",
     "A audited simulated_dimension < A accounted_add_remove",
     "A audited canary=loss < N random_dimension canary_period=1",
-    # One training proves more than the epsilon that libraries report, and nearly as much as many.
+    # One training shows more than the epsilon that libraries report, and nearly as much as many.
     *(f"{gdp_epsilon(mu=1.0, delta=1e-5)} < {one} mahloujifar" for one in "OI"),
     "0.9 * O combined num_slots=1 num_runs=1000 < O combined",
     "0.9 * I combined num_slots=1 num_runs=500 < I combined",
     # Ratios of epsilons below 2 are found with rare sampling and little noise alone.
     "figureA5: ratio<2 .sample_rate @max < 0.999",
     "figureA5: ratio<2 .noise_multiplier @max < 3.001",
-    # Crafted and mislabeled inputs prove less where samples are smaller.
+    # Crafted and mislabeled inputs show less where samples are smaller.
     *(
         f"F{name} audited {canary} sample_rate={less} < F{name} audited {canary} sample_rate={more}"
         for name, canary, less, more in [

@@ -12,7 +12,7 @@ from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.scoring.world_scores import WorldScores
 
 PACKAGE = Path(__file__).parents[2] / "dpcanary"
-BOUND = re.compile(r"\b(epsilon_lower|mu_lower|proven|epsilon_upper\w*|guaranteed|accounted)\b")
+BOUND = re.compile(r"\b(epsilon_lower|mu_lower|shown|epsilon_upper\w*|guaranteed|accounted)\b")
 
 
 def rounded_formats(source: str) -> list[str]:

@@ -827,7 +827,7 @@ def test_few_parameters_and_little_noise_are_refused_or_have_20_canaries(paramet
     """20 canaries at rate 0.1 add 2 / (sigma^2 d) to the variance, and at most 0.05."""
     told = {"noise_multiplier": sigma, "sample_rate": 0.1, "seed": 0}
     if not number:
-        with pytest.raises(InputError, match="nothing can be proven of this training"):
+        with pytest.raises(InputError, match="nothing can be shown of this training"):
             Recorder({"w": (parameters,)}, **told)
     else:
         assert Recorder({"w": (parameters,)}, **told).num_canaries == number
@@ -835,11 +835,11 @@ def test_few_parameters_and_little_noise_are_refused_or_have_20_canaries(paramet
 
 @pytest.mark.parametrize("canaries", [2, 7, 8, 10, 39])
 def test_few_canaries_are_half_in_each_world_and_a_result_does_not_fail(canaries):
-    """Fewer than 8 prove nothing, which is said beforehand, even of no noise at all."""
+    """Fewer than 8 show nothing, which is said beforehand, even of no noise at all."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         recorder = trained(scaled(0.01), steps=40, num_canaries=canaries, num_records=None)
-    assert any("prove nothing" in str(one.message) for one in caught) is (canaries < 8)
+    assert any("show nothing" in str(one.message) for one in caught) is (canaries < 8)
     assert recorder._secrets.worlds.sum() == canaries // 2
     found = recorder.result(delta=1e-5, significance=0.05)
     assert (found.epsilon_lower > 0) is (canaries >= 8)
@@ -953,7 +953,7 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
     assert "They say nothing about gradients of single records" in " ".join(text.split())
     alarmed = trained(scaled(0.5)).result(delta=1e-5)
     assert "ALARM" in alarmed.report(tmp_path / "alarm.html").read_text(encoding="utf-8")
-    # What a training that is not the accounted one proves is no bound for the accounted one.
+    # What a training that is not the accounted one shows is no bound for the accounted one.
     headlines = [report_of_watched_training(one, name="x").headline for one in (found, alarmed)]
     assert [one.is_valid for one in headlines] == [True, False]
     assert headlines[1].assumption == alarmed.alarm_line()

@@ -27,7 +27,7 @@ from dpcanary.files import read_arrays, sha256_of_file
 from dpcanary.results_table import read_results
 
 AUDITS_OF_STEPS = [f"steps-{canary}" for canary in TINY["audits"]["steps"]["canary"]]
-RESULTS_TABLE = r"audit +canary +runs +proven +add/remove +substitute +rule"
+RESULTS_TABLE = r"audit +canary +runs +shown +add/remove +substitute +rule"
 
 
 def test_everything_is_made(finished):

@@ -298,7 +298,7 @@ def test_the_report_loads_nothing_and_says_what_the_tables_say(report, results):
     assert "@import" not in text
     assert "url(" not in text
     row = results.summary.iloc[0]
-    floor, ceil = np.floor(100 * row["proven"]) / 100, np.ceil(100 * row["substitute"]) / 100
+    floor, ceil = np.floor(100 * row["shown"]) / 100, np.ceil(100 * row["substitute"]) / 100
     assert f"≥ {floor:,.2f}" in text
     assert f"≤ {ceil:,.2f}" in text
     assert "it was not chosen by its result" in text
@@ -364,7 +364,7 @@ def test_the_page_answers_at_once_is_legible_and_dark_where_wanted(page, request
     """
     height, width = page.execute_script("return [innerHeight, innerWidth]")
     values = page.find_elements("css selector", ".bars .value")
-    # Accounted twice, proven with a crafted gradient, and for a real record.
+    # Accounted twice, shown with a crafted gradient, and for a real record.
     assert len(values) == 4
     for value in values:
         assert 0 < value.rect["y"] < height - value.rect["height"]
@@ -400,7 +400,7 @@ def test_bars_are_seen_on_paper(browser, report, scheme):
     browser.get(report.as_uri())
     paper, ink = style_of(browser, "body", "background-color", "color")
     assert brightness(ink) < brightness(paper)
-    for kind in ("add-remove", "proven", "substitute"):
+    for kind in ("add-remove", "shown", "substitute"):
         names = ("print-color-adjust", "border-right-width", "border-top-color")
         *kept, color = style_of(browser, f".{kind} .fill", *names)
         assert kept == ["exact", "4px"]
