@@ -24,13 +24,7 @@ from miniatures import california_housing, cifar10, sst2
 from dpcanary.datasets.sources import load_source
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.store import cached_arrays
-from dpcanary.files import (
-    read_arrays,
-    read_header,
-    sha256_of_file,
-    shape_in_npz,
-    write_arrays,
-)
+from dpcanary.files import read_arrays, read_header, sha256_of_file, shape_in_npz, write_arrays
 from dpcanary.provenance import check_origin, origins_in
 from dpcanary.released import Released, open_release, write_release
 from dpcanary.sealed import read_sealed_object, write_sealed_object

@@ -178,8 +178,7 @@ def installed(folder: Path, name: str, group: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("group", "program"),
-    [("adversaries", "draw_figure"), ("threshold_rules", "estimate")],
+    ("group", "program"), [("adversaries", "draw_figure"), ("threshold_rules", "estimate")]
 )
 def test_a_digest_follows_what_other_packages_register(group, program, tmp_path, monkeypatch):
     module = installed(tmp_path, "plugged", group)

@@ -11,15 +11,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from running import (
-    SNAKEMAKE,
-    TINY,
-    Project,
-    content_of,
-    looked,
-    printed_by,
-    with_audit,
-)
+from running import SNAKEMAKE, TINY, Project, content_of, looked, printed_by, with_audit
 from sampling import exhaustive
 
 from dpcanary.figures.catalogue import figure_kind
