@@ -61,9 +61,6 @@ def table_of(mu: float = 2.0, count: int = 500) -> pd.DataFrame:
     )
 
 
-# Documents
-
-
 def documented() -> list[tuple[str, str]]:
     """The commands in console blocks of the documents, with their output."""
     found = []
@@ -85,9 +82,6 @@ def test_documented_commands_print_what_the_documents_say(command, output, tmp_p
     name, *arguments = shlex.split(command)
     assert name == "dpcanary"
     assert printed(*arguments) == output
-
-
-# Accounting
 
 
 @pytest.mark.parametrize(
@@ -227,9 +221,6 @@ def test_a_delta_of_at_least_one_over_the_records_gets_a_warning(command):
         done = CliRunner().invoke(app, asked, catch_exceptions=False)
         assert ("at least 1 / 2,048 records: a mechanism that" in done.stderr) == is_warned
         assert "warning" not in done.stdout
-
-
-# Estimates
 
 
 @pytest.fixture
@@ -392,8 +383,6 @@ def test_the_folder_of_a_new_study_is_quoted(tmp_path):
     assert f"cd '{folder}' && dpcanary run config.yaml" in printed("init", str(folder))
 
 
-# Plans
-
 PLANNED = ["--sample-rate", "1", "--num-steps", "500", "--noise-multiplier", "22.37"]
 SUBSTITUTE = Mechanism(
     adjacency=Adjacency.SUBSTITUTE, sample_rate=1.0, noise_multiplier=22.37, num_steps=500
@@ -456,9 +445,6 @@ def test_a_plan_without_anything_to_exceed_is_refused(simulated):
         with pytest.raises(InputError, match=message):
             printed("plan", *TRAINING, *NOISE, *options)
     assert simulated == []
-
-
-# As a program
 
 
 @pytest.mark.parametrize(

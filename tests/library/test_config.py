@@ -93,9 +93,6 @@ def names_of(**changes: Any) -> list[str]:
     return [*parsed(**changes).audits]
 
 
-# Expansion and resolution
-
-
 def test_lists_sweep_and_name_the_audits_with_all_digits():
     experiment = parsed(canary=["gradient", "natural"], sample_rate=[1.0, 0.25])
     names = [f"steps-{canary}-q{q}" for canary in ("gradient", "natural") for q in ("1", "0.25")]
@@ -215,9 +212,6 @@ def test_steps_are_equal_for_plain_gradient_descent():
         assert accounting.has_equal_steps is expected, changes
 
 
-# Runs that audits share
-
-
 def two_scores(monkeypatch: pytest.MonkeyPatch, observes: str) -> None:
     """Gives the gradient canary a second score, as a plugin's adversary may have."""
     own = BUILT_IN["gradient"]
@@ -274,9 +268,6 @@ def test_training_does_not_depend_on_canary_or_score():
     assert training[0] == training[1] == training[2]
     assert training[0].observe is Observation.LOGITS
     assert training[3] == training[0].model_copy(update={"observe": Observation.CHANGE})
-
-
-# Every key, of every canary of the catalogue
 
 
 def audit_of(canary: str, /, **changes: Any) -> dict[str, Any]:
@@ -482,8 +473,6 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
     assert [a != b for a, b in zip(before, after, strict=True)] == [key in one for one in fields]
 
 
-# Declared keys: unknown ones, wrong types, limits
-
 FIGURE = {"kind": "trade_off", "sweeps": ["steps"]}
 OWNERS: dict[str, tuple[type[ClosedModel], str, dict[str, Any]]] = {
     "config": (Settings, "config: ", {}),
@@ -568,8 +557,6 @@ def test_declared_keys_are_named_if_they_are_wrong(owner, key):
 
 
 # Refusals: changes of a config and what the error says of them, one a line
-
-
 def cases(**tables: str) -> list[tuple[str, dict[str, Any], str]]:
     """Rows of tables by the config that is changed: keys in YAML, `=>`, part of the message."""
     return [
@@ -811,9 +798,6 @@ def test_figures_take_the_numbers_of_runs_that_fit():
     assert parsed(figures={"f": figure}, **slots).settings.figures["f"].num_runs == (1, 5, 10)
     for changes, fitting in (({"num_runs": 100}, [10, 100]), (slots, [1, 3, 10])):
         assert parsed(**changes).audits["steps"].fitting([1, 3, 10, 100]) == fitting
-
-
-# Files
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,6 @@ def probes_of(rule: str, of: Experiment, **options: Any) -> list[Probe]:
     return list(dict.fromkeys(row["probe"] for row in rows_of(rule, of, **options)))
 
 
-# Shapes
-
-
 def parts_of(split: Split) -> Shape:
     parts = (split.private, split.auxiliary, split.test)
     return Shape(*map(len, parts), split.private.features.shape[1:], split.num_classes)
@@ -139,9 +136,6 @@ def test_encoders_are_known_by_config_or_name_or_taken_to_be_usual(tmp_path):
     for source, message in (("none.npz", "does not exist"), ("sst2", "needs an encoder")):
         with pytest.raises(InputError, match=message):
             shape_of(Dataset(source=source, num_records=5), folder=None)
-
-
-# Sizes
 
 
 def bytes_of(rule: str, of: Experiment, shape: Shape = DIGITS) -> int:
@@ -221,9 +215,6 @@ def test_sizes_of_datasets_and_scores_are_those_of_real_files(tmp_path):
         assert size < bytes_of("score_runs", of) < size + 15_000
 
 
-# Counts
-
-
 def test_audits_that_share_runs_make_them_once(monkeypatch):
     own = BUILT_IN["gradient"]
     second = Score("second", "dpcanary.scoring.scores:as_observed", Observation.CHANGE)
@@ -284,9 +275,6 @@ def test_seconds_of_other_jobs_are_proportional_to_their_work():
     assert each > 0
     four = compared(noise_multipliers=[1.0, 2.0], num_steps=[10, 20])
     assert four == pytest.approx(compared() + 3 * each)
-
-
-# Probes
 
 
 def test_audits_that_take_the_same_time_share_a_probe():
@@ -452,9 +440,6 @@ def test_every_kind_of_training_and_crafting_is_timed(canaries, changes, monkeyp
             assert seconds[-1] > 0, row["rule"]
 
 
-# Totals
-
-
 def row_of(rule: str, seconds: float, *, jobs: int = 1, **more: Any) -> dict[str, Any]:
     """Jobs of a rule that take some seconds each, half of which a probe measures."""
     probe = fake_probe(one_second, device=more.pop("device", "cpu"))
@@ -571,9 +556,6 @@ def test_models_are_timed_where_they_will_be_trained(device, has_gpu, monkeypatc
     assert report.timed_on(device) == expected
 
 
-# As a user gets them
-
-
 def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch, capsys):
     figures = TINY["figures"] | {
         "accuracy": {"kind": "test_accuracy", "sweeps": ["module"]},
@@ -628,9 +610,6 @@ def test_the_rule_probes_and_prints(tmp_path):
     log = (project.results / "logs/estimate_cost.log").read_text()
     assert re.search(r"100%.* 3\.00/3\.00 .*probe", log), log
     assert not (project.results / "shards").exists()
-
-
-# Plans of audits
 
 
 @pytest.mark.long

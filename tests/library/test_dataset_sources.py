@@ -57,7 +57,6 @@ def npz(**arrays: Any) -> bytes:
 
 
 # CIFAR-10: six batches of four images, with labels in front of their bytes, shape (6, 4, 3073)
-
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 4, 3073), dtype=np.uint8)
 PIXELS[:, :, 0] = np.arange(24).reshape(6, 4) % 10
 IMAGES = PIXELS[:, :, 1:].reshape(-1, 3, 32, 32)
@@ -72,8 +71,6 @@ def cifar10(changed: Mapping[str, bytes] | None = None) -> bytes:
     return tar(prefixed | {"cifar-10-batches-bin/readme.html": b"<html>"})
 
 
-# SST-2
-
 TRAIN = 'sentence\tlabel\n"a fine film \t1\nno \u2028wit , caf\u00e9\t0\ndull\t0\n'
 SENTENCES = ['"a fine film', "no \u2028wit , caf\u00e9", "dull"]
 
@@ -84,7 +81,6 @@ def sst2(train: str = TRAIN) -> bytes:
 
 
 # California Housing: the first rows of the real file
-
 COLUMNS = (
     "longitude,latitude,housing_median_age,total_rooms,total_bedrooms,population,households,"
     "median_income,median_house_value"
@@ -113,8 +109,6 @@ def housing(text: str = HOUSING) -> bytes:
     members = {"cal_housing.domain": b"longitude: continuous.", "cal_housing.data": text.encode()}
     return tar({f"CaliforniaHousing/{name}": content for name, content in members.items()})
 
-
-# Purchase100
 
 PURCHASES = purchase100_synthetic(num_records=70, seed=0).training
 
@@ -350,9 +344,6 @@ def test_numbers_of_files_are_those_of_the_source(tmp_path):
             load_source(source, files=files)
 
 
-# Sources that need no file
-
-
 @pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])
 def test_what_is_known_of_a_generated_source_is_true(name):
     """And records that are drawn follow the seed, and are the first of more."""
@@ -391,9 +382,6 @@ def test_synthetic_purchases_are_learnable_but_not_from_few_records():
         score = records[50_000:] @ np.log(bought / (1 - bought)).T + np.log(1 - bought).sum(axis=1)
         accuracy.append(np.mean(score.argmax(axis=1) == source.training.labels[50_000:]))
     np.testing.assert_allclose(accuracy, [0.27, 0.78, 0.88], atol=0.05)
-
-
-# The real files
 
 
 @real

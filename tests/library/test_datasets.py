@@ -145,8 +145,6 @@ def test_records_and_counts_that_do_not_fit_are_named(arrays, counts, message):
     assert message in str(caught.value)
 
 
-# A user's own files
-
 TABLE = pd.DataFrame(
     {
         "age": RNG.integers(0, 90, 30),

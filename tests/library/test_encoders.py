@@ -276,9 +276,6 @@ def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch
         find_encoder(MINILM_PACKAGE)
 
 
-# The programs that download an encoder and encode the records of a source
-
-
 def run_program(name: str, *argv: str) -> None:
     run_path(str(Path(__file__).parents[2] / f"scripts/{name}.py"))["main"](argv)
 

@@ -305,9 +305,6 @@ def test_headers_and_shapes_are_read_alone(tmp_path):
             read(path)
 
 
-# Writing
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, number):
     path = tmp_path / "x.txt"

@@ -157,8 +157,6 @@ def test_the_bar_names_jobs_and_times(capsys, monkeypatch):
     assert "Training [bold]" in shown
 
 
-# Messages of Snakemake
-
 COMMAND = 'RuleException:\nCalledProcessError in file "/x/rules/training.smk", line 64:\nCommand'
 
 

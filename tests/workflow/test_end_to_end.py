@@ -53,9 +53,6 @@ def test_a_second_run_does_nothing_and_snakemakes_report_has_every_figure(copy):
         assert figure_kind(figure["kind"]).caption[0][:60] in report, figure
 
 
-# Plans
-
-
 def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program_nothing(copy):
     (copy.folder / "scripts/train_shard.py").touch()
     copy.write(with_audit(TINY, "other_rate", target_epsilon=5.0))
@@ -138,9 +135,6 @@ def test_thousands_of_shards_are_planned_in_seconds(num_shards, most_seconds, tm
     assert counts["train_shard"] == str(num_shards)
     assert int(counts["total"]) < num_shards + 20
     assert seconds < most_seconds
-
-
-# Jobs
 
 
 @pytest.mark.long

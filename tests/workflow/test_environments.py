@@ -117,8 +117,6 @@ def third_party(rule: str) -> set[str]:
     return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found - ours}
 
 
-# Environments that are built
-
 # The last rules of each role: what has run before a role's turn is there already, so each turn runs
 # the role's own rules alone.
 TURNS = {

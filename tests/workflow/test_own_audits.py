@@ -200,9 +200,6 @@ def test_what_it_will_cost_is_said_before_anything_is_trained(tmp_path):
     assert not (tmp_path / "results/flowers/audit.yaml").exists()
 
 
-# Interruptions
-
-
 def slow_audit(folder: Path, *before: str, **options) -> subprocess.Popen:
     """The command, once the job that takes an hour runs."""
     child = subprocess.Popen(
@@ -282,9 +279,6 @@ def test_a_model_that_cannot_be_audited_is_refused_before_any_job(again):
     assert re.search(r"my_layers\.py, line 1", printed)
     assert "Traceback" not in printed
     assert not (again / "results/flowers/data").exists()
-
-
-# The report
 
 
 @pytest.fixture

@@ -43,9 +43,6 @@ MAKE = shutil.which("make")
 needs_make = pytest.mark.skipif(MAKE is None, reason="needs make")
 
 
-# Locks
-
-
 def pins(text: str) -> dict[str, str]:
     """The versions that a file of pins, with hashes or without, has for Linux on x86-64."""
     machine = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
@@ -162,9 +159,6 @@ def test_pip_refuses_what_is_not_in_the_lock(tmp_path, commands, entry, refusal)
     assert (refusal or "") in printed
 
 
-# Versions of Python
-
-
 def test_pins_are_for_all_supported_versions():
     pinned = pins((ROOT / "constraints.txt").read_text())
     installed = [
@@ -230,8 +224,6 @@ def test_make_takes_a_python_that_runs_and_is_supported(tmp_path, programs, chos
         assert done.stderr.startswith(needs)
         assert not environment.exists()
 
-
-# The bill of materials
 
 MIT = [{"license": {"id": "MIT"}}]
 

@@ -420,9 +420,6 @@ def test_keys_that_do_not_fit_are_refused(keys, message):
         parse_experiment({**TINY, **keys})
 
 
-# The folder as an RO-Crate
-
-
 def described(results: Path) -> dict[str, dict[str, Any]]:
     told = json.loads((results / CRATE).read_text())
     return {one["@id"]: one for one in told["@graph"]}

@@ -208,9 +208,6 @@ def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished
     assert accuracy[2].isna().all()
 
 
-# The noise of another accountant, and shards that do not fit
-
-
 @pytest.fixture(scope="module")
 def close() -> Project:
     """A finished experiment of which one noise is what another accountant would calibrate."""
@@ -269,9 +266,6 @@ def test_another_config_makes_every_bound_and_figure_stale(close: Project, tmp_p
     figures = {f"figures/noise.{end}" for end in ("pdf", "png", "tsv")}
     tables = {"summaries/noise.tsv", "summary.tsv"}
     assert by_status(found, "stale") == bounds | figures | tables
-
-
-# Comparisons of two files
 
 
 def test_critical_values_that_are_kept_here_are_no_evidence(
