@@ -23,12 +23,9 @@ pytestmark = [
 ]
 # Two shards of each kind; enough runs for a job to be caught while it trains.
 STEPS = {
-    "canary": ["gradient", "worst_case"],
-    "num_steps": 20,
-    "record_every": 10,
-    "num_runs": 8000,
+    "canary": ["gradient", "worst_case"], "num_steps": 20, "record_every": 10, "num_runs": 8000,
     "runs_per_shard": 4000,
-}
+}  # fmt: skip
 CONFIG = {
     **TINY,
     "datasets": {"digits": {"source": "digits", "num_records": 100}},

@@ -17,31 +17,21 @@ from running import DPCANARY, PATIENCE, content_of, printed_by, shared, started
 
 RUN = [*DPCANARY, "run", "study.yaml", "--cores", "2"]
 CONFIG: dict[str, Any] = {
-    "experiment": "study",
-    "delta": 1e-5,
+    "experiment": "study", "delta": 1e-5,
     "datasets": {"own": {"source": "own.csv", "num_records": 30}},
     "audits": {
         "trained": {
-            "dataset": "own",
-            "canary": ["gradient", "crafted_input"],
-            "sample_rate": 0.5,
-            "noise_multiplier": 2.0,
-            "num_steps": 6,
-            "num_runs": 16,
-            "runs_per_shard": 4,
+            "dataset": "own", "canary": ["gradient", "crafted_input"], "sample_rate": 0.5,
+            "noise_multiplier": 2.0, "num_steps": 6, "num_runs": 16, "runs_per_shard": 4,
             "crafting_steps": 5,
         },
         "drawn": {
-            "canary": "worst_case",
-            "sample_rate": 0.5,
-            "noise_multiplier": [2.0, 3.0],
-            "num_steps": 4,
-            "num_runs": 40,
-            "runs_per_shard": 10,
+            "canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": [2.0, 3.0],
+            "num_steps": 4, "num_runs": 40, "runs_per_shard": 10,
         },
     },
     "figures": {"trade_off": {"kind": "trade_off", "sweeps": ["trained"]}},
-}
+}  # fmt: skip
 # Of them, all bytes are those of a run that nothing disturbed.
 COMPARED = ("data", "canaries", "shards", "scores", "estimates", "accounting", "figures")
 

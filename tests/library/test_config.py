@@ -62,14 +62,9 @@ LANDSCAPE = {
 }  # fmt: skip
 TARGET = {"noise_multiplier": None, "target_epsilon": 1.0}
 BASES = {
-    "audit": {},
-    "slots": {"num_slots": 8, "worlds": "coins"},
-    "shuffled": SHUFFLED,
-    "landscape": LANDSCAPE,
-    "fixed": FIXED,
-    "drawn": DRAWN,
-    "target": TARGET,
-}
+    "audit": {}, "slots": {"num_slots": 8, "worlds": "coins"}, "shuffled": SHUFFLED,
+    "landscape": LANDSCAPE, "fixed": FIXED, "drawn": DRAWN, "target": TARGET,
+}  # fmt: skip
 
 
 def config(top: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:

@@ -13,20 +13,11 @@ from running import Project
 from dpcanary.canaries import read_canaries
 
 SHARED = {
-    "canary": ["random_record", "loss", "metagradient"],
-    "adjacency": "add_remove",
-    "dataset": "images",
-    "model": "resnet9",
-    "width": 2,
-    "num_steps": 4,
-    "record_every": 2,
-    "num_slots": 8,
-    "num_runs": 1,
-    "num_repeats": 2,
-    "sample_rate": 1.0,
-    "seed": 1,
+    "canary": ["random_record", "loss", "metagradient"], "adjacency": "add_remove",
+    "dataset": "images", "model": "resnet9", "width": 2, "num_steps": 4, "record_every": 2,
+    "num_slots": 8, "num_runs": 1, "num_repeats": 2, "sample_rate": 1.0, "seed": 1,
     "metagradient": {"num_metasteps": 2, "num_steps": 3, "batch_size": 6, "width": 2},
-}
+}  # fmt: skip
 PRETRAINING = {"num_steps": 3, "batch_size": 4}
 CONFIG = {
     "experiment": "tiny",

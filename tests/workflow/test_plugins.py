@@ -14,25 +14,18 @@ import dpcanary
 pytestmark = pytest.mark.long
 PAGE = (ROOT / "docs/adding.md").read_text()
 CONFIG = {
-    "experiment": "mine",
-    "delta": 1e-5,
-    "threshold_rules": ["at_zero", "in_sample"],
+    "experiment": "mine", "delta": 1e-5, "threshold_rules": ["at_zero", "in_sample"],
     "allow_not_valid": True,
     "datasets": {"digits": {"source": "digits", "num_records": 100}},
     "audits": {
         "mine": {
-            "canary": ["mirrored", "last_gradient", "gradient"],
-            "dataset": "digits",
-            "sample_rate": 0.5,
-            "noise_multiplier": 0.5,
-            "num_steps": 4,
-            "num_runs": 40,
-            "record_every": 2,
-            "learning_rate": 1.0,
-        }
+            "canary": ["mirrored", "last_gradient", "gradient"], "dataset": "digits",
+            "sample_rate": 0.5, "noise_multiplier": 0.5, "num_steps": 4, "num_runs": 40,
+            "record_every": 2, "learning_rate": 1.0,
+        },
     },
     "figures": {"steps": {"kind": "epsilon_by_step", "sweeps": ["mine"]}},
-}
+}  # fmt: skip
 LEGEND = """
 import json, sys
 import pandas as pd

@@ -34,20 +34,15 @@ from dpcanary.tables import write_table
 RUN = [*DPCANARY, "run", "experiment.yaml", "--cores", "2"]
 # It trains nothing, so what is verified more than once is verified in seconds.
 DRAWN = {
-    "experiment": "tiny",
-    "delta": 1e-5,
+    "experiment": "tiny", "delta": 1e-5,
     "audits": {
         "drawn": {
-            "canary": "worst_case",
-            "target_epsilon": [4.0, 6.0, 8.0, 10.0],
-            "num_steps": 4,
-            "num_runs": 40,
-            "sample_rate": 0.5,
-            "runs_per_shard": 40,
-        }
+            "canary": "worst_case", "target_epsilon": [4.0, 6.0, 8.0, 10.0], "num_steps": 4,
+            "num_runs": 40, "sample_rate": 0.5, "runs_per_shard": 40,
+        },
     },
     "figures": {"noise": {"kind": "epsilon_by_noise", "sweeps": ["drawn"]}},
-}
+}  # fmt: skip
 FIRST, SECOND, THIRD, FOURTH = (f"drawn-eps{epsilon}" for epsilon in (4, 6, 8, 10))
 
 
