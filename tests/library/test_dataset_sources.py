@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpcanary.datasets.public import purchase100_synthetic
 from dpcanary.datasets.settings import SourceStage
@@ -132,22 +130,17 @@ class Form(NamedTuple):
     test: Any = None
 
 
+TABLES = (
+    "label\tsentence\r\n1\tgood\r\n0\tbad", "\ufefflabel\tcontent\n1\tgood\n0\tbad\n\n",
+    "content\tlabel\n good\t1\nbad \t0\n", "good\t1\nbad\t0\n", "1\tgood\n0\tbad\n",
+)  # fmt: skip
 TENS = np.arange(24) % 10
 TRAINING = {"images": IMAGES[:4].transpose(0, 2, 3, 1), "labels": PIXELS[0, :, 0]}
 FORMS = [
     Form("cifar10", "cifar-10-binary.tar.gz", cifar10(), IMAGES[:20], TENS[:20], IMAGES[20:]),
     Form("cifar10", "train.npz", npz(**TRAINING), IMAGES[:4], TENS[:4]),
     Form("sst2", "SST-2.zip", sst2(), SENTENCES, [1, 0, 0], ["moving"]),
-    *(
-        Form("sst2", "train.tsv", text.encode(), ["good", "bad"], [1, 0])
-        for text in (
-            "label\tsentence\r\n1\tgood\r\n0\tbad",
-            "\ufefflabel\tcontent\n1\tgood\n0\tbad\n\n",
-            "content\tlabel\n good\t1\nbad \t0\n",
-            "good\t1\nbad\t0\n",
-            "1\tgood\n0\tbad\n",
-        )
-    ),
+    *(Form("sst2", "train.tsv", text.encode(), ["good", "bad"], [1, 0]) for text in TABLES),
     # The median is not above itself.
     Form("california_housing", "cal_housing.tgz", housing(), HOUSES, [1, 0, 0]),
     Form("california_housing", "housing.csv", "\r\n".join(LINES).encode(), HOUSES, [1, 0, 0]),
@@ -160,7 +153,6 @@ FORMS = [
         ]
     ),
 ]
-WITH_CHECKSUM = {form.file: form for form in FORMS if not form.file.endswith(("csv", "tsv"))}
 
 
 def written(folder: Path, file: str, content: bytes) -> Path:
@@ -211,26 +203,6 @@ def test_a_source_is_read_from_its_forms_and_from_no_other_file(form, tmp_path, 
         load_source(form.source, files=[path])
 
 
-@pytest.mark.parametrize("file", WITH_CHECKSUM)
-@given(data=st.data())
-@settings(max_examples=25)
-def test_damage_of_a_file_is_noticed_or_changes_nothing(file, data, tmp_path_factory):
-    form = WITH_CHECKSUM[file]
-    place = data.draw(st.integers(0, len(form.content) - 1))
-    changed = bytearray(form.content)
-    changed[place] ^= 1 << data.draw(st.integers(0, 7))
-    folder = tmp_path_factory.mktemp("damaged")
-    # The last bytes of an archive may hold nothing but blocks of zeros.
-    for content in (bytes(changed), form.content[: min(place, len(form.content) // 2)]):
-        source, refused = None, None
-        try:
-            source = load_source(form.source, files=[written(folder, file, content)])
-        except InputError as error:
-            refused = str(error)
-        assert (source is None) or (content == bytes(changed) and agrees(source, form))
-        assert (refused is None) or file in refused
-
-
 def test_details_of_forms(tmp_path, monkeypatch):
     official, arrays = (written(tmp_path, form.file, form.content) for form in FORMS[:2])
     source = load_source("cifar10", files=[official])
@@ -257,6 +229,9 @@ def test_details_of_forms(tmp_path, monkeypatch):
     assert read.training.labels.tolist() == [*range(99, -1, -1)]
 
 
+OTHER_LABEL = cifar10({"data_batch_4.bin": PIXELS[3].tobytes() + b"\x0b" + bytes(3072)})
+
+
 def wrong_images(**changes: Any) -> bytes:
     return npz(**{"images": np.zeros((3, 32, 32, 3), np.uint8), "labels": np.arange(3)} | changes)
 
@@ -265,12 +240,7 @@ def wrong_images(**changes: Any) -> bytes:
     ("source", "file", "content", "message"),
     [
         ("cifar10", "a.tgz", tar({"a": b""}), "has no member data_batch_1.bin: it is not"),
-        (
-            "cifar10",
-            "a.tgz",
-            cifar10({"data_batch_4.bin": PIXELS[3].tobytes() + b"\x0b" + bytes(3072)}),
-            "data_batch_4.bin: record 4 has label 11; CIFAR-10's are 0 to 9",
-        ),
+        ("cifar10", "a.tgz", OTHER_LABEL, "data_batch_4.bin: record 4 has label 11; CIFAR-10's"),
         ("cifar10", "a.tgz", cifar10({"data_batch_1.bin": bytes(3072)}), "no multiple of 3073"),
         ("cifar10", "a.npz", npz(images=TRAINING["images"]), "has no array labels"),
         ("cifar10", "a.npz", wrong_images(images=IMAGES[:3]), "uint8 of shape (3, 3, 32, 32)"),

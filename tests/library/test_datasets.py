@@ -53,14 +53,9 @@ def test_splits(seed, num_records, balanced, num_auxiliary, num_test, has_test, 
     num_records = min(num_records * (3 if balanced else 1), 60)
     features = {"numbers": FEATURES, "images": FEATURES.reshape(120, 2, 1, 2), "bytes": BYTES}[kind]
     test = Records(features[:31] + 1, LABELS[:31]) if has_test else None
-    split = split_records(
-        source_of(features=features, test=test),
-        num_records=num_records,
-        balanced=balanced,
-        num_auxiliary=num_auxiliary,
-        num_test=num_test,
-        seed=seed,
-    )
+    counts = {"num_records": num_records, "num_auxiliary": num_auxiliary, "num_test": num_test}
+    source = source_of(features=features, test=test)
+    split = split_records(source, balanced=balanced, seed=seed, **counts)
     private, auxiliary, tested = parts_of(split)
     others = 120 - num_records
     default = others if has_test else others // 2
@@ -110,29 +105,13 @@ def test_the_seed_decides_the_split_and_counts_and_blocks_do_not(monkeypatch):
         ({"features": WITH_NAN * np.inf}, {}, "NaN or infinite (120 such records)"),
         ({"features": np.ones(120)}, {}, "records x features"),
         ({"features": np.ones((0, 4)), "labels": []}, {}, "there are no records"),
-        (
-            {"test": Records(np.ones((9, 5)), np.zeros(9, int))},
-            {},
-            "a test record has shape (5,), the others (4,)",
-        ),
+        ({"test": Records(np.ones((9, 5)), [0] * 9)}, {}, "a test record has shape (5,), the othe"),
         ({"test": Records(WITH_NAN, LABELS)}, {}, "test part: record 17 has a feature that is NaN"),
-        (
-            {"labels": np.repeat([0, 1, 2], [10, 50, 60])},
-            {},
-            "class 0 has 10 records, num_records 60 needs 20",
-        ),
+        ({"labels": np.repeat([0, 1, 2], [10, 50, 60])}, {}, "class 0 has 10 records, num_records"),
         ({"labels": np.tile([0, 1, 3], 40)}, {}, "class 2 has 0 records, num_records 60 needs 15"),
-        (
-            {},
-            {"num_records": 61},
-            "61 is no multiple of its 3 classes; change it, or set balanced:",
-        ),
+        ({}, {"num_records": 61}, "61 is no multiple of its 3 classes; change it, or set balanced"),
         ({}, {"num_records": 600}, "has 40 records, num_records 600 needs 200"),
-        (
-            {},
-            {"num_records": 120},
-            "120 of its 120 records are private, which leaves none as auxiliary or test records",
-        ),
+        ({}, {"num_records": 120}, "are private, which leaves none as auxiliary or test records"),
         ({}, {"num_records": 121, "balanced": False}, "num_records 121 is more than its 120 rec"),
         ({}, {"num_auxiliary": 61}, "num_auxiliary 61 is not possible: 60 records are left"),
         ({}, {"num_auxiliary": 60}, "num_test by default is not possible: 0 records are left"),
@@ -145,13 +124,8 @@ def test_records_and_counts_that_do_not_fit_are_named(arrays, counts, message):
     assert message in str(caught.value)
 
 
-TABLE = pd.DataFrame(
-    {
-        "age": RNG.integers(0, 90, 30),
-        "label": np.tile([0, 1, 2], 10),
-        "income": RNG.normal(size=30),
-        "owner": RNG.integers(0, 2, 30).astype(bool),
-    }
+TABLE = pd.DataFrame({"age": RNG.integers(0, 90, 30), "label": np.tile([0, 1, 2], 10)}).assign(
+    income=RNG.normal(size=30), owner=RNG.integers(0, 2, 30).astype(bool)
 )
 ROWS = np.arange(30)
 KINDS = (".npz", ".parquet", ".csv", ".tsv")
@@ -220,6 +194,9 @@ def test_features_of_a_known_source_may_lack_a_class(tmp_path):
     np.testing.assert_array_equal(encoded.training.labels, records.labels)
 
 
+TEST_PART = {"test_features": np.ones((2, 4))}
+
+
 def npz(folder: Path, arrays: dict[str, Any]) -> str:
     np.savez(folder / "mine.npz", **{"features": FEATURES, "labels": LABELS} | arrays)
     return str(folder / "mine.npz")
@@ -242,12 +219,12 @@ def csv(folder: Path, text: str) -> str:
         (npz, {"features": np.ones((120, 4), complex)}, "must be real numbers, not complex"),
         (npz, {"labels": np.zeros(7, int)}, "need labels of shape (120,), one per record"),
         (npz, {"labels": np.zeros((120, 1), int)}, "one per record; theirs is (120, 1)"),
-        (npz, {"test_features": np.ones((9, 4))}, "mine.npz has no array test_labels"),
+        (npz, TEST_PART, "mine.npz has no array test_labels"),
         (npz, {"test_labels": np.zeros(9, int)}, "mine.npz has no array test_features"),
         (
             npz,
-            {"test_features": np.ones((2, 4)), "test_labels": np.array([0, 8])},
-            "no record has label 3, though labels go up to 8;",
+            TEST_PART | {"test_labels": [0, 8]},
+            "no record has label 3, though labels go up to 8",
         ),
         (parquet, {"label": None}, "must have one column 'label', and others; its columns are age"),
         (parquet, {"age": None, "income": None, "owner": None}, "one column 'label', and others"),

@@ -19,6 +19,7 @@ from dpcanary.program import progress
 
 ROOT = Path(__file__).parents[2]
 CATALOGUE = ROOT / "config/datasets.yaml"
+TWO_OF_A_NAME = CATALOGUE.read_text().replace("SST-2.zip\n", "cal_housing.tgz\n")
 CONTENT = bytes(range(256)) * 1000
 SIZE = len(CONTENT)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -71,14 +72,9 @@ def get(server, tmp_path):
     """Downloads a path of the server into an empty folder, with options of `fetch`."""
 
     def download(path="/good", size=SIZE, sha256=SHA256, port=None, **options) -> Path:
-        entry = Entry(
-            url=f"http://127.0.0.1:{port or server.server_address[1]}{path}",
-            file="data.tgz",
-            bytes=size,
-            sha256=sha256,
-            licence="free to use",
-            citation="Somebody (2001)",
-        )
+        url = f"http://127.0.0.1:{port or server.server_address[1]}{path}"
+        words = {"licence": "free to use", "citation": "Somebody (2001)"}
+        entry = Entry(url=url, file="data.tgz", bytes=size, sha256=sha256, **words)
         output = tmp_path / "out/data.tgz"
         chosen = {"lock": tmp_path / "lock.json", "schemes": ("http",), "wait": 0.01, **options}
         with progress(size or 0, "B") as bar:
@@ -88,9 +84,7 @@ def get(server, tmp_path):
     return download
 
 
-def test_a_download_comes_whole_if_need_be_at_another_attempt(
-    get, server, tmp_path, caplog, capsys
-):
+def test_a_download_comes_whole_at_another_attempt(get, server, tmp_path, caplog, capsys):
     with caplog.at_level("INFO"):
         output = get("/tired")
     assert output.read_bytes() == CONTENT
@@ -207,10 +201,7 @@ def test_the_catalogue_has_every_source_that_is_downloaded():
         ("a: {url: x}", "a.url: String should match"),
         ("a: [", "is not YAML"),
         ("[]", "should be a valid dictionary"),
-        (
-            CATALOGUE.read_text().replace("SST-2.zip\n", "cal_housing.tgz\n"),
-            "two sources have the name cal_housing.tgz",
-        ),
+        (TWO_OF_A_NAME, "two sources have the name cal_housing.tgz"),
         (None, "does not exist"),
     ],
 )
