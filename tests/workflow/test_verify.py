@@ -14,16 +14,7 @@ from running import DPCANARY, ROOT, TINY, Project, printed_by, shared
 from sampling import exhaustive, some_of
 
 from dpcanary.audits import verifying
-from dpcanary.audits.verifying import (
-    DERIVING_RULES,
-    OBSERVED,
-    TRAINING_RULES,
-    Verification,
-    Verified,
-    _arrays_are_close,
-    _verified,
-    verify_results,
-)
+from dpcanary.audits.verifying import Verification, Verified, verify_results
 from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.reports.of_experiment import report_of_experiment
@@ -52,19 +43,9 @@ def by_status(found: Verification, status: str) -> set[str]:
 
 def derived(results: Path) -> list[Path]:
     """The files that are made from shards."""
-    kept = (*OBSERVED, "logs", ".lock", "planned.json", "verified.json")
+    kept = (*verifying.OBSERVED, "logs", ".lock", "planned.json", "verified.json")
     files = (path for path in sorted(results.rglob("*")) if path.is_file())
     return [path for path in files if path.relative_to(results).parts[0] not in kept]
-
-
-def with_other_number(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    changed = values.copy()
-    place = tuple(rng.integers(size) for size in values.shape)
-    if values.dtype.kind == "b":
-        changed[place] = not changed[place]
-    else:
-        changed[place] = np.nan_to_num(changed[place]) + 1
-    return changed
 
 
 def alter_archive(path: Path, rng: np.random.Generator) -> None:
@@ -72,8 +53,10 @@ def alter_archive(path: Path, rng: np.random.Generator) -> None:
     with np.load(path) as content:
         arrays = dict(content)
     names = [name for name in arrays if name != "header" and arrays[name].size]
-    name = names[rng.integers(len(names))]
-    arrays[name] = with_other_number(arrays[name], rng)
+    changed = arrays[names[rng.integers(len(names))]]
+    place = tuple(rng.integers(size) for size in changed.shape)
+    is_flag = changed.dtype.kind == "b"
+    changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
     np.savez(path, **arrays)
 
 
@@ -286,12 +269,16 @@ def test_critical_values_that_are_kept_here_are_no_evidence(
 
 def test_close_is_close_beside_the_largest_number_and_what_its_precision_gives() -> None:
     values = np.array([1e-9, 300.0, -np.inf, np.nan])
-    assert _arrays_are_close(values, values + np.array([1e-5, 1e-5, 0.0, 0.0]))
-    assert not _arrays_are_close(values, values + np.array([1e-3, 0.0, 0.0, 0.0]))
-    single = values.astype(np.float32)
-    assert _arrays_are_close(single, single + np.array([1e-3, 0.02, 0.0, 0.0], np.float32))
-    assert not _arrays_are_close(single, single + np.array([0.0, 0.1, 0.0, 0.0], np.float32))
-    assert not _arrays_are_close(single[:2], np.array([0.0, np.nan], np.float32))
+    for precision, differences, is_close in [
+        (np.float64, [1e-5, 1e-5, 0.0, 0.0], True),
+        (np.float64, [1e-3, 0.0, 0.0, 0.0], False),
+        (np.float32, [1e-3, 0.02, 0.0, 0.0], True),
+        (np.float32, [0.0, 0.1, 0.0, 0.0], False),
+        (np.float32, [0.0, np.nan, 0.0, 0.0], False),
+    ]:
+        own = values.astype(precision)
+        other = own + np.array(differences, precision)
+        assert verifying._arrays_are_close(own, other) == is_close, differences
 
 
 @pytest.mark.parametrize(
@@ -304,9 +291,7 @@ def test_close_is_close_beside_the_largest_number_and_what_its_precision_gives()
         ([2.6, 8.0 - 1e-7], "changed", 2),
     ],
 )
-def test_a_table_is_close_if_all_that_differs_is(
-    tmp_path: Path, epsilons: list[float], status: str, count: int
-) -> None:
+def test_a_table_is_close_if_all_that_differs_is(tmp_path, epsilons, status, count) -> None:
     """As on another machine: 1e-7 of a number is too little to matter, 0.1 is not."""
     ours, other = tmp_path / "ours.tsv", tmp_path / "other.tsv"
     for order in ([0, 1], [1, 0]):  # of the audits, which does not matter
@@ -314,45 +299,39 @@ def test_a_table_is_close_if_all_that_differs_is(
             table = pd.DataFrame({"audit": ["a", "b"], "epsilon": values})
             rows = table.iloc[order] if path == ours else table
             write_table(path, rows, origin="accounting/a:0123456789abcdef")
-        found = _verified("accounting/a.tsv", ours, other)
-        assert found.status == status
-        assert found.detail.startswith(f"{count} cells differ: epsilon" if count else "")
+        compared = verifying._verified("accounting/a.tsv", ours, other)
+        assert compared.status == status
+        assert compared.detail.startswith(f"{count} cells differ: epsilon" if count else "")
 
 
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ({"a": 1.0, "b": "x", "c": 3}, ("", True)),
-        ({"a": 1.0 + 1e-12, "b": "x", "c": 3}, ("a differ", True)),
-        ({"a": 1.001, "b": "x", "c": 3}, ("a differ", False)),
-        ({"a": 1.1, "b": "x", "c": 4}, ("a, c differ", False)),
-        ({"a": 1.0, "b": "y", "c": 3}, ("b differ", False)),
+def test_objects_are_compared_value_by_value(tmp_path):
+    own, path, other_path = {"a": 1.0, "b": "x", "c": 3}, tmp_path / "a.json", tmp_path / "b.json"
+    path.write_text(json.dumps(own))
+    for other, expected in [
+        (own, ("", True)),
+        (own | {"a": 1.0 + 1e-12}, ("a differ", True)),
+        (own | {"a": 1.001}, ("a differ", False)),
+        (own | {"a": 1.1, "c": 4}, ("a, c differ", False)),
+        (own | {"b": "y"}, ("b differ", False)),
         ({"a": 1.0, "b": "x"}, ("c differ", False)),
-    ],
-)
-def test_objects_are_compared_value_by_value(other, expected, tmp_path):
-    ours, path = tmp_path / "ours.json", tmp_path / "other.json"
-    ours.write_text(json.dumps({"a": 1.0, "b": "x", "c": 3}))
-    path.write_text(json.dumps(other))
-    assert verifying._objects(ours, path) == expected
+    ]:
+        other_path.write_text(json.dumps(other))
+        assert verifying._objects(path, other_path) == expected
 
 
-@pytest.mark.parametrize(
-    ("statuses", "ending"),
-    [
+def test_the_exit_status_is_that_of_the_worst_file():
+    for statuses, ending in [
         (["same", "close", "not of this config"], 0),
         (["unverifiable", "same"], 6),
         (["unverifiable", "stale"], 5),
         (["stale", "missing"], 4),
         (["missing", "changed", "unverifiable"], 3),
-    ],
-)
-def test_the_exit_status_is_that_of_the_worst_file(statuses, ending):
-    files = tuple(Verified(status, status) for status in statuses)
-    found = Verification(files, ("shards/a/00000.npz",), 5, "", 1.0)
-    assert found.exit_status == ending
-    assert ("must not be believed" in str(found)) == bool(ending)
-    assert "Of 5 shards and other trained models, 1 were" in str(found)
+    ]:
+        files = tuple(Verified(status, status) for status in statuses)
+        verification = Verification(files, ("shards/a/00000.npz",), 5, "", 1.0)
+        assert verification.exit_status == ending
+        assert ("must not be believed" in str(verification)) == bool(ending)
+        assert "Of 5 shards and other trained models, 1 were" in str(verification)
 
 
 def test_every_rule_is_one_of_both_kinds() -> None:
@@ -360,7 +339,7 @@ def test_every_rule_is_one_of_both_kinds() -> None:
     rules = {*re.findall(r"^rule (\w+):|^use rule \w+ as (\w+) with:", text, re.MULTILINE)}
     names = {first or second for first, second in rules}
     looks = {"list_audits", "estimate_cost", "resolve_planned_config"}
-    assert names == {*DERIVING_RULES, *TRAINING_RULES, *looks}
+    assert names == {*verifying.DERIVING_RULES, *verifying.TRAINING_RULES, *looks}
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
