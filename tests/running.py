@@ -57,17 +57,11 @@ def printed_by(
     *,
     fails: bool = False,
     programs: Path = PROGRAMS,
-    **variables: str,
+    **of: str,
 ) -> str:
-    """Runs a command in a folder, and returns all that it printed."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(programs, **variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Runs a command in a folder, with these variables, and returns all that it printed."""
+    options = {"cwd": folder, "env": environment(programs, **of), "text": True, "check": False}
+    done = subprocess.run(command, capture_output=True, **options)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -77,16 +71,10 @@ def started(command: Sequence[str], folder: Path, **variables: str) -> "subproce
 
     What it prints goes to the file `printed` of the folder.
     """
+    options = {"cwd": folder, "env": environment(**variables), "start_new_session": True}
     with (folder / "printed").open("w") as printed:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment(**variables),
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        streams = {"stdout": printed, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, text=True, **streams, **options)
 
 
 def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:
@@ -121,14 +109,9 @@ class Plan:
 
     def outputs(self, program: str, option: str = "output") -> set[str]:
         """The outputs that a program would make, relative to the results."""
-        given = [
-            path
-            for words in self.commands
-            if Path(words[0]).stem == program
-            for path in values_of(option, words)
-        ]
-        assert given or program not in self.jobs
-        return {path.split("/", 2)[2] for path in given}
+        calls = [words for words in self.commands if Path(words[0]).stem == program]
+        assert calls or program not in self.jobs
+        return {path.split("/", 2)[2] for words in calls for path in values_of(option, words)}
 
 
 def values_of(option: str, words: Sequence[str]) -> list[str]:
