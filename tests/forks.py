@@ -23,7 +23,6 @@ _OF_PYTHON = (sys.base_prefix, sysconfig.get_path("purelib"))
 def printed_by_fork(
     module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Exit status and output of `python -m MODULE ARGUMENTS` in a folder."""
     with tempfile.NamedTemporaryFile("r") as printed:
         process = _FORKS.Process(
             target=_be, args=(module, [*arguments], str(folder), {**environment}, printed.name)

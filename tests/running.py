@@ -46,7 +46,6 @@ def build():
 
 
 def environment(programs: Path = PROGRAMS, **variables: str) -> dict[str, str]:
-    """Of a process whose jobs find the programs of a folder first."""
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, **variables}
 
@@ -98,7 +97,6 @@ class Plan:
 
     @classmethod
     def of(cls, folder: Path, *options: str, **variables: str) -> "Plan":
-        """Plans what Snakemake would do in a folder."""
         printed = looked(folder, *options, "--dry-run", "--printshellcmds", **variables)
         stats = re.search(r"^Job stats:\n.*\n-.*\n((?:\w+ +\d+\n)*)", printed, re.MULTILINE)
         lines = stats[1].splitlines() if stats else []
@@ -108,21 +106,17 @@ class Plan:
         return cls(jobs, [*map(shlex.split, commands)])
 
     def outputs(self, program: str, option: str = "output") -> set[str]:
-        """The outputs that a program would make, relative to the results."""
         calls = [words for words in self.commands if Path(words[0]).stem == program]
         assert calls or program not in self.jobs
         return {path.split("/", 2)[2] for words in calls for path in values_of(option, words)}
 
 
 def values_of(option: str, words: Sequence[str]) -> list[str]:
-    """The values that an option has in a command."""
     after = words[words.index(f"--{option}") + 1 :]
     return [*takewhile(lambda word: not word.startswith("--"), after)]
 
 
 class Project:
-    """A copy of the project with a config, as a user would have it."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.results = folder / "results" / "tiny"
@@ -147,7 +141,6 @@ class Project:
         return ["--cores", "2", *options, "--configfile", "experiment.yaml"]
 
     def run(self, *options: str, fails: bool = False, **variables: str) -> str:
-        """Runs Snakemake and returns what it printed."""
         command = [*SNAKEMAKE, *self.options(*options)]
         return printed_by(command, self.folder, fails=fails, **variables)
 
@@ -192,8 +185,6 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def built_package() -> Path:
-    """The wheel of this project."""
-
     def write(folder: Path) -> None:
         source = folder / "source"
         names = (".git", ".venv", "build", "results", "resources", ".snakemake")
@@ -216,7 +207,6 @@ def wait_for(condition: Callable[[], object], process: "subprocess.Popen | None"
 
 
 def content_of(path: Path) -> bytes:
-    """What a file holds, without the seconds that it took to make it."""
     if path.suffix == ".npz":
         header, arrays = read_arrays(path)
         header.pop("seconds", None)
@@ -230,7 +220,6 @@ def content_of(path: Path) -> bytes:
 
 
 def program(path: Path) -> ModuleType:
-    """The module of a job's program."""
     spec = importlib.util.spec_from_file_location(f"job_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

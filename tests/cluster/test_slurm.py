@@ -47,8 +47,6 @@ STARTED: list["subprocess.Popen[str]"] = []
 
 
 class Job(NamedTuple):
-    """A line of squeue's."""
-
     id: str
     run: str  # of Snakemake's that submitted it
     comment: str  # rule and wildcards; of an array job, the first task's
@@ -58,8 +56,6 @@ class Job(NamedTuple):
 
 
 class Experiment(Project):
-    """A copy of the project with a config and maybe results."""
-
     @property
     def printed(self) -> str:
         return (self.folder / "printed").read_text()
@@ -72,7 +68,6 @@ class Experiment(Project):
         return copy
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
-        """Snakemake in the background."""
         command = [*SNAKEMAKE, *options, "--configfile", "experiment.yaml"]
         STARTED.append(started(command, self.folder))
         return STARTED[-1]
@@ -97,13 +92,11 @@ class Experiment(Project):
         return [job for job in mine if job.comment.endswith(shard)]
 
     def modified(self, *outputs: str) -> dict[str, int]:
-        """When they were written, of those that exist."""
         paths = {output: self.folder / output for output in outputs}
         return {name: path.stat().st_mtime_ns for name, path in paths.items() if path.exists()}
 
 
 def told(*command: str) -> list[str]:
-    """What a command printed, by line."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -122,7 +115,6 @@ def stop(step: str) -> bool:
 
 
 def is_training(experiment: Experiment, shard: str) -> bool:
-    """Whether the program has begun: it tells of its progress."""
     log = experiment.folder / f"results/tiny/logs/train_shard/steps-gradient/{shard}.log"
     return log.exists() and log.stat().st_size > 0
 
@@ -134,7 +126,6 @@ def assert_same_results(one: Experiment, two: Experiment, *outputs: str) -> None
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_goes_on() -> Iterator[None]:
-    """Ends what a failed test has left running."""
     yield
     for process in STARTED:
         if process.poll() is None:
@@ -144,7 +135,6 @@ def nothing_goes_on() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """The whole experiment, without SLURM."""
     folder = tmp_path_factory.mktemp("local") / "project"
     experiment = Experiment(Project.new(folder, CONFIG).folder)
     experiment.complete("--cores", "2")

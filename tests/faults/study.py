@@ -37,7 +37,6 @@ COMPARED = ("data", "canaries", "shards", "scores", "estimates", "accounting", "
 
 
 def make(folder: Path) -> Path:
-    """Writes the config and the table into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(CONFIG))
     rows = [f"{i % 7},{(i * i) % 11},{i % 3}" for i in range(90)]
@@ -53,7 +52,6 @@ def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **op
 
 
 def start(folder: Path, **variables: str) -> subprocess.Popen[str]:
-    """Starts a study in a session of its own, so that a signal may reach all of it."""
     return started(RUN, folder, **variables)
 
 
@@ -63,7 +61,6 @@ def printed_at_its_end(running: subprocess.Popen[str], folder: Path) -> str:
 
 
 def processes_in(folder: Path) -> list[int]:
-    """Those that work in a folder, of whatever session."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -93,7 +90,6 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Files that a stopped run must not leave behind once another one has ended."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.part"))
 
 

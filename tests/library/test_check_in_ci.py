@@ -17,7 +17,6 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 
 
 def calls() -> list[dict]:
-    """What the example gives to each call of the action."""
     [job] = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
     return [step["with"] for step in job["steps"] if "/dpcanary@" in step.get("uses", "")]
 

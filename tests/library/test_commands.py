@@ -28,11 +28,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 TRAINING = ["--sample-rate", "0.25", "--num-steps", "50", "--delta", "1e-5"]
 NOISE = ["--noise-multiplier", "1.7"]
 SHUFFLED = ["--sampling", "shuffled", "--delta", "1e-6"]
+ADD_AND_SUBSTITUTE = ("add_remove", "substitute")
 OF_RECORDS = ["--batch-size", "300", "--num-records", "1000"]
 
 
 def printed(*arguments: str) -> str:
-    """What the command prints; errors of the library are raised."""
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -55,14 +55,11 @@ def scores_of(mu: float, count: int, seed: int = 1) -> tuple[np.ndarray, np.ndar
 
 
 def table_of(mu: float = 2.0, count: int = 500) -> pd.DataFrame:
-    world0, world1 = scores_of(mu, count)
-    return pd.DataFrame(
-        {"score": np.concatenate([world0, world1]), "world": np.repeat([0, 1], count)}
-    )
+    score, world = np.concatenate(scores_of(mu, count)), np.repeat([0, 1], count)
+    return pd.DataFrame({"score": score, "world": world})
 
 
 def documented() -> list[tuple[str, str]]:
-    """The commands in console blocks of the documents, with their output."""
     found = []
     # Those of the tutorial build on one another: tests/workflow/test_documented_commands.py.
     pages = [path for path in DOCS.glob("*.md") if path.name != "tutorial.md"]
@@ -84,25 +81,21 @@ def test_documented_commands_print_what_the_documents_say(command, output, tmp_p
     assert printed(*arguments) == output
 
 
-@pytest.mark.parametrize(
-    "training",
-    [
-        TRAINING,
-        ["--batch-size", "50", "--num-records", "200", "--epochs", "12.5", "--delta", "1e-5"],
-        ["--sample-rate", "0.25", "--epochs", "12.4", "--delta", "1e-5"],
-    ],
-)
-def test_account_is_the_accountant_rounded_up(training):
-    printed_as_json = as_json("account", *training, *NOISE)
+def test_account_is_the_accountant_rounded_up():
     known = {"sample_rate": 0.25, "noise_multiplier": 1.7, "num_steps": 50, "delta": 1e-5}
-    assert known.items() <= printed_as_json.items()
-    epsilons = {
-        "add_remove": bounds_of(**known, adjacency="add_remove").upper,
-        "substitute": bounds_of(**known, adjacency="substitute").upper,
-        "group_privacy": bounds_of(**known, adjacency="substitute", method="group_privacy").upper,
-    }
-    assert printed_as_json["epsilon"] == pytest.approx(epsilons, rel=1e-9)
-    text = printed("account", *training, *NOISE)
+    epsilons = {name: bounds_of(**known, adjacency=name).upper for name in ADD_AND_SUBSTITUTE}
+    of_groups = bounds_of(**known, adjacency="substitute", method="group_privacy").upper
+    epsilons["group_privacy"] = of_groups
+    of_records = ["--batch-size", "50", "--num-records", "200", "--delta", "1e-5"]
+    for training in (
+        TRAINING,
+        [*of_records, "--epochs", "12.5"],
+        [*of_records, "--epochs", "12.4"],
+    ):
+        content = as_json("account", *training, *NOISE)
+        assert known.items() <= content.items()
+        assert content["epsilon"] == pytest.approx(epsilons, rel=1e-9)
+    text = printed("account", *TRAINING, *NOISE)
     shown = re.findall(r"^\S.*?\s{3,}([\d.]+) ", text, re.MULTILINE)
     for value, rounded in zip(epsilons.values(), shown, strict=True):
         assert value <= float(rounded) < value + 0.01
@@ -204,29 +197,23 @@ def test_a_statement_rounds_up_and_warns_of_a_large_delta():
     assert "at most 1e-3" in large
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["account", "--noise-multiplier", "2.5"],
-        ["statement", "--noise-multiplier", "2.5"],
-        ["calibrate", "--epsilon", "2", "--adjacency", "add_remove"],
-        ["account", "--noise-multiplier", "2.5", "--sampling", "shuffled"],
-    ],
-)
-def test_a_delta_of_at_least_one_over_the_records_gets_a_warning(command):
-    """With it, publishing whole records is private."""
+def test_a_delta_of_at_least_one_over_the_records_gets_a_warning():
     training = ["--batch-size", "512", "--num-records", "2048", "--num-steps", "9"]
-    for delta, is_warned in ((2**-11, True), (2**-11 * 0.999, False), (0.1, True)):
-        asked = [*command, *training, "--delta", repr(delta)]
-        done = CliRunner().invoke(app, asked, catch_exceptions=False)
-        assert ("at least 1 / 2,048 records: a mechanism that" in done.stderr) == is_warned
-        assert "warning" not in done.stdout
+    for command in (
+        "account --noise-multiplier 2.5",
+        "statement --noise-multiplier 2.5",
+        "calibrate --epsilon 2 --adjacency add_remove",
+        "account --noise-multiplier 2.5 --sampling shuffled",
+    ):
+        for delta, is_warned in ((2**-11, True), (2**-11 * 0.999, False), (0.1, True)):
+            asked = [*command.split(), *training, "--delta", repr(delta)]
+            done = CliRunner().invoke(app, asked, catch_exceptions=False)
+            assert ("at least 1 / 2,048 records: a mechanism that" in done.stderr) == is_warned
+            assert "warning" not in done.stdout
 
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes a table into a file of scores and returns its path."""
-
     def write(table: pd.DataFrame, name: str = "scores.csv") -> str:
         path = tmp_path / name
         if path.suffix == ".parquet":
@@ -391,7 +378,6 @@ SUBSTITUTE = Mechanism(
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """What the library is asked to simulate."""
     asked: list[dict[str, Any]] = []
 
     def runs_needed(**arguments: Any) -> int:
@@ -413,9 +399,7 @@ def test_a_plan_is_the_power_of_the_library(exceed, simulated):
     options += ["--exceed", str(exceed)] if exceed else []
     found = as_json("plan", *PLANNED, *options)
     training = {"sample_rate": 1.0, "noise_multiplier": 22.37, "num_steps": 500, "delta": 1e-6}
-    epsilons = {
-        name: bounds_of(adjacency=name, **training).upper for name in ("add_remove", "substitute")
-    }
+    epsilons = {name: bounds_of(adjacency=name, **training).upper for name in ADD_AND_SUBSTITUTE}
     assert found["epsilon"] == pytest.approx(epsilons, rel=1e-9)
     assert found["exceed"] == (exceed or found["epsilon"]["add_remove"])
     known = {"mechanism": SUBSTITUTE, "delta": 1e-6, "significance": 0.01}
@@ -447,24 +431,19 @@ def test_a_plan_without_anything_to_exceed_is_refused(simulated):
     assert simulated == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (["--help"], {"scipy", "torch", "pandas", "matplotlib"}),
-        (["account", *TRAINING, *NOISE], {"torch", "pandas", "matplotlib"}),
-    ],
-)
-def test_a_command_loads_what_it_uses(arguments, heavy):
+def test_a_command_loads_what_it_uses():
     """So help prints at once, and accounting does not load what trains."""
-    code = (
-        f"import sys; from dpcanary.cli import app; app({arguments!r}, standalone_mode=False);"
-        f"sys.exit(', '.join(sorted({heavy} & {{*sys.modules}})) or 0)"
-    )
+    code = f"""
+import sys
+from dpcanary.cli import app
+app(["--help"], standalone_mode=False)
+assert not {{"scipy", "torch", "pandas", "matplotlib"}} & {{*sys.modules}}
+app({["account", *TRAINING, *NOISE]}, standalone_mode=False)
+assert not {{"torch", "pandas", "matplotlib"}} & {{*sys.modules}}
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    if arguments == ["--help"]:
-        for name in ("account", "calibrate", "statement", "estimate", "plan"):
-            assert name in done.stdout
+    assert {"account", "calibrate", "statement", "estimate", "plan"} <= {*done.stdout.split()}
 
 
 def test_errors_are_one_line_and_an_exit_status():

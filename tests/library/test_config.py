@@ -138,7 +138,6 @@ def test_shards_are_indices_and_more_runs_only_add():
 
 
 def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
-    """That of gradients in coordinates of their own, up to each recorded step."""
     for changes, worlds, drift in [
         ({}, "alternate", ()),
         ({"num_slots": 3}, "coins", (50, 100)),
@@ -209,7 +208,6 @@ def test_steps_are_equal_for_plain_gradient_descent():
 
 
 def two_scores(monkeypatch: pytest.MonkeyPatch, observes: str) -> None:
-    """Gives the gradient canary a second score, as a plugin's adversary may have."""
     own = BUILT_IN["gradient"]
     other = Score("other", "dpcanary.scoring.scores:as_observed", observes)
     monkeypatch.setitem(BUILT_IN, "gradient", replace(own, scores=(*own.scores, other)))
@@ -257,7 +255,6 @@ def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
 
 
 def test_training_does_not_depend_on_canary_or_score():
-    """So audits whose runs are observed alike have the same settings of training."""
     canaries = ["crafted_input", "mislabeled", "natural", "gradient"]
     experiment = parsed(canary=canaries, seed=3)
     training = [experiment.stage(TrainingStage, audit=f"steps-{canary}") for canary in canaries]
@@ -267,7 +264,6 @@ def test_training_does_not_depend_on_canary_or_score():
 
 
 def audit_of(canary: str, /, **changes: Any) -> dict[str, Any]:
-    """An audit with a canary of the catalogue."""
     entry = BUILT_IN[canary]
     audit = AUDIT | {"canary": canary, "adjacency": entry.adjacencies[-1].value, "seed": 3}
     if not entry.is_trained:
@@ -391,7 +387,6 @@ def audit_in(context: str) -> Audit:
 
 @cache
 def stages_in(context: str) -> dict[str, str]:
-    """The settings of the jobs of an audit, which do not depend on its name."""
     return stages_of(parse_experiment({**GOOD, "audits": {"one": CONTEXTS[context]}}), "one")
 
 
@@ -491,7 +486,6 @@ KEYS = [(owner, key) for owner, (model, *_) in OWNERS.items() for key in model.m
 
 
 def with_key(owner: str, key: str, value: Any) -> dict[str, Any]:
-    """A config in which a mapping has this value at a key."""
     mapping = OWNERS[owner][2] | {key: value}
     if owner == "config":
         return config(mapping)
@@ -513,7 +507,6 @@ def refusal(changed: dict[str, Any]) -> list[str]:
 
 
 def names_in(declared: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
-    """The names that a key may have, by its schema."""
     for choice in declared.get("anyOf", []):
         if names := names_in(choice, definitions):
             return names
@@ -541,7 +534,6 @@ def limits_of(declared: dict[str, Any], definitions: dict[str, Any]) -> Iterator
 
 @pytest.mark.parametrize(("owner", "key"), KEYS)
 def test_declared_keys_are_named_if_they_are_wrong(owner, key):
-    """What the limits are, the schema says, which is compared with the committed one."""
     model, where, _ = OWNERS[owner]
     [unknown] = [line for line in refusal(with_key(owner, f"{key}x", 1)) if "unknown key" in line]
     head, _, nested = where.rpartition(": ")

@@ -80,7 +80,6 @@ def rows_of(rule: str, of: Experiment, **options: Any) -> list[dict[str, Any]]:
 
 
 def probes_of(rule: str, of: Experiment, **options: Any) -> list[Probe]:
-    """The probes of a rule's jobs, each once."""
     return list(dict.fromkeys(row["probe"] for row in rows_of(rule, of, **options)))
 
 
@@ -321,7 +320,6 @@ TIMES = st.floats(0, 2) | st.sampled_from([0.0, 1e-6, 0.002])
 @given(once=TIMES, each=st.floats(1e-6, 2), loading=st.floats(0, 5), factor=st.floats(1, 9))
 @settings(max_examples=50)
 def test_seconds_per_unit_against_a_made_up_clock(once, each, loading, factor):
-    """Whatever a task needs to load first, once, and for each unit of a smaller batch."""
     probe, now, calls = fake_probe(one_second, factor=factor), 0.0, 0
 
     def task(units: int) -> None:

@@ -30,8 +30,6 @@ def experiment(**dataset):
 
 @pytest.fixture
 def known(tmp_path):
-    """The experiment on a table in the folder, with its hashes."""
-
     def read(**dataset):
         one = experiment(**{"source": "mine.csv", **dataset})
         return DataFiles(one.settings, folder=tmp_path).with_hashes(one)
@@ -64,7 +62,6 @@ def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
 
 
 def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
-    """Before the work is planned, and when it is read."""
     assert known(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
     with pytest.raises(InputError, match=f"datasets.mine: .*mine.csv has sha256 {SHA256}"):
         known(sha256=["0" * 64])

@@ -316,7 +316,6 @@ def test_numbers_of_files_are_those_of_the_source(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, one in KNOWN_SOURCES.items() if one.is_generated])
 def test_what_is_known_of_a_generated_source_is_true(name):
-    """And records that are drawn follow the seed, and are the first of more."""
     known = KNOWN_SOURCES[name]
     whole = load_source(name)
     assert len(whole.training) == known.num_training

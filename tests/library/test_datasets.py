@@ -132,7 +132,6 @@ KINDS = (".npz", ".parquet", ".csv", ".tsv")
 
 
 def written(folder: Path, kind: str, table: pd.DataFrame, **options: Any) -> str:
-    """Writes a table as a user's own file of some kind."""
     path = folder / f"mine{kind}"
     if kind == ".npz":
         features = table.drop(columns="label").to_numpy(float)

@@ -69,8 +69,6 @@ def server(monkeypatch):
 
 @pytest.fixture
 def get(server, tmp_path):
-    """Downloads a path of the server into an empty folder, with options of `fetch`."""
-
     def download(path="/good", size=SIZE, sha256=SHA256, port=None, **options) -> Path:
         url = f"http://127.0.0.1:{port or server.server_address[1]}{path}"
         words = {"licence": "free to use", "citation": "Somebody (2001)"}

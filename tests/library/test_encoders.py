@@ -73,7 +73,6 @@ def write_sentence_transformer(folder: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def attempts(monkeypatch) -> list[object]:
-    """Makes every attempt to reach the network fail, and lists the attempts."""
     found: list[object] = []
 
     def refuse(*args, **_):
@@ -104,9 +103,8 @@ def encoded(folder, records, **options):
 
 def pixels_by_hand(folder: Path, images: np.ndarray) -> torch.Tensor:
     processor = ViTImageProcessorPil.from_pretrained(folder)
-    return processor(list(images), input_data_format="channels_first", return_tensors="pt")[
-        "pixel_values"
-    ].float()
+    form = {"input_data_format": "channels_first", "return_tensors": "pt"}
+    return processor(list(images), **form)["pixel_values"].float()
 
 
 def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit, bert, attempts):
@@ -127,7 +125,6 @@ def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit
 
 @pytest.mark.parametrize(("kind", "records"), [("vit", IMAGES), ("bert", TEXTS)])
 def test_batches_change_rounding_and_threads_nothing(kind, records, request, capfd):
-    """And progress is counted, and the libraries' own reports stay as they were."""
     from transformers.utils import logging
 
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -184,19 +181,16 @@ def test_weights_are_used_in_single_precision_and_must_be_whole(vit, tmp_path):
         encoded(tmp_path, IMAGES)
 
 
-@pytest.mark.parametrize(
-    ("kind", "records", "message"),
-    [
-        ("bert", IMAGES, "reads texts, and the records are images"),
-        ("vit", TEXTS, "reads images, and the records are texts"),
-        ("vit", np.zeros((4, 7)), r"float64 of shape .*: drop the dataset's encoder"),
-        ("vit", IMAGES.astype(float), r"float64 of shape .*: drop the dataset's encoder"),
-        ("vit", IMAGES[:, :1], "reads images of 3 channels, and these have 1"),
-    ],
-)
-def test_records_must_be_of_the_encoders_kind(kind, records, message, request):
-    with pytest.raises(InputError, match=message):
-        encoded(request.getfixturevalue(kind), records)
+def test_records_must_be_of_the_encoders_kind(vit, bert):
+    for folder, records, message in [
+        (bert, IMAGES, "reads texts, and the records are images"),
+        (vit, TEXTS, "reads images, and the records are texts"),
+        (vit, np.zeros((4, 7)), r"float64 of shape .*: drop the dataset's encoder"),
+        (vit, IMAGES.astype(float), r"float64 of shape .*: drop the dataset's encoder"),
+        (vit, IMAGES[:, :1], "reads images of 3 channels, and these have 1"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            encoded(folder, records)
 
 
 def test_folders_without_a_model_are_refused(vit, tmp_path):
@@ -219,7 +213,6 @@ def test_folders_without_a_model_are_refused(vit, tmp_path):
 
 
 def test_no_code_of_a_folder_is_run(tmp_path):
-    """Neither pickled weights nor modules."""
     folder = write_vit(tmp_path / "vit")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pickled weights \(pytorch_model.bin\)"):
@@ -305,12 +298,10 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     output = run(settings, tmp_path, train, test, encoder=vit, threads=2)
     assert "14/14" in capsys.readouterr().err.replace(".0", "")
     header, arrays = read_arrays(output)
-    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
-        "features": (np.float32, (10, 16)),
-        "labels": (np.int64, (10,)),
-        "test_features": (np.float32, (4, 16)),
-        "test_labels": (np.int64, (4,)),
-    }
+    shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    own = {"features": (np.float32, (10, 16)), "labels": (np.int64, (10,))}
+    of_test = {"test_features": (np.float32, (4, 16)), "test_labels": (np.int64, (4,))}
+    assert shapes == own | of_test
     assert header["settings"] == settings.model_dump(mode="json")
     weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
     assert header["encoder"] == {"name": "somebody/vit", "commit": None, "weights": weights}
@@ -344,12 +335,9 @@ def test_minilm_of_its_package_encodes_texts(tmp_path, attempts):
     assert arrays["labels"].tolist() == [1, 1, 0]
     features, folder = arrays["features"], find_encoder(MINILM_PACKAGE).folder
     assert features.shape == (3, 384)
-    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
     itself = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     expected = itself.encode(texts, show_progress_bar=False)
     np.testing.assert_allclose(features, expected, atol=1e-6)
-    similar = features @ features.T
-    assert similar[0, 1] > max(similar[0, 2], similar[1, 2]) + 0.2
     assert not attempts
 
 
@@ -362,9 +350,8 @@ def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path
     run_program("download_encoder", *argv)
     monkeypatch.undo()
     train = cifar_file(tmp_path / "a.npz", 10)
-    header, _ = read_arrays(
-        run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
-    )
+    output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
+    header, _ = read_arrays(output)
     assert header["encoder"]["name"] == "somebody/vit"
     assert header["encoder"]["commit"] == snapshot.name
     assert read_json(lock) == {"encoder somebody/vit": snapshot.name}

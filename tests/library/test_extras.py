@@ -26,7 +26,6 @@ THEIRS = {"opacus", "triton", "pytest", "IPython"}
 
 
 def imported(requirements: list[str]) -> set[str]:
-    """The names by which packages are imported."""
     names = {Requirement(one).name for one in requirements} - {"dpcanary"}
     return {IMPORTED.get(name, name.replace("-", "_")) for name in names - NOT_IMPORTED}
 
@@ -91,13 +90,13 @@ for sys.argv[1:] in (["run", "config/demo.yaml"], ["check", "loop:train"]):
     try:
         main()
     except SystemExit as ending:
-        assert ending.code == 1
+        print(ending)
 """
     done = in_light_install(code)
     assert done.returncode == 0, done.stderr
-    for line, name in zip(done.stdout.splitlines(), names, strict=True):
-        assert re.fullmatch(rf"dpcanary.{name}{NOT_HERE}", line)
-    assert re.fullmatch(rf"(error: this{NOT_HERE}\n){{2}}", done.stderr)
+    starts = [*(f"dpcanary.{name}" for name in names), "error: this", "error: this"]
+    for line, start in zip(done.stdout.splitlines(), starts, strict=True):
+        assert re.fullmatch(rf"{start}{NOT_HERE}", line)
 
 
 def test_the_error_is_explained_of_other_packages_alone():
@@ -128,7 +127,6 @@ def test_one_run_is_estimated_without_numba_to_the_same_number(monkeypatch, conv
 
 
 def test_the_wrapper_for_jax_says_what_to_install(monkeypatch):
-    """It is imported by its module's name, not through the names of a package."""
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.delitem(sys.modules, "dpcanary.watching.optax", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'dpcanary\[jax\]'"):

@@ -61,8 +61,6 @@ TABLE = pd.DataFrame(
 
 
 class Kind(NamedTuple):
-    """A kind of file: how it is written and read, and what is written."""
-
     write: Callable[[Path, Any], object]
     read: Callable[[Path], Any]
     value: Any
@@ -150,7 +148,6 @@ FOREIGN = [b"", b"\x80", b"a\tb\n1\t2\n", b'{"noise": 1.0}', pickle.dumps(Exploi
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_written_comes_back_and_other_files_are_refused(name, tmp_path, monkeypatch):
-    """And pickles are never run."""
     monkeypatch.chdir(tmp_path)
     path, kind = written(name, tmp_path), KINDS[name]
     assert plain(kind.read(path)) == plain(kind.value)
@@ -318,7 +315,6 @@ def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path
 
 
 def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypatch):
-    """The name that is written is the one that is looked for."""
     path, left = tmp_path / "a.txt", []
 
     def fail(file):

@@ -203,7 +203,6 @@ def test_messages_are_in_our_words(handler, capsys, text, expected):
 
 
 def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp_path):
-    """Also if they had no time to write a log."""
     log = tmp_path / "job.log"
     log.touch()
     failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(log)]}

@@ -158,7 +158,6 @@ def test_inputs_that_do_not_fit_are_named(reader, given, message, files) -> None
 
 
 def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str, bytes]:
-    """The files of a figure of a kind, by the program."""
     entry = figure_kind(kind)
     given = ["--draw", entry.draw, "--inputs", *entry.inputs, "--settings", json.dumps(settings)]
     given += [str(part) for name, paths in files.items() for part in (f"--{name}", *paths)]
@@ -190,7 +189,6 @@ def test_writes_three_files_with_the_same_bytes_again(kind, settings, files, tmp
 
 
 def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(files, tmp_path) -> None:
-    """A note with any sign, and the rule that is not valid."""
     note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
     rows = _summary()
     both = pd.concat([rows, rows.assign(threshold_rule="in_sample", is_valid=False)])

@@ -66,7 +66,6 @@ def run(name: str, **options: object) -> None:
 
 
 def settings_of(stage: type[ClosedModel], audit: str) -> str:
-    """A stage's settings as the command line has them."""
     return EXPERIMENT.stage(stage, audit=audit).to_json()
 
 

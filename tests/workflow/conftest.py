@@ -28,5 +28,4 @@ def finished() -> Project:
 
 @pytest.fixture
 def copy(finished: Project, tmp_path: Path) -> Project:
-    """A copy of it, to be altered."""
     return finished.copy(tmp_path / "copy")

@@ -72,7 +72,6 @@ CHECKS = {"make": check_make, "dpcanary": check_command, "python": check_module}
 
 
 def test_commands_are_known_to_the_programs():
-    """Nothing is run."""
     assert len(commands()) > 20
     for page, command in commands():
         words = shlex.split(command.partition(" > ")[0])
@@ -84,7 +83,6 @@ def test_commands_are_known_to_the_programs():
 
 
 def masked(text: str) -> list[str]:
-    """Lines without numbers, which may differ a little between machines."""
     return [re.sub(r"\s+", " ", re.sub(r"\d+[.]\d+", "#", line)) for line in text.splitlines()]
 
 

@@ -45,7 +45,6 @@ def constraints() -> dict[str, str]:
 
 
 def listed(environment: str) -> dict[str, str]:
-    """Versions by PyPI name."""
     found: dict[str, str] = {}
     for item in yaml.safe_load((ROOT / "envs" / f"{environment}.yaml").read_text())["dependencies"]:
         for requirement in item["pip"] if isinstance(item, dict) else [item]:
@@ -66,12 +65,10 @@ def rules() -> dict[str, str]:
 
 
 def environment_of(text: str) -> str:
-    """The environment that a rule's text names first: its own, or its base's."""
     return re.findall(r"envs/(\w+)\.yaml", text)[0]
 
 
 def rules_by_environment() -> dict[str, list[str]]:
-    """Names of the rules that each environment serves."""
     found: dict[str, list[str]] = {}
     for rule, text in rules().items():
         environment = environment_of(text)
@@ -102,7 +99,6 @@ def test_a_rule_names_what_it_needs_and_its_environment_has_what_its_program_imp
 
 
 def third_party(rule: str) -> set[str]:
-    """Distributions that the rule's program and its part of the library import."""
     found = set()
     modules = [name.split(":")[0].replace(".", "/") for name in FUNCTIONS.get(rule, [])]
     [program] = re.findall(r'program\("(\w+)"\)', rules()[rule])
@@ -171,7 +167,6 @@ def built(environment: str, folder: Path) -> Path:
 
 
 def snakemake(folder: Path, programs: Path, *options: str, own: Path | None = None) -> str:
-    """Runs Snakemake, whose jobs' `python` is the environment's, or its own."""
     first = [str(own), "-m", "snakemake"] if own else SNAKEMAKE
     command = [*first, "--cores", "2", "--snakefile", SNAKEFILE, *options]
     command += ["--configfile", "experiment.yaml"]

@@ -33,8 +33,6 @@ if __name__ == "__main__":
 
 
 class Running:
-    """A server, and what its jobs' shells do."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jobs: list[subprocess.Popen] = []
@@ -140,7 +138,6 @@ def test_what_one_job_imports_later_the_next_one_has(running):
 
 
 def test_many_jobs_at_once(running):
-    """Each waits for all others."""
     wait = (
         "import glob; open(f'begun{number}', 'w')\n"
         "while len(glob.glob('begun*')) < 20: time.sleep(0.01)\nsys.exit(number)"
@@ -162,7 +159,6 @@ def test_another_environment_or_a_program_that_cannot_be_imported_gets_a_python_
 
 
 def started(running, code: str) -> tuple[subprocess.Popen, int]:
-    """A job that has begun, and its process."""
     job = running.start(f"print(os.getpid(), flush=True); {code}", start_new_session=True)
     job.stdout.readline()
     return job, int(job.stdout.readline())
@@ -195,7 +191,6 @@ def test_a_job_whose_shell_is_killed_is_killed(running):
 
 
 def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
-    """Ctrl-C reaches every process of the session."""
     # Python looks for signals between short sleeps; one just before a long sleep would wait for it.
     job, process = started(running, "[time.sleep(0.01) for _ in range(360_000)]")
     os.kill(running.server.process.pid, signal.SIGINT)
@@ -259,7 +254,6 @@ def test_the_server_ends_with_the_workflow_and_jobs_wait_for_a_new_one(running):
 
 @pytest.fixture
 def impatient(running, monkeypatch):
-    """A server whose jobs may be idle for two seconds."""
     monkeypatch.setenv(IDLE, str(2 / 60))
     running.end()
     running.use(JobServer(running.setup))

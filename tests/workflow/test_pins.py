@@ -230,7 +230,6 @@ PARTS = [LOCKS[name] for name in ("build", "dpcanary", "tools")]
 @pytest.mark.exhaustive
 @needs_make
 def test_what_is_installed_has_licences_and_hashes(tmp_path):
-    """The command itself validates the bill, and says what it lacks."""
     installed = f"--assume-old={sys.prefix}/.ready-tools"
     places = [f"RELEASE={tmp_path}/release", f"VENV={sys.prefix}", f"DIST={tmp_path}"]
     printed_by([str(MAKE), installed, *places, "sbom"], ROOT)

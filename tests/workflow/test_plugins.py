@@ -39,7 +39,6 @@ print(json.dumps({"texts": texts, "colours": colours}))
 
 
 def blocks() -> dict[str, str]:
-    """The files of the page, by the path in their first line."""
     found = re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
     return dict(found)
 
@@ -83,7 +82,6 @@ def assert_by_the_rule(estimates: pd.DataFrame) -> None:
 
 
 def test_jobs_find_an_adversary_and_a_rule_by_their_names(project):
-    """Of an audit that trains nothing: drawn, scored and estimated."""
     target = "results/mine/estimates/mine-last_gradient.tsv"
     project.run(target)
     estimates = pd.read_csv(project.folder / target, sep="\t")
@@ -94,7 +92,6 @@ def test_jobs_find_an_adversary_and_a_rule_by_their_names(project):
 
 @pytest.mark.exhaustive
 def test_both_adversaries_and_the_rule_give_bounds_and_are_in_a_figure(project):
-    """With a label and a colour, and their costs are estimated."""
     project.run()
     results = project.folder / "results/mine"
     summary = pd.read_csv(results / "summary.tsv", sep="\t")

@@ -31,8 +31,6 @@ ROLES = BOTH | {"other", "summary", "experiment", "features"}
 
 @pytest.fixture(scope="module")
 def jobs(finished: Project) -> list[list[str]]:
-    """The program and the arguments of each job of the experiment."""
-
     def write(folder: Path) -> None:
         words = finished.copy(folder / "copy").plan("--forceall").commands
         (folder / "jobs.json").write_text(json.dumps(words))
@@ -42,7 +40,6 @@ def jobs(finished: Project) -> list[list[str]]:
 
 @pytest.fixture
 def here(copy: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The results of a copy, in whose folder the jobs run."""
     monkeypatch.chdir(copy.folder)
     return copy.results
 
@@ -53,7 +50,6 @@ def job_of(words: list[str]) -> Job:
 
 @contextmanager
 def altered(path: Path, content: bytes) -> Iterator[None]:
-    """A file with another content while inside."""
     own = path.read_bytes()
     path.write_bytes(content)
     try:
@@ -105,7 +101,6 @@ def test_every_input_of_every_job_is_compared(here, jobs):
 
 
 def test_every_job_is_told_what_it_reads(jobs):
-    """A role that a rule forgets would not be compared."""
     for words in jobs:
         options = {word.removeprefix("--") for word in words if word.startswith("--")}
         inputs = job_of(words).inputs
@@ -124,7 +119,6 @@ def test_a_summary_takes_no_config_of_other_data_under_its_name(here, jobs):
 
 
 def test_results_are_not_read_beside_another_config(here):
-    """Neither by the command nor by the report, whichever setting has changed."""
     config = here / "experiment.json"
     for keys, value in (
         (("settings", "delta"), 0.01),
@@ -176,7 +170,6 @@ def test_results_that_were_copied_are_not_those_of_another_config(finished, tmp_
 
 
 def test_a_resolved_config_gives_the_same_origins(here):
-    """What a report computes from the file is what the jobs were told."""
     read = read_experiment(here / "experiment.json")
     for audit in read.audits:
         if read.audits[audit].dataset != "own":  # whose hash the config does not state

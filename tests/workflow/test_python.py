@@ -9,7 +9,6 @@ from dpcanary.workflow import python
 
 
 def interpreter(folder: Path, *, knows: tuple[str, ...]) -> Path:
-    """A `python` that has some packages and no other."""
     for name in knows:
         (folder / "packages" / name).mkdir(parents=True)
         (folder / "packages" / name / "__init__.py").touch()

@@ -90,7 +90,6 @@ def trained(finished: Project) -> Path:
 
 @pytest.fixture
 def crate(trained: Path) -> Path:
-    """The results with their description."""
     return trained / "results/tiny"
 
 
@@ -98,8 +97,6 @@ def crate(trained: Path) -> Path:
     scope="module", params=["shards", pytest.param("scores", marks=pytest.mark.exhaustive)]
 )
 def regenerated(request: pytest.FixtureRequest, trained: Path) -> Path:
-    """What a release gives in a folder without the data and the model; a whole run."""
-
     def write(folder: Path) -> None:
         for name in ("tiny.zip", "tiny.yaml"):
             shutil.copy(trained / request.param / name, folder)
@@ -110,12 +107,10 @@ def regenerated(request: pytest.FixtureRequest, trained: Path) -> Path:
 
 @pytest.fixture
 def again(regenerated: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Project(regenerated).copy(tmp_path / "again").folder
 
 
 def files_of(results: Path) -> dict[str, bytes]:
-    """What is made after training."""
     return {
         str(path.relative_to(results)): path.read_bytes()
         for path in sorted(results.rglob("*"))
@@ -169,7 +164,6 @@ def test_everything_after_training_is_the_same_byte_by_byte(trained, again):
 
 
 def test_a_regenerated_experiment_says_so_and_is_verified_by_its_archive(again):
-    """One score is altered, and the file of an accountant is missing."""
     results = again / "results/tiny"
     sha256 = hashlib.sha256((again / "tiny.zip").read_bytes()).hexdigest()
     report = report_of_experiment(results)
@@ -274,7 +268,6 @@ def check_refused(folder: Path, message: str) -> None:
 
 @pytest.fixture
 def folder(trained: Path, tmp_path: Path) -> Path:
-    """A release of scores, to be altered."""
     place = tmp_path / "released"
     shutil.copytree(trained / "scores", place)
     return place

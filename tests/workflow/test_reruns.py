@@ -96,12 +96,10 @@ def write(folder: Path) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A copy of the experiment."""
     return Project(shared("of-reruns", write)).copy(tmp_path / "project")
 
 
 def plan_after(project: Project, path: str, text: str) -> Plan:
-    """What runs again after a module of the library has got another text."""
     module = project.folder / "dpcanary" / path
     assert module.read_text() != text
     module.write_text(text)
@@ -113,7 +111,6 @@ def text_of(path: str) -> str:
 
 
 def enums_of(path: str) -> list[ast.ClassDef]:
-    """The classes of names in a module."""
     tree = ast.parse((ROOT / "dpcanary" / path).read_text())
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.bases]
     return [node for node in classes if ast.unparse(node.bases[0]).endswith(("Choice", "IntEnum"))]
@@ -181,7 +178,6 @@ def test_a_crafting_function_reruns_its_own_canaries_alone(project):
 
 
 def test_a_second_score_of_stored_observations_trains_nothing(project):
-    """The two audits have new names, but the runs keep theirs."""
     path = "adversaries/catalogue.py"
     twice = re.sub(
         r"scores=\(_LOGIT_DIFFERENCE,\)",

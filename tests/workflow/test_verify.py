@@ -42,7 +42,6 @@ def by_status(found: Verification, status: str) -> set[str]:
 
 
 def derived(results: Path) -> list[Path]:
-    """The files that are made from shards."""
     kept = (*verifying.OBSERVED, "logs", ".lock", "planned.json", "verified.json")
     files = (path for path in sorted(results.rglob("*")) if path.is_file())
     return [path for path in files if path.relative_to(results).parts[0] not in kept]
@@ -70,7 +69,6 @@ def scale_floats(path: Path) -> None:
 
 
 def alter_text(path: Path, rng: np.random.Generator) -> None:
-    """The first digit of a number."""
     text = path.read_text()
     start = text.index("\n") + 1 if path.suffix == ".tsv" else 0
     numbers = re.finditer(r"(?<![\w.-])\d+(\.\d+)?(e-?\d+)?(?=[\t,}\n])", text)
@@ -93,7 +91,6 @@ ALTER: dict[str, Callable[[Path, np.random.Generator], None]] = {
 
 @pytest.fixture(params=["drawn", exhaustive("finished")])
 def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]]:
-    """Results, and audits that are to be forged, exchanged and left alone."""
     if request.param == "drawn":
         experiment, names = request.getfixturevalue("close"), [SECOND, THIRD, FIRST]
     else:
@@ -158,7 +155,6 @@ def test_a_finished_experiment_is_verified_and_its_report_says_so(copy: Project)
 
 @pytest.mark.exhaustive
 def test_a_replay_finds_what_no_score_can_show(copy: Project) -> None:
-    """A forger changes a reference model and a shard, and makes all else from them."""
     reference = min((copy.results / "reference").glob("*.npz"))
     shard = copy.results / "shards/other_rate/00000.npz"
     for forged in (reference, shard):
