@@ -26,6 +26,7 @@ from dpcanary.adversaries.settings import (
     MetagradientSettings,
     MetagradientStage,
 )
+from dpcanary.audits.releasing import released_config
 from dpcanary.datasets.settings import DatasetStage
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
@@ -97,10 +98,8 @@ def test_lists_sweep_and_name_the_audits_with_all_digits():
     assert (last.canary, last.sample_rate, last.score) == ("natural", 0.25, "logit_difference")
     noises = [20.0000001, 20.0000002, 168.076]
     names = names_of(noise_multiplier=noises, num_steps=[1_000_000, 500], learning_rate=[1e-05])
-    assert len(names) == 6
-    assert {"steps-sigma20.0000001-T1000000-lr0.00001", "steps-sigma168.076-T500-lr0.00001"} < {
-        *names
-    }
+    each = [(sigma, steps) for sigma in noises for steps in (1_000_000, 500)]
+    assert names == [f"steps-sigma{sigma}-T{steps}-lr0.00001" for sigma, steps in each]
     sizes = {"model": "mlp", "hidden_sizes": [[8, 4], [16]], "optimizer": ["sgd", "adam"]}
     assert names_of(**sizes) == [
         f"steps-hidden_sizes{size}-{name}" for size in ("8x4", "16") for name in ("sgd", "adam")
@@ -160,14 +159,12 @@ def test_only_insertions_are_accounted():
         (LANDSCAPE | {"record_every": 50}, 1.0, 1, (1, 1)),
     ]:
         experiment = parsed(**changes)
-        noise, accounting = (
-            experiment.stage(one, audit="steps") for one in (NoiseStage, AccountingStage)
-        )
+        noise = experiment.stage(NoiseStage, audit="steps")
+        accounting = experiment.stage(AccountingStage, audit="steps")
         assert (noise.sample_rate, noise.accounted_steps) == (rate, accounted)
         assert accounting.insertions == insertions
-        assert (
-            noise.batches_per_pass == accounting.batches_per_pass == changes.get("batches_per_pass")
-        )
+        batches = changes.get("batches_per_pass")
+        assert noise.batches_per_pass == accounting.batches_per_pass == batches
     assert parsed(**FIXED).stage(TrainingStage, audit="steps").num_steps == 100
 
 
@@ -323,6 +320,9 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
             assert scoring.score_function == score.function
             making = CraftingStage if canary.is_trained else DrawingStage
             assert experiment.stage(making, audit="one").function == canary.function
+        named = {"archive": "a.zip", "config": "a.yaml", "sha256": "0" * 64}
+        released = parse_experiment(yaml.safe_load(released_config(experiment, **named)))
+        assert (released.settings.observations, released.audits) == ("released", experiment.audits)
 
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
@@ -716,10 +716,6 @@ ACCEPTED = cases(
 {conversions: [subsampled_gaussian], delta: 1.0e-12, sample_rate: 1.0}
 {threshold_rules: [combined, in_sample], allow_not_valid: true}
 {looks: [4, 10, 20], threshold_rules: [rank_sum]}
-{canary: [gradient, crafted_input], crafting_steps: 50}
-{model: [linear, mlp], hidden_sizes: [4]}
-{optimizer: [sgd, momentum], momentum: 0.5}
-{canary: [worst_case, gradient]}
 {canary: natural, noise_multiplier: 0}
 """,
     slots="""
@@ -761,23 +757,19 @@ def test_mistakes_are_named(base, changes, message):
     assert bool(message) == bool(refused)
 
 
-def test_gaussian_curves_need_the_conversion_that_gives_them():
-    for kind in ({"kind": "privacy_profile"}, {"kind": "trade_off", "proven": True}):
-        figures = {"f": {"sweeps": ["steps"], **kind}}
-        assert parsed(figures=figures, conversions=["gdp"]).settings.figures
-        with pytest.raises(InputError, match="conversions has no gdp, which gives the audited c"):
-            parsed(figures=figures, conversions=["direct"])
-
-
-def test_sets_of_canaries_are_compared_in_the_same_trainings():
-    changed = config(figures={"f": {"kind": "canary_sets", "sweeps": ["steps"]}}, num_slots=4)
-    changed["audits"]["steps"] |= {"canary": ["loss", "blank"], "adjacency": "add_remove"}
+def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_same_trainings():
+    sets = config(figures={"f": {"kind": "canary_sets", "sweeps": ["steps"]}}, num_slots=4)
+    sets["audits"]["steps"] |= {"canary": ["loss", "blank"], "adjacency": "add_remove"}
     with pytest.raises(InputError, match=r"figures\.f: its audits have seeds of their own; give"):
-        parse_experiment(changed)
-    changed["audits"]["steps"]["seed"] = 3
-    assert parse_experiment(changed).settings.figures
-    with pytest.raises(InputError, match=r"figures\.f: conversions has no gdp, whose bounds it sh"):
-        parse_experiment(changed | {"conversions": ["direct"]})
+        parse_experiment(sets)
+    sets["audits"]["steps"]["seed"] = 3
+    kinds = ({"kind": "privacy_profile"}, {"kind": "trade_off", "proven": True})
+    shown = "gdp, which gives the audited c"
+    with_curves = [(config(figures={"f": {"sweeps": ["steps"], **kind}}), shown) for kind in kinds]
+    for changed, missing in [(sets, "gdp, whose bounds it sh"), *with_curves]:
+        assert parse_experiment(changed | {"conversions": ["gdp"]}).settings.figures
+        with pytest.raises(InputError, match=rf"figures\.f: .*conversions has no {missing}"):
+            parse_experiment(changed | {"conversions": ["direct"]})
 
 
 def test_figures_take_the_numbers_of_runs_that_fit():
