@@ -35,14 +35,11 @@ CONFIG = {
 SHARDS = ("00000", "00001")
 TRAINED = tuple(f"results/tiny/shards/steps-gradient/{shard}.npz" for shard in SHARDS)
 DRAWN = tuple(f"results/tiny/shards/steps-worst_case/{shard}.npz" for shard in SHARDS)
+# This test has no conda: no rule has modules, so the jobs use the `python` of this environment.
 SLURM = (
-    *("--profile", "profiles/slurm"),
-    # This test has no conda: no rule has modules, so the jobs use the `python` of this environment.
-    *("--software-deployment-method", "env-modules"),
-    *("--slurm-init-seconds-before-status-checks", "2"),
-)
-
-
+    "--profile", "profiles/slurm", "--software-deployment-method", "env-modules",
+    "--slurm-init-seconds-before-status-checks", "2",
+)  # fmt: skip
 STARTED: list["subprocess.Popen[str]"] = []
 
 

@@ -91,7 +91,6 @@ def parts_of(split: Split) -> Shape:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"source": "digits"},
         {"source": "digits", "max_records": 900, "num_auxiliary": 200},
         {"source": "digits", "num_auxiliary": 200, "num_test": 50},
         {"source": "purchase100_synthetic", "max_records": 2000, "balanced": False},
@@ -155,19 +154,7 @@ def trained_shard(of: Experiment, runs: int) -> Shard:
     return train_shard(stage, data=data, canaries=canaries, **options)
 
 
-def real_shard(of: Experiment, runs: int) -> Shard:
-    """A shard of audit `a`: drawn, or with a few models that are repeated."""
-    if not of.audits["a"].is_trained:
-        return draw_shard(Drawing(of.stage(DrawingStage, audit="a"), 2.0, range(runs)))
-    few = trained_shard(of, 4)
-    arrays = {
-        name: np.resize(array, (runs, *array.shape[1:]))
-        for name in ("run", "world", "observation", "test_accuracy")
-        for array in [getattr(few, name)]
-    }
-    return replace(few, **arrays)
-
-
+REPEATED = ("run", "world", "observation", "test_accuracy")
 OBSERVED = {  # by what is observed, the first adversary of the catalogue and its score
     score.observes: (entry, score.name)
     for entry in reversed(BUILT_IN.values())
@@ -188,8 +175,15 @@ def test_sizes_of_shards_are_those_of_real_files(observed, num_slots, tmp_path):
     runs = 20_000
     audit |= {"num_repeats": 1, "num_runs": runs, "runs_per_shard": runs, "num_slots": num_slots}
     of = experiment(a=audit)
-    write_shard(tmp_path / "s.npz", real_shard(of, runs))
     rule = "train_shard" if entry.is_trained else "draw_shard"
+    if entry.is_trained:  # a few models that are repeated
+        few = trained_shard(of, 4)
+        varied = {name: getattr(few, name) for name in REPEATED}
+        sized = {name: np.resize(own, (runs, *own.shape[1:])) for name, own in varied.items()}
+        shard = replace(few, **sized)
+    else:
+        shard = draw_shard(Drawing(of.stage(DrawingStage, audit="a"), 2.0, range(runs)))
+    write_shard(tmp_path / "s.npz", shard)
     size = (tmp_path / "s.npz").stat().st_size
     assert size < bytes_of(rule, of) < size + 15_000
 
@@ -310,10 +304,6 @@ def one_second(probe: Probe) -> Seconds:
     return (1.0,)
 
 
-def two_units(probe: Probe) -> Seconds:
-    return (2.0, 3.0)
-
-
 TIMES = st.floats(0, 2) | st.sampled_from([0.0, 1e-6, 0.002])
 
 
@@ -367,7 +357,8 @@ def test_equal_probes_are_measured_once(device, asked, workers, monkeypatch):
 
     monkeypatch.setattr(probes, "ProcessPoolExecutor", Pool)
     done: list[int] = []
-    of = [fake_probe(work, device=device) for work in (one_second, two_units, one_second)]
+    works = (one_second, lambda _: (2.0, 3.0), one_second)
+    of = [fake_probe(work, device=device) for work in works]
     seconds = measured(of, num_workers=asked, on_progress=done.append)
     assert seconds == {of[0]: (1.0,), of[1]: (2.0, 3.0)}
     assert done == [1, 1]

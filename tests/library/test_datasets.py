@@ -35,21 +35,16 @@ def source_of(**arrays: Any) -> Source:
     return Source("some", Records(**{"features": FEATURES, "labels": LABELS} | arrays), test)
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    num_records=st.integers(1, 60),
-    balanced=st.booleans(),
-    num_auxiliary=st.none() | st.integers(1, 30),
-    num_test=st.none() | st.integers(1, 30),
-    has_test=st.booleans(),
-    kind=st.sampled_from(["numbers", "images", "bytes"]),
-)
-@settings(max_examples=60)
-def test_splits(seed, num_records, balanced, num_auxiliary, num_test, has_test, kind):
-    """Disjoint, of the counts that were asked for, each record scaled with its label.
+COUNTS = st.none() | st.integers(1, 30)
+SPLITS = st.tuples(st.integers(0, 2**32), st.integers(1, 60), st.booleans(), COUNTS, COUNTS)
+WAYS = st.tuples(st.booleans(), st.sampled_from(["numbers", "images", "bytes"]))
 
-    Mean and deviation are those of the auxiliary records alone, of images by channel.
-    """
+
+@given(SPLITS, WAYS)
+@settings(max_examples=60)
+def test_splits(counts, way):
+    """Disjoint, each record scaled with its label, by the auxiliary records alone (or channels)."""
+    (seed, num_records, balanced, num_auxiliary, num_test), (has_test, kind) = counts, way
     num_records = min(num_records * (3 if balanced else 1), 60)
     features = {"numbers": FEATURES, "images": FEATURES.reshape(120, 2, 1, 2), "bytes": BYTES}[kind]
     test = Records(features[:31] + 1, LABELS[:31]) if has_test else None
@@ -256,19 +251,16 @@ def test_labels_may_be_texts_in_a_column_of_any_name(kind, tmp_path):
         load_source(path)
 
 
-def test_a_tables_index_is_no_feature(tmp_path, caplog):
+def test_a_tables_index_is_no_feature_and_identifiers_get_a_warning(tmp_path, caplog):
     path = written(tmp_path, ".parquet", TABLE[TABLE["age"] > 20])
     assert load_source(path).training.features.shape[1] == 3
-    assert "its index is no feature and is left out: __index_level_0__" in caplog.text
-
-
-def test_identifiers_get_a_warning(tmp_path, caplog):
     counts = np.arange(40) // 2
     table = pd.DataFrame({"id": np.arange(40)[::-1] + 7, "n": counts, "label": counts % 2})
     table = table.assign(a=np.sqrt(np.arange(40)))  # measured numbers may all differ
     assert load_source(written(tmp_path, ".csv", table)).training.features.shape == (40, 3)
-    [said] = caplog.messages
-    assert "mine.csv: column 'id' has another whole number in every record" in said
+    of_index, of_identifiers = caplog.messages
+    assert "its index is no feature and is left out: __index_level_0__" in of_index
+    assert "mine.csv: column 'id' has another whole number in every record" in of_identifiers
 
 
 @pytest.mark.parametrize(("kind", "where"), [(".csv", "column 'a'"), (".npz", "array 'features'")])

@@ -29,6 +29,7 @@ from dpcanary.files import read_arrays, read_json, read_npz, sha256_of_file, wri
 
 WORDS = ["good", "bad", "film", "a", "the", "very", "dull", "is", "##ly", "!"]
 CPU = torch.device("cpu")
+LOADED = "holds no model that can be loaded"
 IMAGES = np.random.default_rng(0).integers(0, 256, (13, 3, 10, 11), dtype=np.uint8)
 TEXTS = np.array(
     [" ".join(np.random.default_rng(n).choice(WORDS[:8], 1 + n % 9)) for n in range(30)]
@@ -196,20 +197,18 @@ def test_records_must_be_of_the_encoders_kind(vit, bert):
 def test_folders_without_a_model_are_refused(vit, tmp_path):
     from transformers import ConvNextConfig, ConvNextModel
 
-    def refused(message: str) -> None:
+    config = ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
+    content = (vit / "config.json").read_bytes()
+    for change, message in [
+        (lambda: None, r"has no \.safetensors file; only weights in"),
+        (lambda: (tmp_path / "model.safetensors").write_bytes(b"no"), "neither images nor texts"),
+        (lambda: ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path), LOADED),
+        (lambda: (tmp_path / "config.json").write_bytes(content), LOADED),
+        (lambda: ConvNextModel(config).save_pretrained(tmp_path), "has no class token"),
+    ]:
+        change()
         with pytest.raises(InputError, match=message):
             encoded(tmp_path, IMAGES)
-
-    refused(r"has no \.safetensors file; only weights in")
-    (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    refused("reads neither images nor texts")
-    ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path)
-    refused("holds no model that can be loaded")
-    (tmp_path / "config.json").write_bytes((vit / "config.json").read_bytes())
-    refused("holds no model that can be loaded")
-    config = ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
-    ConvNextModel(config).save_pretrained(tmp_path)
-    refused("has no class token")
 
 
 def test_no_code_of_a_folder_is_run(tmp_path):

@@ -208,14 +208,6 @@ def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(files, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_bounds_of_the_first_runs_are_estimated_by_the_same_program(files, tmp_path) -> None:
-    _main("estimate")([*_of_scores(files, tmp_path / "e.tsv"), "--num-runs", "20", "100"])
-    assert {*pd.read_csv(tmp_path / "e.tsv", sep="\t")["num_runs"]} == {20, 100}
-    with pytest.raises(InputError, match="num_runs 102"):
-        _main("estimate")([*_of_scores(files, tmp_path / "f.tsv"), "--num-runs", "20", "102"])
-    assert not (tmp_path / "f.tsv").exists()
-
-
 @style.applied()
 def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     figure, [[axes]] = make_frame(titles=["mine"], panel_size=(4, 3), legend=[], notes=[note])

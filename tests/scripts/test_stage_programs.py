@@ -234,19 +234,6 @@ def test_estimates_of_another_mechanism_are_refused(folder, tmp_path):
     assert not (tmp_path / "summary.tsv").exists()
 
 
-def test_shards_of_another_audit_or_canary_leave_no_scores(folder, tmp_path):
-    first, other = TRAINED[1], TRAINED[3]
-    for audit, shards, canaries, message in [
-        (first, other, first, "made with other settings: it is of another audit"),
-        (DRAWN[0], other, None, "made with other settings: it is of another audit"),
-        (first, first, other, "made with other canaries"),
-    ]:
-        path = canaries and folder / canaries / "c.npz"
-        with pytest.raises(InputError, match=message):
-            score(audit, folder / shards, tmp_path / "s.npz", canaries=path)
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.long
 def test_accounting_falls_back_and_says_so(tmp_path, capsys):
     """A setting that the first accountant refuses: rare sampling with little noise."""

@@ -64,14 +64,6 @@ def test_another_noise_of_one_audit_reruns_only_its_shards_and_a_touched_program
     assert not {"draw_shard", "craft_canaries"} & plan.jobs.keys()
 
 
-def test_more_runs_add_only_new_shards(copy):
-    copy.write(with_audit(TINY, "other_rate", num_runs=12))
-    plan = copy.plan()
-    assert plan.outputs("train_shard") == {"shards/other_rate/00002.npz"}
-    assert plan.outputs("score_runs") == {"scores/other_rate.npz"}
-    assert {*plan.jobs} >= {"estimate", "summarise", "draw_figure"}
-
-
 def test_a_figure_waits_for_its_own_audits_alone_and_is_told_its_settings(copy):
     figure = {**TINY["figures"]["epsilon_by_noise"], "in_sample": True}
     copy.write({**TINY, "figures": {**TINY["figures"], "epsilon_by_noise": figure}})

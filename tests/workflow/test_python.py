@@ -5,7 +5,6 @@ from pathlib import Path
 
 from dpcanary.workflow import python
 
-
 OWN_PYTHON = sys.executable
 
 

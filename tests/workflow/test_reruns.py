@@ -59,14 +59,11 @@ EXPECTED = {
     "adjacency.py": REFERENCE | ACCOUNTS | DRAWING | {"calibrate_noise", "compare_adjacencies"},
     "observations.py": {*DRAWING, *REFERENCE},  # as training/settings.py, which names them
     "accounting/noise.py": {"calibrate_noise", *DRAWING, *ACCOUNTS, *TRAINING},
-    "accounting/mechanism.py": {
-        *ACCOUNTS,
-        *TRAINING,  # of calibrated noise; estimates may use the accountants' curves
-        "calibrate_noise",
-        "compare_adjacencies",
-    },
+    # Training is with calibrated noise, and estimates may use the accountants' curves.
+    "accounting/mechanism.py": {*ACCOUNTS, *TRAINING, "calibrate_noise", "compare_adjacencies"},
     "accounting/settings.py": {*ACCOUNTS, "compare_adjacencies"},
     "adversaries/adversary.py": FIGURES,
+    "adversaries/catalogue.py": FIGURES,
     "adversaries/settings.py": {*DRAWING, *CRAFTING},
     "datasets/settings.py": {"extract_features", *DATA},
     "datasets/source.py": {"extract_features", *DATA},
@@ -135,18 +132,6 @@ def test_an_edit_reruns_what_uses_the_names_or_settings(project, path):
     assert {*plan_after(project, path, edited).jobs} == EXPECTED[path]
 
 
-@pytest.mark.parametrize(
-    ("path", "after", "more", "rules"),
-    [
-        ("estimation/rules.py", "RULES: dict[str, Rule] = {", '\n    "new": None,', ESTIMATES),
-        ("adversaries/catalogue.py", '"""\n', "\n# one entry more\n", FIGURES),
-    ],
-)
-def test_a_new_entry_of_a_catalogue_reruns_what_reads_it(project, path, after, more, rules):
-    edited = text_of(path).replace(after, after + more, 1)
-    assert {*plan_after(project, path, edited).jobs} == rules
-
-
 KINDS = [
     ("figures/scores_of_worlds.py", {"histograms"}),
     ("figures/bounds.py", {"steps", "runs"}),
@@ -169,12 +154,6 @@ def test_the_code_of_a_kind_redraws_its_own_figures_alone(project, path, figures
     plan = plan_after(project, path, text_of(path) + "\n# edited\n")
     assert plan.jobs == ({"draw_figure": len(figures)} if figures else {})
     assert plan.outputs("draw_figure", "png") == {f"figures/{name}.png" for name in figures}
-
-
-def test_a_crafting_function_reruns_its_own_canaries_alone(project):
-    path = "adversaries/gradient.py"
-    plan = plan_after(project, path, text_of(path) + "\n# edited\n")
-    assert plan.outputs("craft_canaries") == {"canaries/images-gradient.npz"}
 
 
 def test_a_second_score_of_stored_observations_trains_nothing(project):

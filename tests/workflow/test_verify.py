@@ -15,7 +15,6 @@ from sampling import exhaustive, some_of
 
 from dpcanary.audits import verifying
 from dpcanary.audits.verifying import Verification, Verified, verify_results
-from dpcanary.errors import InputError
 from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.sealed import read_sealed_object, write_sealed_object
@@ -336,8 +335,3 @@ def test_every_rule_is_one_of_both_kinds() -> None:
     names = {first or second for first, second in rules}
     looks = {"list_audits", "estimate_cost", "resolve_planned_config"}
     assert names == {*verifying.DERIVING_RULES, *verifying.TRAINING_RULES, *looks}
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"experiment\.json does not exist"):
-        verify_results(tmp_path)
