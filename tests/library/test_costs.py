@@ -571,11 +571,8 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
 
 @pytest.mark.long
 def test_the_rule_probes_and_prints(tmp_path):
-    grid = {
-        "canary": ["worst_case", "gradient"], "dataset": "digits", "sample_rate": 1.0,
-        "noise_multiplier": 2.0, "num_steps": 10, "num_runs": 40,
-    }  # fmt: skip
-    datasets = {"digits": {"source": "digits", "num_records": 100}}
+    grid = AUDIT | {"canary": ["worst_case", "gradient"], "num_repeats": 1, "num_steps": 10}
+    datasets = {"d": {"source": "digits", "num_records": 100}}
     config = {"experiment": "tiny", "delta": 1e-5, "datasets": datasets, "audits": {"grid": grid}}
     project = Project.new(tmp_path / "project", config)
     printed = project.run("estimate_cost")

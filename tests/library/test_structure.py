@@ -197,18 +197,14 @@ def test_two_packages_that_register_one_name_are_named(tmp_path, monkeypatch):
 
 def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatch):
     """Relatively, absolutely, beside, and in packages without files of their own."""
-    files = {
-        "mypkg/__init__.py": "",
+    empty = ("mypkg/__init__.py", "mypkg/blocks.py", "beside.py", "lab/bare.py")
+    unused = ("mypkg/unused.py", "layers.py")
+    files = dict.fromkeys((*empty, *unused), "") | {
         "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
         "from lab.deep.small import y\nfrom ..outside import z\n",
         "mypkg/layers.py": "from .sub.inner import w\n",
         "mypkg/sub/inner.py": "from ..blocks import v\n",
-        "mypkg/blocks.py": "",
-        "mypkg/unused.py": "",
-        "beside.py": "",
-        "layers.py": "",
         "lab/deep/small.py": "import lab.bare\n",
-        "lab/bare.py": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -222,4 +218,4 @@ def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatc
         if digest_of_code(program, ROOT, functions=["mypkg.nets:build"]) != before:
             followed.add(name)
         (tmp_path / name).write_text(text)
-    assert followed == {*files} - {"mypkg/unused.py", "layers.py"}
+    assert followed == {*files} - {*unused}

@@ -14,14 +14,8 @@ from running import ROOT, environment, printed_by
 from dpcanary.cli import app
 from dpcanary.installation import config_named
 
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "profiles/README.md",
-    ROOT / "benchmarks/README.md",
-    *(ROOT / "docs").glob("*.md"),
-    *(ROOT / "docs/results").glob("*.md"),
-]
+NAMES = ("README.md", "CONTRIBUTING.md", "profiles/README.md", "benchmarks/README.md")
+PAGES = [ROOT / name for name in NAMES] + [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")]
 OURS = ("dpcanary", "snakemake", "make", "python -m benchmarks", "python -m dpcanary")
 
 

@@ -68,14 +68,6 @@ def environment_of(text: str) -> str:
     return re.findall(r"envs/(\w+)\.yaml", text)[0]
 
 
-def rules_by_environment() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for rule, text in rules().items():
-        environment = environment_of(text)
-        found.setdefault(environment, []).append(rule)
-    return found
-
-
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 
 
@@ -116,13 +108,10 @@ def third_party(rule: str) -> set[str]:
 # The last rules of each role: what has run before a role's turn is there already, so each turn runs
 # the role's own rules alone.
 TURNS = {
-    "encoding": ["extract_features"],
-    "data": ["prepare_dataset"],
-    "accounting": ["account", "compare_adjacencies"],
-    "training": ["train_shard"],
-    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling"],
-    "figures": ["all"],
-}
+    "encoding": ["extract_features"], "data": ["prepare_dataset"],
+    "accounting": ["account", "compare_adjacencies"], "training": ["train_shard"],
+    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling"], "figures": ["all"],
+}  # fmt: skip
 # Downloads have tests of their own, against a server. This experiment trains, so it has no release.
 NOT_RUN = {"download_file", "download_encoder", "unpack_release"}
 # It logs by the figures' names.
@@ -181,7 +170,8 @@ def test_every_environment_has_its_turn():
 def test_each_role_runs_in_its_own_environment(folder):
     for environment, last in TURNS.items():
         snakemake(folder, built(environment, folder), "--until", *last)
-        for rule in {*rules_by_environment()[environment]} - NOT_RUN - FIGURES:
+        own = {rule for rule, text in rules().items() if environment_of(text) == environment}
+        for rule in own - NOT_RUN - FIGURES:
             assert list(folder.glob(f"*/**/logs/{rule}*")), f"{rule} has not run"
     assert (folder / "results/tiny/summary.tsv").exists()
     for figure in yaml.safe_load((folder / "experiment.yaml").read_text())["figures"]:

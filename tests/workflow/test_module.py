@@ -35,12 +35,8 @@ privacy:
   datasets: {digits: {source: digits, num_records: 100}}
   audits:
     small:
-      canary: [worst_case, mislabeled]
-      dataset: digits
-      sample_rate: 0.5
-      noise_multiplier: 1.0
-      num_steps: 4
-      num_runs: 20
+      {canary: [worst_case, mislabeled], dataset: digits, sample_rate: 0.5, noise_multiplier: 1.0,
+      num_steps: 4, num_runs: 20}
   figures:
     trade_off: {kind: trade_off, sweeps: [small]}
     by_runs: {kind: epsilon_by_runs, sweeps: [small], num_runs: [10, 20]}

@@ -24,10 +24,8 @@ from selenium import webdriver
 from typer.testing import CliRunner
 
 from dpcanary import AuditResults, audit
-from dpcanary.audits.running import run_config
 from dpcanary.audits.verifying import verify_results
 from dpcanary.cli import app
-from dpcanary.errors import InputError
 
 pytestmark = pytest.mark.long
 
@@ -133,17 +131,6 @@ def test_a_finished_audit_that_is_called_again_prints_its_results(again, results
     from_script = audit("flowers.csv", **SETTINGS)
     pd.testing.assert_frame_equal(from_script.summary, results.summary)
     assert summary.stat().st_mtime_ns == before
-
-
-def test_a_source_that_does_not_exist_is_no_name_for_older_results(again):
-    config, summary = (again / "results/flowers" / name for name in ("audit.yaml", "summary.tsv"))
-    config.write_text(config.read_text().replace("source: flowers.csv", "source: flower.csv"))
-    before = summary.read_bytes()
-    with pytest.raises(InputError, match=r"datasets\.data: flower\.csv does not exist") as error:
-        run_config(config)
-    assert str(again) in str(error.value)
-    assert "did you mean flowers.csv?" in str(error.value)
-    assert summary.read_bytes() == before
 
 
 def test_a_table_that_changes_is_read_again_whatever_its_time_stamp(again):

@@ -16,9 +16,6 @@ from dpcanary.provenance import Job, listed, origin_of, origins_in
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.results_table import read_results
 from dpcanary.sealed import write_sealed_object, write_sealed_table
-from dpcanary.settings.experiment import read_experiment
-from dpcanary.settings.parsing import parse_experiment
-from dpcanary.settings.products import Products
 
 # What the config has two of, so that they can be exchanged.
 BOTH = {
@@ -167,14 +164,6 @@ def test_results_that_were_copied_are_not_those_of_another_config(finished, tmp_
     graph = printed_by([*command, "--dag"], tmp_path)
     assert "digraph" in graph
     assert "add/remove" not in graph
-
-
-def test_a_resolved_config_gives_the_same_origins(here):
-    read = read_experiment(here / "experiment.json")
-    for audit in read.audits:
-        if read.audits[audit].dataset != "own":  # whose hash the config does not state
-            own = Products(parse_experiment(TINY)).rows(audit)
-            assert own.origin == Products(read).rows(audit).origin
 
 
 def test_an_origin_depends_on_name_settings_and_inputs():

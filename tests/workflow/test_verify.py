@@ -139,20 +139,6 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
 
 
 @pytest.mark.exhaustive
-def test_a_finished_experiment_is_verified_and_its_report_says_so(copy: Project) -> None:
-    before = {path: path.read_bytes() for path in derived(copy.results)}
-    found = verify_results(copy.results, replay=3, cores=2)
-    assert found.exit_status == 0, str(found)
-    assert {one.status for one in found.files} == {"same"}
-    names = {str(path.relative_to(copy.results)) for path in before}
-    assert {one.file for one in found.files} == names | {*found.replayed}
-    assert {path: path.read_bytes() for path in derived(copy.results)} == before
-    assert dict(report_of_experiment(copy.results).provenance)["verified"].endswith(
-        "3 trained anew"
-    )
-
-
-@pytest.mark.exhaustive
 def test_a_replay_finds_what_no_score_can_show(copy: Project) -> None:
     reference = min((copy.results / "reference").glob("*.npz"))
     shard = copy.results / "shards/other_rate/00000.npz"
