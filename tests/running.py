@@ -5,7 +5,6 @@ of it. Copies are of bytes and not hard links: jobs truncate their logs, and a r
 link would alter the original; a copy takes 0.1 s.
 """
 
-import importlib.util
 import os
 import re
 import shlex
@@ -17,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,10 +66,7 @@ def printed_by(
 
 
 def started(command: Sequence[str], folder: Path, **variables: str) -> "subprocess.Popen[str]":
-    """Starts a command in a session of its own, so that a signal may reach all of it.
-
-    What it prints goes to the file `printed` of the folder.
-    """
+    """Starts a command, which prints to the file `printed`, in a session that signals may reach."""
     options = {"cwd": folder, "env": environment(**variables), "start_new_session": True}
     with (folder / "printed").open("w") as printed:
         streams = {"stdout": printed, "stderr": subprocess.STDOUT}
@@ -85,12 +82,7 @@ def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do.
-
-    Attributes:
-        jobs: how many, by rule.
-        commands: of the jobs, without `python` and without their logs.
-    """
+    """How many jobs a run would do by rule, and their commands without `python` and their logs."""
 
     jobs: dict[str, int]
     commands: list[list[str]]
@@ -167,10 +159,7 @@ class Project:
 
 
 def shared(name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that the first test that needs it makes, and all tests of the session read.
-
-    What fails is not tried again by each test that needs it.
-    """
+    """A folder that the first test that needs it makes, or fails to make, for the whole session."""
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = Path(os.environ["DPCANARY_CACHE"]) / f"shared-{session}" / name
     folder.parent.mkdir(exist_ok=True)
@@ -219,13 +208,8 @@ def content_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def program(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"job_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def program(path: Path) -> SimpleNamespace:
+    return SimpleNamespace(**run_path(str(path)))
 
 
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:

@@ -54,9 +54,7 @@ AUDIT = {
 DRAWN = {"canary": "worst_case", "dataset": None}
 
 
-def experiment(
-    *, figures: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, **sweeps: Any
-) -> Experiment:
+def experiment(*, figures: Any = None, settings: Any = None, **sweeps: Any) -> Experiment:
     """Sweeps by their difference from `AUDIT`; None drops a key."""
     audits = {
         name: {key: value for key, value in (AUDIT | changes).items() if value is not None}
@@ -499,7 +497,10 @@ def test_many_jobs_of_seconds_are_better_few():
         assert advice(device, 400, 20.0) == advice(device, 600, 90.0) == []
 
 
-def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it():
+def test_a_gpu_is_held_by_the_jobs_whose_rules_ask_for_it(monkeypatch):
+    for has_gpu, device in product((True, False), ("cpu", "auto", "cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        assert report.timed_on(device) == ("cuda" if has_gpu and device != "cpu" else "cpu")
     optimised = {"canary": "metagradient", "num_slots": 2, "metagradient": {"batch_size": 8}}
     pretrained = {"pretraining": {"num_steps": 2, "batch_size": 8}}
     table = table_of(experiment(a={}, b=optimised, c=pretrained), device="cuda")
@@ -527,12 +528,6 @@ def test_notes_say_what_is_missing():
     plain = notes(experiment(a={}), "cpu")
     assert "Only training and crafting are timed" in plain
     assert not {"GPU", "encoding"} & {*plain.split()}
-
-
-def test_models_are_timed_where_they_will_be_trained(monkeypatch):
-    for has_gpu, device in product((True, False), ("cpu", "auto", "cuda")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
-        assert report.timed_on(device) == ("cuda" if has_gpu and device != "cpu" else "cpu")
 
 
 def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch, capsys):

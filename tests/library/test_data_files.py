@@ -75,9 +75,7 @@ def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
         load_records(stage, files=[file])
 
 
-def test_downloads_have_the_hash_of_the_catalogue_and_files_in_their_place_their_own(
-    known, tmp_path
-):
+def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(known, tmp_path):
     np.savez(tmp_path / "own.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=[0, 1])
     digest = hashlib.sha256((tmp_path / "own.npz").read_bytes()).hexdigest()
     generated = experiment(source="digits")  # has no hash

@@ -171,16 +171,13 @@ def test_a_users_own_file_is_read_and_damage_is_named(kind, tmp_path):
         load_source(path)
 
 
-def test_a_test_part_is_read_from_arrays_and_cut(tmp_path):
+def test_a_test_part_is_cut_and_features_of_a_known_source_may_lack_a_class(tmp_path):
     test = {"test_features": FEATURES[:9] + 1, "test_labels": LABELS[:9]}
     source = load_source(npz(tmp_path, test), max_records=7, num_test=2)
     assert len(source.training) == 7
     np.testing.assert_array_equal(source.test.features, FEATURES[:2] + 1)
     assert source.test.labels.tolist() == [0, 1]
-
-
-def test_features_of_a_known_source_may_lack_a_class(tmp_path):
-    """Its classes are numbered without gaps, but the first records may lack some."""
+    # Classes of a known source are numbered without gaps, but the first records may lack some.
     records = Records(RNG.normal(size=(4, 2)), [6, 9, 9, 4])
     write_arrays(tmp_path / "features.npz", header={}, arrays=vars(records))
     stage = SourceStage(source="cifar10", max_records=4, seed=0)

@@ -30,23 +30,17 @@ def imported(requirements: list[str]) -> set[str]:
     return {IMPORTED.get(name, name.replace("-", "_")) for name in names - NOT_IMPORTED}
 
 
-def test_extras_are_those_of_the_package():
+def test_every_import_is_of_a_requirement_or_of_an_extra_that_is_declared():
     declared = PROJECT["optional-dependencies"]
     for extra, packages in EXTRAS.items():
         assert {*packages} - BROUGHT == imported(declared[extra]), extra
     assert "dpcanary[figures]" in declared["train"]
-
-
-def test_every_import_is_of_a_requirement_or_of_an_extra():
     needed = imported(PROJECT["dependencies"])
     known = needed.union(THEIRS, BROUGHT, *EXTRAS.values(), sys.stdlib_module_names, {"dpcanary"})
     for path in (ROOT / "dpcanary").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.split(".")[0] for name in names} <= known, path
 
 

@@ -169,9 +169,8 @@ def test_canaries_are_of_the_least_confident_records(folder):
 
 def test_shards_say_where_they_come_from(folder):
     numpy, torch = {"python", "numpy"}, {"python", "numpy", "torch"}
-    for audit, inputs, software in (
-        (TRAINED[0], {"data", "canaries"}, torch), (DRAWN[0], set(), numpy)
-    ):  # fmt: skip
+    origins = ((TRAINED[0], {"data", "canaries"}, torch), (DRAWN[0], set(), numpy))
+    for audit, inputs, software in origins:
         header = read_shard(folder / audit / "00000.npz").header
         assert header["settings"] == json.loads(settings_of(EXPERIMENT.runs_stage(audit), audit))
         assert (set(header["inputs"]), header["software"].keys()) == (inputs, software)

@@ -138,9 +138,7 @@ def test_a_damaged_shard_is_named_its_audit_alone_stops_and_the_next_run_goes_on
 
 
 @pytest.mark.long
-def test_a_clone_with_a_space_runs_from_another_folder_without_an_activated_environment(
-    finished, tmp_path
-):
+def test_a_clone_with_a_space_runs_elsewhere_without_an_activated_environment(finished, tmp_path):
     """Jobs find this `python`, although the path has none, or one that knows nothing."""
     home, elsewhere = tmp_path / "my clone", tmp_path / "my work"
     elsewhere.mkdir()

@@ -73,6 +73,7 @@ ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 
 def test_versions_are_the_tested_ones():
     pinned = constraints()
+    assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
     for environment in ENVIRONMENTS:
         for name, version in listed(environment).items():
             if name not in ("python", "pip"):
@@ -97,10 +98,9 @@ def third_party(rule: str) -> set[str]:
     programs = [ROOT / "scripts" / f"{program}.py", *(ROOT / f"{module}.py" for module in modules)]
     for path in {path for program in programs for path in imports_of(program, ROOT)}:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
-            if isinstance(node, ast.ImportFrom):
-                found.add((node.module or "").split(".")[0])
-            elif isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.split(".")[0] for name in names}
     ours = {*sys.stdlib_module_names, "dpcanary"}
     return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found - ours}
 
@@ -160,10 +160,6 @@ def snakemake(folder: Path, programs: Path, *options: str, own: Path | None = No
     command = [*first, "--cores", "2", "--snakefile", SNAKEFILE, *options]
     command += ["--configfile", "experiment.yaml"]
     return printed_by(command, folder, programs=programs, HF_HUB_OFFLINE="1")
-
-
-def test_every_environment_has_its_turn():
-    assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
 
 
 @pytest.mark.exhaustive

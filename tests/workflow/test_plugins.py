@@ -114,7 +114,7 @@ def test_both_adversaries_and_the_rule_give_bounds_and_are_in_a_figure(project):
     assert re.search(r"^craft_canaries +2 ", costs, re.MULTILINE)
 
 
-def test_a_change_of_a_function_makes_its_own_canaries_again(project):
+def test_a_change_of_a_function_makes_its_own_canaries_again(project, monkeypatch):
     project.pretend()
     with (project.folder / "installed/my_audits/mirrored.py").open("a") as module:
         module.write("\n# edited\n")
@@ -122,8 +122,5 @@ def test_a_change_of_a_function_makes_its_own_canaries_again(project):
     assert plan.outputs("craft_canaries") == {"canaries/mine-mirrored.npz"}
     assert {path.split("/")[1] for path in plan.outputs("train_shard")} == {"mine-mirrored"}
     assert "draw_shard" not in plan.jobs
-
-
-def test_without_the_package_its_names_are_unknown(project, monkeypatch):
     monkeypatch.delenv("PYTHONPATH")
     assert "unknown name" in project.looked("--dry-run", fails=True)

@@ -216,6 +216,8 @@ def test_the_config_in_an_archive_runs_it_and_is_the_experiment(trained):
     on_gpu = with_settings(device="cuda")
     text = released_config(on_gpu, archive="tiny.zip", config="tiny.yaml")
     assert parse_experiment(yaml.safe_load(text)).settings.device == "cpu"
+    replication = parse_experiment(read_config(ROOT / "config/released/sst2.yaml"))
+    assert Products(replication).check_release(ROOT / replication.settings.archive)
 
 
 SCORES, OTHER, MORE = (f"scores/{name}.npz" for name in ("module", "noisy", "more"))
@@ -348,11 +350,6 @@ def test_unfinished_and_outdated_results_are_not_released(trained, tmp_path, mon
     with pytest.raises(InputError, match=r"summary\.tsv does not exist"):
         release_results(results, output=Path("made.zip"))
     assert {path.name for path in tmp_path.iterdir()} == {"results", "tiny.yaml"}
-
-
-def test_the_released_replication_is_of_its_config() -> None:
-    experiment = parse_experiment(read_config(ROOT / "config/released/sst2.yaml"))
-    assert Products(experiment).check_release(ROOT / experiment.settings.archive)
 
 
 @pytest.mark.exhaustive

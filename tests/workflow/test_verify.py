@@ -101,10 +101,7 @@ def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[st
 @pytest.mark.long
 @pytest.mark.parametrize("seed", some_of([0, 1, 2], 3))
 def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed: int) -> None:
-    """In one run, since what is made again does not depend on what is there.
-
-    The forged shard is found twice: by scores that nobody has altered, and by a replay.
-    """
+    """The forged shard is found twice: by scores that nobody has altered, and by a replay."""
     (results, names), rng = parts, np.random.default_rng(seed)
     forged, exchanged, own = names
     altered = set()
@@ -185,9 +182,7 @@ def close() -> Project:
 
 
 @pytest.mark.long
-def test_noise_that_is_close_is_believed_and_all_after_it_the_same(
-    close: Project, tmp_path: Path
-) -> None:
+def test_noise_that_is_close_is_believed_and_all_after_it_the_same(close, tmp_path) -> None:
     results = close.copy(tmp_path).results
     before = {path: path.read_bytes() for path in derived(results)}
     found = verify_results(results, replay=1, cores=2)
@@ -227,9 +222,7 @@ def test_another_config_makes_every_bound_and_figure_stale(close: Project, tmp_p
     assert by_status(found, "stale") == bounds | figures | tables
 
 
-def test_critical_values_that_are_kept_here_are_no_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatch) -> None:
     """Jobs simulate them again, whatever this machine's cache holds."""
     results = tmp_path / "results/study"
     results.mkdir(parents=True)
