@@ -98,10 +98,7 @@ def told(*command: str) -> list[str]:
 
 
 def stop(step: str) -> bool:
-    """Sends a step the signal, and returns whether it is stopped.
-
-    A step is listed, and takes signals, before the node has its process.
-    """
+    """Whether a step has stopped; it is listed, and takes signals, before it has a process."""
     sent = subprocess.run(("scancel", "--signal=STOP", step), capture_output=True)
     listed = subprocess.run(("scontrol", "listpids", step), capture_output=True, text=True)
     if sent.returncode or listed.returncode:
@@ -142,10 +139,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 def late(
     local: Experiment, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Experiment, "subprocess.Popen[str]"]:
-    """The whole experiment on SLURM, with a job that will not end in time; goes on in background.
-
-    SLURM's shortest limit is a minute. The job is stopped, so that it takes none of the others'.
-    """
+    """The whole experiment, in the background, with a job that is stopped and ends too late."""
     experiment = local.another(tmp_path_factory.mktemp("late") / "project")
     for old in ("results", ".snakemake"):
         shutil.rmtree(experiment.folder / old)

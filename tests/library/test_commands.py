@@ -212,13 +212,13 @@ def test_a_delta_of_at_least_one_over_the_records_gets_a_warning():
 @pytest.fixture
 def written(tmp_path):
     def write(table: pd.DataFrame, name: str = "scores.csv") -> str:
-        path = tmp_path / name
+        path, separators = tmp_path / name, {".csv": ",", ".tsv": "\t"}
         if path.suffix == ".parquet":
             table.to_parquet(path)
         elif path.suffix == ".npz":
             np.savez(path, **{column: table[column].to_numpy() for column in table})
         else:
-            table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+            table.to_csv(path, index=False, sep=separators[path.suffix])
         return str(path)
 
     return write
@@ -256,8 +256,8 @@ def test_estimates_from_the_score_file_of_an_audit(tmp_path):
     path, rng = tmp_path / "audit.npz", np.random.default_rng(0)
     world = rng.integers(0, 2, (2, 40, 3)).astype(np.uint8)
     scores = rng.normal(size=(2, 40, 3, 2)) + 3.0 * (1 - world[..., None]) * np.array([0.0, 1.0])
-    names = {"audit": "a", "canary": "c", "score": "s", "batch_size": None}
-    header = names | dict.fromkeys(("sample_rate", "noise_multiplier", "seconds"), 1.0)
+    header = {"audit": "a", "canary": "c", "score": "s", "batch_size": None}
+    header |= dict.fromkeys(("sample_rate", "noise_multiplier", "seconds"), 1.0)
     accuracy = np.ones((2, 40), np.float32)
     write_scores(path, AuditScores(header, np.array([5, 10]), scores, world, accuracy))
     last, of_world = scores[0, :, :, 1], world[0]

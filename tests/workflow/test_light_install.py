@@ -35,12 +35,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
-    def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        program = str(folder / "venv/bin" / command[0])
-        return subprocess.run(
-            [program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False,
-            env={"HOME": str(folder), **variables},
-        )  # fmt: skip
+    options = {"cwd": folder, "capture_output": True, "text": True, "check": False}
+
+    def run(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [str(folder / "venv/bin" / program), *arguments]
+        return subprocess.run(command, env={"HOME": str(folder), **variables}, **options)
 
     return run
 
