@@ -15,12 +15,9 @@ from typing import NamedTuple
 import pytest
 from running import PATIENCE, SNAKEMAKE, TINY, Project, content_of, started, wait_for
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        "DPCANARY_SLURM" not in os.environ, reason="needs a SLURM: make test-cluster"
-    ),
-]
+HAS_NONE = "DPCANARY_SLURM" not in os.environ
+needs_slurm = pytest.mark.skipif(HAS_NONE, reason="needs a SLURM: make test-cluster")
+pytestmark = [pytest.mark.long, needs_slurm]
 # Two shards of each kind; enough runs for a job to be caught while it trains.
 STEPS = {
     "canary": ["gradient", "worst_case"], "num_steps": 20, "record_every": 10, "num_runs": 8000,

@@ -47,10 +47,8 @@ AUDIT = {
     "canary": "gradient", "sample_rate": 0.5, "dataset": "digits", "noise_multiplier": 2.0,
     "num_steps": 100, "num_runs": 10,
 }  # fmt: skip
-DATASETS = {
-    "digits": {"source": "digits", "num_records": 100},
-    "others": {"source": "purchase100_synthetic", "num_records": 200},
-}
+OTHERS = {"source": "purchase100_synthetic", "num_records": 200}
+DATASETS = {"digits": {"source": "digits", "num_records": 100}, "others": OTHERS}
 GOOD = {"experiment": "test", "delta": 1e-5, "datasets": DATASETS}
 FIXED = {"sampling": "fixed", "batch_size": 20, "canary_period": 2, "sample_rate": None}
 DRAWN = {"canary": "worst_case", "dataset": None}
@@ -122,8 +120,7 @@ def test_seeds_follow_the_experiments_seed_and_the_names_of_runs():
     assert len({seed for of_audits in seeds.values() for seed in of_audits.values()}) == 3 * 4
     fewer = seeds_of(7, sample_rate=[1.0])
     assert fewer.items() < seeds[7].items()  # others do not move them
-    for own in (0, 3):
-        assert {*seeds_of(7, seed=own).values()} == {own}
+    assert {*seeds_of(7, seed=0).values(), *seeds_of(1, seed=3).values()} == {0, 3}
 
 
 def test_shards_are_indices_and_more_runs_only_add():
@@ -169,15 +166,12 @@ def test_only_insertions_are_accounted():
 
 
 def test_defaults_of_processes_follow_their_sampling_and_adjacency():
-    drawing = {
-        name: parsed(**BASES[name]).stage(DrawingStage, audit="steps")
-        for name in ("drawn", "shuffled", "landscape")
-    }
-    shuffled, landscape = drawing["shuffled"], drawing["landscape"]
+    names = ("drawn", "shuffled", "landscape")
+    stages = [parsed(**BASES[name]).stage(DrawingStage, audit="steps") for name in names]
+    plain, shuffled, landscape = stages
     assert (shuffled.batches_per_pass, shuffled.other_records) == (5, "opposite")
     assert (landscape.landscape, landscape.landscape_threshold) == ("diverging", 0.5)
     assert (landscape.batch_size, landscape.batches_per_pass) == (4, None)
-    plain = drawing["drawn"]
     assert (plain.batches_per_pass, plain.other_records, plain.landscape) == (None, None, None)
     for adjacency, middle in (("add_remove", 0.5), ("substitute", 0.0)):
         for threshold in (None, 0, -1.5, 0.5):  # 0 is not the default under add/remove
@@ -239,10 +233,8 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
 
 def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
     drawn = parsed(**DRAWN, score=["final_sum", "transcript"])
-    assert drawn.runs_of_audit == {
-        "steps-final_sum": "steps",
-        "steps-transcript": "steps-log_likelihood_ratio",
-    }
+    second = {"steps-transcript": "steps-log_likelihood_ratio"}
+    assert drawn.runs_of_audit == {"steps-final_sum": "steps"} | second
     updates = parsed(score="transcript")
     assert updates.runs_of_audit == {"steps": "steps-noisy_gradients"}
     two_scores(monkeypatch, Observation.CHANGE_AND_LENGTH)
@@ -291,8 +283,7 @@ def stages_of(experiment: Experiment, audit: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_config_that_is_written_is_the_same(context, tmp_path):
-    canary = BUILT_IN[CONTEXTS[context]["canary"]]
-    path = tmp_path / "experiment.json"
+    canary, path = BUILT_IN[CONTEXTS[context]["canary"]], tmp_path / "experiment.json"
     for score in canary.scores:
         start = "per_run" if score.observes == Observation.VALUE else None
         changes = {"score": score.name} if context in BUILT_IN else {}
@@ -796,11 +787,13 @@ def test_keys_may_be_shared_by_an_anchor_with_a_sweep_that_uses_them(tmp_path):
     """Of the other sweep, only what the anchor holds; and merged keys may be overridden."""
 
     def read(own: str) -> dict[str, Any]:
-        text = yaml.safe_dump(GOOD) + (
-            "audits:\n"
-            "  crafted: &crafted {canary: crafted_input, sample_rate: 0.5, dataset: digits,\n"
-            "    noise_multiplier: 2.0, num_steps: 100, num_runs: 10, crafting_steps: 50}\n"
-            f"  gradient: {{<<: *crafted, canary: gradient, {own}}}\n"
+        text = (
+            yaml.safe_dump(GOOD)
+            + f"""audits:
+  crafted: &crafted {{canary: crafted_input, sample_rate: 0.5, dataset: digits,
+    noise_multiplier: 2.0, num_steps: 100, num_runs: 10, crafting_steps: 50}}
+  gradient: {{<<: *crafted, canary: gradient, {own}}}
+"""
         )
         (tmp_path / "mine.yaml").write_text(text)
         assert read_config(tmp_path / "mine.yaml") == yaml.safe_load(text)

@@ -51,6 +51,7 @@ AUDIT = {
     "canary": "gradient", "dataset": "d", "sample_rate": 0.5, "noise_multiplier": 2.0,
     "num_steps": 20, "num_runs": 40, "num_repeats": 3, "record_every": 10, "runs_per_shard": 50,
 }  # fmt: skip
+DATASETS = {"d": {"source": "digits", "num_records": 100}}
 DRAWN = {"canary": "worst_case", "dataset": None}
 
 
@@ -60,8 +61,7 @@ def experiment(*, figures: Any = None, settings: Any = None, **sweeps: Any) -> E
         name: {key: value for key, value in (AUDIT | changes).items() if value is not None}
         for name, changes in sweeps.items()
     }
-    datasets = {"d": {"source": "digits", "num_records": 100}}
-    config = {"experiment": "costs", "delta": 1e-5, "datasets": datasets, "audits": audits}
+    config = {"experiment": "costs", "delta": 1e-5, "datasets": DATASETS, "audits": audits}
     return parse_experiment(config | {"figures": figures or {}} | (settings or {}))
 
 
@@ -567,8 +567,7 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
 @pytest.mark.long
 def test_the_rule_probes_and_prints(tmp_path):
     grid = AUDIT | {"canary": ["worst_case", "gradient"], "num_repeats": 1, "num_steps": 10}
-    datasets = {"d": {"source": "digits", "num_records": 100}}
-    config = {"experiment": "tiny", "delta": 1e-5, "datasets": datasets, "audits": {"grid": grid}}
+    config = {"experiment": "tiny", "delta": 1e-5, "datasets": DATASETS, "audits": {"grid": grid}}
     project = Project.new(tmp_path / "project", config)
     printed = project.run("estimate_cost")
     total = re.search(r"^total +2 +(\d+) +40 +400 +0 +(\S+) +", printed, re.MULTILINE)

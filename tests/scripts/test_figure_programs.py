@@ -26,13 +26,8 @@ from dpcanary.settings.figure import Figure as FigureSettings
 from dpcanary.tables import write_table
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
-_STAGE = EstimationStage(
-    delta=1e-5,
-    significance=0.05,
-    threshold_rules=(ThresholdRule.SIMULTANEOUS,),
-    conversions=(Conversion.GDP,),
-    independent=Independence.RUNS,
-)
+_RULES = {"threshold_rules": (ThresholdRule.SIMULTANEOUS,), "conversions": (Conversion.GDP,)}
+_STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **_RULES)
 _NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
 
 

@@ -54,12 +54,8 @@ for name, value in SETTINGS.items():
         OPTIONS += [f"--{name.replace('_', '-')}", str(item)]
 COMMAND = [*DPCANARY, *OPTIONS]
 CHROMIUM = shutil.which("chromium")
-WINDOWS = {
-    "desktop": (1280, 800, "light"),
-    "desktop in the dark": (1280, 800, "dark"),
-    "phone": (390, 844, "light"),
-    "phone in the dark": (390, 844, "dark"),
-}
+SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
+WINDOWS = [f"{device}, {scheme}" for device in SIZES for scheme in ("light", "dark")]
 
 
 def write_inputs(folder: Path) -> None:
@@ -297,12 +293,13 @@ def brightness(color: str) -> float:
     return float(np.mean([int(part) for part in re.findall(r"\d+", color)[:3]]))
 
 
-@pytest.fixture(params=[*WINDOWS])
+@pytest.fixture(params=WINDOWS)
 def page(browser, report, request) -> webdriver.Chrome:
-    width, height, scheme = WINDOWS[request.param]
+    device, scheme = request.param.split(", ")
+    width, height = SIZES[device]
     emulate(browser, "", scheme)
-    device = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.get(report.as_uri())
     return browser
 

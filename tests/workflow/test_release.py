@@ -367,10 +367,8 @@ def test_the_numbers_of_the_documents_are_made_again(tmp_path, config, names, to
     printed_by(command, tmp_path, DPCANARY_DATA=str(ROOT))
     folder = config.translate(str.maketrans("/_", "--"))
     for name in names:
-        drawn, shown = (
-            pd.read_csv(path / f"{name}.tsv", sep="\t")
-            for path in (tmp_path / "results" / folder / "figures", ROOT / "docs/results")
-        )
+        places = (tmp_path / "results" / folder / "figures", ROOT / "docs/results")
+        drawn, shown = (pd.read_csv(place / f"{name}.tsv", sep="\t") for place in places)
         # Digits of accounted epsilons depend on the processor from the seventh on.
         series = shown.get("series", pd.Series("accounted", shown.index))
         accounted = series.str.startswith("accounted")
