@@ -212,6 +212,15 @@ def program(path: Path) -> SimpleNamespace:
     return SimpleNamespace(**run_path(str(path)))
 
 
+def call(name: str, **options: object) -> None:
+    """Calls a job's program with options; a list gives an option several values."""
+    argv: list[str] = []
+    for key, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        argv += [f"--{key.replace('_', '-')}", *map(str, values)]
+    program(ROOT / f"scripts/{name}.py").main(argv)
+
+
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:
     audits = {**config["audits"], sweep: {**config["audits"][sweep], **changes}}
     return {**config, "audits": audits}

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from accounts import bounds_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import TINY, Project
+from running import TINY, Project, call
 
 from dpcanary import Mechanism, runs_needed
 from dpcanary.adversaries.adversary import Score
@@ -546,8 +545,7 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
     assert listed.groupby("rule")["jobs"].sum().to_dict() == project.plan().jobs
     monkeypatch.setattr("dpcanary.costs.report.measured", as_if_measured)
     Path("experiment.json").write_text(of.to_json())
-    program = run_path(str(ROOT / "scripts/estimate_cost.py"))["main"]
-    program(["--experiment", "experiment.json", "--cores", "4"])
+    call("estimate_cost", experiment="experiment.json", cores=4)
     printed = capsys.readouterr()
     rows = lines_of(printed.out)
     assert {*of.sweeps, "(shared)", "total"} <= rows.keys()
@@ -561,7 +559,7 @@ def test_the_program_prints_the_jobs_that_snakemake_plans(tmp_path, monkeypatch,
     assert "Not counted" in printed.out
     assert "probe" in printed.err
     with pytest.raises(InputError, match="is not a resolved config; delete it and run again"):
-        program(["--experiment", "experiment.yaml"])
+        call("estimate_cost", experiment="experiment.yaml")
 
 
 @pytest.mark.long

@@ -6,9 +6,9 @@ import json
 import re
 import threading
 from pathlib import Path
-from runpy import run_path
 
 import pytest
+from running import call
 
 from dpcanary.datasets.catalogue import Entry, entry_of, read_catalogue
 from dpcanary.datasets.download import fetch
@@ -169,14 +169,13 @@ def test_an_unknown_hash_is_kept_beside_others_and_may_not_change(get, tmp_path,
 
 
 def test_the_program_puts_the_file_in_its_place(tmp_path, capsys):
-    main = run_path(str(ROOT / "scripts/download_file.py"))["main"]
     (tmp_path / "dataset_purchase.tgz").write_bytes(CONTENT)
-    arguments = [f"--catalogue={CATALOGUE}", f"--lock={tmp_path}/lock", f"--output={tmp_path}/out"]
-    main([*arguments, "--source=purchase100", f"--data-folder={tmp_path}"])
+    known = {"catalogue": CATALOGUE, "lock": tmp_path / "lock", "output": tmp_path / "out"}
+    call("download_file", source="purchase100", data_folder=tmp_path, **known)
     assert (tmp_path / "out").read_bytes() == CONTENT
     assert read_json(tmp_path / "lock") == {"dataset_purchase.tgz": SHA256}
     with pytest.raises(InputError, match="no download for source 'cifar'; did you mean 'cifar10'"):
-        main([*arguments, "--source=cifar"])
+        call("download_file", source="cifar", **known)
 
 
 def test_the_catalogue_has_every_source_that_is_downloaded():

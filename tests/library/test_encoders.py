@@ -4,11 +4,11 @@ import json
 import socket
 from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 
 import numpy as np
 import pytest
 import torch
+from running import call
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
@@ -268,20 +268,14 @@ def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch
         find_encoder(MINILM_PACKAGE)
 
 
-def run_program(name: str, *argv: str) -> None:
-    run_path(str(Path(__file__).parents[2] / f"scripts/{name}.py"))["main"](argv)
-
-
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
     return FeaturesStage(**{"source": source, "encoder": encoder, "seed": 0, **changes})
 
 
 def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
     output = folder / "features.npz"
-    argv = ["--settings", settings.to_json(), "--files", *map(str, files), "--output", str(output)]
-    for key, value in options.items():
-        argv += [f"--{key}", str(value)]
-    run_program("extract_features", *argv)
+    known = {"settings": settings.to_json(), "files": [*files], "output": output}
+    call("extract_features", **known, **options)
     return output
 
 
@@ -345,8 +339,7 @@ def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path
     snapshot = write_vit(tmp_path / ("c0ffee" * 6 + "cafe"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
     found, lock = tmp_path / "found.json", tmp_path / "lock.json"
-    argv = ["--encoder", "somebody/vit", "--lock", str(lock), "--output", str(found)]
-    run_program("download_encoder", *argv)
+    call("download_encoder", encoder="somebody/vit", lock=lock, output=found)
     monkeypatch.undo()
     train = cifar_file(tmp_path / "a.npz", 10)
     output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)

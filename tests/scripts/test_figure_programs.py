@@ -1,7 +1,7 @@
 """The figure programs read files and write three files, with the same bytes every time."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from running import program
+from running import call
 from summaries import summary_of
 
 from dpcanary.errors import InputError
@@ -25,14 +25,9 @@ from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.settings.figure import Figure as FigureSettings
 from dpcanary.tables import write_table
 
-_SCRIPTS = Path(__file__).parents[2] / "scripts"
 _RULES = {"threshold_rules": (ThresholdRule.SIMULTANEOUS,), "conversions": (Conversion.GDP,)}
 _STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **_RULES)
 _NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
-
-
-def _main(name: str) -> Callable[[list[str]], None]:
-    return program(_SCRIPTS / f"{name}.py").main
 
 
 def _summary() -> pd.DataFrame:
@@ -74,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     paths["one_world"] = [_written_scores(folder, "loss", np.zeros_like(WORLD))]
     grid = {"sample_rates": [1.0], "noise_multipliers": [22.37, 89.128], "num_steps": [500]}
     settings = json.dumps({**grid, "delta": 1e-5})
-    _main("compare_adjacencies")(["--settings", settings, "--output", f"{folder}/ratios.tsv"])
+    call("compare_adjacencies", settings=settings, output=paths["ratios"])
     paths["profiles"] = paths["fig-gradient"]
     deltas = np.linspace(0.01, 0.99, 50)
     profile = [
@@ -83,13 +78,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         for delta in deltas
     ]
     write_table(*paths["profiles"], pd.DataFrame(profile))
-    _main("bound_ceiling")(_of_scores(paths, *paths["ceilings"]))
+    scores, ceilings = paths["scores"], paths["ceilings"]
+    call("bound_ceiling", settings=_STAGE.to_json(), scores=scores, output=ceilings)
     return paths
-
-
-def _of_scores(files: Files, output: Path) -> list[str]:
-    [scores] = files["scores"]
-    return ["--settings", _STAGE.to_json(), "--scores", str(scores), "--output", str(output)]
 
 
 def _read(name: str, **given: Sequence[Path]) -> Any:
@@ -154,10 +145,9 @@ def test_inputs_that_do_not_fit_are_named(reader, given, message, files) -> None
 
 def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str, bytes]:
     entry = figure_kind(kind)
-    given = ["--draw", entry.draw, "--inputs", *entry.inputs, "--settings", json.dumps(settings)]
-    given += [str(part) for name, paths in files.items() for part in (f"--{name}", *paths)]
-    outputs = [part for end in ("pdf", "png", "tsv") for part in (f"--{end}", f"{folder}/f.{end}")]
-    _main("draw_figure")([*given, *outputs])
+    known = {"draw": entry.draw, "inputs": [*entry.inputs], "settings": json.dumps(settings)}
+    outputs = {end: folder / f"f.{end}" for end in ("pdf", "png", "tsv")}
+    call("draw_figure", **known, **files, **outputs)
     return {path.suffix: path.read_bytes() for path in folder.glob("f.*")}
 
 

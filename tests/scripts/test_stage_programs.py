@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from runpy import run_path
 
 import numpy as np
 import pandas as pd
 import pytest
+from running import call as run
 
 from dpcanary import Mechanism, account_epsilon
 from dpcanary.accounting.noise import NoiseStage, noise_of
@@ -31,7 +31,6 @@ from dpcanary.tables import read_table, write_table
 from dpcanary.training.settings import ReferenceStage
 from dpcanary.training.simulation import read_reference
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 SHARED = {"dataset": "digits", "sample_rate": 1.0, "num_steps": 10, "record_every": 5}
 CONFIG = {
     "experiment": "chained", "delta": 1e-5,
@@ -54,15 +53,6 @@ CONFIG = {
 }  # fmt: skip
 EXPERIMENT = parse_experiment(CONFIG)
 TRAINED, SLOTS, DRAWN = (list(EXPERIMENT.sweeps[sweep]) for sweep in "akw")
-
-
-def run(name: str, **options: object) -> None:
-    """Calls a program with options; a list gives an option several values."""
-    argv: list[str] = []
-    for key, value in options.items():
-        values = value if isinstance(value, list) else [value]
-        argv += [f"--{key.replace('_', '-')}", *map(str, values)]
-    run_path(str(SCRIPTS / f"{name}.py"))["main"](argv)
 
 
 def settings_of(stage: type[ClosedModel], audit: str) -> str:
