@@ -1,7 +1,6 @@
-"""Snakemake in a fork of a process that has imported it, for what plans and runs no job.
+"""Snakemake in a fork of a process that has imported it, which takes longer than a small plan.
 
-Importing Snakemake takes longer than planning a small experiment. The library itself is imported in
-the fork: it may be that of a copy of the project, which a test edits.
+The library is imported in the fork: it may be that of a copy of the project, which a test edits.
 """
 
 import multiprocessing

@@ -1,8 +1,6 @@
-"""What tests of the workflow share: commands as a user gives them, plans, a finished experiment.
+"""What tests of the workflow share: commands, plans, and an experiment that is finished once.
 
-One experiment is finished in a session, by whichever test needs it first, and tests work in copies
-of it. Copies are of bytes and not hard links: jobs truncate their logs, and a run its lock, so a
-link would alter the original; a copy takes 0.1 s.
+Tests work in copies of it. They are of bytes: jobs truncate logs, which hard links would share.
 """
 
 import os

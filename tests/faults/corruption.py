@@ -1,8 +1,6 @@
 """What damage does to each kind of file: `python tests/faults/corruption.py` prints the table.
 
-Every kind of file is read as the workflow reads it, after each kind of damage. The outcome is
-`refused`, if an error names the file, `made anew`, if it is computed again, `harmless`, if what is
-read is the same, or SILENT.
+The outcome is `refused` by an error that names the file, `made anew`, `harmless` or SILENT.
 """
 
 import json

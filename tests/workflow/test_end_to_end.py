@@ -1,8 +1,4 @@
-"""The whole workflow on a small experiment: what it makes, and what it does again and what not.
-
-The finished experiment of this session is one of the few whole runs that are not `exhaustive`: no
-smaller run shows that all rules fit together.
-"""
+"""A finished small experiment, which alone shows that all rules fit; what runs again, what not."""
 
 import json
 import os

@@ -1,8 +1,6 @@
 """Environments: versions agree everywhere, and each role's environment has what it imports.
 
-Each is also built, from its listed packages alone, and runs its role's programs. conda is not
-needed: PyPI has the same versions. The experiment goes through the roles in their order, and at
-each the jobs' `python` is that environment's.
+Each is built from PyPI, which has conda's versions, and runs the experiment's jobs of its role.
 """
 
 import ast

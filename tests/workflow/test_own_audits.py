@@ -1,8 +1,4 @@
-"""`dpcanary audit` on a table and a model of the user's own, and the report on it in a browser.
-
-The audit is a whole run: it shows what a user who starts by the command sees, and its results are
-those of the report.
-"""
+"""`dpcanary audit`, a whole run on a user's own table and model, and its report in a browser."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""`dpcanary release`: an archive from which all but the training is made again, without data.
-
-And `dpcanary crate`: the results described for an archive.
-"""
+"""`dpcanary release`: an archive from which results are made without data; and `dpcanary crate`."""
 
 import csv
 import hashlib

@@ -1,8 +1,6 @@
-"""An edit reruns what it can change, and nothing else: by dry runs in a copy of the project.
+"""An edit reruns what it can change, and nothing else: by dry runs, for which files are empty.
 
-The experiment downloads one dataset, encodes another one, calibrates noise in one sweep, is given
-it in another, trains, draws, and has figures of every kind of input. Its files are empty: plans
-depend on what is recorded of them.
+The experiment has data, noise, canaries and figures of every kind that plans distinguish.
 """
 
 import ast
