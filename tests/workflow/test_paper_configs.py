@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 from miniatures import miniature, write_encoders
-from running import DPCANARY, ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, program, shared
+from running import ROOT, SNAKEFILE, SNAKEMAKE, Plan, printed_by, program, shared
 from sampling import exhaustive
 
 FOLDERS = ("pradhan", "cebere", "boglioni", "published", "replication")
@@ -18,10 +18,7 @@ CONFIGS = {
     for folder in FOLDERS
     for config in sorted((ROOT / "config" / folder).glob("*.yaml"))
 }
-PAPER, PUBLISHED = (
-    [config for name, config in CONFIGS.items() if name.startswith(folder)]
-    for folder in ("pradhan/", "published/")
-)
+PAPER = [config for name, config in CONFIGS.items() if name.startswith("pradhan/")]
 # The configs of the replication differ from the papers' in numbers.
 ORIGINAL = [name for name in CONFIGS if not name.startswith("replication/")]
 # What is run in miniature; those of Boglioni et al. are in test_canary_sets.py.
@@ -93,11 +90,3 @@ def test_the_paper_s_figures_are_all_there():
     names = {name for path in PAPER for name in yaml.safe_load(path.read_text())["figures"]}
     numbers = (*range(2, 6), *(f"A{index}" for index in range(1, 7)))
     assert names == {f"figure{number}" for number in numbers}
-
-
-@pytest.mark.exhaustive
-def test_published_audits_run_by_name(tmp_path):
-    for config in PUBLISHED:
-        touch_files_of(config, tmp_path)
-        command = [*DPCANARY, "run", f"published/{config.stem}", "--target", "list_audits"]
-        assert "noise_multiplier" in printed_by(command, tmp_path, DPCANARY_DATA="")
