@@ -1,7 +1,6 @@
-"""Snakemake in a fork of a process that has imported it, for what plans and runs no job.
+"""Snakemake in a fork of a process that has imported it, which takes longer than a small plan.
 
-Importing Snakemake takes longer than planning a small experiment. The library itself is imported in
-the fork: it may be that of a copy of the project, which a test edits.
+The library is imported in the fork: it may be that of a copy of the project, which a test edits.
 """
 
 import multiprocessing
@@ -23,7 +22,6 @@ _OF_PYTHON = (sys.base_prefix, sysconfig.get_path("purelib"))
 def printed_by_fork(
     module: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> tuple[int, str]:
-    """Exit status and output of `python -m MODULE ARGUMENTS` in a folder."""
     with tempfile.NamedTemporaryFile("r") as printed:
         process = _FORKS.Process(
             target=_be, args=(module, [*arguments], str(folder), {**environment}, printed.name)

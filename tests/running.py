@@ -1,11 +1,8 @@
-"""What tests of the workflow share: commands as a user gives them, plans, a finished experiment.
+"""What tests of the workflow share: commands, plans, and an experiment that is finished once.
 
-One experiment is finished in a session, by whichever test needs it first, and tests work in copies
-of it. Copies are of bytes and not hard links: jobs truncate their logs, and a run its lock, so a
-link would alter the original; a copy takes 0.1 s.
+Tests work in copies of it. They are of bytes: jobs truncate logs, which hard links would share.
 """
 
-import importlib.util
 import os
 import re
 import shlex
@@ -17,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +44,6 @@ def build():
 
 
 def environment(programs: Path = PROGRAMS, **variables: str) -> dict[str, str]:
-    """Of a process whose jobs find the programs of a folder first."""
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, **variables}
 
@@ -57,36 +54,21 @@ def printed_by(
     *,
     fails: bool = False,
     programs: Path = PROGRAMS,
-    **variables: str,
+    **of: str,
 ) -> str:
-    """Runs a command in a folder, and returns all that it printed."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(programs, **variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Runs a command in a folder, with these variables, and returns all that it printed."""
+    options = {"cwd": folder, "env": environment(programs, **of), "text": True, "check": False}
+    done = subprocess.run(command, capture_output=True, **options)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 def started(command: Sequence[str], folder: Path, **variables: str) -> "subprocess.Popen[str]":
-    """Starts a command in a session of its own, so that a signal may reach all of it.
-
-    What it prints goes to the file `printed` of the folder.
-    """
+    """Starts a command, which prints to the file `printed`, in a session that signals may reach."""
+    options = {"cwd": folder, "env": environment(**variables), "start_new_session": True}
     with (folder / "printed").open("w") as printed:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment(**variables),
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        streams = {"stdout": printed, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, text=True, **streams, **options)
 
 
 def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -> str:
@@ -98,19 +80,13 @@ def looked(folder: Path, *options: str, fails: bool = False, **variables: str) -
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do.
-
-    Attributes:
-        jobs: how many, by rule.
-        commands: of the jobs, without `python` and without their logs.
-    """
+    """How many jobs a run would do by rule, and their commands without `python` and their logs."""
 
     jobs: dict[str, int]
     commands: list[list[str]]
 
     @classmethod
     def of(cls, folder: Path, *options: str, **variables: str) -> "Plan":
-        """Plans what Snakemake would do in a folder."""
         printed = looked(folder, *options, "--dry-run", "--printshellcmds", **variables)
         stats = re.search(r"^Job stats:\n.*\n-.*\n((?:\w+ +\d+\n)*)", printed, re.MULTILINE)
         lines = stats[1].splitlines() if stats else []
@@ -120,26 +96,17 @@ class Plan:
         return cls(jobs, [*map(shlex.split, commands)])
 
     def outputs(self, program: str, option: str = "output") -> set[str]:
-        """The outputs that a program would make, relative to the results."""
-        given = [
-            path
-            for words in self.commands
-            if Path(words[0]).stem == program
-            for path in values_of(option, words)
-        ]
-        assert given or program not in self.jobs
-        return {path.split("/", 2)[2] for path in given}
+        calls = [words for words in self.commands if Path(words[0]).stem == program]
+        assert calls or program not in self.jobs
+        return {path.split("/", 2)[2] for words in calls for path in values_of(option, words)}
 
 
 def values_of(option: str, words: Sequence[str]) -> list[str]:
-    """The values that an option has in a command."""
     after = words[words.index(f"--{option}") + 1 :]
     return [*takewhile(lambda word: not word.startswith("--"), after)]
 
 
 class Project:
-    """A copy of the project with a config, as a user would have it."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.results = folder / "results" / "tiny"
@@ -164,7 +131,6 @@ class Project:
         return ["--cores", "2", *options, "--configfile", "experiment.yaml"]
 
     def run(self, *options: str, fails: bool = False, **variables: str) -> str:
-        """Runs Snakemake and returns what it printed."""
         command = [*SNAKEMAKE, *self.options(*options)]
         return printed_by(command, self.folder, fails=fails, **variables)
 
@@ -191,10 +157,7 @@ class Project:
 
 
 def shared(name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that the first test that needs it makes, and all tests of the session read.
-
-    What fails is not tried again by each test that needs it.
-    """
+    """A folder that the first test that needs it makes, or fails to make, for the whole session."""
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = Path(os.environ["DPCANARY_CACHE"]) / f"shared-{session}" / name
     folder.parent.mkdir(exist_ok=True)
@@ -209,8 +172,6 @@ def shared(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def built_package() -> Path:
-    """The wheel of this project."""
-
     def write(folder: Path) -> None:
         source = folder / "source"
         names = (".git", ".venv", "build", "results", "resources", ".snakemake")
@@ -233,7 +194,6 @@ def wait_for(condition: Callable[[], object], process: "subprocess.Popen | None"
 
 
 def content_of(path: Path) -> bytes:
-    """What a file holds, without the seconds that it took to make it."""
     if path.suffix == ".npz":
         header, arrays = read_arrays(path)
         header.pop("seconds", None)
@@ -246,14 +206,17 @@ def content_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def program(path: Path) -> ModuleType:
-    """The module of a job's program."""
-    spec = importlib.util.spec_from_file_location(f"job_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def program(path: Path) -> SimpleNamespace:
+    return SimpleNamespace(**run_path(str(path)))
+
+
+def call(name: str, **options: object) -> None:
+    """Calls a job's program with options; a list gives an option several values."""
+    argv: list[str] = []
+    for key, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        argv += [f"--{key.replace('_', '-')}", *map(str, values)]
+    program(ROOT / f"scripts/{name}.py").main(argv)
 
 
 def with_audit(config: Mapping[str, Any], sweep: str, **changes: object) -> dict[str, Any]:

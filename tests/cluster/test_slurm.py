@@ -15,20 +15,14 @@ from typing import NamedTuple
 import pytest
 from running import PATIENCE, SNAKEMAKE, TINY, Project, content_of, started, wait_for
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        "DPCANARY_SLURM" not in os.environ, reason="needs a SLURM: make test-cluster"
-    ),
-]
+HAS_NONE = "DPCANARY_SLURM" not in os.environ
+needs_slurm = pytest.mark.skipif(HAS_NONE, reason="needs a SLURM: make test-cluster")
+pytestmark = [pytest.mark.long, needs_slurm]
 # Two shards of each kind; enough runs for a job to be caught while it trains.
 STEPS = {
-    "canary": ["gradient", "worst_case"],
-    "num_steps": 20,
-    "record_every": 10,
-    "num_runs": 8000,
+    "canary": ["gradient", "worst_case"], "num_steps": 20, "record_every": 10, "num_runs": 8000,
     "runs_per_shard": 4000,
-}
+}  # fmt: skip
 CONFIG = {
     **TINY,
     "datasets": {"digits": {"source": "digits", "num_records": 100}},
@@ -38,20 +32,15 @@ CONFIG = {
 SHARDS = ("00000", "00001")
 TRAINED = tuple(f"results/tiny/shards/steps-gradient/{shard}.npz" for shard in SHARDS)
 DRAWN = tuple(f"results/tiny/shards/steps-worst_case/{shard}.npz" for shard in SHARDS)
+# This test has no conda: no rule has modules, so the jobs use the `python` of this environment.
 SLURM = (
-    *("--profile", "profiles/slurm"),
-    # This test has no conda: no rule has modules, so the jobs use the `python` of this environment.
-    *("--software-deployment-method", "env-modules"),
-    *("--slurm-init-seconds-before-status-checks", "2"),
-)
-
-
+    "--profile", "profiles/slurm", "--software-deployment-method", "env-modules",
+    "--slurm-init-seconds-before-status-checks", "2",
+)  # fmt: skip
 STARTED: list["subprocess.Popen[str]"] = []
 
 
 class Job(NamedTuple):
-    """A line of squeue's."""
-
     id: str
     run: str  # of Snakemake's that submitted it
     comment: str  # rule and wildcards; of an array job, the first task's
@@ -61,8 +50,6 @@ class Job(NamedTuple):
 
 
 class Experiment(Project):
-    """A copy of the project with a config and maybe results."""
-
     @property
     def printed(self) -> str:
         return (self.folder / "printed").read_text()
@@ -75,7 +62,6 @@ class Experiment(Project):
         return copy
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
-        """Snakemake in the background."""
         command = [*SNAKEMAKE, *options, "--configfile", "experiment.yaml"]
         STARTED.append(started(command, self.folder))
         return STARTED[-1]
@@ -100,21 +86,16 @@ class Experiment(Project):
         return [job for job in mine if job.comment.endswith(shard)]
 
     def modified(self, *outputs: str) -> dict[str, int]:
-        """When they were written, of those that exist."""
         paths = {output: self.folder / output for output in outputs}
         return {name: path.stat().st_mtime_ns for name, path in paths.items() if path.exists()}
 
 
 def told(*command: str) -> list[str]:
-    """What a command printed, by line."""
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def stop(step: str) -> bool:
-    """Sends a step the signal, and returns whether it is stopped.
-
-    A step is listed, and takes signals, before the node has its process.
-    """
+    """Whether a step has stopped; it is listed, and takes signals, before it has a process."""
     sent = subprocess.run(("scancel", "--signal=STOP", step), capture_output=True)
     listed = subprocess.run(("scontrol", "listpids", step), capture_output=True, text=True)
     if sent.returncode or listed.returncode:
@@ -125,7 +106,6 @@ def stop(step: str) -> bool:
 
 
 def is_training(experiment: Experiment, shard: str) -> bool:
-    """Whether the program has begun: it tells of its progress."""
     log = experiment.folder / f"results/tiny/logs/train_shard/steps-gradient/{shard}.log"
     return log.exists() and log.stat().st_size > 0
 
@@ -137,7 +117,6 @@ def assert_same_results(one: Experiment, two: Experiment, *outputs: str) -> None
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_goes_on() -> Iterator[None]:
-    """Ends what a failed test has left running."""
     yield
     for process in STARTED:
         if process.poll() is None:
@@ -147,7 +126,6 @@ def nothing_goes_on() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """The whole experiment, without SLURM."""
     folder = tmp_path_factory.mktemp("local") / "project"
     experiment = Experiment(Project.new(folder, CONFIG).folder)
     experiment.complete("--cores", "2")
@@ -158,10 +136,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 def late(
     local: Experiment, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Experiment, "subprocess.Popen[str]"]:
-    """The whole experiment on SLURM, with a job that will not end in time; goes on in background.
-
-    SLURM's shortest limit is a minute. The job is stopped, so that it takes none of the others'.
-    """
+    """The whole experiment, in the background, with a job that is stopped and ends too late."""
     experiment = local.another(tmp_path_factory.mktemp("late") / "project")
     for old in ("results", ".snakemake"):
         shutil.rmtree(experiment.folder / old)

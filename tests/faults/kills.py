@@ -19,21 +19,13 @@ AT_MOST = 4
 
 
 class Killed(NamedTuple):
-    """What happened to a study: its kills, its shards after the last one, and those made again."""
-
     kills: int
     kept: int
     made_again: int
 
 
 def after_kills(folder: Path, *, seed: int, longest: float) -> Killed:
-    """Starts a study in a new folder, kills it some times, and lets it end.
-
-    Args:
-        folder: for the study.
-        seed: of the moments.
-        longest: seconds until a kill, at most.
-    """
+    """Starts a study in a new folder, kills it some times, each in so many seconds, and ends it."""
     rng = np.random.default_rng(seed)
     study.make(folder)
     kills = 0
@@ -55,14 +47,12 @@ def after_kills(folder: Path, *, seed: int, longest: float) -> Killed:
 
 
 def differences(folder: Path, expected: dict[str, bytes]) -> list[str]:
-    """What is not as in an undisturbed run."""
     found = study.results(folder)
     wrong = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
     return [*wrong, *study.leftovers(folder)]
 
 
 def main() -> int:
-    """Runs as many kills as are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kills", type=int)
     parser.add_argument("--seed", type=int, default=0)

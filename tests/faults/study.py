@@ -17,37 +17,26 @@ from running import DPCANARY, PATIENCE, content_of, printed_by, shared, started
 
 RUN = [*DPCANARY, "run", "study.yaml", "--cores", "2"]
 CONFIG: dict[str, Any] = {
-    "experiment": "study",
-    "delta": 1e-5,
+    "experiment": "study", "delta": 1e-5,
     "datasets": {"own": {"source": "own.csv", "num_records": 30}},
     "audits": {
         "trained": {
-            "dataset": "own",
-            "canary": ["gradient", "crafted_input"],
-            "sample_rate": 0.5,
-            "noise_multiplier": 2.0,
-            "num_steps": 6,
-            "num_runs": 16,
-            "runs_per_shard": 4,
+            "dataset": "own", "canary": ["gradient", "crafted_input"], "sample_rate": 0.5,
+            "noise_multiplier": 2.0, "num_steps": 6, "num_runs": 16, "runs_per_shard": 4,
             "crafting_steps": 5,
         },
         "drawn": {
-            "canary": "worst_case",
-            "sample_rate": 0.5,
-            "noise_multiplier": [2.0, 3.0],
-            "num_steps": 4,
-            "num_runs": 40,
-            "runs_per_shard": 10,
+            "canary": "worst_case", "sample_rate": 0.5, "noise_multiplier": [2.0, 3.0],
+            "num_steps": 4, "num_runs": 40, "runs_per_shard": 10,
         },
     },
     "figures": {"trade_off": {"kind": "trade_off", "sweeps": ["trained"]}},
-}
+}  # fmt: skip
 # Of them, all bytes are those of a run that nothing disturbed.
 COMPARED = ("data", "canaries", "shards", "scores", "estimates", "accounting", "figures")
 
 
 def make(folder: Path) -> Path:
-    """Writes the config and the table into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.yaml").write_text(yaml.safe_dump(CONFIG))
     rows = [f"{i % 7},{(i * i) % 11},{i % 3}" for i in range(90)]
@@ -63,7 +52,6 @@ def run(folder: Path, command: Sequence[str] = RUN, *, fails: bool = False, **op
 
 
 def start(folder: Path, **variables: str) -> subprocess.Popen[str]:
-    """Starts a study in a session of its own, so that a signal may reach all of it."""
     return started(RUN, folder, **variables)
 
 
@@ -73,7 +61,6 @@ def printed_at_its_end(running: subprocess.Popen[str], folder: Path) -> str:
 
 
 def processes_in(folder: Path) -> list[int]:
-    """Those that work in a folder, of whatever session."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -103,7 +90,6 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Files that a stopped run must not leave behind once another one has ended."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.part"))
 
 

@@ -23,7 +23,6 @@ from dpcanary.results_lock import locked
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
-    """A copy of a finished study."""
     shutil.copytree(study.undisturbed(), tmp_path / "own", symlinks=True)
     return tmp_path / "own"
 
@@ -36,9 +35,8 @@ def expected() -> dict[str, bytes]:
 def mounted(folder: Path, *options: str) -> Iterator[None]:
     """A file system over a folder; needs root."""
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        ["mount", *options, str(folder)], capture_output=True, text=True, check=False
-    )
+    command = ["mount", *options, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"cannot mount: {done.stderr.strip()}")
     try:
@@ -93,23 +91,14 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path, place):
 @pytest.mark.long
 @pytest.mark.parametrize("kilobytes", [300_000, exhaustive(270_000), 240_000])
 def test_little_memory_is_named(tmp_path, kilobytes):
-    """Whether it is an array or a library that does not fit."""
-
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1024 * kilobytes, 1024 * kilobytes))
 
     command = [*DPCANARY, "account", "--sample-rate", "0.01", "--noise-multiplier", "0.6"]
     command += ["--num-steps", "20000", "--delta", "1e-9"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    options = {"capture_output": True, "text": True, "check": False, "timeout": PATIENCE}
+    variables = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, preexec_fn=limit, **options)
     assert done.returncode == 1
     assert done.stderr.startswith("error: out of memory")
 
@@ -140,7 +129,6 @@ def test_a_run_that_is_stopped_goes_on(tmp_path):
 
 
 def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> str:
-    """What a run prints that gets a signal once a file is there."""
     with start(folder, **variables) as running:
         wait_for(after.exists, running)
         running.send_signal(number)
@@ -161,10 +149,7 @@ def interrupted(folder: Path, number: int, *, after: Path, **variables: str) -> 
     ],
 )
 def test_a_run_that_is_asked_to_end_ends_without_a_traceback(tmp_path, number, until, goes_on):
-    """And leaves nothing in the folder for temporary files; the same command finishes it.
-
-    In CI, that a command goes on is seen after kills alone, which leave less.
-    """
+    """And leaves no temporary file. That it goes on is seen in CI after kills, which leave less."""
     folder, temporary = make(tmp_path / "study"), tmp_path / "temporary"
     temporary.mkdir()
     said = interrupted(folder, number, after=folder / until, TMPDIR=str(temporary))
@@ -184,10 +169,9 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
     """While Snakemake is imported, and so the second, or looks for its plugins."""
     folder, packages = make(tmp_path / "study"), tmp_path / "packages"
     (packages / package).mkdir(parents=True)
-    (packages / package / "__init__.py").write_text(
-        f"import pathlib, time\npathlib.Path({str(packages / 'loads')!r}).touch()\n"
-        "time.sleep(3600)\n"
-    )
+    module = packages / package / "__init__.py"
+    loads = f"pathlib.Path({str(packages / 'loads')!r}).touch()"
+    module.write_text(f"import pathlib, time\n{loads}\ntime.sleep(3600)\n")
     variables = {"PYTHONPATH": f"{packages}{os.pathsep}{ROOT}"}
     # It does not wait for the hour of the import.
     assert interrupted(folder, signal.SIGINT, after=packages / "loads", **variables) == ""
@@ -196,10 +180,7 @@ def test_a_run_that_is_asked_to_end_before_its_jobs_says_no_more(tmp_path, packa
 @pytest.mark.exhaustive
 def test_a_job_that_hangs_is_ended_and_named(tmp_path):
     folder = make(tmp_path)
-    (folder / "slow_models.py").write_text(
-        "import time\nfrom torch import nn\n\n\ndef build():\n"
-        "    time.sleep(3600)\n    return nn.Linear(2, 3)\n"
-    )
+    (folder / "slow_models.py").write_text("import time\n\ndef build():\n    time.sleep(3600)\n")
     text = (folder / "study.yaml").read_text()
     text = text.replace("    num_runs: 16", "    model: slow_models:build\n    num_runs: 16")
     (folder / "study.yaml").write_text(text)

@@ -4,9 +4,9 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,12 +17,16 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 
 
 def calls() -> list[dict]:
-    """What the example gives to each call of the action."""
     [job] = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
     return [step["with"] for step in job["steps"] if "/dpcanary@" in step.get("uses", "")]
 
 
-def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess, str]:
+def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-eo", "pipefail", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess[str], str]:
     """Runs the steps of the action as GitHub does, without its installation."""
     inputs = {name: one["default"] for name, one in ACTION["inputs"].items()}
     assert given.keys() <= inputs.keys()
@@ -30,26 +34,17 @@ def run_action(given: dict, folder: Path) -> tuple[subprocess.CompletedProcess, 
     summary = folder / "summary.md"
 
     def filled(text: str) -> str:
-        found = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: inputs[match[1]], text)
-        assert "${{" not in found
-        return found
+        text = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: inputs[match[1]], text)
+        assert "${{" not in text
+        return text
 
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    known = {**os.environ, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary)}
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]  # an input is not a part of the script
-        result = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", step["run"]],
-            cwd=ROOT / filled(step.get("working-directory", ".")),
-            env={
-                **os.environ,
-                "PATH": path,
-                "GITHUB_STEP_SUMMARY": str(summary),
-                **{name: filled(value) for name, value in step.get("env", {}).items()},
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        own = {name: filled(value) for name, value in step.get("env", {}).items()}
+        place = ROOT / filled(step.get("working-directory", "."))
+        result = run_script(step["run"], cwd=place, env=known | own)
         if result.returncode:
             break
     return result, summary.read_text() if summary.exists() else ""
@@ -83,38 +78,30 @@ def test_an_input_of_the_action_is_not_run(tmp_path):
 
 @pytest.mark.long
 def test_the_fixtures_of_the_plugin(tmp_path):
-    (tmp_path / "test_own.py").write_text(
-        textwrap.dedent("""
-        import sys
+    examples = str(ROOT / "docs/examples")
+    (tmp_path / "test_own.py").write_text(f"""
+import sys
 
-        import pytest
-
-        sys.path.insert(0, "EXAMPLES")
+sys.path.insert(0, {examples!r})
 
 
-        def test_nothing_is_imported_for_the_plugin():
-            assert "torch" not in sys.modules
+def test_nothing_is_imported_for_the_plugin():
+    assert "torch" not in sys.modules
 
 
-        def test_my_gradients(assert_model):
-            from checked_training import build, records
+def test_my_gradients(assert_model):
+    from checked_training import build, records
 
-            assert_model(build()[0], records())
+    assert_model(build()[0], records())
 
 
-        def test_my_loop(assert_mechanism):
-            from checked_training import train_by_hand
+def test_my_loop(assert_mechanism):
+    from checked_training import train_by_hand
 
-            assert_mechanism(train_by_hand, num_trainings=10)
-        """).replace("EXAMPLES", str(ROOT / "docs/examples"))
-    )
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "dpcanary.pytest_plugin", "-q", str(tmp_path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    assert_mechanism(train_by_hand, num_trainings=10)
+""")
+    command = f"{sys.executable} -m pytest -p dpcanary.pytest_plugin -q {tmp_path}"
+    result = run_script(command, cwd=tmp_path)
     assert "1 failed, 2 passed" in result.stdout, result.stdout
     assert "AssertionError: the training loop is not what is accounted" in result.stdout
     assert "FAIL  normalisation" in result.stdout
@@ -126,25 +113,17 @@ def test_pytest_finds_the_plugin():
     assert names == ["dpcanary.pytest_plugin"]
 
 
-@pytest.mark.parametrize(
-    ("given", "installed"),
-    [
-        (ACTION["inputs"]["install"]["default"], "-m pip install --quiet /where/it/is"),
-        ("dpcanary==0.1.0", "-m pip install --quiet dpcanary==0.1.0"),
-        ("", ""),
-    ],
-)
-def test_the_action_installs_its_own_version_by_default(given, installed, tmp_path):
+def test_the_action_installs_its_own_version_by_default(tmp_path):
     """Not what a registry has under this name."""
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", ACTION["runs"]["steps"][0]["run"]],
-        env={"PATH": path, "INSTALL": given, "GITHUB_ACTION_PATH": "/where/it/is"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == installed
+    for given, installed in [
+        (ACTION["inputs"]["install"]["default"], "-m pip install --quiet /where/it/is"),
+        ("dpcanary==0.1.0", "-m pip install --quiet dpcanary==0.1.0"),
+        ("", ""),
+    ]:
+        variables = {"PATH": path, "INSTALL": given, "GITHUB_ACTION_PATH": "/where/it/is"}
+        result = run_script(ACTION["runs"]["steps"][0]["run"], env=variables)
+        assert (result.returncode, result.stdout.strip()) == (0, installed)

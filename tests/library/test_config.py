@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dpcanary.adversaries.settings import (
     MetagradientSettings,
     MetagradientStage,
 )
+from dpcanary.audits.releasing import released_config
 from dpcanary.datasets.settings import DatasetStage
 from dpcanary.encoders.settings import FeaturesStage
 from dpcanary.errors import InputError
@@ -45,10 +47,8 @@ AUDIT = {
     "canary": "gradient", "sample_rate": 0.5, "dataset": "digits", "noise_multiplier": 2.0,
     "num_steps": 100, "num_runs": 10,
 }  # fmt: skip
-DATASETS = {
-    "digits": {"source": "digits", "num_records": 100},
-    "others": {"source": "purchase100_synthetic", "num_records": 200},
-}
+OTHERS = {"source": "purchase100_synthetic", "num_records": 200}
+DATASETS = {"digits": {"source": "digits", "num_records": 100}, "others": OTHERS}
 GOOD = {"experiment": "test", "delta": 1e-5, "datasets": DATASETS}
 FIXED = {"sampling": "fixed", "batch_size": 20, "canary_period": 2, "sample_rate": None}
 DRAWN = {"canary": "worst_case", "dataset": None}
@@ -62,14 +62,9 @@ LANDSCAPE = {
 }  # fmt: skip
 TARGET = {"noise_multiplier": None, "target_epsilon": 1.0}
 BASES = {
-    "audit": {},
-    "slots": {"num_slots": 8, "worlds": "coins"},
-    "shuffled": SHUFFLED,
-    "landscape": LANDSCAPE,
-    "fixed": FIXED,
-    "drawn": DRAWN,
-    "target": TARGET,
-}
+    "audit": {}, "slots": {"num_slots": 8, "worlds": "coins"}, "shuffled": SHUFFLED,
+    "landscape": LANDSCAPE, "fixed": FIXED, "drawn": DRAWN, "target": TARGET,
+}  # fmt: skip
 
 
 def config(top: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -93,9 +88,6 @@ def names_of(**changes: Any) -> list[str]:
     return [*parsed(**changes).audits]
 
 
-# Expansion and resolution
-
-
 def test_lists_sweep_and_name_the_audits_with_all_digits():
     experiment = parsed(canary=["gradient", "natural"], sample_rate=[1.0, 0.25])
     names = [f"steps-{canary}-q{q}" for canary in ("gradient", "natural") for q in ("1", "0.25")]
@@ -104,10 +96,8 @@ def test_lists_sweep_and_name_the_audits_with_all_digits():
     assert (last.canary, last.sample_rate, last.score) == ("natural", 0.25, "logit_difference")
     noises = [20.0000001, 20.0000002, 168.076]
     names = names_of(noise_multiplier=noises, num_steps=[1_000_000, 500], learning_rate=[1e-05])
-    assert len(names) == 6
-    assert {"steps-sigma20.0000001-T1000000-lr0.00001", "steps-sigma168.076-T500-lr0.00001"} < {
-        *names
-    }
+    each = [(sigma, steps) for sigma in noises for steps in (1_000_000, 500)]
+    assert names == [f"steps-sigma{sigma}-T{steps}-lr0.00001" for sigma, steps in each]
     sizes = {"model": "mlp", "hidden_sizes": [[8, 4], [16]], "optimizer": ["sgd", "adam"]}
     assert names_of(**sizes) == [
         f"steps-hidden_sizes{size}-{name}" for size in ("8x4", "16") for name in ("sgd", "adam")
@@ -130,8 +120,7 @@ def test_seeds_follow_the_experiments_seed_and_the_names_of_runs():
     assert len({seed for of_audits in seeds.values() for seed in of_audits.values()}) == 3 * 4
     fewer = seeds_of(7, sample_rate=[1.0])
     assert fewer.items() < seeds[7].items()  # others do not move them
-    for own in (0, 3):
-        assert {*seeds_of(7, seed=own).values()} == {own}
+    assert {*seeds_of(7, seed=0).values(), *seeds_of(1, seed=3).values()} == {0, 3}
 
 
 def test_shards_are_indices_and_more_runs_only_add():
@@ -145,7 +134,6 @@ def test_shards_are_indices_and_more_runs_only_add():
 
 
 def test_slots_choose_their_worlds_and_the_drift_that_is_foretold():
-    """That of gradients in coordinates of their own, up to each recorded step."""
     for changes, worlds, drift in [
         ({}, "alternate", ()),
         ({"num_slots": 3}, "coins", (50, 100)),
@@ -168,27 +156,22 @@ def test_only_insertions_are_accounted():
         (LANDSCAPE | {"record_every": 50}, 1.0, 1, (1, 1)),
     ]:
         experiment = parsed(**changes)
-        noise, accounting = (
-            experiment.stage(one, audit="steps") for one in (NoiseStage, AccountingStage)
-        )
+        noise = experiment.stage(NoiseStage, audit="steps")
+        accounting = experiment.stage(AccountingStage, audit="steps")
         assert (noise.sample_rate, noise.accounted_steps) == (rate, accounted)
         assert accounting.insertions == insertions
-        assert (
-            noise.batches_per_pass == accounting.batches_per_pass == changes.get("batches_per_pass")
-        )
+        batches = changes.get("batches_per_pass")
+        assert noise.batches_per_pass == accounting.batches_per_pass == batches
     assert parsed(**FIXED).stage(TrainingStage, audit="steps").num_steps == 100
 
 
 def test_defaults_of_processes_follow_their_sampling_and_adjacency():
-    drawing = {
-        name: parsed(**BASES[name]).stage(DrawingStage, audit="steps")
-        for name in ("drawn", "shuffled", "landscape")
-    }
-    shuffled, landscape = drawing["shuffled"], drawing["landscape"]
+    names = ("drawn", "shuffled", "landscape")
+    stages = [parsed(**BASES[name]).stage(DrawingStage, audit="steps") for name in names]
+    plain, shuffled, landscape = stages
     assert (shuffled.batches_per_pass, shuffled.other_records) == (5, "opposite")
     assert (landscape.landscape, landscape.landscape_threshold) == ("diverging", 0.5)
     assert (landscape.batch_size, landscape.batches_per_pass) == (4, None)
-    plain = drawing["drawn"]
     assert (plain.batches_per_pass, plain.other_records, plain.landscape) == (None, None, None)
     for adjacency, middle in (("add_remove", 0.5), ("substitute", 0.0)):
         for threshold in (None, 0, -1.5, 0.5):  # 0 is not the default under add/remove
@@ -215,11 +198,7 @@ def test_steps_are_equal_for_plain_gradient_descent():
         assert accounting.has_equal_steps is expected, changes
 
 
-# Runs that audits share
-
-
 def two_scores(monkeypatch: pytest.MonkeyPatch, observes: str) -> None:
-    """Gives the gradient canary a second score, as a plugin's adversary may have."""
     own = BUILT_IN["gradient"]
     other = Score("other", "dpcanary.scoring.scores:as_observed", observes)
     monkeypatch.setitem(BUILT_IN, "gradient", replace(own, scores=(*own.scores, other)))
@@ -254,10 +233,8 @@ def test_audits_that_differ_in_score_alone_share_runs(monkeypatch):
 
 def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
     drawn = parsed(**DRAWN, score=["final_sum", "transcript"])
-    assert drawn.runs_of_audit == {
-        "steps-final_sum": "steps",
-        "steps-transcript": "steps-log_likelihood_ratio",
-    }
+    second = {"steps-transcript": "steps-log_likelihood_ratio"}
+    assert drawn.runs_of_audit == {"steps-final_sum": "steps"} | second
     updates = parsed(score="transcript")
     assert updates.runs_of_audit == {"steps": "steps-noisy_gradients"}
     two_scores(monkeypatch, Observation.CHANGE_AND_LENGTH)
@@ -266,21 +243,7 @@ def test_audits_that_observe_something_else_make_runs_of_their_own(monkeypatch):
         assert len({*experiment.runs_of_audit.values()}) == len(seeds) == 2
 
 
-def test_training_does_not_depend_on_canary_or_score():
-    """So audits whose runs are observed alike have the same settings of training."""
-    canaries = ["crafted_input", "mislabeled", "natural", "gradient"]
-    experiment = parsed(canary=canaries, seed=3)
-    training = [experiment.stage(TrainingStage, audit=f"steps-{canary}") for canary in canaries]
-    assert training[0] == training[1] == training[2]
-    assert training[0].observe is Observation.LOGITS
-    assert training[3] == training[0].model_copy(update={"observe": Observation.CHANGE})
-
-
-# Every key, of every canary of the catalogue
-
-
 def audit_of(canary: str, /, **changes: Any) -> dict[str, Any]:
-    """An audit with a canary of the catalogue."""
     entry = BUILT_IN[canary]
     audit = AUDIT | {"canary": canary, "adjacency": entry.adjacencies[-1].value, "seed": 3}
     if not entry.is_trained:
@@ -312,18 +275,15 @@ STAGES = (*OF_ALL, *OF_TRAINED, DrawingStage)
 
 def stages_of(experiment: Experiment, audit: str) -> dict[str, str]:
     """The settings of an audit's jobs, as their command lines have them."""
-    is_trained = experiment.audits[audit].is_trained
-    used = [*OF_ALL, *(OF_TRAINED if is_trained else [DrawingStage])]
-    stages = {stage.__name__: experiment.stage(stage, audit=audit) for stage in used}
-    for stage in stages.values():
-        assert type(stage).model_validate_json(stage.to_json()) == stage
-    return {name: stage.to_json() for name, stage in stages.items()}
+    own = OF_TRAINED if experiment.audits[audit].is_trained else [DrawingStage]
+    stages = [experiment.stage(stage, audit=audit) for stage in (*OF_ALL, *own)]
+    assert [type(stage).model_validate_json(stage.to_json()) for stage in stages] == stages
+    return {type(stage).__name__: stage.to_json() for stage in stages}
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_config_that_is_written_is_the_same(context, tmp_path):
-    canary = BUILT_IN[CONTEXTS[context]["canary"]]
-    path = tmp_path / "experiment.json"
+    canary, path = BUILT_IN[CONTEXTS[context]["canary"]], tmp_path / "experiment.json"
     for score in canary.scores:
         start = "per_run" if score.observes == Observation.VALUE else None
         changes = {"score": score.name} if context in BUILT_IN else {}
@@ -340,12 +300,15 @@ def test_a_config_that_is_written_is_the_same(context, tmp_path):
             assert scoring.score_function == score.function
             making = CraftingStage if canary.is_trained else DrawingStage
             assert experiment.stage(making, audit="one").function == canary.function
+        named = {"archive": "a.zip", "config": "a.yaml", "sha256": "0" * 64}
+        released = parse_experiment(yaml.safe_load(released_config(experiment, **named)))
+        assert (released.settings.observations, released.audits) == ("released", experiment.audits)
 
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z")
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), data=st.data())
 def test_renaming_audits_changes_no_setting(names, data):
     contexts = data.draw(st.lists(st.sampled_from([*CONTEXTS]), min_size=3, max_size=3))
@@ -374,11 +337,7 @@ def another(declared: dict[str, Any], definitions: dict[str, Any]) -> Any:
         required = declared.get("required", ())
         fields = {"num_steps": 7} if "num_steps" in required else {"num_steps": 7, "batch_size": 8}
         return fields | {"learning_rate": 0.5}
-    if declared["type"] == "integer":
-        return (default or 2) + 2
-    if declared["type"] == "number":
-        return (default or 0.5) * 0.75
-    raise AssertionError(f"another value of {declared}")
+    return (default or 2) + 2 if declared["type"] == "integer" else (default or 0.5) * 0.75
 
 
 # What the schema does not say: names of catalogues, and values that only go with others.
@@ -397,6 +356,11 @@ def other_value(key: str) -> Any:
     return OTHER[key] if key in OTHER else another(own["properties"][key], own["$defs"])
 
 
+@cache
+def stages_in(context: str) -> dict[str, str]:
+    return stages_of(parse_experiment({**GOOD, "audits": {"one": CONTEXTS[context]}}), "one")
+
+
 def stages_with(change: dict[str, Any], **contexts: str) -> dict[str, dict[str, str]]:
     """The settings of the jobs of audits, each in a context; none if they do not take a change."""
     audits = {name: CONTEXTS[context] | change for name, context in contexts.items()}
@@ -412,28 +376,25 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
     """Sweeps share keys, and a change of a key reruns only the jobs that use it."""
     change, use = {key: other_value(key)}, metadata_of(Audit, UsedIf).get(key)
     audits = parse_experiment({**GOOD, "audits": CONTEXTS}).audits
-    unused = [name for name, audit in audits.items() if use and not use.condition(audit)]
+    unused = [name for name in CONTEXTS if use and not use.condition(audits[name])]
     users, changed, run = [], set(), set()
     for name in CONTEXTS:
         if name not in unused and (after := stages_with(change, user=name)):
             users.append(name)
-            before = stages_with({}, user=name)["user"]
+            before = stages_in(name)
             run |= {*before}
             changed |= {stage for stage, text in after["user"].items() if before[stage] != text}
     having = {stage.__name__ for stage in STAGES if key in stage.model_fields}
     assert having & run <= changed
     assert bool(changed) == (key not in OF_NO_STAGE)
-    sharing = {
-        name: stages["other"]
-        for name in unused
-        if (stages := stages_with(change, user=users[-1], other=name))
-    }
+    shared = {name: stages_with(change, user=users[-1], other=name) for name in unused}
+    sharing = {name: stages["other"] for name, stages in shared.items() if stages}
     assert bool(sharing) == (bool(use) and key != "initial_weights")  # which processes refuse
     for name, stages in sharing.items():
-        assert stages == stages_with({}, other=name)["other"]
-        audit = CONTEXTS[name] | change
+        assert stages == stages_in(name)
+        audits = {"other": CONTEXTS[name] | change}
         with pytest.raises(InputError, match=rf"audits\.other: {key}: its canary, model and opt"):
-            parse_experiment({**GOOD, "audits": {"other": audit}})
+            parse_experiment({**GOOD, "audits": audits})
 
 
 @pytest.mark.parametrize(
@@ -454,9 +415,8 @@ def test_a_key_changes_the_jobs_that_use_it_and_no_others(key):
 def test_settings_of_the_experiment_change_the_jobs_that_use_them(key, value, jobs):
     """Delta moves the noise where it is calibrated, and an audit's own seed keeps its canaries."""
     for own in ({}, TARGET | {"seed": 3}):
-        before, after = (
-            stages_of(parsed(top, num_slots=4, **own), "steps") for top in ({}, {key: value})
-        )
+        tops = ({}, {key: value})
+        before, after = (stages_of(parsed(top, num_slots=4, **own), "steps") for top in tops)
         changed = {name for name in before if before[name] != after[name]}
         expected = {*jobs.split()} | ({"NoiseStage"} if own and key == "delta" else set())
         assert changed == expected - ({"MetagradientStage"} if own else set())
@@ -482,8 +442,6 @@ def test_keys_of_datasets_reach_the_jobs_that_read_them(key):
     assert [a != b for a, b in zip(before, after, strict=True)] == [key in one for one in fields]
 
 
-# Declared keys: unknown ones, wrong types, limits
-
 FIGURE = {"kind": "trade_off", "sweeps": ["steps"]}
 OWNERS: dict[str, tuple[type[ClosedModel], str, dict[str, Any]]] = {
     "config": (Settings, "config: ", {}),
@@ -499,7 +457,6 @@ KEYS = [(owner, key) for owner, (model, *_) in OWNERS.items() for key in model.m
 
 
 def with_key(owner: str, key: str, value: Any) -> dict[str, Any]:
-    """A config in which a mapping has this value at a key."""
     mapping = OWNERS[owner][2] | {key: value}
     if owner == "config":
         return config(mapping)
@@ -521,7 +478,6 @@ def refusal(changed: dict[str, Any]) -> list[str]:
 
 
 def names_in(declared: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
-    """The names that a key may have, by its schema."""
     for choice in declared.get("anyOf", []):
         if names := names_in(choice, definitions):
             return names
@@ -549,7 +505,6 @@ def limits_of(declared: dict[str, Any], definitions: dict[str, Any]) -> Iterator
 
 @pytest.mark.parametrize(("owner", "key"), KEYS)
 def test_declared_keys_are_named_if_they_are_wrong(owner, key):
-    """What the limits are, the schema says, which is compared with the committed one."""
     model, where, _ = OWNERS[owner]
     [unknown] = [line for line in refusal(with_key(owner, f"{key}x", 1)) if "unknown key" in line]
     head, _, nested = where.rpartition(": ")
@@ -568,8 +523,6 @@ def test_declared_keys_are_named_if_they_are_wrong(owner, key):
 
 
 # Refusals: changes of a config and what the error says of them, one a line
-
-
 def cases(**tables: str) -> list[tuple[str, dict[str, Any], str]]:
     """Rows of tables by the config that is changed: keys in YAML, `=>`, part of the message."""
     return [
@@ -587,14 +540,11 @@ REFUSED = cases(
 {significance: "0.05"}                 => in quotes, it is a text: write 0.05
 {significance: 0.000999}               => significance: threshold rule combined needs at least 0.001
 {threshold_rules: [simultanous]}       => threshold_rules: unknown name, did you mean 'simultaneous'
-{threshold_rules: [xyz]}               => known: combined, calibrated, rank_sum, simultaneous, split
 {threshold_rules: [fixed]}             => threshold rule fixed needs a threshold: use it from the li
 {threshold_rules: [split, split]}      => threshold_rules: must not repeat a name
 {threshold_rules: [split, in_sample]}  => bounds by in_sample are not valid: drop it, or write `allo
 {threshold_rules: [mahloujifar]}       => num_slots is 1, and threshold rule mahloujifar guesses sev
 {threshold_rules: [combined, split], looks: [10]}         => looks: threshold rule split has no boun
-{conversions: [drect]}                 => conversions.0: unknown name, did you mean 'direct'
-{conversions: [gdp, gdp]}              => conversions: must not repeat a name
 {conversions: [subsampled_gaussian], delta: 0.0101}       => delta: 0.0101 with conversion subsampl
 {conversions: [subsampled_gaussian], delta: 9.0e-12}      => delta: 9e-12 with conversion subsample
 {conversions: [subsampled_gaussian], delta: 1.2e-11, num_steps: 25_000} => it must be from 1.3e-11
@@ -617,13 +567,11 @@ REFUSED = cases(
 {target_epsilon: 1.0}                  => give either noise_multiplier or target_epsilon
 {num_runs: 11}                         => num_runs is 11; it must be even, for two worlds, and at le
 {num_runs: 2}                          => num_runs is 2; it must be even, for two worlds, and at lea
-{num_runs: true}                       => num_runs: Input should be a valid integer
 {num_slots: [2, 1], num_runs: 5}       => config: audit steps-K1: num_runs is 5; it must be even
 {record_every: 30}                     => record_every 30 does not divide num_steps
 {dataset: digit}                       => config: audit steps: dataset: no 'digit'; did you mean 'di
 {dataset: ~}                           => canary gradient needs a dataset
 {score: final_sum}                     => gradient has no score 'final_sum'; known: coordinate, valu
-{score: cordinate}                     => has no score 'cordinate'; did you mean 'coordinate'
 {score: value}                         => score value is for runs whose start is not known, and with
 {model: mlp}                           => model mlp needs hidden_sizes
 {model: resnet9, width: 5}             => model resnet9 needs an even width, not 5
@@ -640,7 +588,6 @@ REFUSED = cases(
 {sampling: shuffled}                   => canary gradient is not for shuffled batches: use canary wo
 {worlds: coins}                        => worlds coins needs num_slots above 1
 {looks: [9, 10]}                       => looks must be even numbers of runs that rise
-{looks: [20, 10]}                      => looks must be even numbers of runs that rise
 {looks: [4, 8]}                        => num_runs 10 must be one of the looks
 {looks: [10], num_slots: 2}            => looks are for audits with one slot
 """,
@@ -680,7 +627,6 @@ REFUSED = cases(
 {canary_period: 1}                     => canary_period: canary loss_landscape enters the first step
 {sample_rate: 0.5}                     => sample_rate: canary loss_landscape enters the first step a
 {adjacency: zero_out}                  => audits adjacency add_remove and substitute, not zero_out
-{landscape_threshold: .inf}            => landscape_threshold: Input should be
 """,
     target="""
 {target_epsilon: 500.1}                => target_epsilon: 500.1 is more than accountants can compute
@@ -693,10 +639,8 @@ REFUSED = cases(
 {files: [a.npz]}            => source digits is not read from other files
 {source: a.npz, files: [b]} => source a.npz is not read from other files
 {encoder_revision: abc}     => encoder_revision needs an encoder
-{num_record: 1}             => config: unknown key 'datasets.digits.num_record'; did you mean 'num_r
 """,
     figure="""
-{kind: trade_of}                       => figures.f.kind: unknown name, did you mean 'trade_off'
 {sweeps: [step]}                       => figures.f.sweeps: no 'step'; did you mean 'steps'
 {sweeps: []}                           => a figure of kind epsilon_by_step needs sweeps
 {kind: epsilon_by_runs}                => epsilon_by_runs needs num_runs
@@ -704,13 +648,11 @@ REFUSED = cases(
 {kind: epsilon_by_runs, num_runs: [4, 5]}  => figures.f.num_runs: 5 must be even, for two worlds, an
 {kind: epsilon_by_runs, num_runs: [2, 4]}  => figures.f.num_runs: 2 must be even, for two worlds, an
 {kind: epsilon_by_setting}             => epsilon_by_setting needs setting
-{kind: trade_off, setting: num_steps}  => trade_off has no setting
 {kind: adjacency_ratio, sample_rates: [0.5], noise_multipliers: [1.0]}  => has no sweeps
 {kind: trade_off, in_sample: true}     => a figure of kind trade_off has no in_sample
 {in_sample: true}                      => figures.f.in_sample: threshold_rules has no in_sample to
 {kind: test_accuracy, sweeps: [worst]} => audit worst trains no models: it has no test accuracy
 {kind: gradient_norm}                  => figures.f: no audit of its sweeps has score gradient_norm
-{kind: score_histograms, panels: [model]}  => a figure of kind score_histograms has no panels
 {kind: trade_off, lines: [model]}      => a figure of kind trade_off has no lines
 {kind: privacy_profile, proven: true}  => a figure of kind privacy_profile has no proven
 {panels: [momentum]}                   => panels.0: unknown name, known: dataset, model, pretraining
@@ -719,7 +661,6 @@ REFUSED = cases(
 {kind: models_trained, num_runs: [3]}  => figures.f.num_runs: none fits audit steps, which needs eve
 {kind: canary_sets}                    => compares losses: all audits of its sweeps need score loss
 {kind: privacy_profile, sweeps: [open]}    => audit open trains without privacy, which kind privacy_
-{kind: epsilon_by_noise, sweeps: [open]}   => audit open trains without privacy, which kind epsilon_
 """,
 )
 
@@ -734,10 +675,6 @@ ACCEPTED = cases(
 {conversions: [subsampled_gaussian], delta: 1.0e-12, sample_rate: 1.0}
 {threshold_rules: [combined, in_sample], allow_not_valid: true}
 {looks: [4, 10, 20], threshold_rules: [rank_sum]}
-{canary: [gradient, crafted_input], crafting_steps: 50}
-{model: [linear, mlp], hidden_sizes: [4]}
-{optimizer: [sgd, momentum], momentum: 0.5}
-{canary: [worst_case, gradient]}
 {canary: natural, noise_multiplier: 0}
 """,
     slots="""
@@ -779,30 +716,19 @@ def test_mistakes_are_named(base, changes, message):
     assert bool(message) == bool(refused)
 
 
-def test_names_that_are_made_twice_are_refused():
-    changed = config(canary=["gradient", "natural"])
-    changed["audits"]["steps-gradient"] = AUDIT
-    with pytest.raises(InputError, match="audits: 'steps-gradient' is made twice; rename or drop"):
-        parse_experiment(changed)
-
-
-def test_gaussian_curves_need_the_conversion_that_gives_them():
-    for kind in ({"kind": "privacy_profile"}, {"kind": "trade_off", "proven": True}):
-        figures = {"f": {"sweeps": ["steps"], **kind}}
-        assert parsed(figures=figures, conversions=["gdp"]).settings.figures
-        with pytest.raises(InputError, match="conversions has no gdp, which gives the audited c"):
-            parsed(figures=figures, conversions=["direct"])
-
-
-def test_sets_of_canaries_are_compared_in_the_same_trainings():
-    changed = config(figures={"f": {"kind": "canary_sets", "sweeps": ["steps"]}}, num_slots=4)
-    changed["audits"]["steps"] |= {"canary": ["loss", "blank"], "adjacency": "add_remove"}
+def test_figures_need_the_conversion_that_they_show_and_sets_of_canaries_the_same_trainings():
+    sets = config(figures={"f": {"kind": "canary_sets", "sweeps": ["steps"]}}, num_slots=4)
+    sets["audits"]["steps"] |= {"canary": ["loss", "blank"], "adjacency": "add_remove"}
     with pytest.raises(InputError, match=r"figures\.f: its audits have seeds of their own; give"):
-        parse_experiment(changed)
-    changed["audits"]["steps"]["seed"] = 3
-    assert parse_experiment(changed).settings.figures
-    with pytest.raises(InputError, match=r"figures\.f: conversions has no gdp, whose bounds it sh"):
-        parse_experiment(changed | {"conversions": ["direct"]})
+        parse_experiment(sets)
+    sets["audits"]["steps"]["seed"] = 3
+    kinds = ({"kind": "privacy_profile"}, {"kind": "trade_off", "proven": True})
+    shown = "gdp, which gives the audited c"
+    with_curves = [(config(figures={"f": {"sweeps": ["steps"], **kind}}), shown) for kind in kinds]
+    for changed, missing in [(sets, "gdp, whose bounds it sh"), *with_curves]:
+        assert parse_experiment(changed | {"conversions": ["gdp"]}).settings.figures
+        with pytest.raises(InputError, match=rf"figures\.f: .*conversions has no {missing}"):
+            parse_experiment(changed | {"conversions": ["direct"]})
 
 
 def test_figures_take_the_numbers_of_runs_that_fit():
@@ -811,9 +737,6 @@ def test_figures_take_the_numbers_of_runs_that_fit():
     assert parsed(figures={"f": figure}, **slots).settings.figures["f"].num_runs == (1, 5, 10)
     for changes, fitting in (({"num_runs": 100}, [10, 100]), (slots, [1, 3, 10])):
         assert parsed(**changes).audits["steps"].fitting([1, 3, 10, 100]) == fitting
-
-
-# Files
 
 
 @pytest.mark.parametrize(
@@ -825,7 +748,6 @@ def test_figures_take_the_numbers_of_runs_that_fit():
         ("a: &a {b: 1}\nc:\n  <<: *a\n  d: 1\n  d: 2\n", "line 5: key 'd' is already in line 4"),
         ("a: 1\nb: [1, 2\nc: 3\n", "line 3, column 2: expected ',' or ']', but got ':'"),
         ("a:\n\tb: 1\n", "line 2, column 1: found character '\\t'"),
-        ("a: b: c\n", "line 1, column 5: mapping values are not allowed here"),
         ("a: 1\nb: *c\n", "line 2, column 4: found undefined alias 'c'"),
         ("a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
         ("a: 1\nb: !foo 2\n", "line 2, column 4: could not determine a constructor"),
@@ -833,7 +755,6 @@ def test_figures_take_the_numbers_of_runs_that_fit():
         ("a: &a\n  b: *a\n", "line 1: holds itself, by an alias; write what it holds"),
         ("a: \x01\n", "cannot be read as YAML: unacceptable character"),
         ("", "must hold settings by key"),
-        ("- a\n", "must hold settings by key"),
         (b"\xff\xfe\xff", "cannot be read as YAML: 'utf-8' codec"),
         (None, "does not exist"),
     ],
@@ -864,11 +785,13 @@ def test_keys_may_be_shared_by_an_anchor_with_a_sweep_that_uses_them(tmp_path):
     """Of the other sweep, only what the anchor holds; and merged keys may be overridden."""
 
     def read(own: str) -> dict[str, Any]:
-        text = yaml.safe_dump(GOOD) + (
-            "audits:\n"
-            "  crafted: &crafted {canary: crafted_input, sample_rate: 0.5, dataset: digits,\n"
-            "    noise_multiplier: 2.0, num_steps: 100, num_runs: 10, crafting_steps: 50}\n"
-            f"  gradient: {{<<: *crafted, canary: gradient, {own}}}\n"
+        text = (
+            yaml.safe_dump(GOOD)
+            + f"""audits:
+  crafted: &crafted {{canary: crafted_input, sample_rate: 0.5, dataset: digits,
+    noise_multiplier: 2.0, num_steps: 100, num_runs: 10, crafting_steps: 50}}
+  gradient: {{<<: *crafted, canary: gradient, {own}}}
+"""
         )
         (tmp_path / "mine.yaml").write_text(text)
         assert read_config(tmp_path / "mine.yaml") == yaml.safe_load(text)

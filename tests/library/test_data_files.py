@@ -30,8 +30,6 @@ def experiment(**dataset):
 
 @pytest.fixture
 def known(tmp_path):
-    """The experiment on a table in the folder, with its hashes."""
-
     def read(**dataset):
         one = experiment(**{"source": "mine.csv", **dataset})
         return DataFiles(one.settings, folder=tmp_path).with_hashes(one)
@@ -64,7 +62,6 @@ def test_every_revision_of_an_encoder_has_a_file_of_its_own(tmp_path):
 
 
 def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
-    """Before the work is planned, and when it is read."""
     assert known(sha256=[SHA256]).settings.datasets["mine"].sha256 == (SHA256,)
     with pytest.raises(InputError, match=f"datasets.mine: .*mine.csv has sha256 {SHA256}"):
         known(sha256=["0" * 64])
@@ -78,9 +75,7 @@ def test_a_file_of_another_hash_than_stated_is_refused(known, tmp_path):
         load_records(stage, files=[file])
 
 
-def test_downloads_have_the_hash_of_the_catalogue_and_files_in_their_place_their_own(
-    known, tmp_path
-):
+def test_downloads_have_the_hash_of_the_catalogue_and_other_files_their_own(known, tmp_path):
     np.savez(tmp_path / "own.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=[0, 1])
     digest = hashlib.sha256((tmp_path / "own.npz").read_bytes()).hexdigest()
     generated = experiment(source="digits")  # has no hash

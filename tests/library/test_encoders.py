@@ -4,11 +4,11 @@ import json
 import socket
 from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 
 import numpy as np
 import pytest
 import torch
+from running import call
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
@@ -29,6 +29,7 @@ from dpcanary.files import read_arrays, read_json, read_npz, sha256_of_file, wri
 
 WORDS = ["good", "bad", "film", "a", "the", "very", "dull", "is", "##ly", "!"]
 CPU = torch.device("cpu")
+LOADED = "holds no model that can be loaded"
 IMAGES = np.random.default_rng(0).integers(0, 256, (13, 3, 10, 11), dtype=np.uint8)
 TEXTS = np.array(
     [" ".join(np.random.default_rng(n).choice(WORDS[:8], 1 + n % 9)) for n in range(30)]
@@ -73,7 +74,6 @@ def write_sentence_transformer(folder: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def attempts(monkeypatch) -> list[object]:
-    """Makes every attempt to reach the network fail, and lists the attempts."""
     found: list[object] = []
 
     def refuse(*args, **_):
@@ -104,9 +104,8 @@ def encoded(folder, records, **options):
 
 def pixels_by_hand(folder: Path, images: np.ndarray) -> torch.Tensor:
     processor = ViTImageProcessorPil.from_pretrained(folder)
-    return processor(list(images), input_data_format="channels_first", return_tensors="pt")[
-        "pixel_values"
-    ].float()
+    form = {"input_data_format": "channels_first", "return_tensors": "pt"}
+    return processor(list(images), **form)["pixel_values"].float()
 
 
 def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit, bert, attempts):
@@ -127,7 +126,6 @@ def test_features_are_the_class_token_or_what_the_model_pools_and_normalises(vit
 
 @pytest.mark.parametrize(("kind", "records"), [("vit", IMAGES), ("bert", TEXTS)])
 def test_batches_change_rounding_and_threads_nothing(kind, records, request, capfd):
-    """And progress is counted, and the libraries' own reports stay as they were."""
     from transformers.utils import logging
 
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -184,42 +182,36 @@ def test_weights_are_used_in_single_precision_and_must_be_whole(vit, tmp_path):
         encoded(tmp_path, IMAGES)
 
 
-@pytest.mark.parametrize(
-    ("kind", "records", "message"),
-    [
-        ("bert", IMAGES, "reads texts, and the records are images"),
-        ("vit", TEXTS, "reads images, and the records are texts"),
-        ("vit", np.zeros((4, 7)), r"float64 of shape .*: drop the dataset's encoder"),
-        ("vit", IMAGES.astype(float), r"float64 of shape .*: drop the dataset's encoder"),
-        ("vit", IMAGES[:, :1], "reads images of 3 channels, and these have 1"),
-    ],
-)
-def test_records_must_be_of_the_encoders_kind(kind, records, message, request):
-    with pytest.raises(InputError, match=message):
-        encoded(request.getfixturevalue(kind), records)
+def test_records_must_be_of_the_encoders_kind(vit, bert):
+    for folder, records, message in [
+        (bert, IMAGES, "reads texts, and the records are images"),
+        (vit, TEXTS, "reads images, and the records are texts"),
+        (vit, np.zeros((4, 7)), r"float64 of shape .*: drop the dataset's encoder"),
+        (vit, IMAGES.astype(float), r"float64 of shape .*: drop the dataset's encoder"),
+        (vit, IMAGES[:, :1], "reads images of 3 channels, and these have 1"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            encoded(folder, records)
 
 
 def test_folders_without_a_model_are_refused(vit, tmp_path):
     from transformers import ConvNextConfig, ConvNextModel
 
-    def refused(message: str) -> None:
+    config = ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
+    content = (vit / "config.json").read_bytes()
+    for change, message in [
+        (lambda: None, r"has no \.safetensors file; only weights in"),
+        (lambda: (tmp_path / "model.safetensors").write_bytes(b"no"), "neither images nor texts"),
+        (lambda: ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path), LOADED),
+        (lambda: (tmp_path / "config.json").write_bytes(content), LOADED),
+        (lambda: ConvNextModel(config).save_pretrained(tmp_path), "has no class token"),
+    ]:
+        change()
         with pytest.raises(InputError, match=message):
             encoded(tmp_path, IMAGES)
 
-    refused(r"has no \.safetensors file; only weights in")
-    (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    refused("reads neither images nor texts")
-    ViTImageProcessorPil.from_pretrained(vit).save_pretrained(tmp_path)
-    refused("holds no model that can be loaded")
-    (tmp_path / "config.json").write_bytes((vit / "config.json").read_bytes())
-    refused("holds no model that can be loaded")
-    config = ConvNextConfig(hidden_sizes=[4] * 4, depths=[1] * 4, image_size=24)
-    ConvNextModel(config).save_pretrained(tmp_path)
-    refused("has no class token")
-
 
 def test_no_code_of_a_folder_is_run(tmp_path):
-    """Neither pickled weights nor modules."""
     folder = write_vit(tmp_path / "vit")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pickled weights \(pytorch_model.bin\)"):
@@ -276,23 +268,14 @@ def test_what_to_do_without_a_network_or_a_package_is_said(tmp_path, monkeypatch
         find_encoder(MINILM_PACKAGE)
 
 
-# The programs that download an encoder and encode the records of a source
-
-
-def run_program(name: str, *argv: str) -> None:
-    run_path(str(Path(__file__).parents[2] / f"scripts/{name}.py"))["main"](argv)
-
-
 def stage(source: str, encoder: str, **changes: object) -> FeaturesStage:
     return FeaturesStage(**{"source": source, "encoder": encoder, "seed": 0, **changes})
 
 
 def run(settings: FeaturesStage, folder: Path, *files: Path, **options: object) -> Path:
     output = folder / "features.npz"
-    argv = ["--settings", settings.to_json(), "--files", *map(str, files), "--output", str(output)]
-    for key, value in options.items():
-        argv += [f"--{key}", str(value)]
-    run_program("extract_features", *argv)
+    known = {"settings": settings.to_json(), "files": [*files], "output": output}
+    call("extract_features", **known, **options)
     return output
 
 
@@ -308,12 +291,10 @@ def test_images_and_the_test_part_are_encoded(vit, tmp_path, capsys):
     output = run(settings, tmp_path, train, test, encoder=vit, threads=2)
     assert "14/14" in capsys.readouterr().err.replace(".0", "")
     header, arrays = read_arrays(output)
-    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
-        "features": (np.float32, (10, 16)),
-        "labels": (np.int64, (10,)),
-        "test_features": (np.float32, (4, 16)),
-        "test_labels": (np.int64, (4,)),
-    }
+    shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    own = {"features": (np.float32, (10, 16)), "labels": (np.int64, (10,))}
+    of_test = {"test_features": (np.float32, (4, 16)), "test_labels": (np.int64, (4,))}
+    assert shapes == own | of_test
     assert header["settings"] == settings.model_dump(mode="json")
     weights = {"model.safetensors": sha256_of_file(vit / "model.safetensors")}
     assert header["encoder"] == {"name": "somebody/vit", "commit": None, "weights": weights}
@@ -347,12 +328,9 @@ def test_minilm_of_its_package_encodes_texts(tmp_path, attempts):
     assert arrays["labels"].tolist() == [1, 1, 0]
     features, folder = arrays["features"], find_encoder(MINILM_PACKAGE).folder
     assert features.shape == (3, 384)
-    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
     itself = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     expected = itself.encode(texts, show_progress_bar=False)
     np.testing.assert_allclose(features, expected, atol=1e-6)
-    similar = features @ features.T
-    assert similar[0, 1] > max(similar[0, 2], similar[1, 2]) + 0.2
     assert not attempts
 
 
@@ -361,13 +339,11 @@ def test_an_encoder_from_the_hub_is_found_by_the_output_of_its_download(tmp_path
     snapshot = write_vit(tmp_path / ("c0ffee" * 6 + "cafe"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(snapshot))
     found, lock = tmp_path / "found.json", tmp_path / "lock.json"
-    argv = ["--encoder", "somebody/vit", "--lock", str(lock), "--output", str(found)]
-    run_program("download_encoder", *argv)
+    call("download_encoder", encoder="somebody/vit", lock=lock, output=found)
     monkeypatch.undo()
     train = cifar_file(tmp_path / "a.npz", 10)
-    header, _ = read_arrays(
-        run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
-    )
+    output = run(stage("cifar10", "somebody/vit"), tmp_path, train, downloaded=found)
+    header, _ = read_arrays(output)
     assert header["encoder"]["name"] == "somebody/vit"
     assert header["encoder"]["commit"] == snapshot.name
     assert read_json(lock) == {"encoder somebody/vit": snapshot.name}

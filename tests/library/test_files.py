@@ -9,7 +9,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpcanary import files
 from dpcanary.canaries import CanarySet, GradientCanary, InputCanary, read_canaries, write_canaries
@@ -63,8 +61,6 @@ TABLE = pd.DataFrame(
 
 
 class Kind(NamedTuple):
-    """A kind of file: how it is written and read, and what is written."""
-
     write: Callable[[Path, Any], object]
     read: Callable[[Path], Any]
     value: Any
@@ -75,6 +71,15 @@ def split_with_settings(path: Path, value: Split) -> None:
     write_split(path, value, settings={"source": "digits"})
 
 
+def write_weights(path: Path, value: np.ndarray) -> None:
+    write_pretrained(path, Pretrained(value, 0.5))
+
+
+def write_header_and_arrays(path: Path, value: tuple[dict, dict]) -> None:
+    files.write_arrays(path, header=value[0], arrays=value[1], origin=ORIGIN)
+
+
+FLOATS = np.float32([1, 2])
 TEXTS = Records(["a text", "ein längerer Text", ""], [2, 0, 1])
 IMAGES = Records(RNG.integers(0, 256, (3, 3, 5, 4)).astype(np.uint8), [1, 0, 1])
 KINDS = {
@@ -85,18 +90,10 @@ KINDS = {
     "scores": Kind(write_scores, read_scores, SCORES),
     "inputs": Kind(write_canaries, read_canaries, INPUTS),
     "gradients": Kind(write_canaries, read_canaries, CanarySet((GradientCanary(7, 2),), (4,))),
-    "reference": Kind(
-        write_reference, read_reference, Reference(np.float32([1, 2]), np.array([0.5]))
-    ),
-    "pretrained": Kind(
-        lambda path, value: write_pretrained(path, Pretrained(value, 0.5)),
-        read_pretrained,
-        np.float32([3, 4]),
-    ),
+    "reference": Kind(write_reference, read_reference, Reference(FLOATS, np.array([0.5]))),
+    "pretrained": Kind(write_weights, read_pretrained, FLOATS),
     "arrays": Kind(
-        lambda path, value: files.write_arrays(
-            path, header=value[0], arrays=value[1], origin=ORIGIN
-        ),
+        write_header_and_arrays,
         files.read_arrays,
         ({"a": [1, "é"], "origin": ORIGIN}, {"x": np.arange(3.0), "y": np.ones((2, 1), np.uint8)}),
     ),
@@ -151,7 +148,6 @@ FOREIGN = [b"", b"\x80", b"a\tb\n1\t2\n", b'{"noise": 1.0}', pickle.dumps(Exploi
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_written_comes_back_and_other_files_are_refused(name, tmp_path, monkeypatch):
-    """And pickles are never run."""
     monkeypatch.chdir(tmp_path)
     path, kind = written(name, tmp_path), KINDS[name]
     assert plain(kind.read(path)) == plain(kind.value)
@@ -174,21 +170,6 @@ def test_what_is_written_comes_back_and_other_files_are_refused(name, tmp_path, 
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-@given(data=st.data())
-@settings(max_examples=40)
-def test_damage_of_an_archive_is_noticed_or_changes_nothing(name, data, tmp_path_factory):
-    path = written(name, tmp_path_factory.mktemp("damaged"))
-    content = path.read_bytes()
-    place = data.draw(st.integers(0, len(content) - 1))
-    path.write_bytes(content[:place])
-    assert result_of(path, KINDS[name].read) is None
-    changed = bytearray(content)
-    changed[place] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(changed)
-    assert result_of(path, KINDS[name].read) in (None, plain(KINDS[name].value))
-
-
-@pytest.mark.parametrize("name", ARCHIVES)
 def test_an_archive_that_lost_or_gained_or_changed_an_array_is_refused(name, tmp_path):
     path, read = written(name, tmp_path), KINDS[name].read
     whole = files.read_npz(path)
@@ -201,44 +182,6 @@ def test_an_archive_that_lost_or_gained_or_changed_an_array_is_refused(name, tmp
     assert result_of(path, read) == plain(KINDS[name].value)
 
 
-def everything_done_to(content: bytes) -> Iterator[bytes]:
-    """Each bit of the bytes flipped, each cut, each line left out or twice, and more at the end."""
-    for place in range(len(content)):
-        for bit in range(8):
-            changed = bytearray(content)
-            changed[place] ^= 1 << bit
-            yield bytes(changed)
-        yield content[:place]
-    lines = content.splitlines(keepends=True)
-    for place, line in enumerate(lines):
-        yield b"".join([*lines[:place], *lines[place + 1 :]])
-        yield b"".join([*lines[:place], line, *lines[place:]])
-    yield b"".join([lines[0], *lines[:0:-1]])
-    for more in (b"\n", b" ", b"a\t1\n", b"\0"):
-        yield content + more
-
-
-@pytest.mark.parametrize("name", ["numbers", "object"])
-def test_whatever_is_done_to_a_text_is_noticed(name, tmp_path):
-    """Of an object, the blanks between its values may change."""
-    path = tmp_path / ("x.json" if name == "object" else "x.tsv")
-    value = {"noise": 1.25, "origin": ORIGIN}
-    read = read_sealed_object if name == "object" else read_sealed_table
-    if name == "object":
-        write_sealed_object(path, value)
-    else:
-        write_table(path, pd.DataFrame({"audit": ["a", "b"], "x": [9.999, np.nan]}), origin=ORIGIN)
-        assert origins_in(path) == [ORIGIN]
-        assert [*pd.read_csv(path, sep="\t").columns] == ["audit", "x", "origin", "checksum"]
-    content = path.read_bytes()
-    for changed in everything_done_to(content):
-        path.write_bytes(changed)
-        if changed != content and name == "object":
-            assert result_of(path, read) in (None, value), changed
-        elif changed != content:
-            assert result_of(path, read) is result_of(path, origins_in) is None, changed
-
-
 def test_objects_without_a_checksum_or_a_number_are_refused(tmp_path):
     path = tmp_path / "a.json"
     for value in ({}, {"sigma": "1"}, {"sigma": True}):
@@ -247,9 +190,12 @@ def test_objects_without_a_checksum_or_a_number_are_refused(tmp_path):
             read_number(path, "sigma")
     write_sealed_object(path, {"sigma": 2})
     assert read_number(path, "sigma") == 2.0
-    path.write_text(json.dumps({"sigma": 1.0}))
-    with pytest.raises(InputError, match=r"a\.json was damaged or changed since it was written"):
-        read_number(path, "sigma")
+    other_value = path.read_text().replace(" 2", " 3")
+    assert other_value != path.read_text()
+    for text in (json.dumps({"sigma": 1.0}), other_value):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"a\.json was damaged or changed since it was writ"):
+            read_number(path, "sigma")
     for text, message in (("[1]", "no JSON object"), ("{", "is not JSON")):
         path.write_text(text)
         with pytest.raises(InputError, match=message):
@@ -257,33 +203,29 @@ def test_objects_without_a_checksum_or_a_number_are_refused(tmp_path):
 
 
 def test_names_stay_text(tmp_path):
-    names = ["NA", "null", "nan", "None", "007", "1e5", "true", "a b"]
-    texts = ["audit", "sweep", "configuration"]
-    for name in names:
-        write_table(
-            tmp_path / "t.tsv", pd.DataFrame({key: [name] for key in texts} | {"step": [3]})
-        )
-        assert read_table(tmp_path / "t.tsv")[texts].to_numpy().tolist() == [[name] * 3]
+    path, texts = tmp_path / "t.tsv", ["audit", "sweep", "configuration"]
+    for name in ("NA", "null", "nan", "None", "007", "1e5", "true", "a b"):
+        table = pd.DataFrame({key: [name] for key in texts} | {"step": [3]})
+        write_table(path, table, origin=ORIGIN)
+        assert read_table(path)[texts].to_numpy().tolist() == [[name] * 3]
+    assert origins_in(path) == [ORIGIN]
+    assert [*pd.read_csv(path, sep="\t").columns] == [*table.columns, "origin", "checksum"]
     with pytest.raises(InputError, match=r"has no column a, b; delete it and run again"):
-        read_table(tmp_path / "t.tsv", columns=("b", "step", "a"))
+        read_table(path, columns=("b", "step", "a"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": None}, "holds no split dataset; delete it and run"),
-        ({"test_labels": None}, "holds no split dataset; delete it and run"),
-        ({"labels": np.arange(3)}, "one per record"),
-        ({"auxiliary_labels": np.zeros(2)}, "integers from 0"),
-    ],
-)
-def test_splits_with_wrong_arrays_are_refused_by_name(tmp_path, changes, message):
+def test_splits_with_wrong_arrays_are_refused_by_name(tmp_path):
     path = written("split", tmp_path)
-    arrays = {**files.read_arrays(path)[1], **changes}
-    kept = {name: array for name, array in arrays.items() if array is not None}
-    files.write_arrays(path, header={"settings": {}}, arrays=kept)
-    with pytest.raises(InputError, match=f"{path}.*{message}"):
-        read_split(path)
+    own = files.read_arrays(path)[1]
+    missing = [
+        {key: own[key] for key in own if key != name} for name in ("features", "test_labels")
+    ]
+    wrong = (own | {"labels": np.arange(3)}, own | {"auxiliary_labels": np.zeros(2)})
+    messages = (*["holds no split dataset; delete it and run"] * 2, "one per record", "from 0")
+    for arrays, message in zip((*missing, *wrong), messages, strict=True):
+        files.write_arrays(path, header={"settings": {}}, arrays=arrays)
+        with pytest.raises(InputError, match=f"{path}.*{message}"):
+            read_split(path)
 
 
 def test_headers_and_shapes_are_read_alone(tmp_path):
@@ -303,9 +245,6 @@ def test_headers_and_shapes_are_read_alone(tmp_path):
     for read in (files.read_header, files.read_arrays):
         with pytest.raises(InputError, match="was not written by dpcanary"):
             read(path)
-
-
-# Writing
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -328,26 +267,6 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     free = "free some space, then run again: finished files are kept"
     assert explained(full) == f"{full.strerror}: {free}"
     assert explained(OSError(errno.EIO, "Input/output error")) is None
-
-
-def test_a_disk_that_really_refuses_more_bytes(tmp_path):
-    """The operating system stops the write halfway, as on a full disk."""
-    program = (
-        "import sys, signal, resource, numpy as np\n"
-        "from pathlib import Path\n"
-        "from dpcanary.files import write_arrays\n"
-        "from dpcanary.program import run\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
-        "run(lambda argv: write_arrays(Path(argv[0]), header={}, arrays={'x': np.ones(10_000)}))\n"
-    )
-    path = tmp_path / "x.npz"
-    command = [sys.executable, "-c", program, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: cannot write {path}:")
-    assert "free some space" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path, monkeypatch):
@@ -376,7 +295,6 @@ def test_what_a_killed_process_left_goes_when_its_file_is_written_again(tmp_path
 
 
 def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypatch):
-    """The name that is written is the one that is looked for."""
     path, left = tmp_path / "a.txt", []
 
     def fail(file):
@@ -398,20 +316,17 @@ def test_a_temporary_file_of_this_process_is_recognised_later(tmp_path, monkeypa
     assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_little_memory_is_told_whoever_meets_it():
+    for error in (
         MemoryError("Unable to allocate 8.00 GiB for an array"),
         OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), "site-packages/scipy/ndimage"),
         ImportError("libopenblas.so: failed to map segment from shared object"),
         ImportError("x.so: cannot create shared object descriptor: Cannot allocate memory"),
         ImportError("std::bad_alloc"),
-    ],
-)
-def test_little_memory_is_told_whoever_meets_it(error):
-    said = explained(error)
-    assert said.startswith("out of memory")
-    assert str(error) in said
+    ):
+        said = explained(error)
+        assert said.startswith("out of memory")
+        assert str(error) in said
     assert explained(MemoryError()).startswith("out of memory")
     assert explained(ImportError("undefined symbol: cblas_dgemm")) is None
     assert explained(ValueError("std::bad_alloc")) is None

@@ -61,28 +61,23 @@ def test_imports_point_one_way():
     assert not [unit for unit, imported in packages.items() if "workflow" in imported]
 
 
-def test_training_is_told_nothing_of_canaries_scores_or_estimates():
-    """Neither through imports nor through settings."""
+def test_programs_know_the_names_and_settings_of_their_own_packages_alone():
+    """A change of others reruns none of their jobs; and training is told nothing of canaries."""
     modules = imports_of(ROOT / "scripts/train_shard.py", ROOT)
     assert modules[0] == "scripts/train_shard.py"
     assert {"dpcanary/training/runs.py", "dpcanary/canaries.py"} <= set(modules)
-    later = ("adversaries", "scoring", "estimation", "figures", "accounting", "settings")
-    for package in (*later, "__init__.py", "datasets", "encoders", "costs", "workflow"):
-        assert not any(path.startswith(f"dpcanary/{package}") for path in modules)
     assert not {"canary", "score", "function"} & TrainingStage.model_fields.keys()
-
-
-def test_no_module_holds_the_names_of_all_packages():
-    """A change of a package's options or settings reruns only the jobs that use them."""
-    used = {
-        name: imports_of(ROOT / f"scripts/{name}.py", ROOT)
-        for name in ("download_file", "extract_features", "prepare_dataset", "draw_shard")
-    }
-    for name, modules in used.items():
-        for other in ("training/settings", "estimation/settings", "settings"):
-            if (name, other) != ("draw_shard", "training/settings"):  # scores name the loss
-                assert not any(path.startswith(f"dpcanary/{other}") for path in modules), name
-    assert "dpcanary/datasets/splitting.py" not in used["extract_features"]
+    later = ("adversaries", "scoring", "estimation", "figures", "accounting", "settings", "costs")
+    of_settings = ("training/settings", "estimation/settings", "settings")
+    for program, others in {
+        "train_shard": (*later, "__init__.py", "datasets", "encoders", "workflow"),
+        "download_file": of_settings,
+        "extract_features": (*of_settings, "datasets/splitting"),
+        "prepare_dataset": of_settings,
+        "draw_shard": of_settings[1:],  # scores name the loss of a training
+    }.items():
+        for path in imports_of(ROOT / f"scripts/{program}.py", ROOT):
+            assert not path.startswith(tuple(f"dpcanary/{other}" for other in others)), program
 
 
 def test_purposes_of_streams_are_distinct():
@@ -94,7 +89,6 @@ def test_purposes_of_streams_are_distinct():
 
 
 def test_imports_are_found_as_python_finds_them():
-    """Compared with the modules that are loaded when the program is imported."""
     names = ["train_shard", "estimate", "draw_figure"]
     code = f"""
 import runpy, sys
@@ -115,21 +109,22 @@ for name in {names}:
 
 
 def test_lazy_and_type_checking_imports(tmp_path):
-    package = tmp_path / "dpcanary"
-    package.mkdir()
+    program = tmp_path / "program.py"
+    (tmp_path / "dpcanary").mkdir()
     for name in ("__init__", "a", "b", "c"):
-        (package / f"{name}.py").write_text("")
-    (tmp_path / "program.py").write_text(
-        "from typing import TYPE_CHECKING\n"
-        "import os\n"
-        "if TYPE_CHECKING:\n    from dpcanary import a\n"
-        "def later():\n    from dpcanary.b import x\n"
-        "import dpcanary.c\n"
-    )
-    expected = ["program.py", "dpcanary/b.py", "dpcanary/c.py"]
-    assert imports_of(tmp_path / "program.py", tmp_path) == expected
-    (tmp_path / "program.py").write_text("from dpcanary import a, estimate\n")
-    assert imports_of(tmp_path / "program.py", tmp_path) == ["program.py", "dpcanary/a.py"]
+        (tmp_path / f"dpcanary/{name}.py").touch()
+    program.write_text("""
+from typing import TYPE_CHECKING
+import os
+if TYPE_CHECKING:
+    from dpcanary import a
+def later():
+    from dpcanary.b import x
+import dpcanary.c
+""")
+    assert imports_of(program, tmp_path) == ["program.py", "dpcanary/b.py", "dpcanary/c.py"]
+    program.write_text("from dpcanary import a, estimate\n")
+    assert imports_of(program, tmp_path) == ["program.py", "dpcanary/a.py"]
 
 
 def test_a_public_name_counts_as_the_module_that_defines_it(tmp_path):
@@ -154,17 +149,14 @@ def test_a_digest_follows_the_function_that_a_program_is_told():
 
 
 def test_a_digest_is_the_same_in_every_process():
-    """The order of a set of texts is another one in each."""
     code = (
         "from pathlib import Path; from dpcanary.workflow.code import digest_of_code;"
         "print(digest_of_code(Path('scripts/summarise.py').absolute(), Path.cwd()))"
     )
-    digests = {
-        subprocess.check_output(
-            [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": str(seed)}
-        )
-        for seed in (1, 2, 3)
-    }
+    digests = set()
+    for seed in ("1", "2", "3"):
+        variables = {**os.environ, "PYTHONHASHSEED": seed}
+        digests.add(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=variables))
     assert len(digests) == 1
 
 
@@ -178,8 +170,7 @@ def installed(folder: Path, name: str, group: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("group", "program"),
-    [("adversaries", "draw_figure"), ("threshold_rules", "estimate")],
+    ("group", "program"), [("adversaries", "draw_figure"), ("threshold_rules", "estimate")]
 )
 def test_a_digest_follows_what_other_packages_register(group, program, tmp_path, monkeypatch):
     module = installed(tmp_path, "plugged", group)
@@ -206,18 +197,14 @@ def test_two_packages_that_register_one_name_are_named(tmp_path, monkeypatch):
 
 def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatch):
     """Relatively, absolutely, beside, and in packages without files of their own."""
-    files = {
-        "mypkg/__init__.py": "",
+    empty = ("mypkg/__init__.py", "mypkg/blocks.py", "beside.py", "lab/bare.py")
+    unused = ("mypkg/unused.py", "layers.py")
+    files = dict.fromkeys((*empty, *unused), "") | {
         "mypkg/nets.py": "from .layers import x\nfrom . import blocks\nimport beside\n"
         "from lab.deep.small import y\nfrom ..outside import z\n",
         "mypkg/layers.py": "from .sub.inner import w\n",
         "mypkg/sub/inner.py": "from ..blocks import v\n",
-        "mypkg/blocks.py": "",
-        "mypkg/unused.py": "",
-        "beside.py": "",
-        "layers.py": "",
         "lab/deep/small.py": "import lab.bare\n",
-        "lab/bare.py": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -231,4 +218,4 @@ def test_own_modules_are_followed_however_they_are_imported(tmp_path, monkeypatc
         if digest_of_code(program, ROOT, functions=["mypkg.nets:build"]) != before:
             followed.add(name)
         (tmp_path / name).write_text(text)
-    assert followed == {*files} - {"mypkg/unused.py", "layers.py"}
+    assert followed == {*files} - {*unused}

@@ -10,14 +10,8 @@ from types import SimpleNamespace
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpcanary.workflow.progress import (
-    LONG_RULES,
-    WorkflowProgress,
-    fraction_done,
-    in_words,
-    make_display,
-    told,
-)
+from dpcanary.workflow import progress as shown
+from dpcanary.workflow.progress import WorkflowProgress, fraction_done, make_display
 from snakemake_logger_plugin_dpcanary import LogHandler
 
 RULES = Path(__file__).parents[2] / "rules"
@@ -44,17 +38,14 @@ def simulated(jobs: list[tuple[str, float]], cores: int) -> list[tuple[float, fl
 
 
 def test_the_time_left_is_right_if_jobs_of_a_rule_take_the_same_time():
+    rules = "\n".join(path.read_text() for path in RULES.glob("*.smk"))
+    assert all(f"rule {name}:" in rules for name in shown.LONG_RULES)
     one_after_the_other = [("train_shard", 60.0)] * 24 + [("score_runs", 2.0)] * 24
     for cores in (1, 4):
         for left, estimate in simulated(one_after_the_other, cores):
             assert estimate == pytest.approx(left, abs=0.1 * left + 4)
     for left, estimate in simulated([("train_shard", 60.0), ("score_runs", 2.0)] * 20, 1)[2:]:
         assert estimate == pytest.approx(left, abs=1e-6)  # each rule has its own time
-
-
-def test_every_long_rule_is_one_of_the_workflow():
-    rules = "\n".join(path.read_text() for path in RULES.glob("*.smk"))
-    assert all(f"rule {name}:" in rules for name in LONG_RULES)
 
 
 def after(plan: dict[str, int], events: str) -> WorkflowProgress:
@@ -70,6 +61,15 @@ def after(plan: dict[str, int], events: str) -> WorkflowProgress:
     return progress
 
 
+LONG = {"train_reference": 1, "craft_canaries": 1, "train_shard": 4}
+TWO = {"train_shard": 1, "account": 1}
+OF_LONG = (
+    "0 start 1 train_reference; 3 finish 1; 3 start 2 craft_canaries; 6 finish 2;"
+    " 6 start 3 train_shard"
+)
+AGAIN = "0 start 1 train_shard; 10 fail 1; 10 start 1 train_shard"
+
+
 @pytest.mark.parametrize(
     ("plan", "events", "now", "left"),
     [
@@ -79,26 +79,10 @@ def after(plan: dict[str, int], events: str) -> WorkflowProgress:
         ({"account": 70}, "0 start 1 account; 0.5 finish 1", 0.5, 69 * 0.5),
         # Short jobs say nothing of trainings, nor do other long ones.
         ({"account": 1, "train_shard": 3}, "0 start 1 account; 1 finish 1", 1, None),
-        (
-            {"train_reference": 1, "craft_canaries": 1, "train_shard": 4},
-            "0 start 1 train_reference; 3 finish 1; 3 start 2 craft_canaries; 6 finish 2;"
-            " 6 start 3 train_shard",
-            33,
-            None,
-        ),
+        (LONG, OF_LONG, 33, None),
         # A job that is tried again counts again; what has run of it is not left.
-        (
-            {"train_shard": 1, "account": 1},
-            "0 start 1 train_shard; 10 fail 1; 10 start 1 train_shard",
-            12,
-            8 + 2,
-        ),
-        (
-            {"train_shard": 1, "account": 1},
-            "0 start 1 train_shard; 10 fail 1; 10 start 1 train_shard; 20 finish 1",
-            20,
-            2,
-        ),
+        (TWO, AGAIN, 12, 8 + 2),
+        (TWO, f"{AGAIN}; 20 finish 1", 20, 2),
     ],
 )
 def test_the_time_left_follows_the_jobs_of_a_rule(plan, events, now, left):
@@ -106,12 +90,12 @@ def test_the_time_left_follows_the_jobs_of_a_rule(plan, events, now, left):
 
 
 def test_what_is_said_of_times_and_of_what_still_runs():
-    assert told(after({"train_shard": 3}, "0 start 1 train_shard"), 30) == "30 s"
+    assert shown.told(after({"train_shard": 3}, "0 start 1 train_shard"), 30) == "30 s"
     failed = after({"train_shard": 3}, "0 start 1 train_shard; 60 fail 1")
-    assert told(failed, 60) == "1 min 0 s, about 2 min 0 s left, 1 failed"
+    assert shown.told(failed, 60) == "1 min 0 s, about 2 min 0 s left, 1 failed"
     two = "0 start 1 train_shard; 1 start 2 train_shard; 5 finish 2"
     assert after({"train_shard": 2}, two).current == "train_shard 1"
-    assert in_words(3599.6) == "1 h 0 min"
+    assert shown.in_words(3599.6) == "1 h 0 min"
 
 
 def test_a_running_shard_says_how_long_it_takes_by_its_log(tmp_path):
@@ -152,12 +136,10 @@ def test_the_bar_names_jobs_and_times(capsys, monkeypatch):
     progress.start(1, "train_shard", "Training [bold]", 0.0)
     display.show(progress, 0.0)
     display.close()
-    shown = capsys.readouterr().err
-    assert "0/2 jobs" in shown
-    assert "Training [bold]" in shown
+    printed = capsys.readouterr().err
+    assert "0/2 jobs" in printed
+    assert "Training [bold]" in printed
 
-
-# Messages of Snakemake
 
 COMMAND = 'RuleException:\nCalledProcessError in file "/x/rules/training.smk", line 64:\nCommand'
 
@@ -181,24 +163,30 @@ def error(text: str, **values: object) -> logging.LogRecord:
     return record
 
 
+MISSING = """MissingInputException in rule prepare_dataset in file "/x/rules/data.smk", line 9:
+Missing input files for rule prepare_dataset:
+    output: results/e/data.npz
+    affected files:
+        mine.csv"""
+NO_RULE = """MissingRuleException:
+No rule to produce nope (if you use input functions make sure that they don't raise unexpected \
+exceptions)."""
+NO_PACKAGE = """WorkflowError in file "/x/rules/common.smk", line 41:
+there is no package 'p' here
+  File "/x/rules/common.smk", line 48, in <module>"""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (
-            "MissingRuleException:\nNo rule to produce nope (if you use input functions make sure"
-            " that they don't raise unexpected exceptions).",
+            NO_RULE,
             "error: nothing makes nope: --target takes a rule (all, list_audits, estimate_cost) or"
             " a file of the results, as results/<name>/summary.tsv\n",
         ),
+        (NO_PACKAGE, "error: there is no package 'p' here\n"),
         (
-            "WorkflowError in file \"/x/rules/common.smk\", line 41:\nthere is no package 'p' here"
-            '\n  File "/x/rules/common.smk", line 48, in <module>',
-            "error: there is no package 'p' here\n",
-        ),
-        (
-            'MissingInputException in rule prepare_dataset in file "/x/rules/data.smk", line 9:\n'
-            "Missing input files for rule prepare_dataset:\n    output: results/e/data.npz\n"
-            "    affected files:\n        mine.csv",
+            MISSING,
             "error: files are missing, from which rule prepare_dataset makes others:\n"
             "        mine.csv\n",
         ),
@@ -212,7 +200,6 @@ def test_messages_are_in_our_words(handler, capsys, text, expected):
 
 
 def test_jobs_that_fail_after_an_interruption_need_no_words(handler, capsys, tmp_path):
-    """Also if they had no time to write a log."""
     log = tmp_path / "job.log"
     log.touch()
     failed = {"event": LogEvent.JOB_ERROR, "jobid": 3, "log": [str(log)]}

@@ -1,8 +1,7 @@
 """The figure programs read files and write three files, with the same bytes every time."""
 
-import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from running import call
 from summaries import summary_of
 
 from dpcanary.errors import InputError
@@ -25,38 +25,18 @@ from dpcanary.scoring.score_file import AuditScores, write_scores
 from dpcanary.settings.figure import Figure as FigureSettings
 from dpcanary.tables import write_table
 
-_SCRIPTS = Path(__file__).parents[2] / "scripts"
-_STAGE = EstimationStage(
-    delta=1e-5,
-    significance=0.05,
-    threshold_rules=(ThresholdRule.SIMULTANEOUS,),
-    conversions=(Conversion.GDP,),
-    independent=Independence.RUNS,
-)
+_RULES = {"threshold_rules": (ThresholdRule.SIMULTANEOUS,), "conversions": (Conversion.GDP,)}
+_STAGE = EstimationStage(delta=1e-5, significance=0.05, independent=Independence.RUNS, **_RULES)
 _NAMES = {"audit": "fig-gradient", "canary": "gradient", "score": "coordinate"}
-
-
-def _main(program: str) -> Callable[[list[str]], None]:
-    spec = importlib.util.spec_from_file_location(program, _SCRIPTS / f"{program}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 def _summary() -> pd.DataFrame:
     """With a name of a sweep, and a hash, that look like numbers."""
-    rows = summary_of(
-        settings=[(0.25, 5.574)],
-        canaries=["gradient"],
-        num_repeats=2,
-        steps=(250, 500),
-        rules=["simultaneous"],
-        conversions=["gdp"],
-        **{"audit": "fig-gradient", "sweep": "2024", "configuration": "1e5"},
-        assumption="the curve is Gaussian",
-    )
+    names = {"audit": "fig-gradient", "sweep": "2024", "configuration": "1e5"}
+    names |= {"assumption": "the curve is Gaussian"}
+    estimated = {"steps": (250, 500), "rules": ["simultaneous"], "conversions": ["gdp"]}
+    design = {"settings": [(0.25, 5.574)], "canaries": ["gradient"], "num_repeats": 2}
+    rows = summary_of(**design, **estimated, **names)
     bounds = {"epsilon_lower": 0.01 * rows["step"] + rows["repeat"]}
     return rows.assign(**bounds, mu_lower=0.002 * rows["step"] + 0.5 * rows["repeat"])
 
@@ -70,14 +50,8 @@ ACCURACY = np.linspace(0.7, 0.9, 200, dtype=np.float32).reshape(2, 100)
 def _written_scores(folder: Path, score: str, world: np.ndarray = WORLD) -> Path:
     known = {"sample_rate": 0.25, "noise_multiplier": 5.574, "batch_size": None, "seconds": 1.0}
     path = folder / f"{score}-{world.max()}.npz"
-    scores = AuditScores(
-        header=_NAMES | {"score": score} | known,
-        step=np.array([250, 500]),
-        scores=-LOSSES,
-        world=world.astype(np.uint8),
-        test_accuracy=ACCURACY,
-    )
-    write_scores(path, scores)
+    header, step = _NAMES | {"score": score} | known, np.array([250, 500])
+    write_scores(path, AuditScores(header, step, -LOSSES, world.astype(np.uint8), ACCURACY))
     return path
 
 
@@ -95,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     paths["one_world"] = [_written_scores(folder, "loss", np.zeros_like(WORLD))]
     grid = {"sample_rates": [1.0], "noise_multipliers": [22.37, 89.128], "num_steps": [500]}
     settings = json.dumps({**grid, "delta": 1e-5})
-    _main("compare_adjacencies")(["--settings", settings, "--output", f"{folder}/ratios.tsv"])
+    call("compare_adjacencies", settings=settings, output=paths["ratios"])
     paths["profiles"] = paths["fig-gradient"]
     deltas = np.linspace(0.01, 0.99, 50)
     profile = [
@@ -104,13 +78,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         for delta in deltas
     ]
     write_table(*paths["profiles"], pd.DataFrame(profile))
-    _main("bound_ceiling")(_of_scores(paths, *paths["ceilings"]))
+    scores, ceilings = paths["scores"], paths["ceilings"]
+    call("bound_ceiling", settings=_STAGE.to_json(), scores=scores, output=ceilings)
     return paths
-
-
-def _of_scores(files: Files, output: Path) -> list[str]:
-    [scores] = files["scores"]
-    return ["--settings", _STAGE.to_json(), "--scores", str(scores), "--output", str(output)]
 
 
 def _read(name: str, **given: Sequence[Path]) -> Any:
@@ -163,9 +133,7 @@ def test_loss_gaps_are_of_slots_that_are_out_minus_those_that_are_in(files: File
         ("gaps", "scores=one_world", "all slots are in one world: add slots"),
     ],
 )
-def test_inputs_that_do_not_fit_are_named(
-    reader: str, given: str, message: str, files: Files
-) -> None:
+def test_inputs_that_do_not_fit_are_named(reader, given, message, files) -> None:
     paths = {**files, "absent": [Path("absent.tsv")]}
     named = {
         kind: [path for name in names.split(",") for path in paths[name]]
@@ -176,26 +144,18 @@ def test_inputs_that_do_not_fit_are_named(
 
 
 def _draw(kind: str, files: Files, folder: Path, **settings: object) -> dict[str, bytes]:
-    """The files of a figure of a kind, by the program."""
     entry = figure_kind(kind)
-    given = ["--draw", entry.draw, "--inputs", *entry.inputs, "--settings", json.dumps(settings)]
-    given += [str(part) for name, paths in files.items() for part in (f"--{name}", *paths)]
-    outputs = [part for end in ("pdf", "png", "tsv") for part in (f"--{end}", f"{folder}/f.{end}")]
-    _main("draw_figure")([*given, *outputs])
+    known = {"draw": entry.draw, "inputs": [*entry.inputs], "settings": json.dumps(settings)}
+    outputs = {end: folder / f"f.{end}" for end in ("pdf", "png", "tsv")}
+    call("draw_figure", **known, **files, **outputs)
     return {path.suffix: path.read_bytes() for path in folder.glob("f.*")}
 
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [
-        ("epsilon_by_setting", {"axis": "learning_rate"}),
-        ("trade_off", {}),
-        ("gradient_norm", {"panels": ["model", "max_grad_norm"]}),
-    ],
+    [("trade_off", {}), ("gradient_norm", {"panels": ["model", "max_grad_norm"]})],
 )
-def test_writes_three_files_with_the_same_bytes_again_of_the_files_given(
-    kind: str, settings: dict[str, Any], files: Files, tmp_path: Path
-) -> None:
+def test_writes_three_files_with_the_same_bytes_again(kind, settings, files, tmp_path) -> None:
     given = {name: files[name] for name in figure_kind(kind).files}
     if kind == "gradient_norm":
         given["scores"] = files["norms"]
@@ -213,10 +173,7 @@ def test_writes_three_files_with_the_same_bytes_again_of_the_files_given(
     assert {end: path.read_bytes() for end, path in second.items()} == first
 
 
-def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(
-    files: Files, tmp_path: Path
-) -> None:
-    """A note with any sign, and the rule that is not valid."""
+def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(files, tmp_path) -> None:
     note = "-50 % of the runs: $5 for 'it', \"that\" and {more}\nin two lines"
     rows = _summary()
     both = pd.concat([rows, rows.assign(threshold_rule="in_sample", is_valid=False)])
@@ -236,16 +193,6 @@ def test_options_of_a_config_arrive_and_what_is_refused_leaves_no_file(
     assert not (tmp_path / "out").exists()
 
 
-def test_bounds_of_the_first_runs_are_estimated_by_the_same_program(
-    files: Files, tmp_path: Path
-) -> None:
-    _main("estimate")([*_of_scores(files, tmp_path / "e.tsv"), "--num-runs", "20", "100"])
-    assert {*pd.read_csv(tmp_path / "e.tsv", sep="\t")["num_runs"]} == {20, 100}
-    with pytest.raises(InputError, match="num_runs 102"):
-        _main("estimate")([*_of_scores(files, tmp_path / "f.tsv"), "--num-runs", "20", "102"])
-    assert not (tmp_path / "f.tsv").exists()
-
-
 @style.applied()
 def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.DataFrame]:
     figure, [[axes]] = make_frame(titles=["mine"], panel_size=(4, 3), legend=[], notes=[note])
@@ -253,9 +200,7 @@ def draw_rates(summary: pd.DataFrame, *, note: str = "") -> tuple[Figure, pd.Dat
     return figure, summary[["step", "epsilon_lower"]]
 
 
-def test_a_new_kind_needs_an_entry_and_its_function_alone(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_kind_needs_an_entry_and_its_function_alone(files, tmp_path, monkeypatch) -> None:
     entry = FigureKind("mine", draw=f"{__name__}:draw_rates", caption=("A line.",))
     monkeypatch.setitem(FIGURE_KINDS, "mine", entry)
     assert FigureSettings(kind="mine", sweeps=("a",)).axis is None

@@ -11,10 +11,8 @@ from running import Project, shared
 @pytest.fixture(autouse=True)
 def _signals_are_heeded() -> Iterator[None]:
     """Processes heed signals also where the tests run in a shell's background, or by `nohup`."""
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    }
+    heeded = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in heeded.items()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -28,5 +26,4 @@ def finished() -> Project:
 
 @pytest.fixture
 def copy(finished: Project, tmp_path: Path) -> Project:
-    """A copy of it, to be altered."""
     return finished.copy(tmp_path / "copy")

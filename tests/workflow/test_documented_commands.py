@@ -14,14 +14,8 @@ from running import ROOT, environment, printed_by
 from dpcanary.cli import app
 from dpcanary.installation import config_named
 
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "profiles/README.md",
-    ROOT / "benchmarks/README.md",
-    *(ROOT / "docs").glob("*.md"),
-    *(ROOT / "docs/results").glob("*.md"),
-]
+NAMES = ("README.md", "CONTRIBUTING.md", "profiles/README.md", "benchmarks/README.md")
+PAGES = [ROOT / name for name in NAMES] + [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")]
 OURS = ("dpcanary", "snakemake", "make", "python -m benchmarks", "python -m dpcanary")
 
 
@@ -72,7 +66,6 @@ CHECKS = {"make": check_make, "dpcanary": check_command, "python": check_module}
 
 
 def test_commands_are_known_to_the_programs():
-    """Nothing is run."""
     assert len(commands()) > 20
     for page, command in commands():
         words = shlex.split(command.partition(" > ")[0])
@@ -84,7 +77,6 @@ def test_commands_are_known_to_the_programs():
 
 
 def masked(text: str) -> list[str]:
-    """Lines without numbers, which may differ a little between machines."""
     return [re.sub(r"\s+", " ", re.sub(r"\d+[.]\d+", "#", line)) for line in text.splitlines()]
 
 

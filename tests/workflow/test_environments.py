@@ -1,8 +1,6 @@
 """Environments: versions agree everywhere, and each role's environment has what it imports.
 
-Each is also built, from its listed packages alone, and runs its role's programs. conda is not
-needed: PyPI has the same versions. The experiment goes through the roles in their order, and at
-each the jobs' `python` is that environment's.
+Each is built from PyPI, which has conda's versions, and runs the experiment's jobs of its role.
 """
 
 import ast
@@ -45,7 +43,6 @@ def constraints() -> dict[str, str]:
 
 
 def listed(environment: str) -> dict[str, str]:
-    """Versions by PyPI name."""
     found: dict[str, str] = {}
     for item in yaml.safe_load((ROOT / "envs" / f"{environment}.yaml").read_text())["dependencies"]:
         for requirement in item["pip"] if isinstance(item, dict) else [item]:
@@ -66,17 +63,7 @@ def rules() -> dict[str, str]:
 
 
 def environment_of(text: str) -> str:
-    """The environment that a rule's text names first: its own, or its base's."""
     return re.findall(r"envs/(\w+)\.yaml", text)[0]
-
-
-def rules_by_environment() -> dict[str, list[str]]:
-    """Names of the rules that each environment serves."""
-    found: dict[str, list[str]] = {}
-    for rule, text in rules().items():
-        environment = environment_of(text)
-        found.setdefault(environment, []).append(rule)
-    return found
 
 
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
@@ -84,6 +71,7 @@ ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 
 def test_versions_are_the_tested_ones():
     pinned = constraints()
+    assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
     for environment in ENVIRONMENTS:
         for name, version in listed(environment).items():
             if name not in ("python", "pip"):
@@ -102,33 +90,26 @@ def test_a_rule_names_what_it_needs_and_its_environment_has_what_its_program_imp
 
 
 def third_party(rule: str) -> set[str]:
-    """Distributions that the rule's program and its part of the library import."""
     found = set()
     modules = [name.split(":")[0].replace(".", "/") for name in FUNCTIONS.get(rule, [])]
     [program] = re.findall(r'program\("(\w+)"\)', rules()[rule])
     programs = [ROOT / "scripts" / f"{program}.py", *(ROOT / f"{module}.py" for module in modules)]
     for path in {path for program in programs for path in imports_of(program, ROOT)}:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
-            if isinstance(node, ast.ImportFrom):
-                found.add((node.module or "").split(".")[0])
-            elif isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.split(".")[0] for name in names}
     ours = {*sys.stdlib_module_names, "dpcanary"}
     return {DISTRIBUTION.get(name, name.replace("_", "-")) for name in found - ours}
 
 
-# Environments that are built
-
 # The last rules of each role: what has run before a role's turn is there already, so each turn runs
 # the role's own rules alone.
 TURNS = {
-    "encoding": ["extract_features"],
-    "data": ["prepare_dataset"],
-    "accounting": ["account", "compare_adjacencies"],
-    "training": ["train_shard"],
-    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling"],
-    "figures": ["all"],
-}
+    "encoding": ["extract_features"], "data": ["prepare_dataset"],
+    "accounting": ["account", "compare_adjacencies"], "training": ["train_shard"],
+    "estimation": ["summarise", "estimate_by_runs", "bound_ceiling"], "figures": ["all"],
+}  # fmt: skip
 # Downloads have tests of their own, against a server. This experiment trains, so it has no release.
 NOT_RUN = {"download_file", "download_encoder", "unpack_release"}
 # It logs by the figures' names.
@@ -173,22 +154,18 @@ def built(environment: str, folder: Path) -> Path:
 
 
 def snakemake(folder: Path, programs: Path, *options: str, own: Path | None = None) -> str:
-    """Runs Snakemake, whose jobs' `python` is the environment's, or its own."""
     first = [str(own), "-m", "snakemake"] if own else SNAKEMAKE
     command = [*first, "--cores", "2", "--snakefile", SNAKEFILE, *options]
     command += ["--configfile", "experiment.yaml"]
     return printed_by(command, folder, programs=programs, HF_HUB_OFFLINE="1")
 
 
-def test_every_environment_has_its_turn():
-    assert {*TURNS, "costs", "snakemake"} == set(ENVIRONMENTS)
-
-
 @pytest.mark.exhaustive
 def test_each_role_runs_in_its_own_environment(folder):
     for environment, last in TURNS.items():
         snakemake(folder, built(environment, folder), "--until", *last)
-        for rule in {*rules_by_environment()[environment]} - NOT_RUN - FIGURES:
+        own = {rule for rule, text in rules().items() if environment_of(text) == environment}
+        for rule in own - NOT_RUN - FIGURES:
             assert list(folder.glob(f"*/**/logs/{rule}*")), f"{rule} has not run"
     assert (folder / "results/tiny/summary.tsv").exists()
     for figure in yaml.safe_load((folder / "experiment.yaml").read_text())["figures"]:

@@ -33,8 +33,6 @@ if __name__ == "__main__":
 
 
 class Running:
-    """A server, and what its jobs' shells do."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jobs: list[subprocess.Popen] = []
@@ -76,9 +74,8 @@ class Running:
 @pytest.fixture
 def running(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "imported.py").write_text(
-        "open(__file__ + '.imports', 'a').write('1')\nROWS = []\n"
-    )
+    counts = "open(__file__ + '.imports', 'a').write('1')"
+    (tmp_path / "imported.py").write_text(f"{counts}\nROWS = []\n")
     server = Running(tmp_path)
     yield server
     server.end()
@@ -94,32 +91,26 @@ def test_a_job_is_a_fork_with_its_folder_arguments_and_streams(running):
     assert (job.returncode, err) == (0, "to stderr\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "err"),
-    [
+KILLED = "error: killed, probably because memory ran out: lower --cores, or runs per shard\n"
+
+
+def test_a_job_ends_as_it_would_alone(running):
+    for code, status, err in [
         ("sys.exit(3)", 3, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit('error: wrong')", 1, "error: wrong\n"),
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, ""),
-        (
-            "os.kill(os.getpid(), signal.SIGKILL)",
-            -signal.SIGKILL,
-            "error: killed, probably because memory ran out: lower --cores, or runs per shard\n",
-        ),
-    ],
-)
-def test_a_job_ends_as_it_would_alone(running, code, status, err):
-    own_status, _, message = running.run(code)
-    assert (own_status, bool(message)) == (status, bool(err))
-    assert message.endswith(err)
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, KILLED),
+    ]:
+        own_status, _, message = running.run(code)
+        assert (own_status, bool(message)) == (status, bool(err))
+        assert message.endswith(err)
 
 
 def test_what_a_program_imports_is_imported_once_and_not_shared(running):
-    printed = [
-        running.run("imported.ROWS.append(1); print(len(imported.ROWS))")[1] for _ in range(3)
-    ]
-    assert printed == ["1\n"] * 3
+    code = "imported.ROWS.append(1); print(len(imported.ROWS))"
+    assert [running.run(code)[1] for _ in range(3)] == ["1\n"] * 3
     assert (running.folder / "imported.py.imports").read_text() == "1"
 
 
@@ -127,8 +118,8 @@ def test_what_one_job_imports_later_the_next_one_has(running):
     """If it is of a package that is there already: others may not be made for a fork."""
     for package in ("imported_pkg", "other_pkg"):
         (running.folder / package).mkdir()
-        (running.folder / package / "__init__.py").write_text("")
-        (running.folder / package / "part.py").write_text("")
+        for module in ("__init__.py", "part.py"):
+            (running.folder / package / module).touch()
     with (running.folder / "program.py").open("a") as program:
         program.write("\nimport imported_pkg\n")
     modules = "'imported_pkg.part', 'other_pkg', 'other_pkg.part'"
@@ -140,7 +131,6 @@ def test_what_one_job_imports_later_the_next_one_has(running):
 
 
 def test_many_jobs_at_once(running):
-    """Each waits for all others."""
     wait = (
         "import glob; open(f'begun{number}', 'w')\n"
         "while len(glob.glob('begun*')) < 20: time.sleep(0.01)\nsys.exit(number)"
@@ -162,7 +152,6 @@ def test_another_environment_or_a_program_that_cannot_be_imported_gets_a_python_
 
 
 def started(running, code: str) -> tuple[subprocess.Popen, int]:
-    """A job that has begun, and its process."""
     job = running.start(f"print(os.getpid(), flush=True); {code}", start_new_session=True)
     job.stdout.readline()
     return job, int(job.stdout.readline())
@@ -195,7 +184,6 @@ def test_a_job_whose_shell_is_killed_is_killed(running):
 
 
 def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
-    """Ctrl-C reaches every process of the session."""
     # Python looks for signals between short sleeps; one just before a long sleep would wait for it.
     job, process = started(running, "[time.sleep(0.01) for _ in range(360_000)]")
     os.kill(running.server.process.pid, signal.SIGINT)
@@ -208,10 +196,9 @@ def test_an_interruption_of_all_ends_the_job_and_not_the_server(running):
 
 def test_an_interruption_while_the_server_imports_ends_who_asks_and_starts_no_job(running):
     """The job would be the only one that has not heard of it."""
+    waits = "import os, time\nwhile not os.path.exists(__file__ + '.go'): time.sleep(0.01)\n"
     with (running.folder / "imported.py").open("a") as imported:
-        imported.write(
-            "import os, time\nwhile not os.path.exists(__file__ + '.go'): time.sleep(0.01)\n"
-        )
+        imported.write(waits)
     job = running.start(LONG, start_new_session=True)
     wait_for((running.folder / "imported.py.imports").exists, job)
     os.kill(running.server.process.pid, signal.SIGINT)
@@ -259,8 +246,7 @@ def test_the_server_ends_with_the_workflow_and_jobs_wait_for_a_new_one(running):
 
 @pytest.fixture
 def impatient(running, monkeypatch):
-    """A server whose jobs may be idle for two seconds."""
-    monkeypatch.setenv(IDLE, str(2 / 60))
+    monkeypatch.setenv(IDLE, str(1 / 60))
     running.end()
     running.use(JobServer(running.setup))
     return running
@@ -278,13 +264,10 @@ def test_a_job_that_hangs_is_ended_and_says_so(impatient, code):
 
 def test_a_job_that_computes_reads_or_is_stopped_is_left_alone(impatient):
     computes, _ = started(
-        impatient, "end = time.time() + 6; exec('while time.time() < end: pass'); sys.exit(1)"
+        impatient, "end = time.time() + 3; exec('while time.time() < end: pass'); sys.exit(1)"
     )
-    moves, _ = started(
-        impatient,
-        "[(open(imported.__file__ + '.x', 'w').write('x' * 99999), time.sleep(0.1))"
-        " for _ in range(60)]; sys.exit(2)",
-    )
+    writing = "open(imported.__file__ + '.x', 'w').write('x' * 99999)"
+    moves, _ = started(impatient, f"[({writing}, time.sleep(0.1)) for _ in range(30)]; sys.exit(2)")
     stopped, process = started(impatient, "os.kill(os.getpid(), signal.SIGSTOP); sys.exit(3)")
     assert [computes.wait(PATIENCE), moves.wait(PATIENCE)] == [1, 2]
     os.kill(process, signal.SIGCONT)

@@ -35,12 +35,8 @@ privacy:
   datasets: {digits: {source: digits, num_records: 100}}
   audits:
     small:
-      canary: [worst_case, mislabeled]
-      dataset: digits
-      sample_rate: 0.5
-      noise_multiplier: 1.0
-      num_steps: 4
-      num_runs: 20
+      {canary: [worst_case, mislabeled], dataset: digits, sample_rate: 0.5, noise_multiplier: 1.0,
+      num_steps: 4, num_runs: 20}
   figures:
     trade_off: {kind: trade_off, sweeps: [small]}
     by_runs: {kind: epsilon_by_runs, sweeps: [small], num_runs: [10, 20]}
@@ -55,25 +51,8 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def assert_works(folder: Path, **variables: str) -> None:
-    """The user's rules and ours run, under the prefix, and the user's wildcards are their own."""
-    printed_by([*SNAKEMAKE, *RUN], folder, **variables)
-    header = (folder / "mine/summary.txt").read_text()
-    assert "epsilon_lower" in header
-    summary = pd.read_csv(folder / "audits/results/small/summary.tsv", sep="\t")
-    assert {*summary["canary"]} == {"worst_case", "mislabeled"}
-    assert (folder / "audits/results/small/figures/trade_off.pdf").exists()
-    assert not (folder / "results").exists()
-
-
-@pytest.mark.exhaustive
-def test_the_workflow_is_a_module_of_a_users_own(own):
-    assert_works(own)
-
-
 @pytest.fixture(scope="module")
 def installed() -> Path:
-    """The built package, as pip installs it."""
     pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps"]
     install = [*pip, str(built_package()), "--target"]
     return shared("installed", lambda folder: printed_by([*install, str(folder)], ROOT))
@@ -81,7 +60,6 @@ def installed() -> Path:
 
 @pytest.mark.parametrize("is_built", [False, True])
 def test_a_module_has_the_prefix_and_the_programs_of_its_package(own, installed, is_built):
-    """From a clone, and from an installed wheel, away from any clone."""
     variables = {"PYTHONPATH": str(installed)} if is_built else {}
     plan = Plan.of(own, *RUN, **variables)
     assert plan.jobs["privacy_summarise"] >= 1
@@ -95,8 +73,14 @@ def test_a_module_has_the_prefix_and_the_programs_of_its_package(own, installed,
 
 @pytest.mark.exhaustive
 def test_a_built_package_runs(own, installed):
+    """The user's rules and ours, under the prefix; the user's wildcards are their own."""
     variables = {"PYTHONPATH": str(installed)}
-    assert_works(own, **variables)
+    printed_by([*SNAKEMAKE, *RUN], own, **variables)
+    assert "epsilon_lower" in (own / "mine/summary.txt").read_text()
+    summary = pd.read_csv(own / "audits/results/small/summary.tsv", sep="\t")
+    assert {*summary["canary"]} == {"worst_case", "mislabeled"}
+    assert (own / "audits/results/small/figures/trade_off.pdf").exists()
+    assert not (own / "results").exists()
     dpcanary = [sys.executable, "-m", "dpcanary"]
     audit = [*dpcanary, "audit", "--features", "digits", "--num-records", "100"]
     audit += ["--num-runs", "20", "--num-steps", "4", "--delta", "1e-5", "--noise-multiplier", "1"]

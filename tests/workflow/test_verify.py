@@ -14,17 +14,7 @@ from running import DPCANARY, ROOT, TINY, Project, printed_by, shared
 from sampling import exhaustive, some_of
 
 from dpcanary.audits import verifying
-from dpcanary.audits.verifying import (
-    DERIVING_RULES,
-    OBSERVED,
-    TRAINING_RULES,
-    Verification,
-    Verified,
-    _arrays_are_close,
-    _verified,
-    verify_results,
-)
-from dpcanary.errors import InputError
+from dpcanary.audits.verifying import Verification, Verified, verify_results
 from dpcanary.estimation.calibration.store import cached_arrays
 from dpcanary.reports.of_experiment import report_of_experiment
 from dpcanary.sealed import read_sealed_object, write_sealed_object
@@ -34,20 +24,15 @@ from dpcanary.tables import write_table
 RUN = [*DPCANARY, "run", "experiment.yaml", "--cores", "2"]
 # It trains nothing, so what is verified more than once is verified in seconds.
 DRAWN = {
-    "experiment": "tiny",
-    "delta": 1e-5,
+    "experiment": "tiny", "delta": 1e-5,
     "audits": {
         "drawn": {
-            "canary": "worst_case",
-            "target_epsilon": [4.0, 6.0, 8.0, 10.0],
-            "num_steps": 4,
-            "num_runs": 40,
-            "sample_rate": 0.5,
-            "runs_per_shard": 40,
-        }
+            "canary": "worst_case", "target_epsilon": [4.0, 6.0, 8.0, 10.0], "num_steps": 4,
+            "num_runs": 40, "sample_rate": 0.5, "runs_per_shard": 40,
+        },
     },
     "figures": {"noise": {"kind": "epsilon_by_noise", "sweeps": ["drawn"]}},
-}
+}  # fmt: skip
 FIRST, SECOND, THIRD, FOURTH = (f"drawn-eps{epsilon}" for epsilon in (4, 6, 8, 10))
 
 
@@ -56,20 +41,9 @@ def by_status(found: Verification, status: str) -> set[str]:
 
 
 def derived(results: Path) -> list[Path]:
-    """The files that are made from shards."""
-    kept = (*OBSERVED, "logs", ".lock", "planned.json", "verified.json")
+    kept = (*verifying.OBSERVED, "logs", ".lock", "planned.json", "verified.json")
     files = (path for path in sorted(results.rglob("*")) if path.is_file())
     return [path for path in files if path.relative_to(results).parts[0] not in kept]
-
-
-def with_other_number(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    changed = values.copy()
-    place = tuple(rng.integers(size) for size in values.shape)
-    if values.dtype.kind == "b":
-        changed[place] = not changed[place]
-    else:
-        changed[place] = np.nan_to_num(changed[place]) + 1
-    return changed
 
 
 def alter_archive(path: Path, rng: np.random.Generator) -> None:
@@ -77,8 +51,10 @@ def alter_archive(path: Path, rng: np.random.Generator) -> None:
     with np.load(path) as content:
         arrays = dict(content)
     names = [name for name in arrays if name != "header" and arrays[name].size]
-    name = names[rng.integers(len(names))]
-    arrays[name] = with_other_number(arrays[name], rng)
+    changed = arrays[names[rng.integers(len(names))]]
+    place = tuple(rng.integers(size) for size in changed.shape)
+    is_flag = changed.dtype.kind == "b"
+    changed[place] = not changed[place] if is_flag else np.nan_to_num(changed[place]) + 1
     np.savez(path, **arrays)
 
 
@@ -92,7 +68,6 @@ def scale_floats(path: Path) -> None:
 
 
 def alter_text(path: Path, rng: np.random.Generator) -> None:
-    """The first digit of a number."""
     text = path.read_text()
     start = text.index("\n") + 1 if path.suffix == ".tsv" else 0
     numbers = re.finditer(r"(?<![\w.-])\d+(\.\d+)?(e-?\d+)?(?=[\t,}\n])", text)
@@ -115,7 +90,6 @@ ALTER: dict[str, Callable[[Path, np.random.Generator], None]] = {
 
 @pytest.fixture(params=["drawn", exhaustive("finished")])
 def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]]:
-    """Results, and audits that are to be forged, exchanged and left alone."""
     if request.param == "drawn":
         experiment, names = request.getfixturevalue("close"), [SECOND, THIRD, FIRST]
     else:
@@ -127,10 +101,7 @@ def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[st
 @pytest.mark.long
 @pytest.mark.parametrize("seed", some_of([0, 1, 2], 3))
 def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed: int) -> None:
-    """In one run, since what is made again does not depend on what is there.
-
-    The forged shard is found twice: by scores that nobody has altered, and by a replay.
-    """
+    """The forged shard is found twice: by scores that nobody has altered, and by a replay."""
     (results, names), rng = parts, np.random.default_rng(seed)
     forged, exchanged, own = names
     altered = set()
@@ -165,22 +136,7 @@ def test_every_file_that_is_altered_is_found(parts: tuple[Path, list[str]], seed
 
 
 @pytest.mark.exhaustive
-def test_a_finished_experiment_is_verified_and_its_report_says_so(copy: Project) -> None:
-    before = {path: path.read_bytes() for path in derived(copy.results)}
-    found = verify_results(copy.results, replay=3, cores=2)
-    assert found.exit_status == 0, str(found)
-    assert {one.status for one in found.files} == {"same"}
-    names = {str(path.relative_to(copy.results)) for path in before}
-    assert {one.file for one in found.files} == names | {*found.replayed}
-    assert {path: path.read_bytes() for path in derived(copy.results)} == before
-    assert dict(report_of_experiment(copy.results).provenance)["verified"].endswith(
-        "3 trained anew"
-    )
-
-
-@pytest.mark.exhaustive
 def test_a_replay_finds_what_no_score_can_show(copy: Project) -> None:
-    """A forger changes a reference model and a shard, and makes all else from them."""
     reference = min((copy.results / "reference").glob("*.npz"))
     shard = copy.results / "shards/other_rate/00000.npz"
     for forged in (reference, shard):
@@ -208,9 +164,6 @@ def test_a_report_has_the_accuracy_of_the_last_step_and_is_not_verified(finished
     assert accuracy[2].isna().all()
 
 
-# The noise of another accountant, and shards that do not fit
-
-
 @pytest.fixture(scope="module")
 def close() -> Project:
     """A finished experiment of which one noise is what another accountant would calibrate."""
@@ -229,9 +182,7 @@ def close() -> Project:
 
 
 @pytest.mark.long
-def test_noise_that_is_close_is_believed_and_all_after_it_the_same(
-    close: Project, tmp_path: Path
-) -> None:
+def test_noise_that_is_close_is_believed_and_all_after_it_the_same(close, tmp_path) -> None:
     results = close.copy(tmp_path).results
     before = {path: path.read_bytes() for path in derived(results)}
     found = verify_results(results, replay=1, cores=2)
@@ -271,12 +222,7 @@ def test_another_config_makes_every_bound_and_figure_stale(close: Project, tmp_p
     assert by_status(found, "stale") == bounds | figures | tables
 
 
-# Comparisons of two files
-
-
-def test_critical_values_that_are_kept_here_are_no_evidence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_critical_values_that_are_kept_here_are_no_evidence(tmp_path, monkeypatch) -> None:
     """Jobs simulate them again, whatever this machine's cache holds."""
     results = tmp_path / "results/study"
     results.mkdir(parents=True)
@@ -297,12 +243,16 @@ def test_critical_values_that_are_kept_here_are_no_evidence(
 
 def test_close_is_close_beside_the_largest_number_and_what_its_precision_gives() -> None:
     values = np.array([1e-9, 300.0, -np.inf, np.nan])
-    assert _arrays_are_close(values, values + np.array([1e-5, 1e-5, 0.0, 0.0]))
-    assert not _arrays_are_close(values, values + np.array([1e-3, 0.0, 0.0, 0.0]))
-    single = values.astype(np.float32)
-    assert _arrays_are_close(single, single + np.array([1e-3, 0.02, 0.0, 0.0], np.float32))
-    assert not _arrays_are_close(single, single + np.array([0.0, 0.1, 0.0, 0.0], np.float32))
-    assert not _arrays_are_close(single[:2], np.array([0.0, np.nan], np.float32))
+    for precision, differences, is_close in [
+        (np.float64, [1e-5, 1e-5, 0.0, 0.0], True),
+        (np.float64, [1e-3, 0.0, 0.0, 0.0], False),
+        (np.float32, [1e-3, 0.02, 0.0, 0.0], True),
+        (np.float32, [0.0, 0.1, 0.0, 0.0], False),
+        (np.float32, [0.0, np.nan, 0.0, 0.0], False),
+    ]:
+        own = values.astype(precision)
+        other = own + np.array(differences, precision)
+        assert verifying._arrays_are_close(own, other) == is_close, differences
 
 
 @pytest.mark.parametrize(
@@ -315,9 +265,7 @@ def test_close_is_close_beside_the_largest_number_and_what_its_precision_gives()
         ([2.6, 8.0 - 1e-7], "changed", 2),
     ],
 )
-def test_a_table_is_close_if_all_that_differs_is(
-    tmp_path: Path, epsilons: list[float], status: str, count: int
-) -> None:
+def test_a_table_is_close_if_all_that_differs_is(tmp_path, epsilons, status, count) -> None:
     """As on another machine: 1e-7 of a number is too little to matter, 0.1 is not."""
     ours, other = tmp_path / "ours.tsv", tmp_path / "other.tsv"
     for order in ([0, 1], [1, 0]):  # of the audits, which does not matter
@@ -325,45 +273,39 @@ def test_a_table_is_close_if_all_that_differs_is(
             table = pd.DataFrame({"audit": ["a", "b"], "epsilon": values})
             rows = table.iloc[order] if path == ours else table
             write_table(path, rows, origin="accounting/a:0123456789abcdef")
-        found = _verified("accounting/a.tsv", ours, other)
-        assert found.status == status
-        assert found.detail.startswith(f"{count} cells differ: epsilon" if count else "")
+        compared = verifying._verified("accounting/a.tsv", ours, other)
+        assert compared.status == status
+        assert compared.detail.startswith(f"{count} cells differ: epsilon" if count else "")
 
 
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ({"a": 1.0, "b": "x", "c": 3}, ("", True)),
-        ({"a": 1.0 + 1e-12, "b": "x", "c": 3}, ("a differ", True)),
-        ({"a": 1.001, "b": "x", "c": 3}, ("a differ", False)),
-        ({"a": 1.1, "b": "x", "c": 4}, ("a, c differ", False)),
-        ({"a": 1.0, "b": "y", "c": 3}, ("b differ", False)),
+def test_objects_are_compared_value_by_value(tmp_path):
+    own, path, other_path = {"a": 1.0, "b": "x", "c": 3}, tmp_path / "a.json", tmp_path / "b.json"
+    path.write_text(json.dumps(own))
+    for other, expected in [
+        (own, ("", True)),
+        (own | {"a": 1.0 + 1e-12}, ("a differ", True)),
+        (own | {"a": 1.001}, ("a differ", False)),
+        (own | {"a": 1.1, "c": 4}, ("a, c differ", False)),
+        (own | {"b": "y"}, ("b differ", False)),
         ({"a": 1.0, "b": "x"}, ("c differ", False)),
-    ],
-)
-def test_objects_are_compared_value_by_value(other, expected, tmp_path):
-    ours, path = tmp_path / "ours.json", tmp_path / "other.json"
-    ours.write_text(json.dumps({"a": 1.0, "b": "x", "c": 3}))
-    path.write_text(json.dumps(other))
-    assert verifying._objects(ours, path) == expected
+    ]:
+        other_path.write_text(json.dumps(other))
+        assert verifying._objects(path, other_path) == expected
 
 
-@pytest.mark.parametrize(
-    ("statuses", "ending"),
-    [
+def test_the_exit_status_is_that_of_the_worst_file():
+    for statuses, ending in [
         (["same", "close", "not of this config"], 0),
         (["unverifiable", "same"], 6),
         (["unverifiable", "stale"], 5),
         (["stale", "missing"], 4),
         (["missing", "changed", "unverifiable"], 3),
-    ],
-)
-def test_the_exit_status_is_that_of_the_worst_file(statuses, ending):
-    files = tuple(Verified(status, status) for status in statuses)
-    found = Verification(files, ("shards/a/00000.npz",), 5, "", 1.0)
-    assert found.exit_status == ending
-    assert ("must not be believed" in str(found)) == bool(ending)
-    assert "Of 5 shards and other trained models, 1 were" in str(found)
+    ]:
+        files = tuple(Verified(status, status) for status in statuses)
+        verification = Verification(files, ("shards/a/00000.npz",), 5, "", 1.0)
+        assert verification.exit_status == ending
+        assert ("must not be believed" in str(verification)) == bool(ending)
+        assert "Of 5 shards and other trained models, 1 were" in str(verification)
 
 
 def test_every_rule_is_one_of_both_kinds() -> None:
@@ -371,9 +313,4 @@ def test_every_rule_is_one_of_both_kinds() -> None:
     rules = {*re.findall(r"^rule (\w+):|^use rule \w+ as (\w+) with:", text, re.MULTILINE)}
     names = {first or second for first, second in rules}
     looks = {"list_audits", "estimate_cost", "resolve_planned_config"}
-    assert names == {*DERIVING_RULES, *TRAINING_RULES, *looks}
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"experiment\.json does not exist"):
-        verify_results(tmp_path)
+    assert names == {*verifying.DERIVING_RULES, *verifying.TRAINING_RULES, *looks}
