@@ -24,10 +24,7 @@ CASES = [(0.0625, 1.6773, 500), (0.25, 2.0, 25), (0.01, 0.4, 1)]
 
 def _curve(adjacency="substitute", sample_rate=0.0625, noise_multiplier=1.6773, num_steps=500):
     mechanism = Mechanism(
-        adjacency,
-        sample_rate=sample_rate,
-        noise_multiplier=noise_multiplier,
-        num_steps=num_steps,
+        adjacency, sample_rate=sample_rate, noise_multiplier=noise_multiplier, num_steps=num_steps
     )
     return trade_off_curve(mechanism)
 

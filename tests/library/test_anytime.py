@@ -15,13 +15,7 @@ from dpcanary.estimation import (
     assess_claim_anytime,
     estimate_epsilon_at_looks,
 )
-from dpcanary.estimation.anytime import (
-    FIRST_BETS,
-    STAKES,
-    EProcess,
-    Lines,
-    lines_of_curves,
-)
+from dpcanary.estimation.anytime import FIRST_BETS, STAKES, EProcess, Lines, lines_of_curves
 from dpcanary.estimation.families import GDP, GRID, Family, direct_family
 from dpcanary.estimation.subsampled_family import subsampled_family
 from dpcanary.estimation.table import ceiling_of

@@ -210,11 +210,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
     ("test_accuracy", _beside_natural("b", max_grad_norm=4.0), r"in max_grad_norm \(2 and 4\)"),
     ("test_accuracy", _beside_natural("b", noise_multiplier=30.0), "differ in noise_multiplier"),
     ("test_accuracy", _beside_natural("b"), f"{NATURAL} and b have the same canary, score and sam"),
-    (
-        "test_accuracy",
-        (accuracies_of(NATURAL, "absent"), _CANARIES),
-        "summary has no audit absent",
-    ),
+    ("test_accuracy", (accuracies_of(NATURAL, "absent"), _CANARIES), "summary has no audit absent"),
     ("test_accuracy", ({NATURAL: np.full((1, 4), np.nan)}, _CANARIES), "of a model is NaN"),
     ("test_accuracy", ({}, _CANARIES), "no audit to show"),
     ("adjacency_ratio", (ratios(ratio=np.nan),), "no ratio could be accounted"),

@@ -391,9 +391,7 @@ WRONG = {
         "contrastive": (LINEAR, "it depends on other records", *data(6), contrastive),
         "weights of classes": (LINEAR, "times as much as alone", *data(6), WEIGHTED),
     },
-    TRAINED: {
-        "adapter": (forgotten_adapter, "no record moves lora_a.weight, lora_b.weight"),
-    },
+    TRAINED: {"adapter": (forgotten_adapter, "no record moves lora_a.weight, lora_b.weight")},
 }
 
 

@@ -19,8 +19,7 @@ _TABLE = (
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in _SLOW)) for name in pages()],
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in _SLOW)) for name in pages()]
 )
 def test_the_numbers_of_a_page_are_those_of_the_tables(name):
     page = (page_numbers.DOCS / name).read_text()

@@ -139,10 +139,7 @@ def test_scores_are_log_ratios_of_the_dominating_pair(adjacency, rate, sigma):
         for size in (1.0, of_world1)
     ]
     scores = log_likelihood_ratio(
-        z,
-        noise_multiplier=np.full(3, sigma),
-        sample_rate=np.full(3, rate),
-        adjacency=adjacency,
+        z, noise_multiplier=np.full(3, sigma), sample_rate=np.full(3, rate), adjacency=adjacency
     )
     assert np.allclose(scores, np.log(density[0] / density[1]), rtol=1e-4, atol=1e-5)
 
@@ -456,11 +453,7 @@ def trained(
     options = {"num_records": RECORDS, "num_canaries": 60, "seed": seed} | options
     if recorder is None:
         recorder = Recorder(
-            SHAPES,
-            noise_multiplier=SIGMA,
-            sample_rate=RATE,
-            on_alarm=lambda alarm: None,
-            **options,
+            SHAPES, noise_multiplier=SIGMA, sample_rate=RATE, on_alarm=lambda alarm: None, **options
         )
     size = SIGMA * NORM
     for step in range(start, steps):

@@ -32,11 +32,7 @@ from simulated import (
 from dpcanary.accounting.mechanism import Mechanism
 from dpcanary.accounting.trade_off import trade_off_curve
 from dpcanary.estimation import estimate_epsilon_at_looks
-from dpcanary.estimation.calibration.statistics import (
-    curve_of,
-    observed_statistics,
-    scan_terms,
-)
+from dpcanary.estimation.calibration.statistics import curve_of, observed_statistics, scan_terms
 from dpcanary.estimation.calibration.store import calibrated_bound, null_table
 from dpcanary.estimation.families import GDP, direct_family
 from dpcanary.estimation.rules import RULES, ThresholdRule
