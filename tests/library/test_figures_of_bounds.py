@@ -1,5 +1,6 @@
 """Figures of bounds show the numbers of the summary, and refuse what they cannot show."""
 
+from itertools import product
 from statistics import mean, stdev
 
 import numpy as np
@@ -20,11 +21,6 @@ ALONG = {  # by axis: what changes in addition to the settings of `summary_of`
     **{"step": None, "noise_multiplier": None, "num_runs": RUNS},
     **{setting: {setting: [0.25, 4.0, 16.0]} for setting in AXES},
 }
-SIMULATIONS = [
-    (simulation, ranking)
-    for simulation in ("noisy", "noiseless")
-    for ranking in ("per_step", "final_model")
-]
 
 
 def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]:
@@ -67,12 +63,10 @@ def _fixed(**changes: object) -> pd.DataFrame:
 
 
 def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
-    parts = [
+    summary = pd.concat(
         _fixed().assign(audit=f"seed{seed}", seed=seed, repeat=repeat)
-        for seed in seeds
-        for repeat in range(num_repeats)
-    ]
-    summary = pd.concat(parts)
+        for seed, repeat in product(seeds, range(num_repeats))
+    )
     more = summary["seed"] ** 2 + 0.1 * summary["repeat"]
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + more)
 
@@ -126,10 +120,6 @@ def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repe
         assert curve[[axis, "epsilon"]].to_numpy().tolist() == 2 * [[x, 10.0] for x in (0.5, 2, 8)]
 
 
-def test_one_repeat_of_one_audit_has_no_error_bar():
-    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
-
-
 def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
     figure, table = draw_bounds_figure(summary_of(), axis="step")
     for name, value in ACCOUNTED.items():
@@ -143,6 +133,8 @@ def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
     bars = axes.containers[0].lines[2][0].get_segments()
     heights = [segment[1, 1] - segment[0, 1] for segment in bars]
     assert heights == pytest.approx([2 * bar for [bar] in _audited(table, "error_bar", **where)])
+    # One repeat of one audit has none.
+    assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -183,8 +175,7 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
         is_known = value == 3.0
         assert ("not a bound:" in legend(figure)) is is_known
         assert ("The heuristic is not known here" in written_below(figure)) is not is_known
-        drawn = table[table["series"] == "heuristic"]["epsilon"]
-        assert drawn.eq(3.0).all() is np.bool_(is_known)
+        assert (table[table["series"] == "heuristic"]["epsilon"] == 3.0).all() == is_known
     assert not (draw_bounds_figure(summary_of(), axis="step")[1]["series"] == "heuristic").any()
 
 
@@ -201,8 +192,12 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     ],
 )
 def test_the_first_valid_rule_is_shown_and_in_sample_apart(rules, shown):
-    _, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
+    figure, table = draw_bounds_figure(summary_of(rules=rules), axis="step")
     assert set(table["threshold_rule"].dropna()) == shown
+    label = "" if len(rules) > 1 else "in_sample (the published rule): not a valid bound"
+    assert figure.subfigs[0].get_suptitle() == label
+    assert _drawn(figure.axes[0])
+    assert ("in_sample rule (not valid)" in below(figure)) is bool(label)
     is_in_sample = table["threshold_rule"] == "in_sample"
     assert (is_in_sample == (table["series"] == "audited_in_sample")).all()
     for conversions in (["direct", "gdp"], ["direct"]):  # the second one only without the first
@@ -248,6 +243,10 @@ def test_the_difference_of_two_rules_is_the_mean_over_the_points_of_both():
     assert _price(pd.concat([valid[valid["step"] == 100], other[other["step"] == 500]])) == []
     for rules in (["simultaneous", "split"], ["in_sample"]):
         assert _price(summary_of(rules=rules)) == []
+    # Of two rules that are not valid, that of most papers is shown.
+    valid, mine = _two_rules(0.5, rule="mine")
+    _, table = draw_bounds_figure(pd.concat([valid, mine, _two_rules(0.1)[1]]), axis="step")
+    assert set(table["threshold_rule"].dropna()) == {"simultaneous", "in_sample"}
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs", "max_grad_norm"])
@@ -277,17 +276,6 @@ def test_only_the_valid_rule_is_drawn_by_default_and_both_have_the_same_scale(ax
         points = table[(table["series"] == series) & (table["canary"] == "natural")]
         drawn = [line for axes in part.axes for line in _drawn(axes, "natural")]
         assert sorted(np.vstack(drawn)[:, 1]) == sorted(points["epsilon"])
-
-
-def test_a_rule_that_is_not_valid_is_drawn_and_labelled_where_it_is_the_only_one():
-    figure, _ = draw_bounds_figure(summary_of(rules=["in_sample"]), axis="step")
-    label = "in_sample (the published rule): not a valid bound"
-    assert figure.subfigs[0].get_suptitle() == label
-    assert _drawn(figure.axes[0])
-    assert "in_sample rule (not valid)" in below(figure)
-    valid, mine = _two_rules(0.5, rule="mine")
-    _, table = draw_bounds_figure(pd.concat([valid, mine, _two_rules(0.1)[1]]), axis="step")
-    assert set(table["threshold_rule"].dropna()) == {"simultaneous", "in_sample"}
 
 
 # What is written below
@@ -320,26 +308,22 @@ def test_the_note_says_how_far_the_mechanisms_are_from_gaussian_ones(distances, 
     of_rate = dict(zip((1.0, 0.25), distances, strict=True))
     summary["gaussian_distance"] = summary["sample_rate"].map(of_rate)
     differ = " (the accounted curves differ from Gaussian ones by " if stated else ""
-    for conversion, expected in (
-        ("gdp", f"GDP conversion{differ}{stated},"),
-        ("direct", "direct conversion,"),
-    ):
+    of_each = {"gdp": f"GDP conversion{differ}{stated},", "direct": "direct conversion,"}
+    for conversion, expected in of_each.items():
         figure, _ = draw_bounds_figure(summary[summary["conversion"] == conversion], axis="step")
         assert expected in below(figure)
 
 
 _SLOTS = {"canaries": ["gradient"], "num_slots": 32}
 _DRAWN = "worst case: simulated, without records"
+_BOTH = "ata: digits, N = 500 private records; " + _DRAWN
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"canaries": ["worst_case"]}, f"Data: {_DRAWN}"),
-        (
-            {"canaries": ["worst_case", "gradient"]},
-            f"ata: digits, N = 500 private records; {_DRAWN}",
-        ),
+        ({"canaries": ["worst_case", "gradient"]}, _BOTH),
         (_SLOTS, "models with 32 canaries in each, taken as independent"),
         (_SLOTS | {"slot": 3.0}, "models with 32 canaries in each;"),
         (_SLOTS | {"rules": ["mahloujifar"]}, "models with 32 canaries in each;"),
@@ -414,16 +398,6 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
 # Numbers of runs
 
 
-def _faces(axes) -> dict[float, str]:
-    """The face colour of the markers of gradients, by their place on the axis."""
-    return {
-        float(place): str(line.get_markerfacecolor())
-        for line in axes.get_lines()
-        if line.get_color() == canary_colour("gradient") and line.get_marker() == "o"
-        for place in np.asarray(line.get_xdata())
-    }
-
-
 @pytest.mark.parametrize(
     ("alone", "stated"),
     [
@@ -446,7 +420,13 @@ def test_by_runs_markers_tell_joint_bounds_from_others():
     blue = canary_colour("gradient")
     figure, table = draw_bounds_figure(_with_looks(500), axis="num_runs")
     for axes in figure.axes:
-        assert _faces(axes) == {100.0: blue, 500.0: "white", 2000.0: blue}
+        faces = {
+            float(place): str(line.get_markerfacecolor())
+            for line in axes.get_lines()
+            if line.get_color() == blue and line.get_marker() == "o"
+            for place in np.asarray(line.get_xdata())
+        }
+        assert faces == {100.0: blue, 500.0: "white", 2000.0: blue}
     faces = {label: line.get_markerfacecolor() for label, line in legend(figure).items()}
     assert faces["alone"] == "white" != faces["jointly with those of its curve"]
     assert faces["gradient"] == blue
@@ -488,27 +468,21 @@ def test_audits_of_membership_have_the_curve_of_their_own_adjacency(adjacency, n
     assert [*legend(figure)][-2:] == ["accounted ε (upper bound), audited adjacency:", name]
     assert axes.get_title() == "known batches of 128, σ = 4"  # noqa: RUF001
     assert "All audits: convnet, k = 1, C = 2, learning rate 0.01" in written_below(figure)
-
-
-def test_panels_of_both_adjacencies_have_the_curves_of_their_own():
-    both = pd.concat([_fixed(adjacency=one) for one in ("substitute", "add_remove")])
+    # Beside audits of content, each panel has the curves of its own.
+    both = pd.concat([_fixed(adjacency=which) for which in ("substitute", adjacency)])
     figure, _ = draw_bounds_figure(both, axis="step", panels=["adjacency"])
-    substitute, add_remove = (
-        [line.get_linestyle() for line in axes.get_lines()[:3]] for axes in figure.axes
-    )
-    assert (substitute, add_remove[0]) == (["-", "--", ":"], "--")
-    assert titles(figure) == ["substitute", "add/remove"]
+    styles = [[line.get_linestyle() for line in axes.get_lines()[:3]] for axes in figure.axes]
+    assert (styles[0], styles[1][0]) == (["-", "--", ":"], "--")
+    assert titles(figure) == ["substitute", name]
 
 
 def test_panels_show_the_settings_that_are_named():
-    names = [(model, period) for model in ("resnet18", "convnet") for period in (5, 1)]
     parts = {
         (model, period): _fixed(model=model, canary_period=float(period), num_steps=250 * period)
-        for model, period in names
+        for model, period in product(("resnet18", "convnet"), (5, 1))
     }
-    figure, table = draw_bounds_figure(
-        pd.concat(parts.values()), axis="step", panels=["model", "canary_period"]
-    )
+    summary, panels = pd.concat(parts.values()), ["model", "canary_period"]
+    figure, table = draw_bounds_figure(summary, axis="step", panels=panels)
     order = [("resnet18", 1), ("resnet18", 5), ("convnet", 1), ("convnet", 5)]
     assert titles(figure) == [f"{model}, k = {period}" for model, period in order]
     for axes, place in zip(figure.axes, order, strict=True):
@@ -531,16 +505,16 @@ def test_a_setting_is_shown_as_its_key_declares_it(monkeypatch):
 
 
 def test_variants_of_a_canary_are_lines_of_their_own():
-    parts = [_fixed()] + [
+    simulations = [*product(("noiseless", "noisy"), ("final_model", "per_step"))]
+    parts = [
         _fixed(canary="simulated_dimension", simulation=simulation, ranking=ranking)
-        for simulation, ranking in SIMULATIONS
+        for simulation, ranking in simulations[::-1]
     ]
-    figure, table = draw_bounds_figure(
-        pd.concat(parts), axis="step", lines=["simulation", "ranking"]
-    )
+    summary, lines = pd.concat([_fixed(), *parts]), ["simulation", "ranking"]
+    figure, table = draw_bounds_figure(summary, axis="step", lines=lines)
     names = {
         f"simulated dimension ({simulation}, {ranking.replace('_', ' ')})": (simulation, ranking)
-        for simulation, ranking in sorted(SIMULATIONS)
+        for simulation, ranking in simulations
     }
     entries = {name: line for name, line in legend(figure).items() if "dimension" in name}
     assert [*entries] == ["random dimension", *names]
