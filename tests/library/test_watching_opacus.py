@@ -452,6 +452,7 @@ def test_changes_beside_the_private_optimizer_are_found_unless_declared(change, 
     with watch(made.optimizer, **QUIET) as found:
         for number, (features, labels) in enumerate(made.loader):
             made.model.zero_grad()
+            made.optimizer.zero_grad()
             made.criterion(made.model(features), labels).backward()
             made.optimizer.step()
             change(made, number, found)
