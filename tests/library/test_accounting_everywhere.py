@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpcanary.accounting.by_adjacency import account_by_adjacency
@@ -83,26 +82,28 @@ def test_every_setting_of_a_large_grid_is_accounted(part):
         check_setting(mechanism, delta)
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "substitute", "zero_out"])
-@pytest.mark.parametrize(("q", "sigma"), [(0.03, 0.7), (0.4, 2.0), (1.0, 3.0)])
+STEPS = [("add_remove", 0.03, 0.7), ("substitute", 0.4, 2.0), ("zero_out", 1.0, 3.0)]
+STEPS += [("substitute", 0.03, 0.7), ("add_remove", 0.4, 2.0), ("substitute", 1.0, 3.0)]
+
+
+@pytest.mark.parametrize(("adjacency", "q", "sigma"), STEPS)
 def test_divergences_are_those_of_quadrature(adjacency, q, sigma):
     mechanism = Mechanism(adjacency, sample_rate=q, num_steps=3, noise_multiplier=sigma)
     orders = np.array([1.01, 1.7, 4.0, 23.0])
     centre = -1.0 if adjacency == "substitute" else 0.0
 
     def divergence(order: float, first: float, second: float) -> float:
-        def integrand(output: float) -> float:
+        """By a fine sum of the integrand, whose tails are negligible at both ends."""
+        outputs = np.linspace(-2 * order - 9 * sigma, 2 * order + 9 * sigma, 200_001)
+        with np.errstate(divide="ignore"):
             logs = [
                 np.logaddexp(
-                    np.log1p(-q) + norm.logpdf(output, 0, sigma) if q < 1 else -np.inf,
-                    np.log(q) + norm.logpdf(output, mean, sigma),
+                    np.log1p(-q) + norm.logpdf(outputs, 0, sigma),
+                    np.log(q) + norm.logpdf(outputs, mean, sigma),
                 )
                 for mean in (first, second)
             ]
-            return float(np.exp(order * logs[0] + (1 - order) * logs[1]))
-
-        reach = 2 * order + 9 * sigma
-        integral, _ = quad(integrand, -reach, reach, limit=500, points=[0, order, -order])
+        integral = np.trapezoid(np.exp(order * logs[0] + (1 - order) * logs[1]), outputs)
         return float(np.log(integral) / (order - 1))
 
     expected = [
@@ -141,14 +142,9 @@ def test_phases_whose_delta_is_near_round_off_are_accounted_by_divergences():
     assert loose.method == "loose"
     # Between two trainings that have the noise of one phase throughout, at its sample rate.
     for adjacency in ("add_remove", "substitute"):
-        ends = [
-            account_epsilon(
-                Mechanism(adjacency, sample_rate=q, num_steps=5_000, noise_multiplier=sigma),
-                delta=1e-14,
-                method="loose",
-            ).upper
-            for q, sigma in ((0.05, 3.0), (0.1, 2.0))
-        ]
+        least = Mechanism(adjacency, sample_rate=0.05, num_steps=5_000, noise_multiplier=3.0)
+        most = Mechanism(adjacency, sample_rate=0.1, num_steps=5_000, noise_multiplier=2.0)
+        ends = [account_epsilon(m, delta=1e-14, method="loose").upper for m in (least, most)]
         assert ends[0] < getattr(loose, adjacency) < ends[1]
 
 
