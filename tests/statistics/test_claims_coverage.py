@@ -22,17 +22,11 @@ def _remembered_curves(monkeypatch):
 
 
 def share_rejected(draw, sizes, mechanism, *, num_audits):
-    rng = np.random.default_rng([1, *sizes])
-    rejected = 0
+    rng, rejected = np.random.default_rng([1, *sizes]), 0
+    known = {"mechanism": mechanism, "num_simulations": 199}
     for audit in range(num_audits):
         world0, world1 = draw(rng, *sizes)
-        test = claims.assess_claim(
-            world0_scores=world0,
-            world1_scores=world1,
-            mechanism=mechanism,
-            num_simulations=199,
-            seed=audit,
-        )
+        test = claims.assess_claim(world0_scores=world0, world1_scores=world1, seed=audit, **known)
         rejected += test.p_value <= SIGNIFICANCE
     return rejected / num_audits
 

@@ -78,10 +78,8 @@ def test_rules_that_are_not_valid_do_not():
 # By the delta of the curve.
 DIRECT_LAWS = {
     DELTA: {
-        "response 1": Law(response(1.0), 1.0),
-        "response 2.5": Law(response(2.5), 2.5),
-        "pair 1": Law(direct_pair(1.0), 1.0),
-        "pair 2.5": Law(direct_pair(2.5), 2.5),
+        **{f"response {epsilon}": Law(response(epsilon), epsilon) for epsilon in (1.0, 2.5)},
+        **{f"pair {epsilon}": Law(direct_pair(epsilon), epsilon) for epsilon in (1.0, 2.5)},
         "gaussian": Law(gaussian(1.0), gdp_epsilon(mu=1.0, delta=DELTA)),
     },
     0.1: {"pair 0": Law(direct_pair(0.0, 0.1), 0.0)},
@@ -110,13 +108,12 @@ def test_conversion_direct_keeps_the_significance(rule, delta, num_audits, size)
 )
 def test_subsampled_gaussian_on_the_worst_case(mechanism):
     """The truth is the accountant's; the scores are simulated step by step."""
-    truth = trade_off_curve(mechanism).epsilon(DELTA)
+    truth, draw = trade_off_curve(mechanism).epsilon(DELTA), transcripts(mechanism)
     options = {"conversion": Conversion.SUBSAMPLED_GAUSSIAN, "mechanism": mechanism}
+    options |= {"num_audits": 1000}
     for rule in CALIBRATED:
         rng = np.random.default_rng(8)
-        bounds = estimates_of(
-            transcripts(mechanism), (80, 80), rng, num_audits=1000, threshold_rule=rule, **options
-        )
+        bounds = estimates_of(draw, (80, 80), rng, threshold_rule=rule, **options)
         rate = np.mean([bound.epsilon_lower > truth for bound in bounds])
         assert SIGNIFICANCE - 0.02 < rate <= allowed(1000)
 
@@ -138,22 +135,20 @@ def test_bets_against_a_true_curve_seldom_win_and_against_too_low_a_one_often(nu
 @pytest.mark.long
 def test_anytime_bounds_are_nearly_those_of_a_fixed_number():
     rng = np.random.default_rng(8)
+    options = {"num_audits": 40, "threshold_rule": "anytime"}
     for mu, least in ((1.0, 0.72), (3.0, 0.87)):
-        bounds = estimates_of(
-            gaussian(mu), (500, 500), rng, num_audits=40, threshold_rule="anytime"
-        )
+        bounds = estimates_of(gaussian(mu), (500, 500), rng, **options)
         assert least * mu < np.mean([bound.mu_lower for bound in bounds]) < mu
 
 
 # Looks
 
+FOUR = ((50, 50), (100, 100), (200, 200), (400, 400))
+
 
 @pytest.mark.parametrize(
     ("looks", "num_audits"),
-    [
-        (((12, 12), (24, 24)), 300),
-        exhaustive((((50, 50), (100, 100), (200, 200), (400, 400)), 3_000)),
-    ],
+    [(((12, 12), (24, 24)), 300), exhaustive((FOUR, 3_000))],
     ids=["two", "four"],
 )
 @pytest.mark.parametrize("rule", CALIBRATED)
@@ -235,13 +230,10 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
         world=assigned.astype(np.uint8),
         test_accuracy=np.full(shape[:2], np.nan, np.float32),
     )
-    stage = EstimationStage(
-        delta=DELTA,
-        significance=SIGNIFICANCE,
-        threshold_rules=(ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT),
-        conversions=(Conversion.GDP, Conversion.DIRECT),
-        independent=Independence.SLOTS,
-    )
+    rules = (ThresholdRule.SIMULTANEOUS, ThresholdRule.SPLIT)
+    known = {"delta": DELTA, "significance": SIGNIFICANCE, "independent": Independence.SLOTS}
+    both = (Conversion.GDP, Conversion.DIRECT)
+    stage = EstimationStage(threshold_rules=rules, conversions=both, **known)
     table = estimates_table(stage, audits)
     above = table["epsilon_lower"] > gdp_epsilon(mu=mu, delta=DELTA) + 1e-9
     rates = above.groupby([table["threshold_rule"], table["conversion"]]).mean()
