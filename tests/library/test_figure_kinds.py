@@ -36,16 +36,12 @@ from dpcanary.figures.layout import value_ticks
 from dpcanary.plugins import function_named
 
 # The columns of the points of lines, where a kind has lines, then labels of axes with their units.
+_RUNS = "number of runs R, of both worlds together"
 _EPSILON, _RATES = "ε at δ = 10⁻⁵", ("false_positive_rate", "false_negative_rate")
 SHOWN = {
     "epsilon_by_step": ("step", "epsilon", "training step", _EPSILON),
     "epsilon_by_noise": ("noise_multiplier", "epsilon", "noise multiplier σ", _EPSILON),  # noqa: RUF001
-    "epsilon_by_runs": (
-        "num_runs",
-        "epsilon",
-        "number of runs R, of both worlds together",
-        _EPSILON,
-    ),
+    "epsilon_by_runs": ("num_runs", "epsilon", _RUNS, _EPSILON),
     "epsilon_by_setting": ("max_grad_norm", "epsilon", "clipping norm C", _EPSILON),
     "models_trained": ("num_runs", "epsilon", "models trained", _EPSILON),
     "canary_sets": ("step", "mean", "step", "loss gap (nats)", _EPSILON),
