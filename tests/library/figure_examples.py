@@ -75,7 +75,6 @@ def profiles_of(summary: pd.DataFrame, *mus: float) -> dict[str, dict[str, Any]]
 
 
 def attacks(**changes: object) -> list[Attack]:
-    """One by each canary at each setting."""
     rng = np.random.default_rng(0)
     return [
         attack(

@@ -32,7 +32,6 @@ def log_uniform(least: float, most: float) -> st.SearchStrategy[float]:
 
 
 def settings_for(method: AccountingMethod) -> st.SearchStrategy[dict[str, Any]]:
-    """Mechanisms and deltas that the accountant can account, and the accountant."""
     adjacencies = [Adjacency.SUBSTITUTE] if method is GROUP_PRIVACY else [*Adjacency]
     # Rare sampling takes prv long, and group privacy refuses it for large epsilons.
     rates = log_uniform(0.25 if method in (PRV, GROUP_PRIVACY) else 0.02, 0.5)
@@ -49,7 +48,6 @@ def settings_for(method: AccountingMethod) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def for_examples(method: AccountingMethod, holds: Callable[..., None], **strategies: Any) -> None:
-    """Checks a property, for fewer examples where the accountant is slow."""
     settings(max_examples=EXAMPLES.get(method, 1))(given(**strategies)(holds))()
 
 
@@ -186,9 +184,6 @@ def test_the_noise_of_an_audit_is_calibrated_under_its_adjacency(adjacency) -> N
     shuffled = stage.model_copy(update={"batches_per_pass": 7, "sample_rate": 1 / 7})
     moves = sqrt(5) if adjacency == "add_remove" else SENSITIVITY[adjacency]
     assert noise_of(shuffled) == pytest.approx(moves * exact, rel=1e-3)
-
-
-# Trainings whose noise or sample rate changes
 
 
 @pytest.mark.parametrize(

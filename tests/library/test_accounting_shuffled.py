@@ -139,9 +139,6 @@ def test_batches_of_a_pass_are_those_of_a_loader():
         guaranteed_epsilon(shuffled(sigma=nan), delta=1e-5)
 
 
-# --- the epsilon of simulated losses -----------------------------------------------------------
-
-
 def gaussian_losses(mu: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     normal = np.random.default_rng(seed).standard_normal((2, count))
     return mu * normal[0] + mu**2 / 2, mu * normal[1] - mu**2 / 2

@@ -42,9 +42,6 @@ def process_of(lines: Lines, pairs: tuple[np.ndarray, np.ndarray], **options) ->
     return process
 
 
-# Lines
-
-
 @pytest.mark.parametrize(("family", "theta"), [*product(("gdp", "direct"), (0.0, 1.0, 2.7, 6.0))])
 def test_no_curve_is_above_its_lines_and_they_touch_it(family, theta):
     z = np.linspace(-8.5, 8.5, 20_003)  # not the points at which curves are tabulated
@@ -68,9 +65,6 @@ def test_lines_of_tabulated_curves_that_are_not_symmetric():
     [curve], lines = family.curves(np.array([1.3])), lines_of(family, 1.3)
     fpr, tpr = ndtr(-GRID)[:, None], ndtr(-curve)[:, None]
     assert (lines.tpr[0] + lines.slope[0] * (fpr - lines.fpr[0]) - tpr).min() > -1e-6
-
-
-# Bets
 
 
 def twin(lines: Lines, world0: list[float], world1: list[float]) -> list[float]:
@@ -136,9 +130,6 @@ def test_the_wealth_is_that_of_plain_loops(family, decimals):
     together = process_of(lines, (world0, world1))
     assert together.largest[0] == pytest.approx(process.largest[0], rel=1e-9)
     assert max(expected) > 1.2 * expected[-1]
-
-
-# Bounds
 
 
 OPTIONS = {"delta": DELTA, "threshold_rule": "anytime"}

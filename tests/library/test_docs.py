@@ -27,7 +27,6 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 
 def run_examples(page: str) -> dict:
-    """What the examples of a page leave behind."""
     names: dict = {}
     for number, block in enumerate(blocks(page)):
         exec(compile(block, f"{page}, example {number}", "exec"), names)

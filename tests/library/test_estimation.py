@@ -166,9 +166,6 @@ def test_what_an_audit_is_expected_to_prove_follows_its_arguments():
     assert runs_needed(**asked, power=0.5) < runs_needed(**asked, power=0.95)
 
 
-# Naive loops
-
-
 @cache
 def naive_upper(errors: int, trials: int, level: float) -> float:
     return 1.0 if errors == trials else float(beta.ppf(1 - level, errors + 1, trials - errors))
@@ -251,9 +248,6 @@ def test_split_equals_a_naive_loop_over_one_half_and_bounds_of_the_other():
     assert bound.mu_lower == pytest.approx(mu_of(*expected))
 
 
-# Looks and claims
-
-
 def test_bounds_at_looks_are_lower_than_alone_and_come_with_the_runs():
     scores0, scores1 = gaussian_scores(2.0, 40)
     options = {"delta": DELTA, "looks": [(20, 20), (40, 40)]}
@@ -285,8 +279,6 @@ def test_the_p_value_of_one_score_per_world_is_known():
     least = assess_claim(**separate, mechanism=0.5, num_simulations=99)
     assert least.p_value == pytest.approx(1 / 100)  # the observed audit is one of all
 
-
-# Refusals
 
 GOOD = {
     estimate_epsilon: {"world0_scores": [1.0, 2.0], "world1_scores": [0.0, 1.0], "delta": DELTA},

@@ -205,9 +205,6 @@ def test_slots_in_one_world_alone_prove_nothing() -> None:
     assert "set `independent: slots`" not in str(caught.value)
 
 
-# The summary
-
-
 def test_data_is_described_in_few_words() -> None:
     for source, encoder, described in (
         ("digits", None, "digits"),

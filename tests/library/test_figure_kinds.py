@@ -64,7 +64,6 @@ _NO_LINES = {"audited_in_sample", "confidence_low", "confidence_high"}
 
 
 def _check_lines(columns: tuple[str, ...], figure: Figure, table: pd.DataFrame) -> None:
-    """Every point of the table is on a line of the figure."""
     if "series" in table:
         table = table[~table["series"].isin(_NO_LINES)]
     if "compared_with" in table:
@@ -153,14 +152,11 @@ def test_ticks_are_at_values_and_round_ones_go_first():
         assert low < min(values) <= max(values) < high
 
 
-# What each kind refuses
-
 _CANARIES = summary_of(canaries=["gradient", "crafted_input", "natural"])
 NATURAL = "natural-1.0-22.37"
 
 
 def _beside_natural(audit: str, **changes: object) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
-    """Accuracies of a natural canary and of another audit."""
     settings = {"canary": "natural", "sample_rate": 1.0, "noise_multiplier": 22.37}
     rows = pd.DataFrame([row(**(settings | changes | {"audit": audit}))])
     return accuracies_of(NATURAL, audit), pd.concat([_CANARIES, rows])

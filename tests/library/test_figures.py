@@ -29,8 +29,6 @@ from dpcanary.figures.scores_of_worlds import draw_scores_of_worlds
 from dpcanary.gdp import gdp_delta
 from dpcanary.scoring.world_scores import WorldScores
 
-# Trade-off curves and error rates
-
 
 @pytest.mark.parametrize("mu", [0.5, 4.0])
 def test_envelope_meets_the_gaussian_trade_off_curve(mu):
@@ -138,11 +136,7 @@ def test_the_trade_off_of_membership_has_one_curve_and_what_is_proven_with_the_a
     assert "Gaussian, audited μ = 1.25 / 0.50" in legend(figure)
 
 
-# Histograms
-
-
 def _steps(axes: Axes, colour: tuple[float, ...]) -> tuple[list[StepPatch], list[StepPatch]]:
-    """The filled histograms and the lines of a colour in a panel."""
     steps = [one for one in axes.patches if isinstance(one, StepPatch)]
     filled = [one for one in steps if one.get_fill() and to_rgb(one.get_facecolor()) == colour]
     lines = [one for one in steps if not one.get_fill() and one.get_edgecolor()[:3] == colour]
@@ -187,9 +181,6 @@ def test_histograms_have_the_colours_of_the_legend():
     for kind in ("score_histograms", "trade_off"):
         table = draw(kind, [attack("worst_case", audit=one, score=one) for one in scores])[1]
         assert set(table["audit"].dropna()) == {*scores}
-
-
-# Norms of gradients, and privacy profiles
 
 
 def test_norms_are_drawn_as_means_with_bands_of_two_deviations():
@@ -253,8 +244,6 @@ def test_audited_profiles_are_gaussian_with_the_mean_of_the_valid_bounds():
     assert solid == dashed
     assert "black" not in solid
 
-
-# Test accuracy
 
 NAMES = ("gradient", "crafted_input", "natural")
 CANARIES = summary_of(canaries=NAMES)
@@ -324,9 +313,6 @@ def test_accuracies_are_compared_with_the_target_record_of_the_same_sample_rate(
         figure, table = draw("test_accuracy", accuracies_of(name, num_repeats=1), CANARIES)
         assert table[["error_bar", missing]].isna().all(axis=None)
         assert len(figure.axes) == num_panels
-
-
-# Sets of canaries, numbers of models, shuffled batches
 
 
 def test_means_and_paired_differences_of_sets_are_those_of_scipy():
@@ -427,9 +413,6 @@ def test_bounds_of_shuffled_batches_stand_beside_the_guarantee_and_the_claim():
         assert at["epsilon"][place] == pytest.approx(epsilon)
     assert at["error_bar"]["zero_out", "shuffled_opposite", 0.5] == pytest.approx(2.0)
     assert "40 batches in a pass, 3 passes" in below(figure)
-
-
-# Audits whose exact law is known
 
 
 def test_audited_and_exact_epsilon_by_step_and_by_threshold():

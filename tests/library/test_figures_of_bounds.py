@@ -34,7 +34,6 @@ def _drawn(axes, canary: str = "gradient", colour: str = "") -> list[np.ndarray]
 
 
 def _audited(table: pd.DataFrame, *columns: str, **where: object) -> list:
-    """Some columns of the audited points that have these values."""
     points = table[table["series"] == "audited"]
     for name, value in where.items():
         points = points[points[name] == value]
@@ -42,7 +41,6 @@ def _audited(table: pd.DataFrame, *columns: str, **where: object) -> list:
 
 
 def _with_looks(*alone: int, **changes: object) -> pd.DataFrame:
-    """A summary of three numbers of runs, all joint but those named."""
     summary = summary_of(rules=["simultaneous"], conversions=["gdp"], axis=RUNS, **changes)
     return summary.assign(num_looks=[1 if runs in alone else 3 for runs in summary["num_runs"]])
 
@@ -72,7 +70,6 @@ def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
 
 
 def _slots() -> pd.DataFrame:
-    """Slots of a repeat, which share its models and have bounds of their own."""
     summary = pd.concat([summary_of(num_slots=3, slot=slot) for slot in range(3)])
     return summary.assign(epsilon_lower=summary["epsilon_lower"] + 5 * summary["slot"] ** 2)
 
@@ -179,9 +176,6 @@ def test_a_heuristic_that_is_not_known_is_said_and_not_drawn():
     assert not (draw_bounds_figure(summary_of(), axis="step")[1]["series"] == "heuristic").any()
 
 
-# Which rule is shown, and what is said of the other one
-
-
 @pytest.mark.parametrize(
     ("rules", "shown"),
     [
@@ -214,7 +208,6 @@ def _two_rules(more: float, rule: str = "in_sample") -> tuple[pd.DataFrame, pd.D
 
 
 def _price(summary: pd.DataFrame) -> list[str]:
-    """The lines below the figure that compare two rules."""
     figure, _ = draw_bounds_figure(summary, axis="step")
     return [line for line in written_below(figure) if "which is not valid" in line]
 
@@ -278,9 +271,6 @@ def test_only_the_valid_rule_is_drawn_by_default_and_both_have_the_same_scale(ax
         assert sorted(np.vstack(drawn)[:, 1]) == sorted(points["epsilon"])
 
 
-# What is written below
-
-
 def test_the_notes_state_what_the_bounds_assume_and_were_measured_on():
     note = "Reduced scale: 2 settings, $5 and $6"
     figure, _ = draw_bounds_figure(summary_of(significance=0.1), axis="step", note=note)
@@ -331,9 +321,6 @@ _BOTH = "ata: digits, N = 500 private records; " + _DRAWN
 )
 def test_the_note_names_the_data_and_what_is_taken_of_several_canaries(changes, words):
     assert words in below(draw_bounds_figure(summary_of(**changes), axis="step")[0])
-
-
-# Axes
 
 
 @pytest.mark.parametrize("axis", ["step", "noise_multiplier", "num_runs"])
@@ -395,9 +382,6 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
     assert "95 % confidence for each point alone, R = 800 to 1,000 " in below(figure)
 
 
-# Numbers of runs
-
-
 @pytest.mark.parametrize(
     ("alone", "stated"),
     [
@@ -451,9 +435,6 @@ def test_scores_of_one_canary_have_lines_of_their_own():
     figure, _ = draw_bounds_figure(pd.concat([default, other]), axis="num_runs")
     dashes = {label: line.get_linestyle() for label, line in legend(figure).items()}
     assert (dashes["worst case"], dashes["worst case (transcript)"]) == ("-", "--")
-
-
-# Panels, lines, and adjacencies
 
 
 @pytest.mark.parametrize(
@@ -534,11 +515,7 @@ def test_variants_of_a_canary_are_lines_of_their_own():
     assert "which is not valid, gives bounds" in below(figure)
 
 
-# Refusals
-
-
 def _mixed(column: str, value: object) -> pd.DataFrame:
-    """Audits of which one is there again, with another value of a column."""
     summary = summary_of(rules=["split"], conversions=["gdp"], num_repeats=1)
     mixed = summary[(summary["canary"] == "gradient") & (summary["sample_rate"] == 1.0)]
     return pd.concat([summary, mixed.assign(**{column: value})])

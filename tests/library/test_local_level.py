@@ -33,7 +33,6 @@ def test_one_score_has_one_bound_and_two_are_an_integral(level):
 
 @pytest.mark.parametrize("num_scores", [10, 300, 700])
 def test_against_simulation(num_scores, few_told_apart):
-    """Of 700 scores, not all counts are told apart."""
     repeats, level = 10_000, 0.01
     ranks = counts_told_apart(num_scores)[:-1] + 1
     assert (len(ranks) < num_scores) == (num_scores > 300)
@@ -49,7 +48,6 @@ def test_against_simulation(num_scores, few_told_apart):
     ("num_scores", "level"), [(1, 0.025), (7, 0.1), (500, 0.025), (1_400, 0.005), (1_400, 0.2)]
 )
 def test_solution_keeps_the_level_and_wastes_little(num_scores, level):
-    """The table is not for other levels than its own."""
     local = simultaneous_local_level(num_scores=num_scores, level=level)
     assert 0.994 * level <= failure(num_scores, local) <= level
 

@@ -253,7 +253,6 @@ def findings(found: Measurements, significance: float = 0.001) -> list:
 
 
 def too_many(failures, level: float) -> bool:
-    """Whether failures are significantly more frequent than the level."""
     failures = np.asarray(failures)
     return binom(failures.size, level).sf(failures.sum() - 1) < 1e-4
 
@@ -363,8 +362,6 @@ def failing_of(found: Measurements) -> set[str]:
 
 
 def bias_scaled(error: float, columns: int):
-    """The change of the noise of hidden.bias alone."""
-
     def change(moved):
         moved = moved.copy()
         moved[..., 7, columns:] *= 1 + error

@@ -35,8 +35,6 @@ class TokenLoss(nn.CrossEntropyLoss):
 
 
 class Built(nn.Module):
-    """Layers by name, and a function of the module and its inputs."""
-
     def __init__(self, function, **layers: nn.Module) -> None:
         super().__init__()
         self.function = function
@@ -122,8 +120,6 @@ class Average(nn.Module):
 
 
 class Counting(nn.Module):
-    """Counts records, or passes."""
-
     def __init__(self, count) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(()))
@@ -149,8 +145,6 @@ def experts(capacity: int) -> nn.Module:
 
 
 class MeanLeftOut(torch.autograd.Function):
-    """Mixes records in the backward pass alone."""
-
     @staticmethod
     def forward(ctx, values):
         return values.clone()
@@ -193,7 +187,6 @@ def of_words(max_norm: float | None = None, *, has_positions: bool = False) -> n
 
 
 def left_out_at_random(module, values):
-    """Stochastic depth."""
     kept = torch.empty(len(values), 1).bernoulli_(0.5) if module.training else 0.5
     return values + kept * values.tanh()
 
@@ -509,7 +502,6 @@ def test_shared_parameters_are_said():
 
 @pytest.mark.parametrize("is_random", [True, False])
 def test_the_reference_is_the_gradient_of_one_record(is_random):
-    """Of squared errors of a linear layer, by its closed form."""
     torch.manual_seed(6)
     features, model = torch.randn(5, 3), nn.Linear(3, 1)
     labels = torch.randn(5)

@@ -71,7 +71,6 @@ def test_statistics_agree_with_a_naive_twin(family, sizes):
 @pytest.mark.parametrize("looks", [[(3, 5), (20, 9), (40, 30)], [(200, 200), (500, 400)]])
 @pytest.mark.usefixtures("few_told_apart")
 def test_simulated_statistics_are_those_of_the_simulated_scores(family, looks):
-    """Several looks see the first scores."""
     thetas, num_samples = np.array([0.0, 1.0, 2.5]), 30
     curves, terms = family.curves(thetas), terms_of(family, *looks)
     options = {"looks": looks, "scans": terms, "num_samples": num_samples, "seed": 3}
@@ -225,9 +224,6 @@ def test_scales_come_from_other_samples_than_the_critical_values():
     assert (rest > table.critical["combined"][0]).mean() <= 0.05
 
 
-# Tables on disk
-
-
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """A cache of one's own, and the numbers that are computed for it."""
@@ -303,9 +299,6 @@ def test_a_table_is_of_its_family_its_looks_and_its_significance(monkeypatch):
     assert len({call.kwargs["about"] for call in asked.call_args_list}) == len(changes)
 
 
-# Tables of the package
-
-
 def test_sizes_of_the_package_are_exact_and_found_without_computing(monkeypatch, tmp_path):
     monkeypatch.setenv("DPCANARY_CACHE", str(tmp_path))
     for size in store.TABULATED:
@@ -373,9 +366,6 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
         assert 0.015 < np.mean(np.array(bounds) > mu + 1e-9) < 0.06, rule
 
 
-# Families of exact curves
-
-
 @pytest.mark.parametrize(
     ("adjacency", "q", "steps", "noise"),
     [
@@ -385,7 +375,6 @@ def test_the_package_has_the_critical_values_of_many_scores(sizes, mu):
     ],
 )
 def test_subsampled_curves_are_those_of_the_accountant(adjacency, q, steps, noise):
-    """At a noise between those of the family's curves."""
     mechanism = Mechanism(adjacency, sample_rate=q, noise_multiplier=noise, num_steps=steps)
     family, curve = subsampled_family(mechanism), trade_off_curve(mechanism)
     fpr = ndtr(np.linspace(-4, 4, 33))

@@ -34,7 +34,6 @@ def test_all_pages_with_results_are_written():
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """A table of results that is made up."""
     (tmp_path / "results").mkdir()
     (tmp_path / "results/some.tsv").write_text(_TABLE)
     (tmp_path / "results/other.tsv").write_text("mean\n7\n")

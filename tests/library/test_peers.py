@@ -25,7 +25,6 @@ RESULTS = read_json(peers.RESULTS)
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """A stand-in for the modules of all tools, which keeps their calls."""
     stand_in = MagicMock()
     node = "privacy_guard.analysis.mia"
     for name in (

@@ -36,8 +36,6 @@ NUM_PARAMETERS = 1_407
 SIGMA, RATE, NORM, RECORDS = 1.7, 0.2, 1.3, 500
 
 
-# --- directions -------------------------------------------------------------------------------
-
 LAYOUTS = {
     "one row": ((300, 7, 200), 30),
     "one column each": ((10,), 10),
@@ -95,9 +93,6 @@ def test_half_precision_is_read_and_changed():
     assert np.allclose(directions.project(tensors), amounts, rtol=0.01, atol=0.01)
 
 
-# --- secrets and scores -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("adjacency", "sizes"), [("substitute", {1.0, -1.0}), ("add_remove", {1.0, 0.0})]
 )
@@ -138,16 +133,12 @@ def test_scores_are_log_ratios_of_the_dominating_pair(adjacency):
     assert (np.diff(scores) >= 0).all()
 
 
-# --- evidence ---------------------------------------------------------------------------------
-
-
 def evidence(level: float = 0.001, num_canaries: int = 20) -> Evidence:
     sizes = np.array([400.0, 12.0])
     return Evidence(level, ["w", "b"], sizes, num_canaries, sampled=["w", "b"])
 
 
 def evidence_of(*steps: StepsSeen, **options) -> Evidence:
-    """What was gathered of all steps."""
     one = evidence(**options)
     for some in steps:
         one.add(some)
@@ -294,11 +285,7 @@ def test_batch_sizes_are_compared_with_the_binomial_law(size):
     assert gained >= best - math.log(100) - 3 or best < math.log(100)
 
 
-# --- whole trainings, with errors planted -----------------------------------------------------
-
-
 def full(value: float) -> list[torch.Tensor]:
-    """Sums of gradients of one value."""
     return [torch.full(shape, value) for shape in SHAPES.values()]
 
 
@@ -424,7 +411,6 @@ def test_wrong_noise_is_found_and_named(change, step, kind, text):
 
 
 def assert_alarm(recorder: Recorder, step: int, kinds: str, text: str = "") -> None:
-    """An alarm of one of these kinds by this step."""
     recorder.evaluate()
     assert recorder.alarm is not None
     assert recorder.alarm.step <= step
@@ -558,7 +544,6 @@ IMPOSSIBLE = {
 
 
 def step_of(recorder, *, sums=None, noise=SIGMA * NORM, scale=1.0, **told) -> Recorder:
-    """One right step, but for what is given."""
     told = {"noise_multiplier": SIGMA, "max_grad_norm": NORM, "sample_rate": RATE} | told
     sums = sums or full(1.0)
     recorder.before_noise(sums, StepTold(**told))
@@ -638,9 +623,6 @@ def test_canaries_that_leak_more_than_was_accounted_have_a_small_p_value():
     assert found.p_value < 0.001
     assert found.alarm is not None
     assert "do not hold" in found.alarm_line()
-
-
-# --- state, journal and refusals --------------------------------------------------------------
 
 
 def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
@@ -873,7 +855,6 @@ def test_the_report_and_the_plot_say_what_was_found(tmp_path):
 
 
 def test_the_loop_of_the_page_runs(capsys):
-    """With the conversion that takes no seconds."""
     page = (Path(__file__).parents[2] / "docs/watching.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     [block] = [block for block in blocks if "recorder.before_noise" in block]
@@ -882,8 +863,6 @@ def test_the_loop_of_the_page_runs(capsys):
     exec(compile(block, "watching.md", "exec"), {})
     assert capsys.readouterr().out == "True\n"
 
-
-# --- correlated noise -------------------------------------------------------------------------
 
 STRATEGY = np.array([1.0, 0.5, 0.375, 0.3125])
 TOTAL = 24

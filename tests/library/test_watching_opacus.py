@@ -339,9 +339,6 @@ def test_a_training_without_an_accountant_needs_a_sample_rate():
         watch(torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1))
 
 
-# --- what happens beside the private optimizer --------------------------------------------------
-
-
 class Averaging(nn.Module):
     """Keeps an average of its inputs, if `keeps`; counts its passes or its records."""
 
@@ -483,7 +480,6 @@ def test_layers_of_another_private_optimizer_are_no_change():
 
 
 def stepped(made, between: Callable) -> None:
-    """Steps in which something happens between the noise and the update."""
     for features, labels in made.loader:
         made.optimizer.zero_grad()
         made.criterion(made.model(features), labels).backward()
@@ -570,9 +566,6 @@ def test_clipping_is_tried_in_the_precision_of_the_training():
     assert 1.002 < left[1] < 1.0157
 
 
-# --- planted errors ---------------------------------------------------------------------------
-
-
 def replacing(name: str) -> Callable:
     """Of a function of (made, method, step): what puts it in place of a method of the optimizer."""
 
@@ -588,7 +581,6 @@ def replacing(name: str) -> Callable:
 
 @replacing("add_noise")
 def noise_scaled(made, add_noise, step):
-    """Noise of 0.95 of the right size."""
     made.optimizer.noise_multiplier *= 0.95
     add_noise()
     made.optimizer.noise_multiplier /= 0.95
@@ -723,8 +715,6 @@ def test_shuffled_batches_are_found_by_their_sizes_alone():
     assert found.alarm.step <= 8
 
 
-# --- the examples of the pages ------------------------------------------------------------------
-
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
 
@@ -773,8 +763,6 @@ def test_the_pretrained_transformer_is_finetuned_and_audited():
     assert number_after(printed, "epoch 8: test accuracy") > 0.4
     assert 3.5 < number_after(printed, PROVEN) < 6.5
 
-
-# --- several processes ------------------------------------------------------------------------
 
 PROGRAM = Path(__file__).parent / "watched_in_processes.py"
 

@@ -46,7 +46,6 @@ def parameters():
 
 
 def train(recorder, privatizer, told, *, steps=STEPS, key=0) -> None:
-    """Steps under jit, with gradients that are large."""
     whole = optax.chain(watched(privatizer, recorder, told), optax.adam(0.1))
     values = parameters()
     state = whole.init(values)
@@ -106,8 +105,6 @@ def test_wrong_noise_is_found():
     assert recorder.alarm.kind == "noise_scale"
     assert recorder.alarm.step <= 3
 
-
-# --- correlated noise -------------------------------------------------------------------------
 
 BANDS = [comb(2 * lag, lag) / 4**lag for lag in range(6)]
 

@@ -20,7 +20,6 @@ SIGMA = 1.2
 
 
 def plant(error: str, optimizer: DPOptimizer) -> None:
-    """Puts an error into the optimizer of this process."""
     steps = []
 
     def on_each() -> None:
@@ -77,7 +76,6 @@ def plant(error: str, optimizer: DPOptimizer) -> None:
 
 
 def main(error: str, journal: str | None = None) -> None:
-    """Trains, and prints what was found."""
     warnings.filterwarnings("ignore")
     dist.init_process_group("gloo")
     torch.manual_seed(0)

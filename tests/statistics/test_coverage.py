@@ -118,9 +118,6 @@ def test_subsampled_gaussian_on_the_worst_case(mechanism):
         assert SIGNIFICANCE - 0.02 < rate <= allowed(1000)
 
 
-# Rule `anytime`
-
-
 @pytest.mark.parametrize("num_audits", [50, exhaustive(600)])
 def test_bets_against_a_true_curve_seldom_win_and_against_too_low_a_one_often(num_audits):
     """The last case fails if a wealth that is a little too large would not be noticed."""
@@ -140,8 +137,6 @@ def test_anytime_bounds_are_nearly_those_of_a_fixed_number():
         bounds = estimates_of(gaussian(mu), (500, 500), rng, **options)
         assert least * mu < np.mean([bound.mu_lower for bound in bounds]) < mu
 
-
-# Looks
 
 FOUR = ((50, 50), (100, 100), (200, 200), (400, 400))
 
@@ -163,13 +158,10 @@ def test_bounds_at_looks_hold_jointly(rule, looks, num_audits):
     assert above / num_audits >= 0.02, "needlessly weak"
 
 
-# Calibrated rules, also with few errors
-
 SIZES = [(8, 8), (125, 125), (1111, 1111), (3000, 3000), (1100, 1300), (80, 70), (40, 90)]
 
 
 def rates_above(mu: float, sizes: tuple[int, int], num_audits: int) -> dict[str, float]:
-    """By rule, the share of audits whose bound exceeds the truth, mu."""
     terms = scan_terms(family=GDP, sizes=sizes, significance=SIGNIFICANCE)
     rng = np.random.default_rng([4, *sizes])
     known = {"family": GDP, "looks": (sizes,), "significance": SIGNIFICANCE, "look": 0}
@@ -206,9 +198,6 @@ def test_scores_with_few_errors(sizes, num_audits):
         assert max(rates.values()) <= allowed(num_audits), (share, rates)
 
 
-# Slots
-
-
 @pytest.mark.parametrize("worlds", [WorldAssignment.COINS, WorldAssignment.HALVES])
 @pytest.mark.parametrize(
     ("mu", "shape"),
@@ -239,9 +228,6 @@ def test_pooled_slots_that_are_independent_keep_the_significance(mu, shape, worl
     rates = above.groupby([table["threshold_rule"], table["conversion"]]).mean()
     assert (len(rates), len(table)) == (4, 4 * num_audits)
     assert (rates <= allowed(num_audits)).all(), rates
-
-
-# Tightness
 
 
 @cache
