@@ -425,11 +425,16 @@ def test_a_check_that_compares_a_part_names_it(monkeypatch):
     assert found.not_judged == ("unknown: gradients of single records",)
 
 
-def test_parameters_that_the_optimizer_does_not_have_are_named():
+def test_parameters_that_the_optimizer_does_not_have_or_that_are_shared_are_named():
     model = with_adapter()
     optimizer = torch.optim.SGD(model.out.parameters(), lr=0.1)
     found = failing(check_model(model, data(6), optimizer=optimizer))
     assert "does not have lora_a.weight, lora_b.weight" in found[TRAINED]
+    torch.manual_seed(5)
+    found = check_model(language_model(tied=True), words(), TokenLoss())
+    [one] = [one for one in found.findings if one.name == TRAINED]
+    assert "shared with another name: out.weight" in one.note
+    assert {"hooks: gradients of single records", "flat clipping"}.isdisjoint(failing(found))
 
 
 @pytest.mark.parametrize("mixes", [False, True])
@@ -457,17 +462,14 @@ def test_a_wrong_sampler_is_named_by_its_parameter(mixes):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "name"), [(DPOptimizer, "flat"), (DPPerLayerOptimizer, "per_layer")]
+    ("optimizer", "name", "bound"),
+    [(DPOptimizer, "flat", "max_grad_norm"), (DPPerLayerOptimizer, "per_layer", "max_grad_norms")],
 )
-def test_wrong_clipping_is_named(monkeypatch, optimizer, name):
+def test_wrong_clipping_is_named(monkeypatch, optimizer, name, bound):
     right = optimizer.clip_and_accumulate
 
     def twice(self):
-        limit = self.max_grad_norm
-        if name == "flat":
-            self.max_grad_norm = 2 * limit
-        else:
-            self.max_grad_norms = [2 * one for one in self.max_grad_norms]
+        setattr(self, bound, (2 * np.array(getattr(self, bound))).tolist())
         right(self)
 
     monkeypatch.setattr(optimizer, "clip_and_accumulate", twice)
@@ -490,14 +492,6 @@ def test_errors_of_the_installed_opacus_are_found(is_padded):
         assert "gradients wrong by up to" in hooks.measured
         assert hooks.measured.endswith("in 0.weight")
         assert "their sensitivity is C all the same" in hooks.meaning
-
-
-def test_shared_parameters_are_said():
-    torch.manual_seed(5)
-    found = check_model(language_model(tied=True), words(), TokenLoss())
-    [one] = [one for one in found.findings if one.name == TRAINED]
-    assert "shared with another name: out.weight" in one.note
-    assert {"hooks: gradients of single records", "flat clipping"}.isdisjoint(failing(found))
 
 
 @pytest.mark.parametrize("is_random", [True, False])
@@ -537,7 +531,10 @@ def test_what_a_forward_pass_keeps_of_records(module, changed, of_records):
     assert all(torch.equal(own, before[key]) for key, own in module.state_dict().items())
 
 
-def test_what_cannot_be_checked_is_refused():
+def test_what_cannot_be_checked_is_refused_and_what_is_wrong_fails_the_assertion():
+    with pytest.raises(AssertionError, match=r"(?s)are wrong.*FAIL  records do not mix"):
+        assert_model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), data(6))
+    assert_model(LINEAR(), data(6))
     features, labels = data(6)
     of_each = {"loss": nn.CrossEntropyLoss(reduction="none")}
     for model, settings, message in [
@@ -547,12 +544,6 @@ def test_what_cannot_be_checked_is_refused():
     ]:
         with pytest.raises(InputError, match=message):
             check_model(model, (features, labels), **settings)
-
-
-def test_the_assertion():
-    with pytest.raises(AssertionError, match=r"(?s)are wrong.*FAIL  records do not mix"):
-        assert_model(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), data(6))
-    assert_model(LINEAR(), data(6))
 
 
 BUILT = """
@@ -613,14 +604,12 @@ def test_clipping_of_small_gradients_is_looked_at_too(monkeypatch):
     assert check._clipping("flat", [(nn.Linear(2, 1), nothing)], limit=1e-3).holds
 
 
-def test_gradients_that_are_nan_are_not_within_a_limit(monkeypatch):
+def test_gradients_that_are_nan_are_above_a_limit_and_names_that_are_left_out_are_counted(
+    monkeypatch,
+):
     """A comparison with NaN is false."""
     compared = SimpleNamespace(norm_error=0.0, errors={"weight": np.nan}, refused="")
     monkeypatch.setattr(check, "compared", lambda *_: compared)
-    found = failing(check_model(LINEAR(), data(6)))
-    assert "hooks: gradients of single records" in found
-
-
-def test_names_that_are_left_out_are_counted():
+    assert "hooks: gradients of single records" in failing(check_model(LINEAR(), data(6)))
     assert check._named("abcd") == "a, b, c, d"
     assert check._named("abcdef") == "a, b, c, d, 2 more"

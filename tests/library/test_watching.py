@@ -78,17 +78,13 @@ def test_directions_are_disjoint_unit_vectors_onto_which_noise_is_projected(size
     assert all(min(abs(value - other) for other in whole) < 2e-3 for value in values[:20])
 
 
-def test_supports_and_signs_follow_the_seed_and_are_balanced():
+def test_supports_and_signs_follow_the_seed_and_are_balanced_and_half_precision_is_changed():
     one, same, other = (dense(Directions((2_000,), num_slots=40, seed=seed)) for seed in (1, 1, 2))
     assert (one == same).all()
     assert ((one != 0) == (other != 0)).mean() < 0.97
     assert abs((one[one != 0] > 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(2_000)
-
-
-def test_half_precision_is_read_and_changed():
-    directions = Directions((400, 60), num_slots=20, seed=0)
+    directions, amounts = Directions((400, 60), num_slots=20, seed=0), np.linspace(-3, 3, 20)
     tensors = [torch.zeros(size, dtype=torch.bfloat16) for size in (400, 60)]
-    amounts = np.linspace(-3, 3, 20)
     directions.add(tensors, amounts)
     assert np.allclose(directions.project(tensors), amounts, rtol=0.01, atol=0.01)
 
@@ -551,10 +547,10 @@ def step_of(recorder, *, sums=None, noise=SIGMA * NORM, scale=1.0, **told) -> Re
     return recorder
 
 
-@pytest.mark.parametrize(
-    ("value", "tensor", "place"),
-    [(math.nan, "first", 0), (math.inf, "first", -1), (-math.inf, "bias", 3)],
-)
+NOT_FINITE = [(math.nan, "first", 0), (math.inf, "first", -1), (-math.inf, "bias", 3)]
+
+
+@pytest.mark.parametrize(("value", "tensor", "place"), NOT_FINITE)
 def test_a_sum_that_is_not_finite_ends_watching_and_leaves_a_result(value, tensor, place):
     """60 canaries have 23 columns each: some of the 1,407 parameters are in no direction."""
     recorder = trained(steps=9)
@@ -616,13 +612,6 @@ def test_the_other_adjacencies_are_audited_against_their_own_epsilon(adjacency):
     assert 0.25 * truth < np.mean([one.epsilon_lower for one in found]) < truth
     assert all(one.summary.adjacency.item() == adjacency for one in found)
     assert sum(one.p_value < 0.01 for one in found) <= 1
-
-
-def test_canaries_that_leak_more_than_was_accounted_have_a_small_p_value():
-    found = trained(scaled(0.6), num_canaries=200, steps=60).result(delta=1e-5)
-    assert found.p_value < 0.001
-    assert found.alarm is not None
-    assert "do not hold" in found.alarm_line()
 
 
 def test_a_training_that_resumes_is_as_one_that_was_not_interrupted():
@@ -783,31 +772,31 @@ def test_combined_is_proven_for_who_knows_the_other_records_alone():
     assert found.epsilon_lower == found.bounds.query("is_proven").epsilon_lower.iloc[0]
 
 
-def test_an_alarm_comes_first():
-    trainings = trained(steps=12), trained(scaled(0.5), steps=12)
+def test_an_alarm_comes_first_and_canaries_that_leak_more_have_a_small_p_value():
+    trainings = trained(steps=12), trained(scaled(0.5), num_canaries=200, steps=60)
     found = [one.result(delta=1e-5, conversion="gdp") for one in trainings]
+    assert found[0].p_value > 0.001 > found[1].p_value
+    assert found[1].alarm is not None
+    assert "do not hold" in found[1].alarm_line()
     texts = [str(one).split("\n") for one in found]
     assert texts[0][-1].startswith("alarm: none")
     assert texts[1][0].startswith("ALARM: step 1: the noise has about 0.5")
     assert "ALARM" not in "".join(texts[1][1:])
 
 
-def phases_of(*told: tuple[float, float]):
-    recorder = trained(steps=0)
-    for sigma, rate in told:
-        step_of(recorder, noise=sigma * NORM, noise_multiplier=sigma, sample_rate=rate)
-    return recorder.result(delta=1e-4)
+def test_another_sample_rate_begins_another_phase_and_the_mechanism_has_the_worst_of_all():
+    """It reveals at least as much as was accounted, in whatever order the phases come."""
 
+    def phases_of(*told: tuple[float, float]):
+        recorder = trained(steps=0)
+        for sigma, rate in told:
+            step_of(recorder, noise=sigma * NORM, noise_multiplier=sigma, sample_rate=rate)
+        return recorder.result(delta=1e-4)
 
-def test_another_sample_rate_begins_another_phase():
     found = phases_of((1.5, 0.3), (1.5, 0.3), (1.5, 0.2), (1.5, 0.3), (1.6, 0.3))
     steps = [(1.5, 0.3, 2), (1.5, 0.2, 1), (1.5, 0.3, 1), (1.6, 0.3, 1)]
     assert found.phases == tuple(Phase(*one) for one in steps)
     assert found.accounted.add_remove < found.accounted.substitute
-
-
-def test_the_mechanism_of_phases_has_the_least_noise_and_the_largest_rate():
-    """It reveals at least as much as was accounted, in whatever order the phases come."""
     found = phases_of((2.5, 0.1), (1.4, 0.2), (3.5, 0.3))
     told = found.mechanism
     assert (told.noise_multiplier, told.sample_rate, told.num_steps) == (1.4, 0.3, 3)
