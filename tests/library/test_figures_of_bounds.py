@@ -134,22 +134,19 @@ def test_the_lines_and_bars_drawn_and_the_accounted_curves_are_the_tables():
     assert draw_bounds_figure(_seeds(1), axis="step")[1]["error_bar"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("noise", "labels"),
-    [
+def test_an_axis_of_noise_has_labels_also_in_a_small_range():
+    for noise, labels in (
         ([0.8, 1.0, 1.5], ["0.8", "1", "1.5"]),
         ([1.23456, 2.0], ["1.23", "2"]),
         ([1.0, 7.0, 20.0], ["1", "2", "5", "10", "20"]),
-    ],
-)
-def test_an_axis_of_noise_has_labels_also_in_a_small_range(noise, labels):
-    settings = [(0.25, one) for one in noise]
-    figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
-    figure.canvas.draw()
-    [axes] = [axes for axes in figure.axes if axes.get_title()]
-    low, high = axes.get_xlim()
-    ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
-    assert [one.get_text() for one in ticks] == labels
+    ):
+        settings = [(0.25, one) for one in noise]
+        figure, _ = draw_bounds_figure(summary_of(settings=settings), axis="noise_multiplier")
+        figure.canvas.draw()
+        [axes] = [axes for axes in figure.axes if axes.get_title()]
+        low, high = axes.get_xlim()
+        ticks = [one for one in axes.get_xticklabels() if low < one.get_position()[0] < high]
+        assert [one.get_text() for one in ticks] == labels
 
 
 @pytest.mark.parametrize("group_privacy", [12.0, 900.0, float("inf")])
@@ -382,14 +379,11 @@ def test_other_axes_show_the_largest_number_of_runs_of_every_audit(axis):
     assert "95 % confidence for each point alone, R = 800 to 1,000 " in below(figure)
 
 
-@pytest.mark.parametrize(
-    ("alone", "stated"),
-    [
-        ([100, 500, 2000], "each point alone"),
-        ([], "all points of a curve jointly"),
-        ([500], "all filled points of a curve jointly and for each hollow point alone"),
-    ],
-)
+JOINTLY = [([100, 500, 2000], "each point alone"), ([], "all points of a curve jointly")]
+JOINTLY.append(([500], "all filled points of a curve jointly and for each hollow point alone"))
+
+
+@pytest.mark.parametrize(("alone", "stated"), JOINTLY)
 def test_by_runs_the_note_says_which_bounds_hold_jointly(alone, stated):
     other = _with_looks(100, 500, 2000).assign(threshold_rule="in_sample", is_valid=False)
     for summary in (_with_looks(*alone), pd.concat([_with_looks(*alone), other])):
@@ -524,10 +518,8 @@ def _mixed(column: str, value: object) -> pd.DataFrame:
 STEP = {"axis": "step"}
 NORMS = summary_of(axis={"max_grad_norm": [1.0, 2.0]}, rules=["split"])
 RUNS_TWICE = summary_of(axis={"num_runs": [100, 200]}, rules=["split"])
-TWICE, FEWER = (
-    pd.concat([summary, summary.query(where).assign(audit="other")])
-    for summary, where in ((NORMS, "max_grad_norm == 1"), (RUNS_TWICE, "num_runs == 100"))
-)
+TWICE = pd.concat([NORMS, NORMS.query("max_grad_norm == 1").assign(audit="other")])
+FEWER = pd.concat([RUNS_TWICE, RUNS_TWICE.query("num_runs == 100").assign(audit="other")])
 KINDS = [_fixed(canary="simulated_dimension", ranking=one) for one in ("per_step", "final_model")]
 PERIODS = [_fixed(), _fixed(canary_period=5.0, num_steps=1250)]
 MIXED = {
