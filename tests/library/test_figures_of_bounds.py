@@ -51,13 +51,9 @@ def _fixed(**changes: object) -> pd.DataFrame:
     known |= {"canary_period": 1.0, "initialisation": "fixed", "model": "convnet"}
     values = known | changes
     name = "-".join(map(str, changes.values())) or "plain"
-    return summary_of(
-        settings=[(1.0, 4.0)],
-        canaries=[str(values.pop("canary", "random_dimension"))],
-        num_repeats=1,
-        conversions=["gdp"],
-        **values,
-    ).assign(audit=name, configuration=f"of {name}")
+    values |= {"canaries": [str(values.pop("canary", "random_dimension"))], "num_repeats": 1}
+    summary = summary_of(settings=[(1.0, 4.0)], conversions=["gdp"], **values)
+    return summary.assign(audit=name, configuration=f"of {name}")
 
 
 def _seeds(*seeds: int, num_repeats: int = 1) -> pd.DataFrame:
@@ -77,15 +73,12 @@ def _slots() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("summary", "axis", "unit", "num_repeats", "num_points"),
     [
-        pytest.param(summary_of(), "step", "repeat", 3, 12, id="repeats"),
-        pytest.param(_slots(), "step", "repeat", 3, 12, id="slots are averaged before repeats"),
-        pytest.param(summary_of(axis=RUNS), "num_runs", "repeat", 3, 12, id="numbers of runs"),
-        pytest.param(_seeds(1, 2, 4), "step", "seed", 3, 3, id="seeds are repeats"),
-        pytest.param(_seeds(1, 2, 4, num_repeats=2), "step", "seed", 6, 3, id="means of canaries"),
-        *(
-            pytest.param(summary_of(axis={axis: [0.5, 2.0, 8.0]}), axis, "repeat", 3, 12, id=axis)
-            for axis in AXES
-        ),
+        (summary_of(), "step", "repeat", 3, 12),
+        (_slots(), "step", "repeat", 3, 12),  # are averaged before repeats
+        (summary_of(axis=RUNS), "num_runs", "repeat", 3, 12),
+        (_seeds(1, 2, 4), "step", "seed", 3, 3),
+        (_seeds(1, 2, 4, num_repeats=2), "step", "seed", 6, 3),
+        *((summary_of(axis={one: [0.5, 2.0, 8.0]}), one, "repeat", 3, 12) for one in AXES),
     ],
 )
 def test_points_are_means_with_two_standard_errors(summary, axis, unit, num_repeats, num_points):
